@@ -1,0 +1,118 @@
+"""The validated metrics of a trial, iteration by iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from tunekit.core.metrics import hide, leaves, merge
+from tunekit.core.validation import Outcome
+
+__all__ = ["ITERATION", "RUNS", "VALIDATED_ITERATION", "History"]
+
+#: The key, in a report, of the iteration it belongs to (Tune's ``training_iteration``).
+ITERATION = "training_iteration"
+#: The key, in a trial's newest result, of the iteration whose checkpoint the score belongs to.
+VALIDATED_ITERATION = "validated_iteration"
+#: The key, in a row, of how many times the iteration was run.
+RUNS = "iteration_runs"
+
+
+class History:
+    """What was validated in a sweep, and which row it belongs to.
+
+    A score belongs to the run of the iteration that saved its checkpoint. When a trial goes back
+    to an older checkpoint and runs an iteration again, the row is the newest run's, and a score of
+    the older run is no longer shown in it.
+
+    Example:
+        >>> from tunekit.core.validation import Outcome, Request, Status
+        >>> history = History()
+        >>> run = history.reported("a", 3)
+        >>> history.ended(Outcome(Request("a", 3, run), Status.VALIDATED, {"accuracy": 0.9}))
+        True
+        >>> history.newest("a")
+        (3, {'accuracy': 0.9})
+        >>> list(history.rows("a", [{"training_iteration": 2}, {"training_iteration": 3}]))
+        [{'training_iteration': 2, 'iteration_runs': 0}, {'training_iteration': 3, 'accuracy': 0.9, 'iteration_runs': 1}]
+    """  # noqa: E501
+
+    def __init__(self) -> None:
+        self._runs: dict[str, dict[int, int]] = {}
+        self._validated: dict[str, dict[int, tuple[int, Mapping[str, Any]]]] = {}
+        #: Flat names of all metrics that validations have produced, in order of appearance.
+        self.names: dict[str, None] = {}
+
+    def reported(self, trial_id: str, iteration: int) -> int:
+        """Count a run of an iteration; return how many there have been, this one included."""
+        runs = self._runs.setdefault(trial_id, {})
+        runs[iteration] = runs.get(iteration, 0) + 1
+        return runs[iteration]
+
+    def run_of(self, trial_id: str, iteration: int) -> int:
+        """The number of the newest run of an iteration, 1 if it has not been reported."""
+        return self._runs.get(trial_id, {}).get(iteration, 1)
+
+    def ended(self, outcome: Outcome) -> bool:
+        """Take an outcome; True if it is a score of the newest run of its iteration."""
+        request = outcome.request
+        if not outcome.validated or request.run < self.run_of(request.trial_id, request.iteration):
+            return False
+        self._validated.setdefault(request.trial_id, {})[request.iteration] = (
+            request.run,
+            outcome.metrics,
+        )
+        self.names.update((name, None) for name, _ in leaves(outcome.metrics))
+        return True
+
+    def validated(self, trial_id: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Yield ``(iteration, metrics)`` of a trial's validated iterations, in order."""
+        scores = self._validated.get(trial_id, {})
+        for iteration in sorted(scores):
+            run, metrics = scores[iteration]
+            if run >= self.run_of(trial_id, iteration):
+                yield iteration, metrics
+
+    def newest(self, trial_id: str) -> tuple[int, Mapping[str, Any]] | None:
+        """``(iteration, metrics)`` of the newest validated iteration of a trial."""
+        newest = None
+        for newest in self.validated(trial_id):  # noqa: B007  the last one is wanted
+            pass
+        return newest
+
+    def rows(self, trial_id: str, reports: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Fold the validated metrics into a trial's reports: one row per iteration, in order.
+
+        Args:
+            trial_id: The trial.
+            reports: Its reports in the order they were made, repeated iterations included.
+
+        Yields:
+            The newest report of each iteration with the metrics of the checkpoint saved there;
+            where an iteration was not validated, the validated names do not occur.
+        """
+        newest: dict[int, Mapping[str, Any]] = {}
+        for report in reports:
+            newest[report[ITERATION]] = report
+        scores = dict(self.validated(trial_id))
+        for iteration in sorted(newest):
+            row = dict(newest[iteration])
+            hide(row, self.names)
+            if iteration in scores:
+                row = merge(row, scores[iteration])
+            row[RUNS] = self._runs.get(trial_id, {}).get(iteration, 0)
+            yield row
+
+    def state(self) -> dict[str, Any]:
+        """What to save for a restore."""
+        return {
+            "runs": {trial: dict(runs) for trial, runs in self._runs.items()},
+            "validated": {trial: dict(scores) for trial, scores in self._validated.items()},
+            "names": list(self.names),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take up what :meth:`state` returned."""
+        self._runs = {trial: dict(runs) for trial, runs in state["runs"].items()}
+        self._validated = {trial: dict(scores) for trial, scores in state["validated"].items()}
+        self.names = dict.fromkeys(state["names"])

@@ -1,0 +1,287 @@
+"""Which validation runs next, how long it may run, and how often it is tried."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tunekit.core.validation import Attempt, Outcome, Request, Status, rejected
+
+__all__ = ["Pool"]
+
+
+@dataclass
+class _Waiting:
+    request: Request
+    since: float
+    tries: int = 0
+
+
+@dataclass
+class _InFlight:
+    attempt: Attempt
+    waiting: _Waiting
+    began: float | None = None
+
+
+@dataclass
+class _Trial:
+    waiting: OrderedDict[str, _Waiting] = field(default_factory=OrderedDict)
+    in_flight: int = 0
+    served: int = 0
+
+
+class Pool:
+    """The validations of a sweep, from request to outcome.
+
+    It starts nothing and waits for nothing: whoever holds it passes in what happened and the
+    time, and carries out what it returns. Times are seconds on any clock that does not go back.
+
+    Rules:
+        - At most ``max_in_flight`` attempts at once, over the whole sweep.
+        - Trials take turns: next is the trial with the fewest attempts in flight, among equals
+          the one served longest ago; within a trial, the oldest iteration.
+        - The time limit counts from the start of running, not from the start of waiting for
+          resources. An attempt that exceeds it is cancelled.
+        - A failed or timed-out attempt is tried again up to ``max_retries`` times. A return value
+          that is no score is not: the function ran to its end, and would say the same again.
+        - ``skip_stale``: a newer request of a trial ends its older ones that have not started.
+
+    Args:
+        max_in_flight: Attempts that may run at once; None leaves it to the resources.
+        max_retries: Attempts after the first.
+        skip_stale: Whether a newer request replaces older ones of its trial.
+
+    Example:
+        >>> pool = Pool(max_in_flight=1)
+        >>> for trial in ("a", "b"):
+        ...     _ = pool.submit(Request(trial, iteration=1), now=0.0)
+        >>> [attempt] = pool.start(capacity=8, now=0.0)
+        >>> attempt.id
+        'a:1:1#1'
+        >>> pool.began(attempt.id, now=2.0)
+        >>> outcome = pool.returned(attempt.id, {"accuracy": 0.9}, judged=["accuracy"], now=5.0)
+        >>> outcome.status.value, outcome.waited_s, outcome.ran_s
+        ('validated', 2.0, 3.0)
+    """
+
+    def __init__(
+        self, *, max_in_flight: int | None = None, max_retries: int = 0, skip_stale: bool = False
+    ):
+        self._limit = max_in_flight
+        self._retries = max_retries
+        self._skip_stale = skip_stale
+        self._trials: dict[str, _Trial] = {}
+        self._queue: OrderedDict[str, None] = OrderedDict()  # trials with something waiting
+        self._in_flight: dict[str, _InFlight] = {}
+        self._turn = 0
+        self._waiting_count = 0
+        self._running_count = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many requests have not been started (or wait to be tried again)."""
+        return self._waiting_count
+
+    @property
+    def starting(self) -> int:
+        """How many attempts were started and have not begun to run: they wait for resources."""
+        return len(self._in_flight) - self._running_count
+
+    @property
+    def running(self) -> int:
+        """How many attempts run."""
+        return self._running_count
+
+    @property
+    def idle(self) -> bool:
+        """Whether every request has ended."""
+        return not self._waiting_count and not self._in_flight
+
+    def pending(self) -> Iterator[Request]:
+        """Every request that has not ended: those in flight, then those waiting."""
+        for flight in self._in_flight.values():
+            yield flight.attempt.request
+        for trial in self._trials.values():
+            for waiting in trial.waiting.values():
+                yield waiting.request
+
+    # What happens ------------------------------------------------------------------------------
+
+    def submit(self, request: Request, now: float) -> list[Outcome]:
+        """Take a request; return the outcomes of those that it replaces."""
+        trial = self._trials.setdefault(request.trial_id, _Trial())
+        replaced: list[Outcome] = []
+        for waiting in list(trial.waiting.values()):
+            older = waiting.request
+            again = older.iteration == request.iteration
+            if again or (self._skip_stale and older.iteration < request.iteration):
+                reason = (
+                    f"iteration {request.iteration} was run again"
+                    if again
+                    else f"replaced by the newer checkpoint of iteration {request.iteration}"
+                )
+                self._forget_waiting(trial, waiting)
+                replaced.append(_ended(waiting, Status.SKIPPED, now, reason=reason))
+        self._enqueue(trial, _Waiting(request, since=now))
+        return replaced
+
+    def start(self, capacity: int, now: float) -> list[Attempt]:
+        """Say which attempts to start now.
+
+        Args:
+            capacity: How many more attempts the free resources can run. If nothing is in flight,
+                one is started whatever the capacity: it waits for resources then.
+            now: The time.
+        """
+        room = max(capacity, 0 if self._in_flight else 1)
+        if self._limit is not None:
+            room = min(room, self._limit - len(self._in_flight))
+        attempts: list[Attempt] = []
+        while self._queue and len(attempts) < room:
+            trial = min(
+                (self._trials[trial_id] for trial_id in self._queue),
+                key=lambda candidate: (candidate.in_flight, candidate.served),
+            )
+            waiting = next(iter(trial.waiting.values()))
+            self._forget_waiting(trial, waiting)
+            waiting.tries += 1
+            self._turn += 1
+            trial.served = self._turn
+            trial.in_flight += 1
+            attempt = Attempt(waiting.request, waiting.tries)
+            self._in_flight[attempt.id] = _InFlight(attempt, waiting)
+            attempts.append(attempt)
+        return attempts
+
+    def began(self, attempt_id: str, now: float) -> None:
+        """An attempt got its resources and runs."""
+        flight = self._in_flight.get(attempt_id)
+        if flight is not None and flight.began is None:
+            flight.began = now
+            self._running_count += 1
+
+    def returned(
+        self, attempt_id: str, value: object, judged: Collection[str], now: float
+    ) -> Outcome | None:
+        """An attempt's function returned ``value``; None if the attempt is no longer wanted."""
+        flight = self._land(attempt_id)
+        if flight is None:
+            return None
+        reason = rejected(value, judged)
+        if reason is not None:
+            return _ended(flight.waiting, Status.FAILED, now, flight, reason=reason)
+        metrics = value if isinstance(value, Mapping) else {}
+        return _ended(flight.waiting, Status.VALIDATED, now, flight, metrics=metrics)
+
+    def failed(self, attempt_id: str, reason: str, error: str | None, now: float) -> Outcome | None:
+        """An attempt raised or its process died; None if it is tried again or not wanted."""
+        flight = self._land(attempt_id)
+        if flight is None:
+            return None
+        return self._retry_or_end(flight, Status.FAILED, reason, error, now)
+
+    def expire(self, now: float) -> tuple[list[Attempt], list[Outcome]]:
+        """Give up the attempts that have run too long.
+
+        Returns:
+            The attempts to cancel, and the outcomes of those that are not tried again.
+        """
+        cancel: list[Attempt] = []
+        outcomes: list[Outcome] = []
+        for flight in list(self._in_flight.values()):
+            limit = flight.attempt.request.timeout_s
+            if limit is None or flight.began is None or now - flight.began < limit:
+                continue
+            self._land(flight.attempt.id)
+            cancel.append(flight.attempt)
+            reason = f"ran longer than its limit of {limit:g} s"
+            outcome = self._retry_or_end(flight, Status.TIMED_OUT, reason, None, now)
+            if outcome is not None:
+                outcomes.append(outcome)
+        return cancel, outcomes
+
+    def drop(self, trial_id: str, reason: str, now: float) -> tuple[list[Attempt], list[Outcome]]:
+        """Give up everything of a trial.
+
+        Returns:
+            The attempts to cancel, and the outcome of each of the trial's requests.
+        """
+        trial = self._trials.get(trial_id)
+        if trial is None:
+            return [], []
+        cancel: list[Attempt] = []
+        outcomes: list[Outcome] = []
+        for flight in list(self._in_flight.values()):
+            if flight.attempt.request.trial_id == trial_id:
+                self._land(flight.attempt.id)
+                cancel.append(flight.attempt)
+                outcomes.append(_ended(flight.waiting, Status.SKIPPED, now, flight, reason=reason))
+        for waiting in list(trial.waiting.values()):
+            self._forget_waiting(trial, waiting)
+            outcomes.append(_ended(waiting, Status.SKIPPED, now, reason=reason))
+        return cancel, outcomes
+
+    # How it is kept ----------------------------------------------------------------------------
+
+    def _enqueue(self, trial: _Trial, waiting: _Waiting, *, first: bool = False) -> None:
+        trial.waiting[waiting.request.id] = waiting
+        if first:
+            trial.waiting.move_to_end(waiting.request.id, last=False)
+        self._queue[waiting.request.trial_id] = None
+        self._waiting_count += 1
+
+    def _forget_waiting(self, trial: _Trial, waiting: _Waiting) -> None:
+        del trial.waiting[waiting.request.id]
+        self._waiting_count -= 1
+        if not trial.waiting:
+            self._queue.pop(waiting.request.trial_id, None)
+
+    def _land(self, attempt_id: str) -> _InFlight | None:
+        flight = self._in_flight.pop(attempt_id, None)
+        if flight is not None:
+            self._trials[flight.attempt.request.trial_id].in_flight -= 1
+            self._running_count -= flight.began is not None
+        return flight
+
+    def _retry_or_end(
+        self, flight: _InFlight, status: Status, reason: str, error: str | None, now: float
+    ) -> Outcome | None:
+        waiting = flight.waiting
+        trial = self._trials[waiting.request.trial_id]
+        newer = any(r.iteration > waiting.request.iteration for r in self._waiting_of(trial))
+        if waiting.tries <= self._retries and not (self._skip_stale and newer):
+            self._enqueue(trial, waiting, first=True)
+            return None
+        if waiting.tries > 1:
+            reason = f"{reason} (after {waiting.tries} attempts)"
+        return _ended(waiting, status, now, flight, reason=reason, error=error)
+
+    @staticmethod
+    def _waiting_of(trial: _Trial) -> Iterator[Request]:
+        return (waiting.request for waiting in trial.waiting.values())
+
+
+def _ended(
+    waiting: _Waiting,
+    status: Status,
+    now: float,
+    flight: _InFlight | None = None,
+    *,
+    metrics: Mapping[str, Any] | None = None,
+    reason: str | None = None,
+    error: str | None = None,
+) -> Outcome:
+    began = flight.began if flight is not None else None
+    return Outcome(
+        request=waiting.request,
+        status=status,
+        metrics=dict(metrics or {}),
+        reason=reason,
+        error=error,
+        attempts=waiting.tries,
+        waited_s=(now if began is None else began) - waiting.since,
+        ran_s=0.0 if began is None else now - began,
+    )

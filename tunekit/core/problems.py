@@ -1,0 +1,91 @@
+"""Collecting everything that is wrong with a call, to report it at once."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tunekit.errors import ConfigError
+
+__all__ = ["Problems"]
+
+
+class Problems:
+    """What is wrong with the arguments of one call.
+
+    Args:
+        where: The call, as the user knows it: ``"ValidationConfig"``.
+
+    Example:
+        >>> problems = Problems("ValidationConfig")
+        >>> problems.choice("on_stale", "drop", ["keep", "skip"])
+        >>> problems.integer("every", 0, least=1)
+        >>> problems.raise_any()
+        Traceback (most recent call last):
+        tunekit.errors.ConfigError: ValidationConfig: 2 problems:
+          - on_stale='drop' is not one of 'keep', 'skip'. Use one of these.
+          - every=0 must be a whole number of at least 1. Pass 1 or more.
+    """
+
+    def __init__(self, where: str):
+        self._where = where
+        self._found: list[str] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def add(self, problem: str) -> None:
+        """Record one problem: a sentence with the value, the rule and the fix."""
+        self._found.append(problem)
+
+    def choice(self, name: str, value: Any, allowed: Sequence[str]) -> None:
+        """Require ``value`` to be one of ``allowed``."""
+        if value not in allowed:
+            options = ", ".join(repr(option) for option in allowed)
+            self.add(f"{name}={value!r} is not one of {options}. Use one of these.")
+
+    def integer(self, name: str, value: Any, *, least: int, optional: bool = False) -> None:
+        """Require ``value`` to be a whole number of at least ``least`` (or None if optional)."""
+        if optional and value is None:
+            return
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            none = " or None" if optional else ""
+            self.add(
+                f"{name}={value!r} must be a whole number of at least {least}{none}. "
+                f"Pass {least} or more."
+            )
+
+    def seconds(self, name: str, value: Any) -> None:
+        """Require ``value`` to be a positive number of seconds."""
+        number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if not number or not 0 < float(value) < float("inf"):
+            self.add(
+                f"{name}={value!r} must be a positive number of seconds. Pass 60 for a minute."
+            )
+
+    def function(self, name: str, value: Any, fix: str) -> bool:
+        """Require ``value`` to be callable; ``fix`` says what to pass. True if it is."""
+        if callable(value):
+            return True
+        self.add(f"{name}={value!r} is not callable. {fix}")
+        return False
+
+    def instance(self, name: str, value: Any, kind: type | tuple[type, ...], fix: str) -> bool:
+        """Require ``value`` to be an instance of ``kind``; ``fix`` says what to pass."""
+        if isinstance(value, kind):
+            return True
+        self.add(f"{name}={value!r} is a {type(value).__name__}. {fix}")
+        return False
+
+    def attempt(self, check: Callable[[], object], explain: Callable[[Exception], str]) -> None:
+        """Run ``check``; if it raises, record what ``explain`` makes of the exception."""
+        try:
+            check()
+        except Exception as error:  # any error of the check is the user's to see
+            self.add(explain(error))
+
+    def raise_any(self) -> None:
+        """Raise one :class:`~tunekit.errors.ConfigError` with all that was found, if anything."""
+        if self._found:
+            raise ConfigError(self._where, self._found)

@@ -1,0 +1,44 @@
+"""Which checkpoints are validated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["Selection"]
+
+
+class Selection:
+    """Picks each n-th checkpoint of a trial, unless the report of a checkpoint says otherwise.
+
+    Args:
+        every: Validate each ``every``-th checkpoint of a trial, counted from its first.
+
+    Example:
+        >>> selection = Selection(every=2)
+        >>> [selection.wants("a") for _ in range(4)]
+        [False, True, False, True]
+        >>> selection.wants("a", wish=True), selection.wants("a", wish=False)
+        (True, False)
+    """
+
+    def __init__(self, every: int = 1):
+        self._every = every
+        self._saved: dict[str, int] = {}
+
+    def wants(self, trial_id: str, wish: bool | None = None) -> bool:
+        """Count one more checkpoint of the trial and say whether to validate it.
+
+        Args:
+            trial_id: The trial that saved it.
+            wish: What its report asked for: True or False decide, None leaves it to ``every``.
+        """
+        count = self._saved[trial_id] = self._saved.get(trial_id, 0) + 1
+        return count % self._every == 0 if wish is None else wish
+
+    def state(self) -> dict[str, Any]:
+        """What to save for a restore."""
+        return {"saved": dict(self._saved)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take up what :meth:`state` returned."""
+        self._saved = dict(state["saved"])

@@ -1,0 +1,134 @@
+"""One validation: what is asked for, and what came of it."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from tunekit.core.metrics import leaves
+
+__all__ = ["Attempt", "Outcome", "Request", "Status", "rejected"]
+
+
+class Status(str, Enum):
+    """How a validation ended."""
+
+    VALIDATED = "validated"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A checkpoint to be validated.
+
+    Attributes:
+        trial_id: The trial that saved the checkpoint.
+        iteration: The training iteration at which it was saved.
+        run: How many times the trial has run that iteration, 1 at first. A trial that goes back
+            to an older checkpoint runs iterations again.
+        checkpoint: What the validation function gets; opaque here.
+        path: Where the checkpoint lies, for records and leases.
+        report: The report of that iteration, nested as reported; not to be changed.
+        kwargs: Keyword arguments of the validation function.
+        timeout_s: Seconds from the start of running, or None for no limit.
+    """
+
+    trial_id: str
+    iteration: int
+    run: int = 1
+    checkpoint: Any = field(default=None, compare=False, repr=False)
+    path: str = ""
+    report: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    kwargs: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    timeout_s: float | None = None
+
+    @property
+    def id(self) -> str:
+        """A name that is unique in the sweep, and the same after a restore."""
+        return f"{self.trial_id}:{self.iteration}:{self.run}"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try at a request; ``number`` counts from 1."""
+
+    request: Request
+    number: int
+
+    @property
+    def id(self) -> str:
+        """A name that is unique in the sweep."""
+        return f"{self.request.id}#{self.number}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a request ended, for good.
+
+    Attributes:
+        request: What was asked for.
+        status: How it ended.
+        metrics: What the validation function returned; empty unless validated.
+        reason: One line that says why it was not validated.
+        error: The traceback, where there is one.
+        attempts: How many attempts were started.
+        waited_s: Seconds from the request to the start of the last attempt (or to the end, if
+            none was started).
+        ran_s: Seconds that the last attempt ran.
+    """
+
+    request: Request
+    status: Status
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    reason: str | None = None
+    error: str | None = None
+    attempts: int = 0
+    waited_s: float = 0.0
+    ran_s: float = 0.0
+
+    @property
+    def validated(self) -> bool:
+        """Whether there is a score."""
+        return self.status is Status.VALIDATED
+
+
+def rejected(returned: object, judged: Collection[str]) -> str | None:
+    """Say why what a validation function returned is no score; None if it is one.
+
+    A score is a dict with string keys. Metrics that a scheduler or searcher judges by must, where
+    they occur in it, be numbers other than NaN; the others may be anything.
+
+    Args:
+        returned: What the function returned.
+        judged: Flat names of the metrics that are judged by.
+
+    Example:
+        >>> rejected({"accuracy": 0.9, "note": "fine"}, ["accuracy"])
+        >>> rejected(0.9, ["accuracy"])
+        'returned a float, not a dict of metrics'
+        >>> rejected({"accuracy": float("nan")}, ["accuracy"])
+        "returned NaN for 'accuracy'"
+        >>> rejected({"accuracy": "high"}, ["accuracy"])
+        "returned 'high' (a str) for 'accuracy', not a number"
+    """
+    if not isinstance(returned, Mapping):
+        return f"returned a {type(returned).__name__}, not a dict of metrics"
+    if not returned:
+        return "returned an empty dict: no metric to judge by"
+    for key in returned:
+        if not isinstance(key, str):
+            return f"returned a dict with the key {key!r}; keys must be strings"
+    for name, value in leaves(returned):
+        if name not in judged:
+            continue
+        if not isinstance(value, numbers.Real):
+            return f"returned {value!r} (a {type(value).__name__}) for {name!r}, not a number"
+        if math.isnan(float(value)):
+            return f"returned NaN for {name!r}"
+    return None

@@ -1,0 +1,79 @@
+"""Every exception that tunekit raises on purpose.
+
+::
+
+    TunekitError
+    ├── ConfigError (ValueError)          what the user passed in is wrong; lists every mistake
+    ├── UnsupportedRayError (ImportError) this Ray lacks something tunekit needs
+    ├── WiringError (RuntimeError)        parts that need each other were not all given to Tune
+    ├── MetricNotFoundError (ValueError)  neither reports nor validations contain the metric
+    └── ValidationFailedError (RuntimeError)
+                                          a validation failed and ``on_failure="raise"``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = [
+    "ConfigError",
+    "MetricNotFoundError",
+    "TunekitError",
+    "UnsupportedRayError",
+    "ValidationFailedError",
+    "WiringError",
+]
+
+
+class TunekitError(Exception):
+    """Base of every exception in this module."""
+
+
+class ConfigError(TunekitError, ValueError):
+    """One or more arguments of a call are wrong; nothing was started or changed.
+
+    Args:
+        where: The call that was given the arguments, ``"ValidationConfig"`` for example.
+        problems: One sentence each: the value, the rule it breaks, and the fix.
+
+    Example:
+        >>> print(ConfigError("ValidationConfig", ["every=0 must be at least 1."]))
+        ValidationConfig: every=0 must be at least 1.
+        >>> print(ConfigError("Tuner", ["a is wrong.", "b is wrong."]))
+        Tuner: 2 problems:
+          - a is wrong.
+          - b is wrong.
+    """
+
+    def __init__(self, where: str, problems: Sequence[str]):
+        self.where = where
+        self.problems = tuple(problems)
+        if len(self.problems) == 1:
+            text = f"{where}: {self.problems[0]}"
+        else:
+            lines = "\n".join(f"  - {problem}" for problem in self.problems)
+            text = f"{where}: {len(self.problems)} problems:\n{lines}"
+        super().__init__(text)
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, tuple[str, ...]]]:
+        return type(self), (self.where, self.problems)
+
+
+class UnsupportedRayError(TunekitError, ImportError):
+    """The installed Ray lacks something that tunekit needs; says what, and which versions have it."""
+
+
+class WiringError(TunekitError, RuntimeError):
+    """A part of tunekit was given to Tune without the part it needs; says which one to add."""
+
+
+class MetricNotFoundError(TunekitError, ValueError):
+    """A scheduler or searcher is to judge by a metric that nobody produces; lists what there was."""
+
+
+class ValidationFailedError(TunekitError, RuntimeError):
+    """A validation failed for good, and the user asked for that to be an error.
+
+    Raised out of ``Tuner.fit()`` when ``ValidationConfig(on_failure="raise")``, after the
+    experiment's state has been saved.
+    """
