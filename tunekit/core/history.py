@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -39,7 +40,8 @@ class History:
 
     def __init__(self) -> None:
         self._runs: dict[str, dict[int, int]] = {}
-        self._validated: dict[str, dict[int, tuple[int, Mapping[str, Any]]]] = {}
+        self._scores: dict[str, dict[int, Mapping[str, Any]]] = {}
+        self._order: dict[str, list[int]] = {}
         #: Flat names of all metrics that validations have produced, in order of appearance.
         self.names: dict[str, None] = {}
 
@@ -47,6 +49,8 @@ class History:
         """Count a run of an iteration; return how many there have been, this one included."""
         runs = self._runs.setdefault(trial_id, {})
         runs[iteration] = runs.get(iteration, 0) + 1
+        if self._scores.get(trial_id, {}).pop(iteration, None) is not None:
+            self._order[trial_id].remove(iteration)  # the score of an older run
         return runs[iteration]
 
     def run_of(self, trial_id: str, iteration: int) -> int:
@@ -55,30 +59,25 @@ class History:
 
     def ended(self, outcome: Outcome) -> bool:
         """Take an outcome; True if it is a score of the newest run of its iteration."""
-        request = outcome.request
-        if not outcome.validated or request.run < self.run_of(request.trial_id, request.iteration):
+        trial_id, iteration = outcome.request.trial_id, outcome.request.iteration
+        if not outcome.validated or outcome.request.run < self.run_of(trial_id, iteration):
             return False
-        self._validated.setdefault(request.trial_id, {})[request.iteration] = (
-            request.run,
-            outcome.metrics,
-        )
+        scores = self._scores.setdefault(trial_id, {})
+        if iteration not in scores:
+            bisect.insort(self._order.setdefault(trial_id, []), iteration)
+        scores[iteration] = outcome.metrics
         self.names.update((name, None) for name, _ in leaves(outcome.metrics))
         return True
 
     def validated(self, trial_id: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yield ``(iteration, metrics)`` of a trial's validated iterations, in order."""
-        scores = self._validated.get(trial_id, {})
-        for iteration in sorted(scores):
-            run, metrics = scores[iteration]
-            if run >= self.run_of(trial_id, iteration):
-                yield iteration, metrics
+        scores = self._scores.get(trial_id, {})
+        return ((iteration, scores[iteration]) for iteration in self._order.get(trial_id, []))
 
     def newest(self, trial_id: str) -> tuple[int, Mapping[str, Any]] | None:
         """``(iteration, metrics)`` of the newest validated iteration of a trial."""
-        newest = None
-        for newest in self.validated(trial_id):  # noqa: B007  the last one is wanted
-            pass
-        return newest
+        order = self._order.get(trial_id)
+        return (order[-1], self._scores[trial_id][order[-1]]) if order else None
 
     def rows(self, trial_id: str, reports: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         """Fold the validated metrics into a trial's reports: one row per iteration, in order.
@@ -96,8 +95,7 @@ class History:
             newest[report[ITERATION]] = report
         scores = dict(self.validated(trial_id))
         for iteration in sorted(newest):
-            row = dict(newest[iteration])
-            hide(row, self.names)
+            row = hide(newest[iteration], self.names)
             if iteration in scores:
                 row = merge(row, scores[iteration])
             row[RUNS] = self._runs.get(trial_id, {}).get(iteration, 0)
@@ -107,12 +105,13 @@ class History:
         """What to save for a restore."""
         return {
             "runs": {trial: dict(runs) for trial, runs in self._runs.items()},
-            "validated": {trial: dict(scores) for trial, scores in self._validated.items()},
+            "scores": {trial: dict(scores) for trial, scores in self._scores.items()},
             "names": list(self.names),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take up what :meth:`state` returned."""
         self._runs = {trial: dict(runs) for trial, runs in state["runs"].items()}
-        self._validated = {trial: dict(scores) for trial, scores in state["validated"].items()}
+        self._scores = {trial: dict(scores) for trial, scores in state["scores"].items()}
+        self._order = {trial: sorted(scores) for trial, scores in self._scores.items()}
         self.names = dict.fromkeys(state["names"])

@@ -54,22 +54,38 @@ def merge(report: Mapping[str, Any], validated: Mapping[str, Any]) -> dict[str, 
     return merged
 
 
-def hide(row: dict[str, Any], names: Collection[str]) -> None:
-    """Move metrics called ``names`` out of a row, in place, to ``row["reported"]``.
+def hide(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return a copy of a row with the metrics called ``names`` moved to ``row["reported"]``.
 
     A sweep's validations own their metrics' names: what training reported under such a name is
     another quantity and must not stand in the validated column. It is kept, elsewhere.
 
     Example:
-        >>> row = {"accuracy": 0.99, "loss": 0.1}
-        >>> hide(row, {"accuracy"})
-        >>> row
+        >>> hide({"accuracy": 0.99, "loss": 0.1}, {"accuracy"})
         {'loss': 0.1, 'reported': {'accuracy': 0.99}}
     """
+    hidden: dict[str, Any] = {}
+    rest = dict(row)
     for name in names:
-        *parents, last = name.split("/")
-        level: Any = row
-        for parent in parents:
-            level = level.get(parent) if isinstance(level, dict) else None
-        if isinstance(level, dict) and last in level:
-            row.setdefault(REPORTED, {})[name] = level.pop(last)
+        value, rest = _take(rest, name.split("/"))
+        if value is not _ABSENT:
+            hidden[name] = value
+    if hidden:
+        rest[REPORTED] = {**rest.get(REPORTED, {}), **hidden}
+    return rest
+
+
+_ABSENT = object()
+
+
+def _take(level: dict[str, Any], path: list[str]) -> tuple[Any, dict[str, Any]]:
+    """Take out the value at a path: the value (or ``_ABSENT``), and the level without it."""
+    key, *below = path
+    if key not in level:
+        return _ABSENT, level
+    if not below:
+        return level[key], {other: value for other, value in level.items() if other != key}
+    if not isinstance(level[key], dict):
+        return _ABSENT, level
+    value, rest = _take(level[key], below)
+    return value, level if value is _ABSENT else {**level, key: rest}

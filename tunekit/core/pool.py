@@ -100,6 +100,10 @@ class Pool:
         """Whether every request has ended."""
         return not self._waiting_count and not self._in_flight
 
+    def in_flight(self) -> list[Attempt]:
+        """Every attempt that was started and has not ended."""
+        return [flight.attempt for flight in self._in_flight.values()]
+
     def pending(self) -> Iterator[Request]:
         """Every request that has not ended: those in flight, then those waiting."""
         for flight in self._in_flight.values():

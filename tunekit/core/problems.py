@@ -75,7 +75,7 @@ class Problems:
         """Require ``value`` to be an instance of ``kind``; ``fix`` says what to pass."""
         if isinstance(value, kind):
             return True
-        self.add(f"{name}={value!r} is a {type(value).__name__}. {fix}")
+        self.add(f"{name}={value!r} is of type {type(value).__name__}. {fix}")
         return False
 
     def attempt(self, check: Callable[[], object], explain: Callable[[Exception], str]) -> None:

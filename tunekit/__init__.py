@@ -1,0 +1,75 @@
+"""Ray Tune sweeps ranked by validated accuracy, without stopping training to validate.
+
+The front door is :class:`tunekit.Tuner`; the parts it is made of work with a plain
+``ray.tune.Tuner``, too.
+"""
+
+import logging as _logging
+
+from tunekit._ray.compat import TESTED as RAY_TESTED
+from tunekit.callback import ValidationCallback
+from tunekit.config import ValidationConfig
+from tunekit.errors import (
+    ConfigError,
+    MetricNotFoundError,
+    TunekitError,
+    UnsupportedRayError,
+    ValidationFailedError,
+    WiringError,
+)
+from tunekit.loggers import JsonLogger, TensorBoardLogger
+from tunekit.policies import (
+    AnyOf,
+    CheckpointPolicy,
+    EveryIterations,
+    EverySeconds,
+    OnImprovement,
+    When,
+)
+from tunekit.report import VALIDATION, checkpoint_with, report
+from tunekit.scheduler import ValidatedScheduler
+from tunekit.searcher import ValidatedSearcher
+from tunekit.tuner import Tuner, checkpointable
+
+__all__ = [
+    "RAY_TESTED",
+    "VALIDATION",
+    "AnyOf",
+    "CheckpointPolicy",
+    "ConfigError",
+    "EveryIterations",
+    "EverySeconds",
+    "JsonLogger",
+    "MetricNotFoundError",
+    "OnImprovement",
+    "TensorBoardLogger",
+    "Tuner",
+    "TunekitError",
+    "UnsupportedRayError",
+    "ValidatedScheduler",
+    "ValidatedSearcher",
+    "ValidationCallback",
+    "ValidationConfig",
+    "ValidationFailedError",
+    "When",
+    "WiringError",
+    "checkpoint_with",
+    "checkpointable",
+    "report",
+]
+
+__version__ = "0.1.0"
+
+
+def _show_log() -> None:
+    """Show tunekit's own messages, unless the application has set up logging for itself."""
+    log = _logging.getLogger(__name__)
+    if not log.handlers and not _logging.getLogger().handlers:
+        handler = _logging.StreamHandler()
+        handler.setFormatter(_logging.Formatter("%(asctime)s tunekit %(levelname)s: %(message)s"))
+        log.addHandler(handler)
+        log.setLevel(_logging.INFO)
+        log.propagate = False
+
+
+_show_log()

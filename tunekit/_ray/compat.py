@@ -1,0 +1,90 @@
+"""Which Ray tunekit runs with, and the private names it takes from it."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterable
+
+import ray
+
+from tunekit.errors import UnsupportedRayError
+
+__all__ = ["OLDEST", "TESTED", "check", "missing"]
+
+#: The oldest version that has all that tunekit needs: it passes callbacks the live result, and
+#: has ``ray.train.ValidationConfig`` with time limits.
+OLDEST = (2, 56)
+
+#: The version that the tests ran with.
+TESTED = "2.60.0"
+
+#: Everything that is taken from Ray and is not public, as (module, dotted name).
+NEEDED = (
+    ("ray.train", "ValidationConfig"),
+    ("ray.train", "ValidationTaskConfig"),
+    ("ray.train._internal.checkpoint_manager", "_CheckpointManager.register_checkpoint"),
+    ("ray.train._internal.checkpoint_manager", "_CheckpointManager._get_checkpoint_score"),
+    ("ray.train._internal.session", "_TrainingResult"),
+    ("ray.train._internal.session", "get_session"),
+    ("ray.train._internal.session", "_TrainSession.get_state"),
+    ("ray.train._internal.session", "_TrainSession.set_state"),
+    ("ray.train._internal.storage", "_delete_fs_path"),
+    ("ray.train._internal.storage", "StorageContext.persist_current_checkpoint"),
+    ("ray.train._internal.storage", "StorageContext._update_checkpoint_index"),
+    ("ray.tune.execution.tune_controller", "TrialRunnerWrapper"),
+    ("ray.tune.execution.tune_controller", "TuneController._mark_trial_to_checkpoint"),
+    ("ray.tune.execution.tune_controller", "TuneController._schedule_trial_train"),
+    ("ray.tune.execution.tune_controller", "TuneController._set_trial_status"),
+    ("ray.tune.execution.tune_controller", "TuneController._wrapped"),
+    ("ray.tune.execution.tune_controller", "TuneController.checkpoint"),
+    ("ray.tune.execution.tune_controller", "TuneController.pause_trial"),
+    ("ray.tune.execution.tune_controller", "TuneController.stop_trial"),
+    ("ray.tune.experiment.trial", "Trial.is_saving"),
+    ("ray.tune.registry", "get_trainable_cls"),
+    ("ray.tune.trainable.function_trainable", "FunctionTrainable.save_checkpoint"),
+    ("ray.tune.trainable.function_trainable", "wrap_function"),
+    ("ray.tune.trainable.metadata", "_TrainingRunMetadata.update_metric"),
+)
+
+
+def missing(needed: Iterable[tuple[str, str]] = NEEDED) -> list[str]:
+    """Return the names that the installed Ray lacks.
+
+    Example:
+        >>> missing([("ray.tune", "Tuner"), ("ray.tune", "Tuner.no_such_method")])
+        ['ray.tune.Tuner.no_such_method']
+    """
+    lacking = []
+    for module, dotted in needed:
+        try:
+            found = importlib.import_module(module)
+            for name in dotted.split("."):
+                found = getattr(found, name)
+        except (ImportError, AttributeError):
+            lacking.append(f"{module}.{dotted}")
+    return lacking
+
+
+def check(version: str = ray.__version__) -> None:
+    """Raise if the installed Ray is too old or lacks a name.
+
+    Raises:
+        tunekit.UnsupportedRayError: Says what is missing and which versions have it.
+
+    Example:
+        >>> check("2.9.3")
+        Traceback (most recent call last):
+        tunekit.errors.UnsupportedRayError: Ray 2.9.3 is installed; tunekit needs 2.56 or newer...
+    """
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    oldest = ".".join(map(str, OLDEST))
+    advice = (
+        f"tunekit needs {oldest} or newer and was tested with {TESTED}. "
+        f"Install it with: pip install 'ray[tune,train,data]=={TESTED}'"
+    )
+    if numbers < OLDEST:
+        raise UnsupportedRayError(f"Ray {version} is installed; {advice}")
+    lacking = missing()
+    if lacking:
+        raise UnsupportedRayError(f"Ray {version} lacks {', '.join(lacking)}; {advice}")

@@ -1,0 +1,106 @@
+"""The running experiment, as far as tunekit acts on it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from ray.tune.execution.tune_controller import TrialRunnerWrapper, TuneController
+from ray.tune.experiment import Trial
+from ray.tune.result import DEFAULT_METRIC
+from ray.tune.search import SearchAlgorithm
+
+__all__ = ["Controller"]
+
+
+class Controller:
+    """A Tune experiment in progress.
+
+    Args:
+        tune_controller: What Tune passes to a scheduler: the controller, or its wrapper.
+    """
+
+    def __init__(self, tune_controller: Any):
+        if isinstance(tune_controller, TrialRunnerWrapper):
+            tune_controller = tune_controller._tune_controller
+        self._tune: TuneController = tune_controller
+
+    # What there is -----------------------------------------------------------------------------
+
+    @property
+    def callbacks(self) -> list[Any]:
+        """The callbacks, in the order in which they are called."""
+        return list(self._tune._callbacks._callbacks)
+
+    @property
+    def search_alg(self) -> SearchAlgorithm:
+        """The search algorithm."""
+        return self._tune.search_alg
+
+    @property
+    def finished(self) -> bool:
+        """Whether all trials have ended and no more will come."""
+        return bool(self._tune.is_finished())
+
+    def for_scheduler(self, hidden: Collection[Trial] = ()) -> Any:
+        """The controller as a scheduler gets it, without the ``hidden`` trials in its lists."""
+        wrapped = self._tune._wrapped()
+        return _Hiding(wrapped, hidden) if hidden else wrapped
+
+    # What may be done --------------------------------------------------------------------------
+
+    def stop(self, trial: Trial) -> None:
+        """End a trial, whatever it is doing. It must not be saving."""
+        self._tune.stop_trial(trial)
+
+    def pause(self, trial: Trial, *, save: bool) -> None:
+        """Give back a running trial's resources; without ``save`` it resumes its last checkpoint.
+
+        It must not be saving, and without ``save`` nothing of it must be under way.
+        """
+        self._tune.pause_trial(trial, should_checkpoint=save)
+
+    def train(self, trial: Trial) -> None:
+        """Let a held trial run its next iteration."""
+        self._tune._schedule_trial_train(trial)
+
+    def save(self) -> None:
+        """Write the experiment's state to storage, now."""
+        self._tune.checkpoint(force=True, wait=True)
+
+    def changed(self, trial: Trial) -> None:
+        """A trial's metadata was changed: it belongs into the next saved state."""
+        trial.run_metadata.invalidate_cache()
+        self._tune._mark_trial_to_checkpoint(trial)
+
+    def take_over_metric_check(self) -> set[str]:
+        """Stop Tune from requiring the metric in every report; return what it required.
+
+        Tune looks for the metrics of ``TuneConfig`` and of the search algorithm in each report
+        (``TuneController._validate_result_metrics``). Those that only validation produces are
+        never there; whoever calls this has to check the validated results instead.
+        """
+        required = set()
+        for owner in (self._tune, self._tune.search_alg):
+            metric = getattr(owner, "_metric", None)
+            if isinstance(metric, str) and metric != DEFAULT_METRIC:
+                required.add(metric)
+                owner._metric = None
+        return required
+
+
+class _Hiding:
+    """A controller's wrapper that leaves some trials out of its lists."""
+
+    def __init__(self, wrapped: TrialRunnerWrapper, hidden: Collection[Trial]):
+        self._wrapped = wrapped
+        self._hidden = hidden
+
+    def get_trials(self) -> list[Trial]:
+        return [trial for trial in self._wrapped.get_trials() if trial not in self._hidden]
+
+    def get_live_trials(self) -> set[Trial]:
+        return {trial for trial in self._wrapped.get_live_trials() if trial not in self._hidden}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wrapped, name)

@@ -1,0 +1,158 @@
+"""Function trainables that can save when they are asked to.
+
+Tune's ``FunctionTrainable`` can only hand out the checkpoint of its last report: a callback's
+``should_checkpoint``, ``checkpoint_frequency`` and ``checkpoint_at_end`` do nothing or are
+refused. The one below lets the function register how to save. Tune calls ``save`` on the actor's
+main thread while the function's thread is blocked in ``tune.report`` (or has returned), so that
+the state it saves is that of the report.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+from ray.train._internal.session import _TrainingResult, get_session
+from ray.train.constants import CHECKPOINT_DIR_NAME
+from ray.tune.registry import get_trainable_cls
+from ray.tune.trainable import Trainable
+from ray.tune.trainable.function_trainable import FunctionTrainable, wrap_function
+
+__all__ = [
+    "NoSession",
+    "checkpointable_class",
+    "current_saver",
+    "is_checkpointable_function",
+    "register_saver",
+]
+
+logger = logging.getLogger(__name__)
+
+_SAVER = "tunekit_saver"
+
+Save = Callable[[Path], object]
+
+
+class NoSession(Exception):
+    """There is no Tune trial in this process, or one whose function cannot save on demand."""
+
+
+class _Saver:
+    """What the function of this process's trial has registered."""
+
+    def __init__(self) -> None:
+        self.save: Save | None = None
+
+
+def register_saver(save: Save) -> bool:
+    """Register how to save this process's trial; False outside of a trial.
+
+    Raises:
+        NoSession: If the trial's trainable was not made by :func:`checkpointable_class`.
+    """
+    session = get_session()
+    if session is None:
+        return False
+    saver = session.get_state(_SAVER)
+    if saver is None:
+        raise NoSession
+    saver.save = save
+    return True
+
+
+def current_saver() -> Save | None:
+    """What the function of this process's trial has registered, if anything."""
+    session = get_session()
+    saver = session.get_state(_SAVER) if session is not None else None
+    return None if saver is None else saver.save
+
+
+class _Checkpointable(FunctionTrainable):
+    """Saves by what the function registered."""
+
+    # Tune refuses checkpoint_frequency and checkpoint_at_end for functions, unless the trainable
+    # says that it handles them; tunekit.policies puts them back into each trial's own settings.
+    _handles_checkpoint_freq = True
+    _handles_checkpoint_at_end = True
+
+    def setup(self, config: dict[str, Any]) -> None:
+        super().setup(config)
+        self._forget_saver()
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        reused = super().reset_config(new_config)
+        self._forget_saver()
+        return bool(reused)
+
+    def _forget_saver(self) -> None:
+        self._saver = _Saver()
+        self._saved_iteration: int | None = None
+        self._warned = False
+        get_session().set_state(_SAVER, self._saver)
+
+    def load_checkpoint(self, checkpoint_result: _TrainingResult) -> None:
+        super().load_checkpoint(checkpoint_result)
+        self._saved_iteration = self.iteration
+
+    def save_checkpoint(self, checkpoint_dir: str = "") -> _TrainingResult:
+        reported = super().save_checkpoint(checkpoint_dir)
+        if reported.checkpoint is not None:
+            self._saved_iteration = self.iteration
+            return reported
+        if self._saver.save is None:
+            self._warn_once()
+            return _TrainingResult(checkpoint=None, metrics=dict(reported.metrics))
+        if self._saved_iteration == self.iteration:  # asked twice for the same state
+            return _TrainingResult(checkpoint=None, metrics=dict(reported.metrics))
+        metrics = dict(reported.metrics)
+        with tempfile.TemporaryDirectory(prefix="tunekit-checkpoint-") as folder:
+            self._saver.save(Path(folder))
+            self._storage._update_checkpoint_index(metrics)
+            checkpoint = self._storage.persist_current_checkpoint(
+                tune.Checkpoint.from_directory(folder)
+            )
+        metrics[CHECKPOINT_DIR_NAME] = self._storage.checkpoint_dir_name
+        # Fills tune.get_checkpoint(), as reporting a checkpoint does.
+        get_session().loaded_checkpoint = checkpoint
+        self._saved_iteration = self.iteration
+        return _TrainingResult(checkpoint=checkpoint, metrics=metrics)
+
+    def _warn_once(self) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "A checkpoint of %s is due at iteration %d, but the function neither reported one "
+                "nor registered how to save. Call tunekit.checkpoint_with(save) before the loop.",
+                self.trial_name,
+                self.iteration,
+            )
+
+
+def checkpointable_class(trainable: Any) -> Any:
+    """Return the class for a function trainable whose function may register how to save.
+
+    Args:
+        trainable: A function, a partial, another callable, a name that a function was registered
+            by, or a ``FunctionTrainable`` class. A class trainable (or its name) is returned as
+            it is.
+    """
+    found = get_trainable_cls(trainable) if isinstance(trainable, str) else trainable
+    if not isinstance(found, type):
+        found = wrap_function(found)
+    if not issubclass(found, FunctionTrainable):
+        if not issubclass(found, Trainable):
+            raise TypeError(f"{found!r} is no Trainable")
+        return trainable
+    if issubclass(found, _Checkpointable):
+        return found
+    name = trainable if isinstance(trainable, str) else getattr(found, "_name", found.__name__)
+    return type(found.__name__, (_Checkpointable, found), {"_name": name})
+
+
+def is_checkpointable_function(trainable: Any) -> bool:
+    """Whether it is a class that :func:`checkpointable_class` made for a function."""
+    return isinstance(trainable, type) and issubclass(trainable, _Checkpointable)

@@ -1,0 +1,45 @@
+"""The settings inside a ``ray.tune.Tuner``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ray import tune
+
+__all__ = ["Settings", "settings_of", "trial_resources"]
+
+
+@dataclass
+class Settings:
+    """What a Tuner will run with; ``tune_config`` is its own object and may be changed."""
+
+    trainable: Any
+    param_space: dict[str, Any]
+    tune_config: tune.TuneConfig
+    callbacks: list[Any]
+
+
+def settings_of(tuner: tune.Tuner) -> Settings | None:
+    """The settings of a new or restored Tuner; None in Ray Client mode, where they are remote."""
+    internal = getattr(tuner, "_local_tuner", None)
+    if internal is None:
+        return None
+    return Settings(
+        trainable=internal.trainable,
+        param_space=internal.param_space or {},
+        tune_config=internal._tune_config,
+        callbacks=list(internal._run_config.callbacks or []),
+    )
+
+
+def trial_resources(trainable: Any, param_space: dict[str, Any]) -> dict[str, float] | None:
+    """What one trial takes, such as ``{"CPU": 1.0}``; None if it depends on its configuration."""
+    cls = tune.registry.get_trainable_cls(trainable) if isinstance(trainable, str) else trainable
+    try:
+        request = cls.default_resource_request(dict(param_space))
+    except Exception:  # a user's function of a configuration that is not drawn yet
+        return None
+    if request is None:
+        return {"CPU": 1.0}
+    return dict(request.required_resources)

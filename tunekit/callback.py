@@ -1,0 +1,600 @@
+"""Takes a score from the report to the decision: the conductor of a sweep's validations."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ray import train, tune
+from ray.tune.experiment import Trial
+from ray.tune.result import TRAINING_ITERATION
+
+from tunekit._ray.checkpoints import LeasingCheckpointManager, latest_checkpoint
+from tunekit._ray.controller import Controller
+from tunekit.clock import Clock, SystemClock
+from tunekit.config import ValidationConfig
+from tunekit.core.delivery import Completion, Delivery, Scored
+from tunekit.core.history import History
+from tunekit.core.metrics import flatten, hide, leaves
+from tunekit.core.pool import Pool
+from tunekit.core.problems import Problems
+from tunekit.core.selection import Selection
+from tunekit.core.validation import Attempt, Outcome, Request, Status
+from tunekit.errors import MetricNotFoundError, TunekitError, ValidationFailedError
+from tunekit.executor import Began, Executor, RayExecutor, Returned
+from tunekit.fold import Fold
+from tunekit.journal import FILE_NAME, Journal
+from tunekit.loggers import JsonLogger, TensorBoardLogger
+from tunekit.report import VALIDATION, Wish, wish_of
+
+if TYPE_CHECKING:
+    from tunekit.scheduler import ValidatedScheduler
+    from tunekit.searcher import ValidatedSearcher
+
+__all__ = ["ValidationCallback"]
+
+logger = logging.getLogger(__name__)
+
+_POLL_INTERVAL_S = 0.02
+_NEWS_INTERVAL_S = 10.0
+
+
+class ValidationCallback(tune.Callback):
+    """Validates the checkpoints that trials save, beside training, and folds the scores back.
+
+    Put it, after any checkpoint policies, into ``RunConfig(callbacks=[...])``, together with its
+    :meth:`loggers`. By itself it validates, records, and folds validated metrics into the results;
+    the schedulers and searchers that are to judge by them go into a
+    :class:`~tunekit.ValidatedScheduler` and a :class:`~tunekit.ValidatedSearcher`.
+    :class:`tunekit.Tuner` puts all of them together.
+
+    Without a ``ValidatedScheduler`` it does not reach Tune's controller: it then takes the sweep
+    to be at its end whenever every trial so far has ended, and a score that arrives after its
+    trial's end is in the returned results and files, not in Tune's saved experiment state.
+
+    Args:
+        config: The settings; a plain ``ray.train.ValidationConfig`` gets tunekit's defaults.
+        executor: Where validations run; Ray tasks by default.
+        clock: What the time is read from; the system's clock by default.
+
+    Raises:
+        tunekit.ConfigError: If ``config`` is no ``ValidationConfig``.
+
+    Example:
+        >>> from ray import tune
+        >>> import tunekit
+        >>> validation = tunekit.ValidationCallback(
+        ...     tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
+        ... )
+        >>> run_config = tune.RunConfig(
+        ...     callbacks=[tunekit.EveryIterations(5), validation, *validation.loggers()]
+        ... )
+    """
+
+    def __init__(
+        self,
+        config: train.ValidationConfig,
+        *,
+        executor: Executor | None = None,
+        clock: Clock | None = None,
+    ):
+        problems = Problems("ValidationCallback")
+        problems.instance(
+            "config",
+            config,
+            train.ValidationConfig,
+            "Pass tunekit.ValidationConfig(fn=validate).",
+        )
+        problems.raise_any()
+        self.config = ValidationConfig.of(config)
+        self._executor = executor or RayExecutor(self.config.fn, self.config.ray_remote_kwargs)
+        self._clock = clock or SystemClock()
+
+        self._selection = Selection(self.config.every)
+        self._pool = Pool(
+            max_in_flight=self.config.max_in_flight,
+            max_retries=self.config.max_retries,
+            skip_stale=self.config.on_stale == "skip",
+        )
+        self._delivery = Delivery()
+        self.history = History()
+        self._fold = Fold(self.history)
+        self._journal: Journal | None = None
+
+        self._controller: Controller | None = None
+        self._scheduler: ValidatedScheduler | None = None
+        self._searcher: ValidatedSearcher | None = None
+        self._loggers: list[tune.Callback] = []
+        self._listeners: list[Any] = []
+        self._required: set[str] = set()
+        self._met = False
+
+        self._trials: dict[str, Trial] = {}
+        self._wishes: dict[str, tuple[int, Wish]] = {}
+        self._seen: dict[str, str] = {}
+        self._leases: dict[str, int] = {}
+        self._pending: Counter[str] = Counter()
+        self._touched: dict[str, Trial] = {}
+        self._unsettled: dict[str, Trial] = {}
+        self._to_resubmit: dict[str, list[dict[str, Any]]] = {}
+        self._ended: Counter[Status] = Counter()
+        self._error: TunekitError | None = None
+        self._next_poll = 0.0
+        self._next_news = 0.0
+        self._polling = False
+        self._starved_since: float | None = None
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """The logical resources of one validation, such as ``{"CPU": 1}``."""
+        return self._executor.need
+
+    def loggers(self) -> list[tune.Callback]:
+        """Return the loggers of ``result.json`` and TensorBoard that know about late scores."""
+        if not self._loggers:
+            self._loggers = [JsonLogger(), TensorBoardLogger()]
+        return list(self._loggers)
+
+    # Wiring ------------------------------------------------------------------------------------
+
+    def attach(
+        self,
+        controller: Controller,
+        scheduler: ValidatedScheduler,
+        searcher: ValidatedSearcher | None,
+    ) -> None:
+        """Connect the parts of a sweep; the scheduler does it when Tune adds the first trial."""
+        self._controller, self._scheduler, self._searcher = controller, scheduler, searcher
+        self._listeners = controller.callbacks
+        self._required = controller.take_over_metric_check() | scheduler.judged
+        if searcher is not None:
+            searcher.attach(self)
+            self._required |= searcher.judged
+
+    def adopt(self, trial: Trial) -> None:
+        """Get to know a trial: a new one, or one of a restored experiment."""
+        self._trials[trial.trial_id] = trial
+        for saved in self._to_resubmit.pop(trial.trial_id, []):
+            checkpoint = tune.Checkpoint(saved["path"], trial.storage.storage_filesystem)
+            self._submit(trial, Request(checkpoint=checkpoint, **saved))
+
+    def trial(self, trial_id: str) -> Trial:
+        """The trial of that name."""
+        return self._trials[trial_id]
+
+    # From the report to the request ------------------------------------------------------------
+
+    def setup(self, **info: Any) -> None:
+        """Called by Tune before the sweep begins."""
+        if self._controller is None:
+            self._listeners = list(self._loggers)
+
+    def on_trial_start(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        """Called by Tune when a trial's actor is up, also after a pause or failure."""
+        self._trials[trial.trial_id] = trial
+        self._unsettled[trial.trial_id] = trial
+        self._touched[trial.trial_id] = trial
+        LeasingCheckpointManager.install(trial, self._leases.keys())
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Called by Tune with each report, after the scheduler and before the loggers."""
+        trial_id, step = trial.trial_id, result[TRAINING_ITERATION]
+        wish, problem = wish_of(result.pop(VALIDATION, None))
+        if problem:
+            logger.warning("Trial %s, iteration %d: %s", trial_id, step, problem)
+        self._wishes[trial_id] = (step, wish)
+        if wish:
+            result["should_checkpoint"] = True
+        self.history.reported(trial_id, step)
+        if not self.history.names.keys().isdisjoint(leaf for leaf, _ in leaves(result)):
+            hidden = hide(result, self.history.names)
+            result.clear()
+            result.update(hidden)
+        if self._scheduler is None:
+            self._delivery.offered(trial_id, step)
+        self._touched[trial_id] = trial
+
+    def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """Called by Tune when a trial has saved: decide whether to validate the checkpoint."""
+        saved = latest_checkpoint(trial)
+        if saved is None:
+            return
+        checkpoint, report = saved
+        trial_id, step = trial.trial_id, report[TRAINING_ITERATION]
+        if self._seen.get(trial_id) == checkpoint.path:
+            return  # the save brought nothing new
+        self._seen[trial_id] = checkpoint.path
+        wished_at, wish = self._wishes.get(trial_id, (None, None))
+        wish = wish if wished_at == step else None
+        if not self._selection.wants(trial_id, None if wish is None else bool(wish)):
+            return
+        own = wish if isinstance(wish, train.ValidationTaskConfig) else train.ValidationTaskConfig()
+        default = self.config.task_config
+        request = Request(
+            trial_id=trial_id,
+            iteration=step,
+            run=self.history.run_of(trial_id, step),
+            checkpoint=checkpoint,
+            path=checkpoint.path,
+            report={key: value for key, value in report.items() if key != VALIDATION},
+            kwargs={**(default.fn_kwargs or {}), **(own.fn_kwargs or {})},
+            timeout_s=default.timeout_s if own.timeout_s is None else own.timeout_s,
+        )
+        self._submit(trial, request)
+
+    def _submit(self, trial: Trial, request: Request) -> None:
+        self._journal_of(trial).requested(request, self._clock.time())
+        self._lease(request.path)
+        self._pending[request.trial_id] += 1
+        self._delivery.requested(request)
+        for outcome in self._pool.submit(request, self._clock.monotonic()):
+            self._conclude(outcome)
+
+    # From the request to the outcome -----------------------------------------------------------
+
+    def poll(self, *, at_once: bool = False) -> None:
+        """Look what has become of the validations, act on it, and start those that may run.
+
+        Args:
+            at_once: Look now, however recently that was done.
+        """
+        now = self._clock.monotonic()
+        if self._pool.idle or self._polling or not (at_once or now >= self._next_poll):
+            return
+        self._polling = True
+        try:
+            self._next_poll = now + _POLL_INTERVAL_S
+            for event in self._executor.poll():
+                if isinstance(event, Began):
+                    self._pool.began(event.attempt_id, now)
+                    continue
+                if isinstance(event, Returned):
+                    judged = self._required
+                    outcome = self._pool.returned(event.attempt_id, event.value, judged, now)
+                else:
+                    outcome = self._pool.failed(event.attempt_id, event.reason, event.error, now)
+                    if outcome is None:
+                        logger.warning(
+                            "Validation %s %s; trying again.", event.attempt_id, event.reason
+                        )
+                if outcome is not None:
+                    self._conclude(outcome)
+            self._cancel_and_conclude(*self._pool.expire(now))
+            for attempt in self._pool.start(self._executor.capacity(), now):
+                self._journal_of(self._trials[attempt.request.trial_id]).started(
+                    attempt, self._clock.time()
+                )
+                self._executor.start(attempt)
+            self._watch_for_starvation(now)
+        finally:
+            self._polling = False
+
+    def _cancel_and_conclude(self, cancel: list[Attempt], outcomes: list[Outcome]) -> None:
+        for attempt in cancel:
+            self._executor.cancel(attempt)
+        for outcome in outcomes:
+            self._conclude(outcome)
+
+    def _watch_for_starvation(self, now: float) -> None:
+        if self._pool.running or not self._pool.starting:
+            self._starved_since = None
+        elif self._starved_since is None:
+            self._starved_since = now
+
+    def starved_s(self) -> float:
+        """For how many seconds validations have waited for resources with none running."""
+        if self._starved_since is None:
+            return 0.0
+        return self._clock.monotonic() - self._starved_since
+
+    # From the outcome to the fold and the delivery ---------------------------------------------
+
+    def _conclude(self, outcome: Outcome) -> None:
+        request = outcome.request
+        trial = self._trials[request.trial_id]
+        self._journal_of(trial).ended(outcome, self._clock.time())
+        self._ended[outcome.status] += 1
+        self._pending[request.trial_id] -= 1
+        if outcome.validated and self.history.ended(outcome):
+            self._fold.score(trial, outcome)
+            for listener in self._listeners:
+                if hasattr(listener, "on_trial_validated"):
+                    listener.on_trial_validated(trial, request.report, outcome.metrics)
+        elif not outcome.validated:
+            self._note_failure(outcome)
+        self._release(trial, request.path)
+        self._changed(trial)
+        self._delivery.ended(outcome)
+        self.deliver(request.trial_id)
+
+    def _note_failure(self, outcome: Outcome) -> None:
+        request = outcome.request
+        if outcome.status is Status.SKIPPED:
+            logger.info(
+                "Validation of trial %s at iteration %d was skipped: %s",
+                request.trial_id,
+                request.iteration,
+                outcome.reason,
+            )
+            return
+        message = (
+            f"The validation of trial {request.trial_id} at iteration {request.iteration} "
+            f"{'failed' if outcome.status is Status.FAILED else 'timed out'}: it {outcome.reason}."
+        )
+        logger.warning("%s%s", message, f"\n{outcome.error}" if outcome.error else "")
+        if self.config.on_failure == "raise":
+            self.fail(
+                ValidationFailedError(
+                    f"{message} The sweep ends because on_failure='raise'; with "
+                    "on_failure='record' the trial would be judged by its other scores."
+                    + (f"\n{outcome.error}" if outcome.error else "")
+                )
+            )
+
+    def offered(self, trial_id: str, iteration: int) -> None:
+        """Tune has asked the scheduler about a report."""
+        self._delivery.offered(trial_id, iteration)
+
+    def waits(self, trial_id: str) -> bool:
+        """Whether a score that the trial is judged by is pending."""
+        return self._delivery.waits(trial_id)
+
+    def complete(self, trial_id: str) -> None:
+        """The trial has ended; its end is delivered after its last score."""
+        self._delivery.complete(trial_id)
+        self.deliver(trial_id)
+
+    def deliver(self, trial_id: str) -> None:
+        """Give the scheduler and the searcher what they may see of a trial now."""
+        trial = self._trials[trial_id]
+        for step in self._delivery.take(trial_id):
+            if self._scheduler is None:
+                continue
+            if isinstance(step, Scored):
+                self._deliver_score(trial, step, self._scheduler)
+            elif isinstance(step, Completion):
+                result = None if step.result is None else flatten(step.result)
+                self._scheduler.finish(trial, result)
+                if self._searcher is not None:
+                    self._searcher.finish(trial_id, result)
+
+    def _deliver_score(self, trial: Trial, step: Scored, scheduler: ValidatedScheduler) -> None:
+        result = flatten(step.result)
+        if not self._has_required(trial, step, result):
+            return
+        decision = scheduler.judge(trial, result)
+        self._journal_of(trial).delivered(
+            step.trial_id, step.iteration, decision, self._clock.time()
+        )
+        if decision == scheduler.STOP:
+            self._delivery.close(step.trial_id)
+        elif self._searcher is not None:
+            self._searcher.receive(step.trial_id, result)
+
+    def _has_required(self, trial: Trial, step: Scored, result: Mapping[str, Any]) -> bool:
+        """Whether a validated result has the metrics to judge by; if none ever had, give up."""
+        missing = sorted(self._required - result.keys())
+        if not missing:
+            self._met = True
+            return True
+        names = ", ".join(map(repr, missing))
+        if self._met:
+            logger.warning(
+                "Trial %s has no %s at iteration %d; it is not judged by that iteration.",
+                step.trial_id,
+                names,
+                step.iteration,
+            )
+            return False
+        produced = ", ".join(map(repr, self.history.names))
+        reported = ", ".join(repr(n) for n in sorted(result) if n not in self.history.names)
+        self.fail(
+            MetricNotFoundError(
+                f"The sweep is to be judged by {names}, but neither validation nor training "
+                f"produces that. Validation returned {produced}; training reported {reported}. "
+                f"Name one of these as the metric, or return it from the validation function."
+            )
+        )
+        return False
+
+    # Steps and the end -------------------------------------------------------------------------
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        """Called by Tune after each event it has handled."""
+        self.poll()
+        for trial in self._touched.values():
+            self._fold.last_result(trial)
+        self._touched.clear()
+        if self._scheduler is not None:
+            self._scheduler.act()
+        if self._unsettled and self._at_end(trials):
+            self._drain(trials)
+        self._raise_error()
+
+    def on_trial_complete(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        """Called by Tune when a trial has ended by itself or was stopped."""
+        if self._scheduler is None:
+            self.complete(trial.trial_id)
+        self._require_checkpoints(trial)
+
+    def on_trial_error(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        """Called by Tune when a trial has failed for good: its validations are given up."""
+        now = self._clock.monotonic()
+        self._delivery.forget(trial.trial_id)
+        self._cancel_and_conclude(*self._pool.drop(trial.trial_id, "its trial failed", now))
+
+    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
+        """Called by Tune last: what has not ended was interrupted, and is given up here."""
+        for attempt in self._pool.in_flight():
+            self._executor.cancel(attempt)
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    def _require_checkpoints(self, trial: Trial) -> None:
+        """A trial that ends without one checkpoint in the sweep: most likely a mistake."""
+        if self._seen or not trial.last_result:
+            return
+        hint = (
+            "No trial has saved a checkpoint, so that nothing was validated. Report checkpoints "
+            "with tune.report(metrics, checkpoint=...), or register how to save with "
+            "tunekit.checkpoint_with(save) and pass a checkpoint_policy."
+        )
+        missing = sorted(self._required - flatten(trial.last_result).keys())
+        if missing:
+            names = ", ".join(map(repr, missing))
+            reported = ", ".join(map(repr, sorted(flatten(trial.last_result))))
+            self.fail(
+                MetricNotFoundError(
+                    f"The sweep is to be judged by {names}, which training does not report (it "
+                    f"reported {reported}). {hint}"
+                )
+            )
+        else:
+            logger.warning("Trial %s has ended. %s", trial.trial_id, hint)
+
+    def _at_end(self, trials: list[Trial]) -> bool:
+        self._settle()
+        if self._controller is not None:
+            return self._controller.finished
+        return all(trial.is_finished() for trial in trials)
+
+    def _settle(self) -> None:
+        """Write the files of the trials that have ended, once their last validation has."""
+        for trial_id, trial in list(self._unsettled.items()):
+            if trial.is_finished() and not self._pending[trial_id]:
+                del self._unsettled[trial_id]
+                self._fold.last_result(trial)
+                self._fold.disown(trial)
+                self._fold.files(trial)
+                self._changed(trial)
+                for listener in self._listeners:
+                    if hasattr(listener, "on_trial_settled"):
+                        listener.on_trial_settled(trial)
+
+    def _drain(self, trials: list[Trial]) -> None:
+        """Wait for the last validations: the sweep is not over before they are."""
+        on_main_thread = threading.current_thread() is threading.main_thread()
+        handler = signal.getsignal(signal.SIGINT)
+        while not self._pool.idle and self._error is None:
+            self._tell_what_is_awaited()
+            self.poll(at_once=True)
+            self._settle()
+            if self._pool.idle:
+                break
+            self._clock.sleep(_POLL_INTERVAL_S)
+            # Tune puts the former handler back when it has seen Ctrl-C.
+            if on_main_thread and signal.getsignal(signal.SIGINT) is not handler:
+                logger.warning("Interrupted with validations pending.")
+                return
+        for trial in trials:  # those that Tune has ended without telling the scheduler
+            if trial.trial_id in self._trials and not self._delivery.completed(trial.trial_id):
+                self.complete(trial.trial_id)
+        self._settle()
+
+    def _tell_what_is_awaited(self) -> None:
+        now = self._clock.monotonic()
+        if now < self._next_news:
+            return
+        if self._next_news:
+            logger.info(
+                "All trials have ended; waiting for %d validations: %d running, %d without "
+                "resources, %d not started.",
+                self._pool.running + self._pool.starting + self._pool.waiting,
+                self._pool.running,
+                self._pool.starting,
+                self._pool.waiting,
+            )
+        self._next_news = now + _NEWS_INTERVAL_S
+
+    def fail(self, error: TunekitError) -> None:
+        """End the sweep with an error, at the end of the current step."""
+        self._error = self._error or error
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            if self._controller is not None:
+                self._controller.save()
+            raise self._error
+
+    # What is kept ------------------------------------------------------------------------------
+
+    def summary(self) -> dict[str, int]:
+        """How many validations ended how, run, wait for resources, or wait to be started.
+
+        Example:
+            >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
+            >>> ValidationCallback(config).summary()
+            {'validated': 0, 'failed': 0, 'timed_out': 0, 'skipped': 0, 'running': 0,
+             'starting': 0, 'waiting': 0}
+        """
+        return {
+            **{status.value: self._ended[status] for status in Status},
+            "running": self._pool.running,
+            "starting": self._pool.starting,
+            "waiting": self._pool.waiting,
+        }
+
+    def get_state(self) -> dict[str, Any]:
+        """What Tune saves with the experiment."""
+        pending = [
+            {
+                "trial_id": request.trial_id,
+                "iteration": request.iteration,
+                "run": request.run,
+                "path": request.path,
+                "report": dict(request.report),
+                "kwargs": dict(request.kwargs),
+                "timeout_s": request.timeout_s,
+            }
+            for request in self._pool.pending()
+        ]
+        return {
+            "selection": self._selection.state(),
+            "history": self.history.state(),
+            "delivery": self._delivery.state(),
+            "pending": pending,
+            "seen": dict(self._seen),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """What Tune restores with the experiment."""
+        self._selection.load(state["selection"])
+        self.history.load(state["history"])
+        self._delivery.load(state["delivery"])
+        self._seen = dict(state["seen"])
+        for saved in state["pending"]:
+            self._to_resubmit.setdefault(saved["trial_id"], []).append(saved)
+
+    def _journal_of(self, trial: Trial) -> Journal:
+        if self._journal is None:
+            self._journal = Journal(Path(trial.local_experiment_path, FILE_NAME))
+        return self._journal
+
+    def _lease(self, path: str) -> None:
+        self._leases[path] = self._leases.get(path, 0) + 1
+
+    def _release(self, trial: Trial, path: str) -> None:
+        self._leases[path] -= 1
+        if not self._leases[path]:
+            del self._leases[path]
+            manager = LeasingCheckpointManager.of(trial)
+            if manager is not None:
+                manager.prune()
+
+    def _changed(self, trial: Trial) -> None:
+        if self._controller is not None:
+            self._controller.changed(trial)

@@ -1,0 +1,227 @@
+"""How checkpoints are validated: the user's settings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ray
+from ray import train
+
+from tunekit.core.problems import Problems
+
+__all__ = ["ValidationConfig"]
+
+_VALIDATE = "Pass a function like `def validate(checkpoint, **kwargs) -> dict`."
+
+
+class ValidationConfig(train.ValidationConfig):
+    """A ``ray.train.ValidationConfig`` with what a sweep needs besides.
+
+    The validation function runs as a Ray task of its own, outside every trial's placement group,
+    while training goes on. It is called as in Ray Train, the checkpoint first, then keyword
+    arguments, and returns a dict of metrics, which overwrite training metrics of the same name.
+
+    Args:
+        fn: ``fn(checkpoint, **fn_kwargs) -> dict``. Must be picklable by Ray.
+        task_config: A ``ray.train.ValidationTaskConfig``: the default keyword arguments
+            (``fn_kwargs``) and the time limit of one attempt (``timeout_s``: seconds from the
+            start of running, None for no limit). A checkpoint's own
+            ``tunekit.report(..., validation=ValidationTaskConfig(...))`` overrides them, keyword
+            by keyword.
+        ray_remote_kwargs: Options of the Ray task, such as ``{"num_cpus": 1, "num_gpus": 0.5}``.
+            Ray's own ``max_retries`` is 0 unless it is given here: ``max_retries`` below counts
+            attempts of every kind.
+        every: Validate each ``every``-th checkpoint of a trial, counted from its first.
+        max_in_flight: How many validations may be in flight at once, over the whole sweep. None:
+            as many as free resources allow, and at least one.
+        max_retries: How many more attempts a validation gets that raised, timed out or lost its
+            process. A return value that is no score is not tried again.
+        on_pending: What a trial does while a score it is judged by is pending. ``"continue"``
+            trains on, and a STOP takes effect the moment it is known; ``"hold"`` keeps its actor
+            and waits; ``"pause"`` gives its resources back and waits. With ``"hold"`` and
+            ``"pause"`` every decision equals the one that validating inline would give.
+        on_stale: ``"keep"`` validates every requested checkpoint; with ``"skip"`` a newer
+            checkpoint of a trial replaces its older ones that have not started.
+        on_failure: ``"record"`` keeps a failed validation as a record and judges the trial by its
+            other scores; ``"raise"`` ends the sweep with
+            :class:`~tunekit.errors.ValidationFailedError`.
+
+    Raises:
+        tunekit.ConfigError: If any argument is wrong; the message lists all that are.
+
+    Example:
+        >>> from ray.train import ValidationTaskConfig
+        >>> def validate(checkpoint, *, batch_size=256):
+        ...     return {"accuracy": 0.9}
+        >>> config = ValidationConfig(
+        ...     fn=validate,
+        ...     task_config=ValidationTaskConfig(fn_kwargs={"batch_size": 512}, timeout_s=600),
+        ...     ray_remote_kwargs={"num_cpus": 1},
+        ...     on_pending="hold",
+        ... )
+        >>> config.every, config.max_retries, config.on_stale
+        (1, 1, 'keep')
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Mapping[str, Any]],
+        task_config: train.ValidationTaskConfig | None = None,
+        ray_remote_kwargs: Mapping[str, Any] | None = None,
+        *,
+        every: int = 1,
+        max_in_flight: int | None = None,
+        max_retries: int = 1,
+        on_pending: str = "continue",
+        on_stale: str = "keep",
+        on_failure: str = "record",
+    ):
+        problems = Problems("ValidationConfig")
+        callable_ = problems.function("fn", fn, _VALIDATE)
+        kwargs: Mapping[str, Any] | None = {}
+        if task_config is not None and problems.instance(
+            "task_config",
+            task_config,
+            train.ValidationTaskConfig,
+            "Pass ray.train.ValidationTaskConfig(fn_kwargs={...}, timeout_s=...).",
+        ):
+            kwargs = _check_task_config("task_config", task_config, problems)
+        if callable_ and kwargs is not None:
+            _check_signature(fn, kwargs, problems)
+        if ray_remote_kwargs is not None and problems.instance(
+            "ray_remote_kwargs", ray_remote_kwargs, Mapping, 'Pass a dict such as {"num_cpus": 1}.'
+        ):
+            _check_remote_kwargs(ray_remote_kwargs, problems)
+        problems.integer("every", every, least=1)
+        problems.integer("max_in_flight", max_in_flight, least=1, optional=True)
+        problems.integer("max_retries", max_retries, least=0)
+        problems.choice("on_pending", on_pending, ["continue", "hold", "pause"])
+        problems.choice("on_stale", on_stale, ["keep", "skip"])
+        problems.choice("on_failure", on_failure, ["record", "raise"])
+        problems.raise_any()
+        super().__init__(fn, task_config, dict(ray_remote_kwargs or {}))
+        self.every = every
+        self.max_in_flight = max_in_flight
+        self.max_retries = max_retries
+        self.on_pending = on_pending
+        self.on_stale = on_stale
+        self.on_failure = on_failure
+
+    @classmethod
+    def of(cls, config: train.ValidationConfig) -> ValidationConfig:
+        """Return ``config`` as a :class:`ValidationConfig`; a plain one gets the defaults.
+
+        Example:
+            >>> from ray import train
+            >>> plain = train.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
+            >>> ValidationConfig.of(plain).on_pending
+            'continue'
+        """
+        if isinstance(config, cls):
+            return config
+        return cls(config.fn, config.task_config, config.ray_remote_kwargs)
+
+    @classmethod
+    def from_validate_fn(
+        cls,
+        validate_fn: Callable[[Any, dict[str, Any]], Mapping[str, Any]],
+        validate_config: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> ValidationConfig:
+        """Adapt the older form of Ray's API: ``validate_fn(checkpoint, config)``.
+
+        Args:
+            validate_fn: Takes the checkpoint and one dict.
+            validate_config: That dict. ``fn_kwargs`` of a checkpoint's own
+                ``ValidationTaskConfig`` override it, key by key.
+            **settings: The other arguments of :class:`ValidationConfig`, but for ``task_config``'s
+                ``fn_kwargs``; ``timeout_s`` (seconds) is taken here, too.
+
+        Raises:
+            tunekit.ConfigError: If any argument is wrong.
+
+        Example:
+            >>> def validate_fn(checkpoint, config):
+            ...     return {"accuracy": config["batch_size"] / 1000}
+            >>> config = ValidationConfig.from_validate_fn(validate_fn, {"batch_size": 512})
+            >>> config.fn(None, **config.task_config.fn_kwargs)
+            {'accuracy': 0.512}
+        """
+        problems = Problems("ValidationConfig.from_validate_fn")
+        problems.function("validate_fn", validate_fn, "Pass `def validate_fn(checkpoint, config)`.")
+        if validate_config is not None:
+            problems.instance("validate_config", validate_config, Mapping, "Pass a dict.")
+        if "task_config" in settings:
+            problems.add(
+                "task_config cannot be combined with validate_config. Pass the keyword arguments "
+                "as validate_config and the time limit as timeout_s."
+            )
+        timeout_s = settings.pop("timeout_s", None)
+        if timeout_s is not None:
+            problems.seconds("timeout_s", timeout_s)
+        problems.raise_any()
+        task_config = train.ValidationTaskConfig(
+            fn_kwargs=dict(validate_config or {}), timeout_s=timeout_s
+        )
+        return cls(_OneDict(validate_fn), task_config, **settings)
+
+
+class _OneDict:
+    """Calls a function of ``(checkpoint, config)`` with keyword arguments as the config."""
+
+    def __init__(self, validate_fn: Callable[[Any, dict[str, Any]], Mapping[str, Any]]):
+        self._validate_fn = validate_fn
+
+    def __call__(self, checkpoint: Any, **config: Any) -> Mapping[str, Any]:
+        return self._validate_fn(checkpoint, config)
+
+
+def _check_task_config(
+    name: str, config: train.ValidationTaskConfig, problems: Problems
+) -> Mapping[str, Any] | None:
+    if config.timeout_s is not None:
+        problems.seconds(f"{name}.timeout_s", config.timeout_s)
+    if not isinstance(config.fn_kwargs, Mapping):
+        problems.add(f"{name}.fn_kwargs={config.fn_kwargs!r} is not a dict. Pass a dict.")
+        return None
+    return config.fn_kwargs
+
+
+def _check_signature(fn: Callable[..., Any], kwargs: Mapping[str, Any], problems: Problems) -> None:
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return  # a builtin without a signature: the call will tell
+    given = ", ".join(["checkpoint", *(f"{key}={value!r}" for key, value in kwargs.items())])
+    problems.attempt(
+        lambda: signature.bind(None, **kwargs),
+        lambda error: (
+            f"fn{signature} cannot be called as fn({given}): {error}. The checkpoint comes first, "
+            "then task_config.fn_kwargs by name; give every other parameter a default. (For the "
+            "older form, fn(checkpoint, config), use ValidationConfig.from_validate_fn.)"
+        ),
+    )
+
+
+def _check_remote_kwargs(kwargs: Mapping[str, Any], problems: Problems) -> None:
+    kwargs = dict(kwargs)
+    if "num_returns" in kwargs:
+        value = kwargs.pop("num_returns")
+        problems.add(
+            f"ray_remote_kwargs has num_returns={value!r}; a validation returns one dict. "
+            "Leave num_returns out."
+        )
+    if kwargs:
+        problems.attempt(
+            lambda: ray.remote(**kwargs)(_no_validation),
+            lambda error: (
+                f"ray_remote_kwargs={kwargs!r} is not what ray.remote takes: "
+                f"{str(error).rstrip('.')}. See the options of ray.remote for tasks."
+            ),
+        )
+
+
+def _no_validation() -> None:
+    """Stands in for a validation while Ray checks the options of one."""

@@ -1,0 +1,213 @@
+"""Where validations run: one interface, and Ray tasks behind it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import ray
+from ray.exceptions import (
+    OutOfMemoryError,
+    RayTaskError,
+    TaskCancelledError,
+    WorkerCrashedError,
+)
+
+from tunekit.core.validation import Attempt
+
+__all__ = ["Began", "Event", "Executor", "Failed", "RayExecutor", "Returned"]
+
+
+@dataclass(frozen=True)
+class Began:
+    """An attempt has got its resources and runs."""
+
+    attempt_id: str
+
+
+@dataclass(frozen=True)
+class Returned:
+    """An attempt's function has returned a value."""
+
+    attempt_id: str
+    value: Any
+
+
+@dataclass(frozen=True)
+class Failed:
+    """An attempt's function raised, or its process is gone."""
+
+    attempt_id: str
+    reason: str
+    error: str | None = None
+
+
+Event = Began | Returned | Failed
+
+
+class Executor(Protocol):
+    """Runs attempts beside the sweep. No method waits for one."""
+
+    @property
+    def need(self) -> dict[str, float]:
+        """The logical resources of one attempt: ``{"CPU": 1, ...}``."""
+        ...
+
+    def start(self, attempt: Attempt) -> None:
+        """Start an attempt; whatever goes wrong with it comes out of :meth:`poll`."""
+        ...
+
+    def poll(self) -> list[Event]:
+        """What has happened since the last call, in order."""
+        ...
+
+    def cancel(self, attempt: Attempt) -> None:
+        """End an attempt at once; :meth:`poll` says nothing more about it."""
+        ...
+
+    def capacity(self) -> int:
+        """How many more attempts the free resources can run now."""
+        ...
+
+
+class RayExecutor:
+    """Runs each attempt as a Ray task, started from the driver.
+
+    The task is placed outside of any placement group (unless ``ray_remote_kwargs`` says
+    otherwise), so that neither the driver's nor a trial's own can capture it. It is a streaming
+    generator: the first thing that it yields says that it has begun to run.
+
+    Args:
+        fn: ``fn(checkpoint, **kwargs) -> dict``.
+        ray_remote_kwargs: Options of the task.
+    """
+
+    def __init__(self, fn: Callable[..., Any], ray_remote_kwargs: Mapping[str, Any]):
+        self._fn = fn
+        options = dict(ray_remote_kwargs)
+        options.setdefault("max_retries", 0)
+        if "placement_group" not in options:
+            options.setdefault("scheduling_strategy", "DEFAULT")
+        self._options = options
+        self._need = {"CPU": options.get("num_cpus", 1), "GPU": options.get("num_gpus", 0) or 0}
+        self._need.update(options.get("resources") or {})
+        self._fn_ref: Any = None
+        self._streams: dict[Any, str] = {}
+        self._by_id: dict[str, Any] = {}
+        self._begun: set[str] = set()
+        self._unstarted: list[Event] = []
+
+    @property
+    def need(self) -> dict[str, float]:
+        """See :class:`Executor`."""
+        return {name: amount for name, amount in self._need.items() if amount}
+
+    def start(self, attempt: Attempt) -> None:
+        """See :class:`Executor`."""
+        request = attempt.request
+        options = {"name": f"validate {request.trial_id}@{request.iteration}", **self._options}
+        try:
+            if self._fn_ref is None:
+                self._fn_ref = ray.put(self._fn)
+            stream = _validate.options(**options).remote(
+                self._fn_ref, request.checkpoint, dict(request.kwargs)
+            )
+        except Exception as error:  # cannot be pickled, for example
+            reason = f"could not be started: {type(error).__name__}: {error}"
+            self._unstarted.append(Failed(attempt.id, reason))
+            return
+        self._streams[stream] = attempt.id
+        self._by_id[attempt.id] = stream
+
+    def poll(self) -> list[Event]:
+        """See :class:`Executor`."""
+        events, self._unstarted = self._unstarted, []
+        while self._streams:
+            streams = list(self._streams)
+            ready, _ = ray.wait(streams, num_returns=len(streams), timeout=0)
+            if not ready:
+                break
+            for stream in ready:
+                events.extend(self._advance(stream))
+        return events
+
+    def cancel(self, attempt: Attempt) -> None:
+        """See :class:`Executor`."""
+        stream = self._by_id.get(attempt.id)
+        if stream is not None:
+            self._forget(stream)
+            ray.cancel(stream, force=True)
+
+    def capacity(self) -> int:
+        """See :class:`Executor`."""
+        need = self.need or {"CPU": 1.0}  # a task that needs nothing still runs on a core
+        free = ray.available_resources() if self.need else ray.cluster_resources()
+        fits = min(int(free.get(name, 0.0) / amount) for name, amount in need.items())
+        queued = len(self._streams) - (len(self._begun) if self.need else 0)
+        return max(0, fits - queued)
+
+    def _advance(self, stream: Any) -> Iterator[Event]:
+        attempt_id = self._streams[stream]
+        try:
+            value = ray.get(next(stream))
+        except StopIteration:
+            self._forget(stream)
+            yield Failed(attempt_id, "ended without a result")
+        except Exception as error:  # all that a task can end with, Ray's own errors included
+            self._forget(stream)
+            yield Failed(attempt_id, *_explain(error))
+        else:
+            if attempt_id not in self._begun:
+                self._begun.add(attempt_id)
+                yield Began(attempt_id)
+            else:
+                self._forget(stream)
+                yield Returned(attempt_id, value)
+
+    def _forget(self, stream: Any) -> None:
+        attempt_id = self._streams.pop(stream)
+        del self._by_id[attempt_id]
+        self._begun.discard(attempt_id)
+
+
+@ray.remote(num_returns="streaming")
+def _validate(fn: Callable[..., Any], checkpoint: Any, kwargs: dict[str, Any]) -> Iterator[Any]:
+    yield None  # has begun
+    yield _plain(fn(checkpoint, **kwargs))
+
+
+def _plain(value: Any) -> Any:
+    """Replace arrays and tensors of one element by the number in them: the driver needs no torch.
+
+    Example:
+        >>> import numpy
+        >>> _plain({"accuracy": numpy.float32(0.5), "by_class": {"7": numpy.array([1])}})
+        {'accuracy': 0.5, 'by_class': {'7': 1}}
+    """
+    if isinstance(value, dict):
+        return {key: _plain(below) for key, below in value.items()}
+    item, size = getattr(value, "item", None), getattr(value, "size", 1)
+    count = size() if callable(size) else size
+    if callable(item) and count in (1, (), (1,)):
+        return item()
+    return value
+
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def _explain(error: Exception) -> tuple[str, str]:
+    """One line that says what happened, and the traceback."""
+    trace = _COLOURS.sub("", str(error))
+    if isinstance(error, RayTaskError):
+        cause = getattr(error, "cause", error)
+        return f"raised {type(cause).__name__}: {cause}".splitlines()[0], trace
+    if isinstance(error, OutOfMemoryError):
+        return "its process was killed for running out of memory", trace
+    if isinstance(error, WorkerCrashedError):
+        return "its process died", trace
+    if isinstance(error, TaskCancelledError):
+        return "it was cancelled from outside", trace
+    return f"was lost: {type(error).__name__}", trace

@@ -1,0 +1,146 @@
+"""Validated metrics, folded back into what Tune shows of a trial.
+
+Three places: the trial's metadata (``Result.metrics``, ``get_best_result``, the live table), its
+checkpoints (``best_checkpoints``), and its files (``result.json``, ``progress.csv``, from which
+``metrics_dataframe`` is read).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import numbers
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ray.tune.experiment import Trial
+from ray.tune.result import EXPR_PROGRESS_FILE, EXPR_RESULT_FILE
+
+from tunekit._ray.checkpoints import LeasingCheckpointManager
+from tunekit.core.history import VALIDATED_ITERATION, History
+from tunekit.core.metrics import flatten, hide, merge
+from tunekit.core.validation import Outcome
+
+__all__ = ["Fold"]
+
+logger = logging.getLogger(__name__)
+
+
+class Fold:
+    """Writes a sweep's history of validated metrics into its trials.
+
+    Args:
+        history: The history; it is read only.
+    """
+
+    def __init__(self, history: History):
+        self._history = history
+        # Per trial: how many scores its summary counts, the last one's iteration, and how many
+        # validated names there were then.
+        self._analysed: dict[str, tuple[int, int, int]] = {}
+
+    def score(self, trial: Trial, outcome: Outcome) -> None:
+        """Fold one new score of the trial into its metadata and its checkpoint."""
+        self._analyse(trial, outcome)
+        self.last_result(trial)
+        manager = LeasingCheckpointManager.of(trial)
+        if manager is not None:
+            manager.score(outcome.request.path, outcome.metrics)
+
+    def last_result(self, trial: Trial) -> None:
+        """Let the trial's last result carry its newest validated metrics, and say of when."""
+        if not trial.run_metadata.last_result or not self._history.names:
+            return
+        result = dict(trial.run_metadata.last_result)
+        newest = self._history.newest(trial.trial_id)
+        if VALIDATED_ITERATION not in result:
+            result = hide(result, self._history.names)
+        if newest is not None:
+            iteration, metrics = newest
+            result = merge(result, metrics)
+            result[VALIDATED_ITERATION] = iteration
+        trial.run_metadata.last_result = result
+
+    def files(self, trial: Trial) -> None:
+        """Rewrite the trial's files with one row per iteration and its validated metrics.
+
+        To be called when no more reports of the trial come. Each file is replaced as a whole.
+        """
+        folder = trial.local_path
+        if folder is None:
+            return
+        path = Path(folder, EXPR_RESULT_FILE)
+        if not path.exists():
+            return
+        rows = list(self._history.rows(trial.trial_id, _read_rows(path)))
+        _replace(path, "".join(json.dumps(row, default=str) + "\n" for row in rows))
+        table = Path(folder, EXPR_PROGRESS_FILE)
+        if table.exists():
+            _replace(table, _as_csv(rows))
+
+    def _analyse(self, trial: Trial, outcome: Outcome) -> None:
+        """Let Tune's per-metric summary of the trial count validated values, and only those."""
+        trial_id, iteration = trial.trial_id, outcome.request.iteration
+        names = len(self._history.names)
+        counted, last, of_names = self._analysed.get(trial_id, (0, 0, 0))
+        if names == of_names and iteration > last:
+            self._count(trial, outcome.metrics, counted + 1)
+            self._analysed[trial_id] = (counted + 1, iteration, names)
+            return
+        self._drop(trial)
+        scores = list(self._history.validated(trial_id))
+        for step, (_, metrics) in enumerate(scores, start=1):
+            self._count(trial, metrics, step)
+        self._analysed[trial_id] = (len(scores), scores[-1][0], names)
+
+    @staticmethod
+    def _count(trial: Trial, metrics: Mapping[str, Any], step: int) -> None:
+        for name, value in flatten(metrics).items():
+            if isinstance(value, numbers.Number):
+                trial.run_metadata.update_metric(name, value, step=step)
+
+    def _drop(self, trial: Trial) -> None:
+        for name in self._history.names:
+            trial.run_metadata.metric_analysis.pop(name, None)
+            trial.run_metadata.metric_n_steps.pop(name, None)
+
+    def disown(self, trial: Trial) -> None:
+        """Take training's values under validated names out of the trial's summary.
+
+        A trial without a score must not be ranked by another quantity of the same name.
+        """
+        if self._history.newest(trial.trial_id) is None:
+            self._drop(trial)
+
+
+def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                logger.warning("%s has an unreadable line, left out: %.80r", path, line)
+                continue
+            yield row
+
+
+def _as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
+    table = [
+        flatten({key: value for key, value in row.items() if key != "config"}) for row in rows
+    ]
+    columns = dict.fromkeys(name for row in table for name in row)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table)
+    return text.getvalue()
+
+
+def _replace(path: Path, text: str) -> None:
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(text, encoding="utf-8")
+    os.replace(draft, path)

@@ -1,0 +1,249 @@
+"""Checkpoint policies: callbacks that ask for a checkpoint when one is due.
+
+They set ``should_checkpoint`` in a report. That works for class trainables by itself and for
+functions that have called :func:`tunekit.checkpoint_with`. Policies combine with ``|``: a
+checkpoint is due when any of them says so.
+
+>>> policy = EveryIterations(10) | EverySeconds(60) | OnImprovement("loss", mode="min")
+>>> policy
+EveryIterations(10) | EverySeconds(60) | OnImprovement('loss', mode='min')
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.result import SHOULD_CHECKPOINT, TRAINING_ITERATION
+
+from tunekit._ray.checkpoints import set_checkpoint_config
+from tunekit.core import policy as rules
+from tunekit.core.problems import Problems
+
+__all__ = [
+    "AnyOf",
+    "CheckpointPolicy",
+    "EveryIterations",
+    "EverySeconds",
+    "OnImprovement",
+    "When",
+]
+
+
+class CheckpointPolicy(tune.Callback):
+    """Asks for a checkpoint when one is due; the base of all policies.
+
+    Give one to ``tunekit.Tuner(checkpoint_policy=...)``, or to ``RunConfig(callbacks=[...])``
+    of a plain ``ray.tune.Tuner``. A policy of your own overrides :meth:`due`.
+    """
+
+    def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
+        """Look at a report of a trial, once, in order; True asks for a checkpoint of its state."""
+        raise NotImplementedError
+
+    def saved(self, trial: Trial) -> None:
+        """A checkpoint of the trial was saved, whoever asked for it."""
+
+    def __or__(self, other: CheckpointPolicy) -> CheckpointPolicy:
+        return AnyOf(self, other)
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Called by Tune with each report."""
+        if self.due(trial, result):
+            result[SHOULD_CHECKPOINT] = True
+
+    def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """Called by Tune after each checkpoint."""
+        self.saved(trial)
+
+
+class _RulePolicy(CheckpointPolicy):
+    """A policy made of one rule of :mod:`tunekit.core.policy`."""
+
+    _rule: rules.Rule
+    _clock: Callable[[], float] = staticmethod(time.monotonic)
+
+    def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
+        """Ask the rule."""
+        return self._rule.due(trial.trial_id, result[TRAINING_ITERATION], result, self._clock())
+
+    def saved(self, trial: Trial) -> None:
+        """Tell the rule."""
+        self._rule.saved(trial.trial_id, self._clock())
+
+
+class EveryIterations(_RulePolicy):
+    """A checkpoint at each multiple of ``n`` training iterations.
+
+    Args:
+        n: Iterations between two checkpoints.
+
+    Raises:
+        tunekit.ConfigError: If ``n`` is not a whole number of at least 1.
+    """
+
+    def __init__(self, n: int):
+        problems = Problems("EveryIterations")
+        problems.integer("n", n, least=1)
+        problems.raise_any()
+        self._rule = self.rule = rules.EveryIterations(n)
+
+    def __repr__(self) -> str:
+        return f"EveryIterations({self.rule.n})"
+
+
+class EverySeconds(_RulePolicy):
+    """A checkpoint at the first report at least ``seconds`` after the trial's last checkpoint.
+
+    Args:
+        seconds: Seconds between two checkpoints, on the driver's clock.
+
+    Raises:
+        tunekit.ConfigError: If ``seconds`` is not a positive number.
+    """
+
+    def __init__(self, seconds: float):
+        problems = Problems("EverySeconds")
+        problems.seconds("seconds", seconds)
+        problems.raise_any()
+        self._rule = self.rule = rules.EverySeconds(seconds)
+
+    def __repr__(self) -> str:
+        return f"EverySeconds({self.rule.seconds:g})"
+
+
+class OnImprovement(_RulePolicy):
+    """A checkpoint whenever a reported (not: validated) metric is the trial's best so far.
+
+    Args:
+        metric: The metric's flat name, such as ``"loss"`` or ``"eval/loss"``.
+        mode: ``"min"`` or ``"max"``: what better means.
+        delta: By how much it must be better, in units of the metric.
+
+    Raises:
+        tunekit.ConfigError: If an argument is wrong.
+    """
+
+    def __init__(self, metric: str, mode: str, delta: float = 0.0):
+        problems = Problems("OnImprovement")
+        problems.instance("metric", metric, str, "Pass the name of a reported metric.")
+        problems.choice("mode", mode, ["min", "max"])
+        if problems.instance("delta", delta, (int, float), "Pass 0 or more.") and not delta >= 0:
+            problems.add(f"delta={delta!r} must not be negative. Pass 0 or more.")
+        problems.raise_any()
+        self._rule = self.rule = rules.OnImprovement(metric, mode, delta)
+
+    def __repr__(self) -> str:
+        delta = f", delta={self.rule.delta:g}" if self.rule.delta else ""
+        return f"OnImprovement({self.rule.metric!r}, mode={self.rule.mode!r}{delta})"
+
+    def get_state(self) -> dict[str, Any]:
+        """What Tune saves with the experiment."""
+        return {"best": dict(self.rule.best)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """What Tune restores with the experiment."""
+        self.rule.best = dict(state["best"])
+
+
+class When(CheckpointPolicy):
+    """A checkpoint whenever a function of yours says so: before a preemption, for example.
+
+    Args:
+        predicate: ``predicate(trial, result) -> bool``, called on the driver with each report of
+            each trial; it should be quick.
+
+    Raises:
+        tunekit.ConfigError: If ``predicate`` is not callable.
+
+    Example:
+        >>> from pathlib import Path
+        >>> policy = When(lambda trial, result: Path("/run/preempted").exists())
+    """
+
+    def __init__(self, predicate: Callable[[Trial, Mapping[str, Any]], bool]):
+        problems = Problems("When")
+        problems.function("predicate", predicate, "Pass `def predicate(trial, result) -> bool`.")
+        problems.raise_any()
+        self.predicate = predicate
+
+    def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
+        """Ask the predicate."""
+        return bool(self.predicate(trial, result))
+
+    def __repr__(self) -> str:
+        return f"When({getattr(self.predicate, '__name__', self.predicate)})"
+
+
+class AnyOf(CheckpointPolicy):
+    """A checkpoint when any of several policies asks for one; ``a | b`` is short for it.
+
+    Args:
+        *policies: The policies. Each sees each report, also when another has already asked.
+
+    Raises:
+        tunekit.ConfigError: If one of them is no policy, or there is none.
+    """
+
+    def __init__(self, *policies: CheckpointPolicy):
+        problems = Problems("AnyOf")
+        if not policies:
+            problems.add("There is no policy. Pass at least one.")
+        for index, policy in enumerate(policies):
+            problems.instance(
+                f"policies[{index}]",
+                policy,
+                CheckpointPolicy,
+                "Pass tunekit.EveryIterations(n), for example.",
+            )
+        problems.raise_any()
+        self.policies: tuple[CheckpointPolicy, ...] = tuple(
+            part
+            for policy in policies
+            for part in (policy.policies if isinstance(policy, AnyOf) else (policy,))
+        )
+
+    def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
+        """Ask all of them."""
+        return any([policy.due(trial, result) for policy in self.policies])  # noqa: C419  all look
+
+    def saved(self, trial: Trial) -> None:
+        """Tell all of them."""
+        for policy in self.policies:
+            policy.saved(trial)
+
+    def __repr__(self) -> str:
+        return " | ".join(map(repr, self.policies))
+
+    def get_state(self) -> dict[str, Any] | None:
+        """What Tune saves with the experiment."""
+        return {"policies": [policy.get_state() for policy in self.policies]}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """What Tune restores with the experiment."""
+        for policy, saved in zip(self.policies, state["policies"], strict=True):
+            if saved:
+                policy.set_state(saved)
+
+
+class FunctionCheckpoints(tune.Callback):
+    """Gives function trainables the ``checkpoint_frequency`` and ``checkpoint_at_end`` they asked.
+
+    Tune drops both for functions, because they cannot save on demand; tunekit's can. The settings
+    are put back into each trial's own, where Tune acts on them as it does for classes.
+    """
+
+    def __init__(self, frequency: int, at_end: bool):
+        self.frequency = frequency
+        self.at_end = at_end
+
+    def on_trial_start(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        """Called by Tune before the trial's first report."""
+        set_checkpoint_config(trial, frequency=self.frequency, at_end=self.at_end)

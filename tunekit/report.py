@@ -1,0 +1,131 @@
+"""What a function trainable calls: reporting, and saying how to save."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ray import train, tune
+
+from tunekit._ray.functions import NoSession, current_saver, register_saver
+from tunekit.core.problems import Problems
+from tunekit.errors import WiringError
+
+__all__ = ["VALIDATION", "Wish", "checkpoint_with", "report", "wish_of"]
+
+#: The key of a result that says whether, and how, the checkpoint of that result is validated:
+#: True, False, or a ``ray.train.ValidationTaskConfig``. A class trainable returns it from
+#: ``step()``; a function passes ``validation=`` to :func:`report` instead. It is taken out of the
+#: result before anything is logged.
+VALIDATION = "tunekit_validation"
+
+Wish = bool | train.ValidationTaskConfig | None
+
+
+def report(
+    metrics: Mapping[str, Any],
+    *,
+    checkpoint: tune.Checkpoint | None = None,
+    validation: Wish = None,
+) -> None:
+    """Report metrics to Tune, as ``ray.tune.report``, and say how to validate the checkpoint.
+
+    Args:
+        metrics: What to report.
+        checkpoint: A checkpoint to save with them. Without one, the trial saves by what
+            :func:`checkpoint_with` registered whenever a policy asks for it.
+        validation: None leaves it to the sweep's ``ValidationConfig(every=...)``; False does not
+            validate this checkpoint; True validates it; a ``ray.train.ValidationTaskConfig``
+            validates it with these keyword arguments laid over the sweep's, and its ``timeout_s``
+            (seconds) if it has one. With True or a config and no ``checkpoint``, one is saved.
+
+    Raises:
+        tunekit.ConfigError: If an argument is wrong, or a validation is asked for and there is
+            nothing to save.
+
+    Example:
+        >>> from ray import tune
+        >>> import tunekit
+        >>> def train(config):
+        ...     tunekit.checkpoint_with(lambda directory: (directory / "lr").write_text("0.1"))
+        ...     for epoch in range(3):
+        ...         tunekit.report({"loss": 1 / (epoch + 1)}, validation=epoch == 2)
+    """
+    problems = Problems("tunekit.report")
+    problems.instance("metrics", metrics, Mapping, "Pass a dict of metrics.")
+    wished = validation is True or isinstance(validation, train.ValidationTaskConfig)
+    if not wished and validation is not None and validation is not False:
+        problems.add(
+            f"validation={validation!r} is not True, False, None or a "
+            "ray.train.ValidationTaskConfig. Use one of these."
+        )
+    if wished and checkpoint is None and current_saver() is None:
+        problems.add(
+            f"validation={validation!r} needs a checkpoint. Pass checkpoint=, or register how to "
+            "save with tunekit.checkpoint_with(save)."
+        )
+    problems.raise_any()
+    result = dict(metrics)
+    if validation is not None:
+        result[VALIDATION] = validation
+    if wished and checkpoint is None:
+        result["should_checkpoint"] = True
+    tune.report(result, checkpoint=checkpoint)
+
+
+def checkpoint_with(save: Callable[[Path], object]) -> None:
+    """Register how this function trainable saves, for whenever a checkpoint is due.
+
+    From then on a callback's ``should_checkpoint``, the policies of :mod:`tunekit.policies`,
+    ``CheckpointConfig(checkpoint_frequency=n)``, ``checkpoint_at_end=True`` and a scheduler's
+    pause work for the function as they do for a class trainable. ``save`` is called while the
+    function is blocked in ``report``, or after it has returned, so that it sees the state of the
+    last report; what it closes over must stay valid until then. Registering again replaces it.
+    The checkpoint comes back through ``ray.tune.get_checkpoint()`` when the trial restarts.
+
+    Outside of a Tune trial this does nothing, so that the function can be tried by itself.
+
+    Args:
+        save: ``save(directory)`` writes the state as files into an empty directory
+            (a ``pathlib.Path``), which is then uploaded to the trial's storage.
+
+    Raises:
+        tunekit.ConfigError: If ``save`` is not callable.
+        tunekit.WiringError: If the trial's trainable cannot save on demand.
+
+    Example:
+        >>> import tunekit
+        >>> weights = {"w": 0.5}
+        >>> tunekit.checkpoint_with(
+        ...     lambda directory: (directory / "weights.txt").write_text(str(weights))
+        ... )
+    """
+    problems = Problems("tunekit.checkpoint_with")
+    problems.function("save", save, "Pass a function that writes files into a directory.")
+    problems.raise_any()
+    try:
+        register_saver(save)
+    except NoSession:
+        raise WiringError(
+            "tunekit.checkpoint_with was called in a trial whose trainable cannot save on demand. "
+            "Run the function with tunekit.Tuner, or pass tunekit.checkpointable(function) to "
+            "ray.tune.Tuner."
+        ) from None
+
+
+def wish_of(value: object) -> tuple[Wish, str | None]:
+    """Read what a result has under :data:`VALIDATION`: the wish, and what is wrong with it.
+
+    Example:
+        >>> wish_of(True), wish_of(None)
+        ((True, None), (None, None))
+        >>> wish_of("yes")
+        (None, "tunekit_validation='yes' is not True, False, None or a ray.train...")
+    """
+    if value is None or isinstance(value, (bool, train.ValidationTaskConfig)):
+        return value, None
+    return None, (
+        f"{VALIDATION}={value!r} is not True, False, None or a ray.train.ValidationTaskConfig. "
+        "The sweep's own setting is used."
+    )

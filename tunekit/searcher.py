@@ -1,0 +1,174 @@
+"""Any Tune searcher, learning from validated results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ray.tune.result import DEFAULT_METRIC, DONE
+from ray.tune.search import Searcher
+
+from tunekit._ray.controller import Controller
+from tunekit.core.problems import Problems
+from tunekit.errors import WiringError
+
+if TYPE_CHECKING:
+    from tunekit.callback import ValidationCallback
+
+__all__ = ["ValidatedSearcher"]
+
+
+class ValidatedSearcher(Searcher):
+    """Gives an unmodified Tune searcher its feedback from validated results.
+
+    The searcher gets each validated result once, in iteration order within a trial, and a trial's
+    completion with its newest validated result when its last validation has ended. A completion
+    without any validated result has no result, as that of a trial that never reported.
+
+    It needs a :class:`~tunekit.ValidatedScheduler` (round a ``FIFOScheduler``, if nothing else) and
+    a :class:`~tunekit.ValidationCallback` in the same sweep. Tune's ``max_concurrent_trials``
+    limits the trials that train; a ``ConcurrencyLimiter`` inside of it limits those whose
+    completion the searcher has not heard of.
+
+    Args:
+        base: The searcher; not changed.
+
+    Raises:
+        tunekit.ConfigError: If ``base`` is no searcher, or is wrapped already.
+
+    Example:
+        >>> from ray.tune.search.optuna import OptunaSearch
+        >>> searcher = ValidatedSearcher(OptunaSearch(metric="accuracy", mode="max"))
+    """
+
+    def __init__(self, base: Searcher):
+        problems = Problems("ValidatedSearcher")
+        if isinstance(base, ValidatedSearcher):
+            problems.add("base is a ValidatedSearcher already. Pass the searcher itself.")
+        else:
+            problems.instance("base", base, Searcher, "Pass a searcher of ray.tune.search.")
+        problems.raise_any()
+        super().__init__()
+        # Tune looks for a searcher within a searcher under this name.
+        self.searcher = base
+        self._validation: ValidationCallback | None = None
+        self._completed: set[str] = set()
+        self._final: dict[str, Mapping[str, Any] | None] = {}
+
+    @classmethod
+    def within(cls, controller: Controller) -> ValidatedSearcher | None:
+        """Find the one that a sweep's search algorithm contains, if any."""
+        found = getattr(controller.search_alg, "searcher", None)
+        while found is not None and not isinstance(found, cls):
+            found = getattr(found, "searcher", None)
+        return found
+
+    @property
+    def metric(self) -> None:
+        """None: Tune is not to look for the metric in reports, which need not have it."""
+        return None
+
+    @property
+    def mode(self) -> None:
+        """None, as the metric."""
+        return None
+
+    @property
+    def judged(self) -> set[str]:
+        """The metrics that the base searcher learns from."""
+        metric = self.searcher.metric
+        names = metric if isinstance(metric, list) else [metric]
+        return {name for name in names if isinstance(name, str) and name != DEFAULT_METRIC}
+
+    def attach(self, validation: ValidationCallback) -> None:
+        """Connect it with the sweep's validations."""
+        self._validation = validation
+
+    # What Tune asks and tells ------------------------------------------------------------------
+
+    def set_search_properties(
+        self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
+    ) -> bool:
+        """Hand ``TuneConfig``'s metric and mode, and the search space, to the base searcher."""
+        return bool(self.searcher.set_search_properties(metric, mode, config, **spec))
+
+    def set_max_concurrency(self, max_concurrent: int) -> bool:
+        """Hand the limit to a base searcher that has one of its own."""
+        return bool(self.searcher.set_max_concurrency(max_concurrent))
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | None:
+        """Ask the base searcher for a configuration, after it has heard all that is known."""
+        if self._validation is not None:
+            self._validation.poll()
+        return self.searcher.suggest(trial_id)
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """A report, not validated: not for the base searcher."""
+        if self._validation is None:
+            raise WiringError(
+                "ValidatedSearcher was given to a sweep without a ValidatedScheduler. Pass "
+                "TuneConfig(scheduler=tunekit.ValidatedScheduler(FIFOScheduler())), or use "
+                "tunekit.Tuner."
+            )
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """A trial ended; the base searcher hears of it after the trial's last score."""
+        if error:
+            self._final.pop(trial_id, None)
+            self.searcher.on_trial_complete(trial_id, result=None, error=True)
+            return
+        self._completed.add(trial_id)
+        self._complete_if_both(trial_id)
+
+    def on_pause(self, trial_id: str) -> None:
+        """Tell a base searcher that wants to know (BOHB)."""
+        if hasattr(self.searcher, "on_pause"):
+            self.searcher.on_pause(trial_id)
+
+    def on_unpause(self, trial_id: str) -> None:
+        """Tell a base searcher that wants to know (BOHB)."""
+        if hasattr(self.searcher, "on_unpause"):
+            self.searcher.on_unpause(trial_id)
+
+    def add_evaluated_point(self, *args: Any, **kwargs: Any) -> None:
+        """Hand a point that was evaluated elsewhere to the base searcher."""
+        self.searcher.add_evaluated_point(*args, **kwargs)
+
+    # What the validations tell -----------------------------------------------------------------
+
+    def receive(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Give the base searcher a validated result."""
+        self.searcher.on_trial_result(trial_id, {**result, DONE: False})
+
+    def finish(self, trial_id: str, result: Mapping[str, Any] | None) -> None:
+        """A trial's last validation has ended; ``result`` is its newest validated result."""
+        self._final[trial_id] = result
+        self._complete_if_both(trial_id)
+
+    def _complete_if_both(self, trial_id: str) -> None:
+        """Tune tells the scheduler of a trial's end before the searcher: wait for both."""
+        if trial_id in self._completed and trial_id in self._final:
+            self._completed.discard(trial_id)
+            result = self._final.pop(trial_id)
+            final = None if result is None else {**result, DONE: True}
+            self.searcher.on_trial_complete(trial_id, result=final, error=False)
+
+    # Saving ------------------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """What Tune saves beside the base searcher's own state."""
+        return {"completed": set(self._completed), "final": dict(self._final)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """What Tune restores beside the base searcher's own state."""
+        self._completed, self._final = set(state["completed"]), dict(state["final"])
+
+    def save(self, checkpoint_path: str) -> None:
+        """Save the base searcher."""
+        self.searcher.save(checkpoint_path)
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Restore the base searcher."""
+        self.searcher.restore(checkpoint_path)

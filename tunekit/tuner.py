@@ -1,0 +1,333 @@
+"""``ray.tune.Tuner`` with validation beside training."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+from typing import Any
+
+import ray
+from ray import train, tune
+from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
+from ray.tune.search import (
+    BasicVariantGenerator,
+    SearchAlgorithm,
+    Searcher,
+    SearchGenerator,
+    create_searcher,
+)
+
+from tunekit._ray.functions import checkpointable_class, is_checkpointable_function
+from tunekit._ray.tuner import Settings, settings_of, trial_resources
+from tunekit.callback import ValidationCallback
+from tunekit.config import ValidationConfig
+from tunekit.core.problems import Problems
+from tunekit.core.room import trials_beside
+from tunekit.policies import CheckpointPolicy, FunctionCheckpoints
+from tunekit.scheduler import ValidatedScheduler
+from tunekit.searcher import ValidatedSearcher
+
+__all__ = ["Tuner", "checkpointable"]
+
+logger = logging.getLogger(__name__)
+
+
+def checkpointable(trainable: Any) -> Any:
+    """Return a function trainable as a class that can save on demand.
+
+    :class:`Tuner` does this by itself; a plain ``ray.tune.Tuner`` needs it for functions that call
+    :func:`tunekit.checkpoint_with`. There, ask for checkpoints with a
+    :class:`~tunekit.CheckpointPolicy`: ``checkpoint_frequency`` and ``checkpoint_at_end`` work
+    with :class:`Tuner` only.
+
+    Args:
+        trainable: A function, or a name that one was registered by. Class trainables are returned
+            as they are.
+
+    Raises:
+        tunekit.ConfigError: If it is no trainable.
+
+    Example:
+        >>> def train(config): ...
+        >>> checkpointable(train)._name
+        'train'
+    """
+    problems = Problems("tunekit.checkpointable")
+    _check_trainable(trainable, problems)
+    problems.raise_any()
+    return checkpointable_class(trainable)
+
+
+class Tuner(tune.Tuner):
+    """A ``ray.tune.Tuner`` whose trials are ranked, stopped and searched for by validated metrics.
+
+    It takes what ``ray.tune.Tuner`` takes. With a ``validation_config`` the checkpoints that
+    trials save are validated beside training, the scheduler and the search algorithm judge by
+    validated results, and ``fit()`` returns a ``ray.tune.ResultGrid`` with the validated metrics
+    folded in. Functions can save on demand (:func:`tunekit.checkpoint_with`), so that
+    ``checkpoint_policy``, ``CheckpointConfig(checkpoint_frequency=...)`` and
+    ``checkpoint_at_end`` work for them, too.
+
+    Unless ``TuneConfig(max_concurrent_trials=...)`` is set, so many trials train at once that
+    ``max_in_flight`` validations (one, if that is None) fit beside them, where the cluster has
+    room for both. ``on_pending="pause"`` frees resources by itself and sets no limit.
+
+    Args:
+        trainable: A function, a ``ray.tune.Trainable`` class, or the name that one was registered
+            by.
+        param_space: The search space, as for ``ray.tune.Tuner``.
+        tune_config: As for ``ray.tune.Tuner``. ``metric`` may name what only validation produces.
+            The scheduler and the searcher are wrapped, not changed.
+        run_config: As for ``ray.tune.Tuner``.
+        validation_config: How to validate: a :class:`tunekit.ValidationConfig`, or a plain
+            ``ray.train.ValidationConfig``. Without one, nothing is validated.
+        checkpoint_policy: When to save: a :class:`~tunekit.CheckpointPolicy`, in addition to what
+            the trainable and ``CheckpointConfig`` ask for.
+
+    Raises:
+        tunekit.ConfigError: If an argument is wrong; the message lists all that are.
+
+    Example:
+        >>> import ray.tune
+        >>> import tunekit
+        >>> def train(config):
+        ...     tunekit.checkpoint_with(lambda directory: (directory / "w").write_text("0.5"))
+        ...     for step in range(9):
+        ...         ray.tune.report({"loss": 1 / (step + 1)})
+        >>> def validate(checkpoint):
+        ...     return {"accuracy": 0.9}
+        >>> tuner = tunekit.Tuner(
+        ...     train,
+        ...     tune_config=ray.tune.TuneConfig(metric="accuracy", mode="max", num_samples=4),
+        ...     validation_config=tunekit.ValidationConfig(fn=validate),
+        ...     checkpoint_policy=tunekit.EveryIterations(3),
+        ... )
+    """
+
+    def __init__(
+        self,
+        trainable: Any = None,
+        *,
+        param_space: dict[str, Any] | None = None,
+        tune_config: tune.TuneConfig | None = None,
+        run_config: tune.RunConfig | None = None,
+        validation_config: train.ValidationConfig | None = None,
+        checkpoint_policy: CheckpointPolicy | None = None,
+        **internal: Any,
+    ):
+        problems = Problems("Tuner")
+        _check_trainable(trainable, problems)
+        _check_tune_config(tune_config, problems)
+        _check_run_config(run_config, problems)
+        if validation_config is not None:
+            problems.instance(
+                "validation_config",
+                validation_config,
+                train.ValidationConfig,
+                "Pass tunekit.ValidationConfig(fn=validate).",
+            )
+        if checkpoint_policy is not None:
+            problems.instance(
+                "checkpoint_policy",
+                checkpoint_policy,
+                CheckpointPolicy,
+                "Pass tunekit.EveryIterations(n), for example; combine policies with |.",
+            )
+        problems.raise_any()
+
+        trainable = checkpointable_class(trainable)
+        tune_config = copy.copy(tune_config) or tune.TuneConfig()
+        run_config = copy.copy(run_config) or tune.RunConfig()
+        callbacks = list(run_config.callbacks or [])
+        if checkpoint_policy is not None:
+            callbacks.append(checkpoint_policy)
+        if is_checkpointable_function(trainable):
+            checkpoints = run_config.checkpoint_config
+            frequency, at_end = checkpoints.checkpoint_frequency, checkpoints.checkpoint_at_end
+            callbacks.append(FunctionCheckpoints(frequency or 0, bool(at_end)))
+        if validation_config is not None:
+            validation = ValidationCallback(ValidationConfig.of(validation_config))
+            callbacks = _with_loggers([*callbacks, validation], validation)
+            tune_config.scheduler = _validated_scheduler(tune_config.scheduler)
+            tune_config.search_alg = _validated_search_alg(tune_config.search_alg)
+        run_config.callbacks = callbacks
+        super().__init__(
+            trainable,
+            param_space=param_space,
+            tune_config=tune_config,
+            run_config=run_config,
+            **internal,
+        )
+
+    @classmethod
+    def restore(cls, path: str, trainable: Any, *args: Any, **options: Any) -> Tuner:
+        """Restore a sweep that was interrupted.
+
+        Args:
+            path: The experiment's directory.
+            trainable: What the sweep was started with.
+            *args: As for ``ray.tune.Tuner.restore``.
+            **options: As for ``ray.tune.Tuner.restore``.
+        """
+        restored = tune.Tuner.restore(path, checkpointable_class(trainable), *args, **options)
+        tuner = cls.__new__(cls)
+        tuner.__dict__.update(restored.__dict__)
+        return tuner
+
+    def fit(self) -> tune.ResultGrid:
+        """Run the sweep until its last trial and its last validation have ended.
+
+        Returns:
+            The results, with validated metrics in ``get_best_result()``, ``Result.metrics``
+            (the newest validated values, and ``validated_iteration``), ``metrics_dataframe`` (one
+            row per iteration, NaN where it was not validated) and ``best_checkpoints``.
+
+        Raises:
+            tunekit.MetricNotFoundError: If nothing produces the metric to judge by.
+            tunekit.ValidationFailedError: If a validation fails and ``on_failure="raise"``.
+        """
+        settings = settings_of(self)
+        if settings is not None:
+            _leave_room(settings)
+        return super().fit()
+
+
+def _check_trainable(trainable: Any, problems: Problems) -> None:
+    if trainable is None:
+        problems.add("trainable is missing. Pass a function or a ray.tune.Trainable class.")
+        return
+    problems.attempt(
+        lambda: checkpointable_class(trainable),
+        lambda error: (
+            f"trainable={trainable!r} cannot be tuned: {str(error).rstrip('.')}. Pass a function "
+            "of one argument, the configuration, or a ray.tune.Trainable class."
+        ),
+    )
+
+
+def _check_tune_config(tune_config: Any, problems: Problems) -> None:
+    if tune_config is None or not problems.instance(
+        "tune_config", tune_config, tune.TuneConfig, "Pass ray.tune.TuneConfig(...)."
+    ):
+        return
+    if tune_config.mode is not None:
+        problems.choice("tune_config.mode", tune_config.mode, ["min", "max"])
+    if tune_config.scheduler is not None:
+        problems.instance(
+            "tune_config.scheduler",
+            tune_config.scheduler,
+            (TrialScheduler, str),
+            "Pass a scheduler of ray.tune.schedulers.",
+        )
+    if tune_config.search_alg is not None:
+        problems.instance(
+            "tune_config.search_alg",
+            tune_config.search_alg,
+            (Searcher, SearchAlgorithm, str),
+            "Pass a searcher of ray.tune.search.",
+        )
+
+
+def _check_run_config(run_config: Any, problems: Problems) -> None:
+    if run_config is None or not problems.instance(
+        "run_config", run_config, tune.RunConfig, "Pass ray.tune.RunConfig(...)."
+    ):
+        return
+    for index, callback in enumerate(run_config.callbacks or []):
+        name = f"run_config.callbacks[{index}]"
+        if problems.instance(
+            name, callback, tune.Callback, "Pass ray.tune.Callback instances."
+        ) and isinstance(callback, ValidationCallback):
+            problems.add(
+                f"{name} is a ValidationCallback; Tuner makes its own. Pass its settings as "
+                "validation_config=, or use ray.tune.Tuner."
+            )
+
+
+def _with_loggers(
+    callbacks: list[tune.Callback], validation: ValidationCallback
+) -> list[tune.Callback]:
+    """Let tunekit's loggers take the place of Tune's own, but not of a user's."""
+    wanted = os.environ.get("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "0") != "1"
+    for ours, stock in zip(
+        validation.loggers(), (JsonLoggerCallback, TBXLoggerCallback), strict=True
+    ):
+        places = [i for i, callback in enumerate(callbacks) if isinstance(callback, stock)]
+        if not places and wanted:
+            callbacks.append(ours)
+        for place in places:
+            if type(callbacks[place]) is stock:
+                callbacks[place] = ours
+    return callbacks
+
+
+def _validated_scheduler(scheduler: TrialScheduler | str | None) -> ValidatedScheduler:
+    if isinstance(scheduler, ValidatedScheduler):
+        return scheduler
+    if isinstance(scheduler, str):
+        scheduler = create_scheduler(scheduler)
+    return ValidatedScheduler(scheduler or FIFOScheduler())
+
+
+def _validated_search_alg(search_alg: Any) -> Any:
+    if isinstance(search_alg, str):
+        search_alg = create_searcher(search_alg)
+    if isinstance(search_alg, SearchGenerator):
+        search_alg.searcher = _validated_search_alg(search_alg.searcher)
+        return search_alg
+    if isinstance(search_alg, Searcher):
+        part: Any = search_alg
+        while part is not None and not isinstance(part, ValidatedSearcher):
+            part = getattr(part, "searcher", None)
+        return search_alg if part is not None else ValidatedSearcher(search_alg)
+    if search_alg is not None and not isinstance(search_alg, BasicVariantGenerator):
+        logger.warning(
+            "search_alg=%r is neither a Searcher nor a BasicVariantGenerator: it will learn from "
+            "training's reports, not from validated results.",
+            search_alg,
+        )
+    return search_alg
+
+
+def _leave_room(settings: Settings) -> None:
+    """Limit the trials that train at once so that validations fit beside them."""
+    config = settings.tune_config
+    found = [c for c in settings.callbacks if isinstance(c, ValidationCallback)]
+    if not found or config.max_concurrent_trials or found[0].config.on_pending == "pause":
+        return
+    if isinstance(config.search_alg, SearchAlgorithm):
+        return  # Tune does not limit those
+    if not ray.is_initialized():
+        ray.init()
+    validation = found[0]
+    per_trial = trial_resources(settings.trainable, settings.param_space)
+    if per_trial is None:
+        return
+    per_validation = validation.resources
+    cluster = ray.cluster_resources()
+    slots = validation.config.max_in_flight or 1
+    limit = trials_beside(cluster, per_trial, per_validation, slots)
+    if limit is not None:
+        config.max_concurrent_trials = limit
+        logger.info(
+            "At most %d trials (%s each) train at once, to leave room for validation (%s each). "
+            "Set TuneConfig(max_concurrent_trials=...) to change that.",
+            limit,
+            _listed(per_trial),
+            _listed(per_validation),
+        )
+    elif any(name in per_validation for name in per_trial):
+        logger.warning(
+            "A trial (%s) and a validation (%s) do not fit beside each other on this cluster "
+            "(%s): scores arrive when trials end. Ask for less with ray_remote_kwargs or "
+            "tune.with_resources, or use on_pending='pause'.",
+            _listed(per_trial),
+            _listed(per_validation),
+            _listed({name: cluster.get(name, 0.0) for name in per_validation}),
+        )
+
+
+def _listed(resources: dict[str, float]) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in resources.items()) or "nothing"
