@@ -40,7 +40,7 @@ __all__ = ["ValidationCallback"]
 
 logger = logging.getLogger(__name__)
 
-_POLL_INTERVAL_S = 0.02
+_DRAIN_INTERVAL_S = 0.02
 _NEWS_INTERVAL_S = 10.0
 
 
@@ -252,7 +252,7 @@ class ValidationCallback(tune.Callback):
             return
         self._polling = True
         try:
-            self._next_poll = now + _POLL_INTERVAL_S
+            self._next_poll = now + self._executor.poll_interval_s
             for event in self._executor.poll():
                 if isinstance(event, Began):
                     self._pool.began(event.attempt_id, now)
@@ -269,7 +269,7 @@ class ValidationCallback(tune.Callback):
                 if outcome is not None:
                     self._conclude(outcome)
             self._cancel_and_conclude(*self._pool.expire(now))
-            for attempt in self._pool.start(self._executor.capacity(), now):
+            for attempt in self._pool.start(self._capacity(), now):
                 self._journal_of(self._trials[attempt.request.trial_id]).started(
                     attempt, self._clock.time()
                 )
@@ -277,6 +277,13 @@ class ValidationCallback(tune.Callback):
             self._watch_for_starvation(now)
         finally:
             self._polling = False
+
+    def _capacity(self) -> int:
+        """How many more validations fit beside the trials, those about to start included."""
+        if not self._pool.needs_capacity:
+            return 0
+        promised = self._controller.promised() if self._controller is not None else {}
+        return self._executor.capacity(promised)
 
     def _cancel_and_conclude(self, cancel: list[Attempt], outcomes: list[Outcome]) -> None:
         for attempt in cancel:
@@ -495,7 +502,7 @@ class ValidationCallback(tune.Callback):
             self._settle()
             if self._pool.idle:
                 break
-            self._clock.sleep(_POLL_INTERVAL_S)
+            self._clock.sleep(_DRAIN_INTERVAL_S)
             # Tune puts the former handler back when it has seen Ctrl-C.
             if on_main_thread and signal.getsignal(signal.SIGINT) is not handler:
                 logger.warning("Interrupted with validations pending.")

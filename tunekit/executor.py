@@ -48,7 +48,13 @@ Event = Began | Returned | Failed
 
 
 class Executor(Protocol):
-    """Runs attempts beside the sweep. No method waits for one."""
+    """Runs attempts beside the sweep. No method waits for one.
+
+    Attributes:
+        poll_interval_s: Seconds that should pass between two polls: what one costs, times 100.
+    """
+
+    poll_interval_s: float
 
     @property
     def need(self) -> dict[str, float]:
@@ -67,8 +73,12 @@ class Executor(Protocol):
         """End an attempt at once; :meth:`poll` says nothing more about it."""
         ...
 
-    def capacity(self) -> int:
-        """How many more attempts the free resources can run now."""
+    def capacity(self, promised: Mapping[str, float]) -> int:
+        """How many more attempts the free resources can run now.
+
+        Args:
+            promised: Resources that are free and that somebody else is about to take.
+        """
         ...
 
 
@@ -83,6 +93,8 @@ class RayExecutor:
         fn: ``fn(checkpoint, **kwargs) -> dict``.
         ray_remote_kwargs: Options of the task.
     """
+
+    poll_interval_s = 0.02
 
     def __init__(self, fn: Callable[..., Any], ray_remote_kwargs: Mapping[str, Any]):
         self._fn = fn
@@ -140,13 +152,18 @@ class RayExecutor:
             self._forget(stream)
             ray.cancel(stream, force=True)
 
-    def capacity(self) -> int:
+    def capacity(self, promised: Mapping[str, float]) -> int:
         """See :class:`Executor`."""
-        need = self.need or {"CPU": 1.0}  # a task that needs nothing still runs on a core
-        free = ray.available_resources() if self.need else ray.cluster_resources()
-        fits = min(int(free.get(name, 0.0) / amount) for name, amount in need.items())
-        queued = len(self._streams) - (len(self._begun) if self.need else 0)
-        return max(0, fits - queued)
+        need = self.need
+        if not need:  # it still runs on a core
+            return int(ray.cluster_resources().get("CPU", 1)) - len(self._streams)
+        free = ray.available_resources()
+        fits = min(
+            int((free.get(name, 0.0) - promised.get(name, 0.0)) / amount)
+            for name, amount in need.items()
+        )
+        waiting_for_resources = len(self._streams) - len(self._begun)
+        return max(0, fits - waiting_for_resources)
 
     def _advance(self, stream: Any) -> Iterator[Event]:
         attempt_id = self._streams[stream]

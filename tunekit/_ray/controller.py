@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
@@ -41,6 +42,13 @@ class Controller:
     def finished(self) -> bool:
         """Whether all trials have ended and no more will come."""
         return bool(self._tune.is_finished())
+
+    def promised(self) -> dict[str, float]:
+        """The resources of the trials whose actors were requested and have not started."""
+        total: Counter[str] = Counter()
+        for trial in self._tune._staged_trials:
+            total.update(trial.placement_group_factory.required_resources)
+        return dict(total)
 
     def for_scheduler(self, hidden: Collection[Trial] = ()) -> Any:
         """The controller as a scheduler gets it, without the ``hidden`` trials in its lists."""

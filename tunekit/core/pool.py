@@ -40,7 +40,8 @@ class Pool:
     time, and carries out what it returns. Times are seconds on any clock that does not go back.
 
     Rules:
-        - At most ``max_in_flight`` attempts at once, over the whole sweep.
+        - At most ``max_in_flight`` attempts at once, over the whole sweep. Without that limit, as
+          many as free resources can run, and at least one, which then waits for resources.
         - Trials take turns: next is the trial with the fewest attempts in flight, among equals
           the one served longest ago; within a trial, the oldest iteration.
         - The time limit counts from the start of running, not from the start of waiting for
@@ -58,7 +59,7 @@ class Pool:
         >>> pool = Pool(max_in_flight=1)
         >>> for trial in ("a", "b"):
         ...     _ = pool.submit(Request(trial, iteration=1), now=0.0)
-        >>> [attempt] = pool.start(capacity=8, now=0.0)
+        >>> [attempt] = pool.start(capacity=0, now=0.0)
         >>> attempt.id
         'a:1:1#1'
         >>> pool.began(attempt.id, now=2.0)
@@ -100,6 +101,11 @@ class Pool:
         """Whether every request has ended."""
         return not self._waiting_count and not self._in_flight
 
+    @property
+    def needs_capacity(self) -> bool:
+        """Whether :meth:`start` depends on the capacity now."""
+        return self._limit is None and bool(self._queue)
+
     def in_flight(self) -> list[Attempt]:
         """Every attempt that was started and has not ended."""
         return [flight.attempt for flight in self._in_flight.values()]
@@ -136,13 +142,14 @@ class Pool:
         """Say which attempts to start now.
 
         Args:
-            capacity: How many more attempts the free resources can run. If nothing is in flight,
-                one is started whatever the capacity: it waits for resources then.
+            capacity: How many more attempts the free resources can run; looked at only if
+                :attr:`needs_capacity`.
             now: The time.
         """
-        room = max(capacity, 0 if self._in_flight else 1)
         if self._limit is not None:
-            room = min(room, self._limit - len(self._in_flight))
+            room = self._limit - len(self._in_flight)
+        else:
+            room = max(capacity, 0 if self._in_flight else 1)
         attempts: list[Attempt] = []
         while self._queue and len(attempts) < room:
             trial = min(

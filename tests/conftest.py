@@ -1,0 +1,36 @@
+"""What all tests share: quiet logs, and one Ray for those that need it."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import pytest
+
+os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    for name in ("ray.tune", "ray.train"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+@pytest.fixture(autouse=True)
+def _log_reaches_caplog(monkeypatch):
+    monkeypatch.setattr(logging.getLogger("tunekit"), "propagate", True)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster():
+    """One Ray of 6 logical CPUs for the whole session."""
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(
+            num_cpus=6, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
+        )
+    yield ray
+    ray.shutdown()

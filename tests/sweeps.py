@@ -1,0 +1,194 @@
+"""A sweep for tests: a trainable whose score is a function of its state, run in this process."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import TrialScheduler
+
+import tunekit
+from tunekit.core.validation import Attempt
+from tunekit.testing import FakeClock, FakeExecutor, LocalSweep
+
+LENGTH = 9
+
+
+def quality(index: int, iteration: int, seed: int = 0) -> float:
+    """The score of a trial's weights: the better, the longer it trained, with noise."""
+    draw = random.Random(f"{seed}/{index}/{iteration}")
+    talent = random.Random(f"{seed}/{index}").random()
+    return talent * iteration + draw.random()
+
+
+def index_of(trial: Trial) -> int:
+    return int(trial.experiment_tag.split("_")[0])
+
+
+class Counting(tune.Trainable):
+    """Its state is the number of its iterations; it ends by itself after ``LENGTH`` of them."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self.steps = 0
+        self.fail_at = config.get("fail_at")
+
+    def step(self) -> dict[str, Any]:
+        self.steps += 1
+        if self.fail_at == self.steps and not self.iteration_was_restored():
+            raise RuntimeError(f"fails at {self.steps}")
+        return {"loss": 1.0 / self.steps, "done": self.steps >= LENGTH}
+
+    def iteration_was_restored(self) -> bool:
+        return self._restored
+
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.steps = checkpoint["steps"]
+
+
+class Endless(Counting):
+    """As the above, but it never ends by itself."""
+
+    def step(self) -> dict[str, Any]:
+        return {**super().step(), "done": False}
+
+
+@dataclass
+class Heard:
+    """What a base scheduler was told, and what it said."""
+
+    results: list[tuple[int, int, float, str]] = field(default_factory=list)
+    ends: list[tuple[int, float | None]] = field(default_factory=list)
+    errors: list[int] = field(default_factory=list)
+
+    def of(self, index: int) -> list[int]:
+        return [iteration for trial, iteration, _, _ in self.results if trial == index]
+
+
+def listen(base: TrialScheduler, metric: str = "accuracy") -> Heard:
+    """Record what a scheduler hears and decides; it stays the scheduler that it is."""
+    heard = Heard()
+    on_result, on_complete = base.on_trial_result, base.on_trial_complete
+    on_remove, on_error = base.on_trial_remove, base.on_trial_error
+
+    def result(controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        decision = on_result(controller, trial, result)
+        heard.results.append(
+            (index_of(trial), result["training_iteration"], result[metric], decision)
+        )
+        return decision
+
+    def complete(controller: Any, trial: Trial, result: dict[str, Any]) -> None:
+        heard.ends.append((index_of(trial), result[metric]))
+        on_complete(controller, trial, result)
+
+    def remove(controller: Any, trial: Trial) -> None:
+        heard.ends.append((index_of(trial), None))
+        on_remove(controller, trial)
+
+    def error(controller: Any, trial: Trial) -> None:
+        heard.errors.append(index_of(trial))
+        on_error(controller, trial)
+
+    base.on_trial_result, base.on_trial_complete = result, complete
+    base.on_trial_remove, base.on_trial_error = remove, error
+    return heard
+
+
+@dataclass
+class Ran:
+    """A sweep that is over."""
+
+    sweep: LocalSweep
+    validation: tunekit.ValidationCallback
+    executor: FakeExecutor
+    clock: FakeClock
+    heard: Heard
+
+    @property
+    def trials(self) -> list[Trial]:
+        return self.sweep.trials
+
+    def lengths(self) -> dict[int, int]:
+        return {index_of(t): t.last_result["training_iteration"] for t in self.trials}
+
+    def validated(self) -> dict[int, dict[int, float]]:
+        history = self.validation.history
+        return {
+            index_of(t): {i: m["accuracy"] for i, m in history.validated(t.trial_id)}
+            for t in self.trials
+        }
+
+
+def sweep(
+    folder: Path,
+    base: TrialScheduler,
+    *,
+    on_pending: str = "continue",
+    trainable: type[tune.Trainable] = Counting,
+    trials: int = 8,
+    seed: int = 0,
+    validate: Callable[[Attempt], Any] | None = None,
+    validation_s: Callable[[Attempt], float] = lambda attempt: 1.0,
+    training_s: Callable[[Trial, str], float] | None = None,
+    settings: dict[str, Any] | None = None,
+    policy: tunekit.CheckpointPolicy | None = None,
+    more_callbacks: tuple[tune.Callback, ...] = (),
+    loggers: bool = False,
+    run: bool = True,
+    validation_slots: int = 1_000_000,
+    **options: Any,
+) -> Ran:
+    """Run a sweep with validations that take, and come to, what a test says."""
+    clock = FakeClock()
+    numbers: dict[str, int] = {}
+
+    def by_default(attempt: Attempt) -> dict[str, float]:
+        request = attempt.request
+        return {"accuracy": quality(numbers[request.trial_id], request.iteration, seed)}
+
+    executor = FakeExecutor(clock, validate or by_default, validation_s, slots=validation_slots)
+    config = tunekit.ValidationConfig(
+        fn=lambda checkpoint: {}, on_pending=on_pending, **(settings or {})
+    )
+    validation = tunekit.ValidationCallback(config, executor=executor, clock=clock)
+    heard = listen(base)
+    policy = policy or tunekit.EveryIterations(1)
+    callbacks = [_Numbers(numbers), policy, *more_callbacks, validation]
+    if loggers:
+        from ray.tune.logger import CSVLoggerCallback
+
+        callbacks += [*validation.loggers(), CSVLoggerCallback()]
+    local = LocalSweep(
+        trainable,
+        folder,
+        clock,
+        num_samples=trials,
+        scheduler=tunekit.ValidatedScheduler(base),
+        callbacks=callbacks,
+        metric="accuracy",
+        mode="max",
+        seconds=training_s or (lambda trial, method: 1.0 if method == "train" else 0.0),
+        next_due=executor.next_due,
+        **options,
+    )
+    if run:
+        local.run()
+    return Ran(local, validation, executor, clock, heard)
+
+
+class _Numbers(tune.Callback):
+    """Keeps the number of each trial, which is part of its score."""
+
+    def __init__(self, numbers: dict[str, int]):
+        self.numbers = numbers
+
+    def on_trial_start(self, iteration: int, trials: list, trial: Trial, **info: Any) -> None:
+        self.numbers[trial.trial_id] = index_of(trial)

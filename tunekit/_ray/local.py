@@ -1,0 +1,333 @@
+"""A whole Tune sweep in one process: Tune's real controller over trainables that are not actors.
+
+Only what lies below the controller is replaced: actors are objects of this process, their tasks
+run when a clock says so, and resources are a number of trials that may run at once. Scheduling,
+searching, checkpointing, pausing, failing and restoring trials is Tune's own code, at thousands of
+steps a second and without a cluster.
+"""
+
+from __future__ import annotations
+
+import copy
+import heapq
+import os
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+from unittest import mock
+
+from ray import tune
+from ray.air.execution._internal.tracked_actor import TrackedActor
+from ray.train._internal.session import _FutureTrainingResult
+from ray.train._internal.storage import StorageContext
+from ray.tune.execution.tune_controller import TuneController
+from ray.tune.experiment import Experiment, Trial
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher, SearchGenerator
+
+__all__ = ["LocalSweep"]
+
+
+class SteppedClock(Protocol):
+    """A clock whose time passes when it is told to."""
+
+    def monotonic(self) -> float:
+        """Now, in seconds."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        ...
+
+
+class LocalSweep:
+    """Runs a sweep as ``ray.tune.Tuner.fit`` does, in this process.
+
+    Args:
+        trainable: A class trainable.
+        folder: Where the experiment's files go.
+        clock: What time its tasks go by.
+        param_space: As for ``ray.tune.Tuner``.
+        scheduler: As in ``TuneConfig``; FIFO by default.
+        search_alg: As in ``TuneConfig``; random search by default.
+        callbacks: As in ``RunConfig``. Tune's default loggers are not added.
+        metric, mode, num_samples: As in ``TuneConfig``.
+        stop, max_failures, checkpoint_config: As in ``RunConfig`` and its parts.
+        slots: How many trials may run at once.
+        seconds: ``seconds(trial, method)``: how long a call of an actor's method takes.
+        next_due: When something else happens next, that the clock must not jump over.
+        seed: Of Tune's random choices.
+    """
+
+    def __init__(
+        self,
+        trainable: type[tune.Trainable],
+        folder: Path,
+        clock: SteppedClock,
+        *,
+        param_space: Mapping[str, Any] | None = None,
+        scheduler: TrialScheduler | None = None,
+        search_alg: SearchAlgorithm | Searcher | None = None,
+        callbacks: Sequence[tune.Callback] = (),
+        metric: str | None = None,
+        mode: str | None = None,
+        num_samples: int = 1,
+        stop: Any = None,
+        max_failures: int = 0,
+        checkpoint_config: tune.CheckpointConfig | None = None,
+        slots: int = 1_000_000,
+        seconds: Callable[[Trial, str], float] = lambda trial, method: 0.0,
+        next_due: Callable[[], float | None] = lambda: None,
+        seed: int = 0,
+    ):
+        space = dict(param_space or {})
+        with mock.patch.dict(os.environ, RAY_CHDIR_TO_TRIAL_DIR="0"):
+            experiment = _LocalExperiment(
+                "sweep",
+                trainable,
+                config=space,
+                num_samples=num_samples,
+                stop=stop,
+                max_failures=max_failures,
+                storage_path=str(folder),
+                checkpoint_config=checkpoint_config or tune.CheckpointConfig(),
+            )
+        scheduler = scheduler or FIFOScheduler()
+        if search_alg is None:
+            search_alg = BasicVariantGenerator(random_state=seed)
+        elif isinstance(search_alg, Searcher):
+            search_alg = SearchGenerator(search_alg)
+        spec = experiment.public_spec
+        if space:
+            search_alg.set_search_properties(metric, mode, space, **spec)
+        scheduler.set_search_properties(metric, mode, **spec)
+        with mock.patch.dict(os.environ, TUNE_MAX_PENDING_TRIALS_PG="1000"):
+            self.controller = TuneController(
+                search_alg=search_alg,
+                scheduler=scheduler,
+                stopper=experiment.stopper,
+                callbacks=list(callbacks),
+                metric=metric,
+                trial_checkpoint_config=experiment.checkpoint_config,
+                storage=experiment.storage,
+                resource_manager_factory=lambda: None,
+                checkpoint_period=float("inf"),
+            )
+        self.controller._actor_manager = self._actors = _LocalActors(
+            self.controller, clock, slots, seconds, next_due
+        )
+        self.controller._class_cache = _Uncached()
+        search_alg.add_configurations([experiment])
+        self.controller.setup_experiments([experiment], search_alg.total_samples)
+
+    @property
+    def trials(self) -> list[Trial]:
+        """The trials, in the order in which they were made."""
+        return sorted(
+            self.controller.get_trials(), key=lambda t: int(t.experiment_tag.split("_")[0])
+        )
+
+    def step(self) -> None:
+        """Let the controller handle one event."""
+        with (
+            mock.patch.dict(os.environ, RAY_CHDIR_TO_TRIAL_DIR="0", TUNE_PRINT_ALL_TRIAL_ERRORS=""),
+            mock.patch.object(_FutureTrainingResult, "resolve", _resolve),
+        ):
+            self.controller.step()
+
+    def run(self, *, most: int = 1_000_000) -> LocalSweep:
+        """Run to the end, in at most ``most`` steps."""
+        for _ in range(most):
+            if self.controller.is_finished():
+                self.controller.checkpoint(force=True, wait=True)
+                self.controller.end_experiment_callbacks()
+                return self
+            self.step()
+        raise AssertionError(f"The sweep is not over after {most} steps: {self.trials}")
+
+
+class _LocalStorage(StorageContext):
+    """Stages the driver's files beside the experiment's, rather than in Ray's session."""
+
+    def _get_session_path(self) -> str:
+        return f"{self.storage_fs_path}-session"
+
+
+class _LocalExperiment(Experiment):
+    _storage_context_cls = _LocalStorage
+
+
+class _Uncached:
+    """Hands out trainable classes as they are, rather than as actor classes."""
+
+    def get(self, trainable_cls: type) -> type:
+        return trainable_cls
+
+
+def _resolve(future: _FutureTrainingResult, block: bool = True) -> Any:
+    return future.future.run_now()
+
+
+class _Handle:
+    """Stands in for an actor's handle."""
+
+    def __init__(self, instance: tune.Trainable):
+        self.instance = instance
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.instance, name)
+        return mock.Mock(remote=lambda *args, **kwargs: method(*args, **kwargs))
+
+
+class _Task:
+    """A call of an actor's method that has been scheduled."""
+
+    def __init__(self, call: Callable[[], Any], on_result: Any, on_error: Any):
+        self._call, self._on_result, self._on_error = call, on_result, on_error
+        self._done: list[tuple[bool, Any]] = []
+        self.dropped = False
+
+    def run_now(self) -> Any:
+        if not self._done:
+            try:
+                self._done.append((True, copy.deepcopy(self._call())))
+            except Exception as error:  # a failure of the trainable's
+                self._done.append((False, error))
+        fine, value = self._done[0]
+        return value if fine else None
+
+    def resolve(self, actor: TrackedActor) -> None:
+        self.run_now()
+        fine, value = self._done[0]
+        if fine and self._on_result:
+            self._on_result(actor, value)
+        elif not fine and self._on_error:
+            self._on_error(actor, value)
+
+
+class _LocalActors:
+    """What ``RayActorManager`` is to the controller, without actors."""
+
+    def __init__(
+        self,
+        controller: TuneController,
+        clock: SteppedClock,
+        slots: int,
+        seconds: Callable[[Trial, str], float],
+        next_due: Callable[[], float | None],
+    ):
+        self._controller, self._clock, self._slots = controller, clock, slots
+        self._seconds, self._next_due = seconds, next_due
+        self._waiting: list[tuple[TrackedActor, type, dict[str, Any]]] = []
+        self._live_actors_to_ray_actors_resources: dict[TrackedActor, tuple[_Handle, None]] = {}
+        self._tasks: dict[TrackedActor, list[_Task]] = {}
+        self._busy_until: dict[TrackedActor, float] = {}
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = 0
+        self._ids = random.Random(0)
+
+    num_live_actors = property(lambda self: len(self._live_actors_to_ray_actors_resources))
+    num_pending_actors = property(lambda self: len(self._waiting))
+    num_total_actors = property(lambda self: self.num_live_actors + self.num_pending_actors)
+    num_actor_tasks = property(lambda self: len(self._events))
+
+    def next(self, timeout: float | None = None) -> bool:
+        while self._waiting and self.num_live_actors < self._slots:
+            self._start(*self._waiting.pop(0))
+        due = self._next_due()
+        if not self._events or (due is not None and due < self._events[0][0]):
+            wait = (timeout or 0.1) if due is None else due - self._clock.monotonic()
+            self._clock.sleep(max(wait, 1e-6))
+            return False
+        at, _, event = heapq.heappop(self._events)
+        self._clock.sleep(max(0.0, at - self._clock.monotonic()))
+        event()
+        return True
+
+    def add_actor(
+        self,
+        cls: type,
+        resource_request: Any,
+        kwargs: dict[str, Any],
+        on_start: Any = None,
+        on_stop: Any = None,
+        on_error: Any = None,
+    ) -> TrackedActor:
+        actor = TrackedActor(
+            self._ids.getrandbits(64), on_start=on_start, on_stop=on_stop, on_error=on_error
+        )
+        self._waiting.append((actor, cls, kwargs))
+        return actor
+
+    def _start(self, actor: TrackedActor, cls: type, kwargs: dict[str, Any]) -> None:
+        # An actor has its own copies; the deep one is the controller's already.
+        handle = _Handle(cls(**{**kwargs, "storage": copy.copy(kwargs["storage"])}))
+        self._live_actors_to_ray_actors_resources[actor] = (handle, None)
+        self._at(self._clock.monotonic(), lambda: actor._on_start and actor._on_start(actor))
+
+    def remove_actor(
+        self, tracked_actor: TrackedActor, kill: bool = False, stop_future: Any = None
+    ) -> bool:
+        if tracked_actor not in self._live_actors_to_ray_actors_resources:
+            self._waiting = [entry for entry in self._waiting if entry[0] is not tracked_actor]
+            return False
+        self.clear_actor_task_futures(tracked_actor)
+        handle, _ = self._live_actors_to_ray_actors_resources.pop(tracked_actor)
+        handle.instance.stop()
+        self._at(
+            self._clock.monotonic(),
+            lambda: tracked_actor._on_stop and tracked_actor._on_stop(tracked_actor),
+        )
+        return True
+
+    def schedule_actor_task(
+        self,
+        tracked_actor: TrackedActor,
+        method_name: str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        on_result: Any = None,
+        on_error: Any = None,
+        _return_future: bool = False,
+    ) -> _Task | None:
+        handle, _ = self._live_actors_to_ray_actors_resources[tracked_actor]
+        method = getattr(handle.instance, method_name)
+        task = _Task(lambda: method(*args, **(kwargs or {})), on_result, on_error)
+        if method_name == "stop":
+            return task
+        if method_name == "reset":
+            kwargs = {**(kwargs or {}), "storage": copy.copy((kwargs or {})["storage"])}
+        trial = self._controller._actor_to_trial[tracked_actor]
+        now = self._clock.monotonic()
+        begin = max(now, self._busy_until.get(tracked_actor, now))
+        end = self._busy_until[tracked_actor] = begin + self._seconds(trial, method_name)
+        self._tasks.setdefault(tracked_actor, []).append(task)
+
+        def resolve() -> None:
+            if not task.dropped:
+                self._tasks[tracked_actor].remove(task)
+                task.resolve(tracked_actor)
+
+        self._at(end, resolve)
+        return task if _return_future else None
+
+    def clear_actor_task_futures(self, tracked_actor: TrackedActor) -> None:
+        for task in self._tasks.pop(tracked_actor, []):
+            task.dropped = True
+
+    def is_actor_started(self, tracked_actor: TrackedActor) -> bool:
+        return tracked_actor in self._live_actors_to_ray_actors_resources
+
+    def is_actor_failed(self, tracked_actor: TrackedActor) -> bool:
+        return False
+
+    def get_live_actors_resources(self) -> dict[str, float]:
+        return {"CPU": float(self.num_live_actors)}
+
+    def cleanup(self) -> None:
+        self._events.clear()
+
+    def _at(self, when: float, event: Callable[[], None]) -> None:
+        self._order += 1
+        heapq.heappush(self._events, (when, self._order, event))

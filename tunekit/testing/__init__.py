@@ -1,0 +1,7 @@
+"""Doubles for tests: time, validations and a whole sweep, in one process and without waiting."""
+
+from tunekit._ray.local import LocalSweep
+from tunekit.testing.clock import FakeClock
+from tunekit.testing.executor import FakeExecutor
+
+__all__ = ["FakeClock", "FakeExecutor", "LocalSweep"]

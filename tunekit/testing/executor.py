@@ -1,0 +1,99 @@
+"""Validations that take as long, and end as badly, as a test says."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tunekit.core.validation import Attempt
+from tunekit.executor import Began, Event, Failed, Returned
+from tunekit.testing.clock import FakeClock
+
+__all__ = ["FakeExecutor"]
+
+
+class FakeExecutor:
+    """An :class:`~tunekit.executor.Executor` that calls a function when its time has come.
+
+    Args:
+        clock: The time it goes by.
+        validate: ``validate(attempt)`` returns what the validation function returns; what it
+            raises is the attempt's failure.
+        seconds: How long an attempt runs, in seconds of the clock; ``float("inf")`` hangs.
+        delay: How long an attempt waits for resources before it begins.
+        slots: What :meth:`capacity` starts from.
+    """
+
+    poll_interval_s = 0.0
+
+    def __init__(
+        self,
+        clock: FakeClock,
+        validate: Callable[[Attempt], Any],
+        seconds: Callable[[Attempt], float] = lambda attempt: 0.0,
+        delay: Callable[[Attempt], float] = lambda attempt: 0.0,
+        slots: int = 1_000_000,
+    ):
+        self._clock = clock
+        self._validate = validate
+        self._seconds = seconds
+        self._delay = delay
+        self._slots = slots
+        self._due: list[tuple[float, int, str, Attempt]] = []
+        self._order = 0
+        self._live: dict[str, Attempt] = {}
+        #: Every attempt that was started, in order.
+        self.started: list[Attempt] = []
+        #: Every attempt that was cancelled, in order.
+        self.cancelled: list[Attempt] = []
+
+    @property
+    def need(self) -> dict[str, float]:
+        """One CPU."""
+        return {"CPU": 1.0}
+
+    def start(self, attempt: Attempt) -> None:
+        """See :class:`~tunekit.executor.Executor`."""
+        self.started.append(attempt)
+        self._live[attempt.id] = attempt
+        begins = self._clock.monotonic() + self._delay(attempt)
+        self._push(begins, "begin", attempt)
+        self._push(begins + self._seconds(attempt), "end", attempt)
+
+    def poll(self) -> list[Event]:
+        """See :class:`~tunekit.executor.Executor`."""
+        events: list[Event] = []
+        while self._due and self._due[0][0] <= self._clock.monotonic():
+            _, _, what, attempt = heapq.heappop(self._due)
+            if attempt.id not in self._live:
+                continue
+            if what == "begin":
+                events.append(Began(attempt.id))
+                continue
+            del self._live[attempt.id]
+            try:
+                events.append(Returned(attempt.id, self._validate(attempt)))
+            except Exception as error:  # the test's own way to let a validation fail
+                reason = f"raised {type(error).__name__}: {error}"
+                events.append(Failed(attempt.id, reason, error="Traceback of a test"))
+        return events
+
+    def cancel(self, attempt: Attempt) -> None:
+        """See :class:`~tunekit.executor.Executor`."""
+        if self._live.pop(attempt.id, None) is not None:
+            self.cancelled.append(attempt)
+
+    def capacity(self, promised: Mapping[str, float]) -> int:
+        """See :class:`~tunekit.executor.Executor`."""
+        return self._slots - len(self._live)
+
+    def next_due(self) -> float | None:
+        """When something happens next, on the clock; None if nothing does."""
+        while self._due and self._due[0][3].id not in self._live:
+            heapq.heappop(self._due)
+        return self._due[0][0] if self._due and self._due[0][0] < float("inf") else None
+
+    def _push(self, at: float, what: str, attempt: Attempt) -> None:
+        self._order += 1
+        heapq.heappush(self._due, (at, self._order, what, attempt))
