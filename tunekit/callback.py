@@ -116,7 +116,7 @@ class ValidationCallback(tune.Callback):
 
         self._trials: dict[str, Trial] = {}
         self._wishes: dict[str, tuple[int, Wish]] = {}
-        self._seen: dict[str, str] = {}
+        self._seen: dict[str, tuple[int, int]] = {}
         self._leases: dict[str, int] = {}
         self._pending: Counter[str] = Counter()
         self._touched: dict[str, Trial] = {}
@@ -210,9 +210,10 @@ class ValidationCallback(tune.Callback):
             return
         checkpoint, report = saved
         trial_id, step = trial.trial_id, report[TRAINING_ITERATION]
-        if self._seen.get(trial_id) == checkpoint.path:
-            return  # the save brought nothing new
-        self._seen[trial_id] = checkpoint.path
+        run = self.history.run_of(trial_id, step)
+        if self._seen.get(trial_id) == (step, run):
+            return  # the same state, saved again
+        self._seen[trial_id] = (step, run)
         wished_at, wish = self._wishes.get(trial_id, (None, None))
         wish = wish if wished_at == step else None
         if not self._selection.wants(trial_id, None if wish is None else bool(wish)):
@@ -222,7 +223,7 @@ class ValidationCallback(tune.Callback):
         request = Request(
             trial_id=trial_id,
             iteration=step,
-            run=self.history.run_of(trial_id, step),
+            run=run,
             checkpoint=checkpoint,
             path=checkpoint.path,
             report={key: value for key, value in report.items() if key != VALIDATION},

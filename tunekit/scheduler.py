@@ -10,6 +10,7 @@ from ray.tune.experiment import Trial
 from ray.tune.result import DEFAULT_METRIC, DONE, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
+from tunekit._ray.checkpoints import latest_checkpoint
 from tunekit._ray.controller import Controller
 from tunekit.callback import ValidationCallback
 from tunekit.core.problems import Problems
@@ -209,7 +210,11 @@ class ValidatedScheduler(TrialScheduler):
         else:
             del self._held[trial_id]
             if self._late.pop(trial_id, None) == TrialScheduler.PAUSE:
-                controller.pause(trial, save=True)
+                saved = latest_checkpoint(trial)
+                step = trial.last_result.get(TRAINING_ITERATION)
+                controller.pause(
+                    trial, save=saved is None or saved[1].get(TRAINING_ITERATION) != step
+                )
             else:
                 controller.train(trial)
 

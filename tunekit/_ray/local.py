@@ -221,6 +221,7 @@ class _LocalActors:
         self._seconds, self._next_due = seconds, next_due
         self._waiting: list[tuple[TrackedActor, type, dict[str, Any]]] = []
         self._live_actors_to_ray_actors_resources: dict[TrackedActor, tuple[_Handle, None]] = {}
+        self._ready: set[TrackedActor] = set()
         self._tasks: dict[TrackedActor, list[_Task]] = {}
         self._busy_until: dict[TrackedActor, float] = {}
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -264,7 +265,12 @@ class _LocalActors:
         # An actor has its own copies; the deep one is the controller's already.
         handle = _Handle(cls(**{**kwargs, "storage": copy.copy(kwargs["storage"])}))
         self._live_actors_to_ray_actors_resources[actor] = (handle, None)
-        self._at(self._clock.monotonic(), lambda: actor._on_start and actor._on_start(actor))
+        self._at(self._clock.monotonic(), lambda: self._started(actor))
+
+    def _started(self, actor: TrackedActor) -> None:
+        if actor in self._live_actors_to_ray_actors_resources:
+            self._ready.add(actor)
+            actor._on_start(actor)
 
     def remove_actor(
         self, tracked_actor: TrackedActor, kill: bool = False, stop_future: Any = None
@@ -275,10 +281,8 @@ class _LocalActors:
         self.clear_actor_task_futures(tracked_actor)
         handle, _ = self._live_actors_to_ray_actors_resources.pop(tracked_actor)
         handle.instance.stop()
-        self._at(
-            self._clock.monotonic(),
-            lambda: tracked_actor._on_stop and tracked_actor._on_stop(tracked_actor),
-        )
+        if tracked_actor in self._ready:  # else nobody is told, as by the real one
+            self._at(self._clock.monotonic(), lambda: tracked_actor._on_stop(tracked_actor))
         return True
 
     def schedule_actor_task(
@@ -291,6 +295,8 @@ class _LocalActors:
         on_error: Any = None,
         _return_future: bool = False,
     ) -> _Task | None:
+        if tracked_actor not in self._live_actors_to_ray_actors_resources:
+            return None  # requested and not started; all that comes then is its removal
         handle, _ = self._live_actors_to_ray_actors_resources[tracked_actor]
         method = getattr(handle.instance, method_name)
         task = _Task(lambda: method(*args, **(kwargs or {})), on_result, on_error)

@@ -1,0 +1,402 @@
+"""What holds for every scheduler, whatever happens to its trials and their validations."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
+
+import tunekit
+from tests.sweeps import LENGTH, Counting, Endless, Ran, index_of, quality, sweep
+from tunekit.core.validation import Attempt
+from tunekit.journal import FILE_NAME, read
+
+SCHEDULERS = {
+    "fifo": lambda: FIFOScheduler(),
+    "asha": lambda: ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=3),
+    "asha-brackets": lambda: ASHAScheduler(
+        max_t=LENGTH, grace_period=1, reduction_factor=3, brackets=2
+    ),
+    "median": lambda: MedianStoppingRule(
+        time_attr="training_iteration", grace_period=1, min_samples_required=2
+    ),
+    "median-soft": lambda: MedianStoppingRule(
+        time_attr="training_iteration",
+        grace_period=1,
+        min_samples_required=2,
+        hard_stop=False,
+    ),
+}
+MODES = ["continue", "hold", "pause"]
+
+every_scheduler = pytest.mark.parametrize("name", SCHEDULERS)
+every_mode = pytest.mark.parametrize("on_pending", MODES)
+
+
+def lags(seed: int, most: float):
+    """Validations that take anything from no time to ``most`` seconds."""
+    return lambda attempt: most * random.Random(f"{seed}/{attempt.id}").random()
+
+
+def check_contract(ran: Ran) -> None:
+    """The rules that hold whatever happened."""
+    heard, validated = ran.heard, ran.validated()
+    for trial in ran.trials:
+        index = index_of(trial)
+        iterations = heard.of(index)
+        assert iterations == sorted(set(iterations)), "each once, in order"
+        assert set(iterations) <= set(validated[index]), "validated results only"
+        for heard_index, iteration, score, _ in heard.results:
+            if heard_index == index:
+                assert score == validated[index][iteration], "with its own score"
+        if trial.status == Trial.TERMINATED:
+            newest = max(validated[index], default=None)
+            score = validated[index][newest] if newest else None
+            assert [s for i, s in heard.ends if i == index] == [score], "one end, the newest score"
+            if newest:
+                assert trial.last_result["accuracy"] == score
+                assert trial.last_result["validated_iteration"] == newest
+    assert len({i for i, _ in heard.ends}) == len(heard.ends)
+    counts = ran.validation.summary()
+    assert counts["running"] == counts["starting"] == counts["waiting"] == 0
+
+
+@every_mode
+@every_scheduler
+def test_late_and_out_of_order(tmp_path, name, on_pending):
+    for seed in range(5):
+        ran = sweep(
+            tmp_path / str(seed),
+            SCHEDULERS[name](),
+            on_pending=on_pending,
+            seed=seed,
+            trials=10,
+            slots=4,
+            validation_s=lags(seed, 8.0),
+        )
+        check_contract(ran)
+        assert len(ran.trials) == 10
+        assert all(t.status == Trial.TERMINATED for t in ran.trials)
+
+
+@every_mode
+def test_a_scheduler_that_never_stops_hears_every_validated_result(tmp_path, on_pending):
+    ran = sweep(
+        tmp_path, FIFOScheduler(), on_pending=on_pending, validation_s=lags(1, 20.0), slots=3
+    )
+    check_contract(ran)
+    for index, scores in ran.validated().items():
+        assert sorted(scores) == list(range(1, LENGTH + 1))
+        # The last report ends the trial by itself; as in Tune, its score goes with the end.
+        assert ran.heard.of(index) == list(range(1, LENGTH))
+
+
+@every_mode
+@every_scheduler
+def test_failing_validations(tmp_path, name, on_pending):
+    def validate(attempt: Attempt):
+        draw = random.Random(attempt.id).random()
+        if draw < 0.2:
+            raise ValueError("no")
+        if draw < 0.3:
+            return {"accuracy": float("nan")}
+        if draw < 0.4:
+            return "not a dict"
+        return {"accuracy": draw}
+
+    def seconds(attempt: Attempt) -> float:
+        return 1e9 if random.Random(f"hang{attempt.id}").random() < 0.1 else 2.0
+
+    ran = sweep(
+        tmp_path,
+        SCHEDULERS[name](),
+        on_pending=on_pending,
+        trials=10,
+        slots=4,
+        validate=validate,
+        validation_s=seconds,
+        settings={
+            "task_config": tune_task_config(timeout_s=30.0),
+            "max_retries": 1,
+        },
+    )
+    check_contract(ran)
+    assert all(t.status == Trial.TERMINATED for t in ran.trials), "a validation fails no trial"
+    counts = ran.validation.summary()
+    assert counts["failed"] and counts["validated"]
+
+
+def tune_task_config(**settings):
+    from ray.train import ValidationTaskConfig
+
+    return ValidationTaskConfig(**settings)
+
+
+@every_mode
+@every_scheduler
+def test_a_trial_that_fails_for_good_takes_its_validations_with_it(tmp_path, name, on_pending):
+    class Fails(Counting):
+        def setup(self, config):
+            super().setup(config)
+            if self.trial_name.endswith("3"):
+                self.fail_at = 4
+
+        def iteration_was_restored(self):
+            return False
+
+    ran = sweep(
+        tmp_path,
+        SCHEDULERS[name](),
+        on_pending=on_pending,
+        trainable=Fails,
+        # The one that fails is the best: no scheduler ends it before.
+        validate=lambda attempt: {"accuracy": float(attempt.request.trial_id.endswith("3"))},
+        validation_s=lambda attempt: 2.5,
+        slots=8,
+    )
+    check_contract(ran)
+    failed = ran.trials[3]
+    assert failed.status == Trial.ERROR
+    assert ran.heard.errors == [3]
+    assert 3 not in {index for index, _ in ran.heard.ends}
+    if on_pending == "continue":
+        assert {a.request.trial_id for a in ran.executor.cancelled} == {failed.trial_id}
+        assert ran.validation.summary()["skipped"] == len(ran.executor.cancelled)
+
+
+@every_mode
+@every_scheduler
+def test_a_trial_that_restarts_repeats_no_delivery(tmp_path, name, on_pending):
+    class FailsOnce(Counting):
+        def setup(self, config):
+            super().setup(config)
+            self.fail_at = 6
+
+        def iteration_was_restored(self):
+            mark = Path(self.logdir, "has-failed")
+            again = mark.exists()
+            mark.touch()
+            return again
+
+    ran = sweep(
+        tmp_path,
+        SCHEDULERS[name](),
+        on_pending=on_pending,
+        trainable=FailsOnce,
+        max_failures=1,
+        policy=tunekit.EveryIterations(2),
+        validation_s=lags(3, 6.0),
+        slots=3,
+    )
+    check_contract(ran)
+    assert all(t.status == Trial.TERMINATED for t in ran.trials)
+    longest = [t for t in ran.trials if t.last_result["training_iteration"] >= 6]
+    assert longest and all(t.num_failures == 1 for t in longest)
+
+
+@every_mode
+@every_scheduler
+def test_checkpoints_here_and_there(tmp_path, name, on_pending):
+    """A trial waits only where a score is on its way, and judges by what is validated."""
+    policy = tunekit.When(
+        lambda trial, result: random.Random(
+            f"{index_of(trial)}/{result['training_iteration']}"
+        ).random()
+        < 0.4
+    )
+    ran = sweep(
+        tmp_path,
+        SCHEDULERS[name](),
+        on_pending=on_pending,
+        policy=policy,
+        settings={"every": 2},
+        trials=12,
+        slots=4,
+    )
+    check_contract(ran)
+    assert all(t.status == Trial.TERMINATED for t in ran.trials)
+
+
+@every_scheduler
+def test_continue_stops_a_trial_the_moment_it_is_known(tmp_path, name):
+    ran = sweep(
+        tmp_path,
+        SCHEDULERS[name](),
+        trainable=Endless,
+        trials=12,
+        validation_s=lambda attempt: 2.5,
+        stop={"training_iteration": 40},
+    )
+    check_contract(ran)
+    lengths = ran.lengths()
+    for index, iteration, _, decision in ran.heard.results:
+        if decision == TrialScheduler.STOP:
+            # 2.5 iterations of 1 s each have passed; the third was running and is given up.
+            assert lengths[index] == iteration + 2
+
+
+@every_mode
+def test_a_trial_that_is_saving_is_left_alone(tmp_path, on_pending):
+    """Tune would keep a STOP for the next save, and end the trial then or never (fact of 2.60)."""
+    for save_s in (0.4, 2.2):
+        ran = sweep(
+            tmp_path / str(save_s),
+            ASHAScheduler(max_t=20, grace_period=1, reduction_factor=2),
+            on_pending=on_pending,
+            trainable=Endless,
+            trials=10,
+            validation_s=lambda attempt: 1.5,
+            training_s=lambda trial, method, save_s=save_s: {"train": 1.0, "save": save_s}.get(
+                method, 0.0
+            ),
+            stop={"training_iteration": 40},
+        )
+        check_contract(ran)
+        stopped = [i for i, _, _, decision in ran.heard.results if decision == "STOP"]
+        assert len(stopped) == len(set(stopped)) == 10
+        assert all(t.status == Trial.TERMINATED and not t.is_saving for t in ran.trials)
+        assert not ran.sweep.controller._cached_trial_decisions
+
+
+@every_mode
+def test_fair_and_within_the_limit(tmp_path, on_pending):
+    most = 0
+
+    def watch(attempt: Attempt) -> float:
+        nonlocal most
+        flying = ran_box[0].validation.summary() if ran_box else {}
+        most = max(most, flying.get("running", 0) + flying.get("starting", 0))
+        return 3.0
+
+    ran_box: list[Ran] = []
+    ran = sweep(
+        tmp_path,
+        FIFOScheduler(),
+        on_pending=on_pending,
+        validation_s=watch,
+        settings={"max_in_flight": 2},
+        trials=4,
+        run=False,
+    )
+    ran_box.append(ran)
+    ran.sweep.run()
+    check_contract(ran)
+    assert most == 2
+
+
+def test_skipping_stale_checkpoints_keeps_the_order(tmp_path):
+    ran = sweep(
+        tmp_path,
+        FIFOScheduler(),
+        validation_s=lambda attempt: 3.0,
+        settings={"max_in_flight": 1, "on_stale": "skip"},
+        trials=3,
+    )
+    check_contract(ran)
+    counts = ran.validation.summary()
+    assert counts["skipped"] > 10
+    assert counts["validated"] + counts["skipped"] == 3 * LENGTH
+    for scores in ran.validated().values():
+        assert LENGTH in scores, "the newest checkpoint is never stale"
+
+
+def test_a_stopping_criterion_on_a_validated_metric(tmp_path):
+    for on_pending in MODES:
+        ran = sweep(
+            tmp_path / on_pending,
+            FIFOScheduler(),
+            on_pending=on_pending,
+            trainable=Endless,
+            validate=lambda attempt: {"accuracy": attempt.request.iteration / 10},
+            validation_s=lambda attempt: 1.5,
+            stop={"accuracy": 0.5, "training_iteration": 50},
+            trials=2,
+        )
+        reached = 5 if on_pending != "continue" else 6
+        assert set(ran.lengths().values()) == {reached}
+
+
+def test_the_journal_tells_every_life_in_order(tmp_path):
+    ran = sweep(
+        tmp_path,
+        SCHEDULERS["asha"](),
+        validation_s=lags(5, 5.0),
+        validate=lambda attempt: (
+            {"accuracy": quality(1, attempt.request.iteration)}
+            if attempt.request.iteration % 4
+            else 1 / 0
+        ),
+    )
+    events = list(read(Path(ran.trials[0].local_experiment_path, FILE_NAME)))
+    lives: dict[str, list[str]] = {}
+    for event in events:
+        if event["event"] != "delivered":
+            lives.setdefault(event["id"], []).append(event["event"])
+    assert all(life[0] == "requested" and life[-1] == "ended" for life in lives.values())
+    assert {tuple(life) for life in lives.values()} == {
+        ("requested", "started", "ended"),
+        ("requested", "started", "started", "ended"),
+    }
+    failed = [e for e in events if e["event"] == "ended" and e["status"] == "failed"]
+    assert failed and all("ZeroDivisionError" in e["reason"] for e in failed)
+    delivered = [(e["iteration"], e["decision"]) for e in events if e["event"] == "delivered"]
+    assert delivered == [(i, decision) for _, i, _, decision in ran.heard.results]
+
+
+def test_files_have_a_row_for_each_iteration(tmp_path):
+    for on_pending in MODES:
+        ran = sweep(
+            tmp_path / on_pending,
+            FIFOScheduler(),
+            on_pending=on_pending,
+            validation_s=lags(7, 5.0),
+            loggers=True,
+            trials=2,
+        )
+        for trial in ran.trials:
+            folder = Path(trial.path)
+            rows = [json.loads(line) for line in (folder / "result.json").open()]
+            assert [r["training_iteration"] for r in rows] == list(range(1, LENGTH + 1))
+            scores = ran.validated()[index_of(trial)]
+            assert {r["training_iteration"]: r["accuracy"] for r in rows} == scores
+            header, *lines = (folder / "progress.csv").read_text().splitlines()
+            assert len(lines) == LENGTH
+            at = header.split(",").index("accuracy")
+            assert [float(line.split(",")[at]) for line in lines] == list(scores.values())
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.sampled_from(sorted(SCHEDULERS)),
+    st.sampled_from(MODES),
+    st.integers(0, 2**16),
+    st.sampled_from([0.0, 1.0, 12.0]),
+    st.integers(1, 6),
+    st.sampled_from(["keep", "skip"]),
+    st.sampled_from([None, 1, 3]),
+)
+def test_any_sweep(tmp_path_factory, name, on_pending, seed, lag, slots, on_stale, limit):
+    ran = sweep(
+        tmp_path_factory.mktemp("any"),
+        SCHEDULERS[name](),
+        on_pending=on_pending,
+        seed=seed,
+        trials=6,
+        slots=slots,
+        validation_s=lags(seed, lag),
+        settings={"on_stale": on_stale, "max_in_flight": limit},
+        checkpoint_config=tune.CheckpointConfig(
+            num_to_keep=1 + seed % 3, checkpoint_score_attribute="accuracy"
+        ),
+    )
+    check_contract(ran)
+    assert all(t.status == Trial.TERMINATED for t in ran.trials)

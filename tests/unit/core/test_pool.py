@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import pytest
+
+from tunekit.core.pool import Pool
+from tunekit.core.validation import Request, Status
+
+FINE = {"accuracy": 0.5}
+
+
+def request(trial: str, iteration: int, **more) -> Request:
+    return Request(trial, iteration, **more)
+
+
+def names(attempts) -> list[str]:
+    return [attempt.id for attempt in attempts]
+
+
+def filled(*requests: Request, **settings) -> Pool:
+    pool = Pool(**settings)
+    for one in requests:
+        assert pool.submit(one, now=0.0) == []
+    return pool
+
+
+def test_the_limit_holds_over_all_trials():
+    pool = filled(*(request(t, i) for t in "ab" for i in (1, 2)), max_in_flight=3)
+    assert len(pool.start(capacity=100, now=0.0)) == 3
+    assert pool.start(capacity=100, now=0.0) == []
+    pool.returned("a:1:1#1", FINE, [], now=1.0)
+    assert len(pool.start(capacity=100, now=1.0)) == 1
+    assert pool.waiting == 0
+
+
+def test_an_explicit_limit_does_not_ask_for_free_resources():
+    pool = filled(request("a", 1), request("b", 1), max_in_flight=2)
+    assert not pool.needs_capacity
+    assert len(pool.start(capacity=0, now=0.0)) == 2
+
+
+def test_without_a_limit_as_many_as_resources_allow_and_at_least_one():
+    pool = filled(*(request("a", i) for i in range(1, 6)))
+    assert pool.needs_capacity
+    assert names(pool.start(capacity=0, now=0.0)) == ["a:1:1#1"]
+    assert pool.start(capacity=0, now=0.0) == []
+    assert names(pool.start(capacity=2, now=0.0)) == ["a:2:1#1", "a:3:1#1"]
+
+
+def test_trials_take_turns_and_within_a_trial_the_oldest_goes_first():
+    pool = filled(*(request("a", i) for i in (1, 2, 3)), request("b", 7), request("c", 9))
+    started = []
+    while pool.waiting:
+        [attempt] = pool.start(capacity=1, now=0.0)
+        started.append(attempt.id)
+        pool.returned(attempt.id, FINE, [], now=0.0)
+    assert started == ["a:1:1#1", "b:7:1#1", "c:9:1#1", "a:2:1#1", "a:3:1#1"]
+
+
+def test_a_trial_with_nothing_in_flight_goes_before_one_with_something():
+    pool = filled(request("a", 1), request("a", 2), request("b", 1), max_in_flight=2)
+    assert names(pool.start(0, now=0.0)) == ["a:1:1#1", "b:1:1#1"]
+    pool.submit(request("b", 2), now=0.0)
+    pool.returned("a:1:1#1", FINE, [], now=1.0)
+    assert names(pool.start(0, now=1.0)) == ["a:2:1#1"]
+
+
+def test_the_time_limit_counts_from_the_start_of_running():
+    pool = filled(request("a", 1, timeout_s=10.0))
+    [attempt] = pool.start(1, now=0.0)
+    assert pool.expire(now=1000.0) == ([], [])  # it waits for resources
+    pool.began(attempt.id, now=1000.0)
+    assert pool.expire(now=1009.9) == ([], [])
+    cancel, [outcome] = pool.expire(now=1010.0)
+    assert cancel == [attempt]
+    assert outcome.status is Status.TIMED_OUT
+    assert outcome.reason == "ran longer than its limit of 10 s"
+    assert (outcome.waited_s, outcome.ran_s) == (1000.0, 10.0)
+    assert pool.idle
+
+
+def test_what_a_cancelled_attempt_says_later_is_ignored():
+    pool = filled(request("a", 1, timeout_s=1.0))
+    [attempt] = pool.start(1, now=0.0)
+    pool.began(attempt.id, now=0.0)
+    pool.expire(now=2.0)
+    assert pool.returned(attempt.id, FINE, [], now=3.0) is None
+    assert pool.failed(attempt.id, "died", None, now=3.0) is None
+    assert (pool.running, pool.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_failures_are_tried_again_and_then_recorded(retries):
+    pool = filled(request("a", 1), request("a", 2), max_retries=retries)
+    for number in range(1, retries + 2):
+        [attempt] = pool.start(0, now=0.0)
+        assert attempt.id == f"a:1:1#{number}"  # before the newer one
+        outcome = pool.failed(attempt.id, "raised ValueError: no", "trace", now=1.0)
+    assert outcome.status is Status.FAILED
+    assert outcome.attempts == retries + 1
+    assert outcome.error == "trace"
+    assert outcome.reason.startswith("raised ValueError: no")
+    assert ("attempts" in outcome.reason) == (retries > 0)
+
+
+def test_a_timeout_is_tried_again_with_a_time_limit_of_its_own():
+    pool = filled(request("a", 1, timeout_s=5.0), max_retries=1)
+    [first] = pool.start(1, now=0.0)
+    pool.began(first.id, now=0.0)
+    assert pool.expire(now=5.0) == ([first], [])
+    [second] = pool.start(1, now=5.0)
+    pool.began(second.id, now=8.0)
+    assert pool.expire(now=12.0) == ([], [])
+    outcome = pool.returned(second.id, FINE, [], now=12.5)
+    assert outcome.validated and outcome.attempts == 2
+
+
+@pytest.mark.parametrize(
+    "value", [None, 0.5, {}, {"accuracy": float("nan")}, {"accuracy": "x"}, {3: 0.5}]
+)
+def test_a_value_that_is_no_score_fails_without_a_retry(value):
+    pool = filled(request("a", 1), max_retries=5)
+    [attempt] = pool.start(1, now=0.0)
+    outcome = pool.returned(attempt.id, value, ["accuracy"], now=1.0)
+    assert outcome.status is Status.FAILED
+    assert outcome.metrics == {}
+    assert outcome.reason.startswith("returned ")
+
+
+def test_metrics_that_nobody_judges_by_may_be_anything():
+    pool = filled(request("a", 1))
+    [attempt] = pool.start(1, now=0.0)
+    value = {"accuracy": 0.5, "note": "fine", "confusion": [[1]], "f1": float("nan")}
+    outcome = pool.returned(attempt.id, value, ["accuracy"], now=1.0)
+    assert outcome.validated
+    assert outcome.metrics is not value and outcome.metrics["note"] == "fine"
+
+
+def test_skip_replaces_what_has_not_started():
+    pool = Pool(skip_stale=True)
+    pool.submit(request("a", 1), now=0.0)
+    pool.start(1, now=0.0)
+    assert pool.submit(request("a", 2), now=0.0) == []  # the first one runs
+    pool.submit(request("b", 1), now=0.0)
+    [replaced] = pool.submit(request("a", 3), now=4.0)
+    assert replaced.request.iteration == 2
+    assert replaced.status is Status.SKIPPED
+    assert "iteration 3" in replaced.reason
+    assert replaced.waited_s == 4.0
+    assert [r.id for r in pool.pending()] == ["a:1:1", "a:3:1", "b:1:1"]
+
+
+def test_skip_does_not_try_again_what_would_be_stale():
+    pool = Pool(skip_stale=True, max_retries=3)
+    pool.submit(request("a", 1), now=0.0)
+    [attempt] = pool.start(1, now=0.0)
+    pool.submit(request("a", 2), now=0.0)
+    outcome = pool.failed(attempt.id, "died", None, now=1.0)
+    assert outcome is not None and outcome.status is Status.FAILED
+
+
+def test_keep_keeps_all():
+    pool = filled(*(request("a", i) for i in range(1, 5)))
+    assert pool.waiting == 4
+
+
+def test_a_rerun_of_an_iteration_replaces_the_older_run():
+    pool = filled(request("a", 5))
+    [replaced] = pool.submit(request("a", 5, run=2), now=1.0)
+    assert replaced.request.run == 1 and "run again" in replaced.reason
+    assert [r.id for r in pool.pending()] == ["a:5:2"]
+
+
+def test_dropping_a_trial_ends_everything_of_it_and_nothing_else():
+    pool = filled(*(request(t, i) for t in "ab" for i in (1, 2)), max_in_flight=2)
+    pool.start(0, now=0.0)
+    pool.began("a:1:1#1", now=1.0)
+    cancel, outcomes = pool.drop("a", "its trial failed", now=3.0)
+    assert names(cancel) == ["a:1:1#1"]
+    assert {o.request.id for o in outcomes} == {"a:1:1", "a:2:1"}
+    assert all(o.status is Status.SKIPPED and o.reason == "its trial failed" for o in outcomes)
+    assert {r.trial_id for r in pool.pending()} == {"b"}
+    assert pool.drop("unknown", "", now=0.0) == ([], [])
+
+
+def test_counts():
+    pool = filled(*(request("a", i) for i in range(1, 6)), max_in_flight=3)
+    pool.start(0, now=0.0)
+    pool.began("a:1:1#1", now=0.0)
+    pool.began("a:1:1#1", now=0.0)  # said twice
+    assert (pool.waiting, pool.starting, pool.running, pool.idle) == (2, 2, 1, False)
+    assert names(pool.in_flight()) == ["a:1:1#1", "a:2:1#1", "a:3:1#1"]
