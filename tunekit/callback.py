@@ -137,8 +137,12 @@ class ValidationCallback(tune.Callback):
     def loggers(self) -> list[tune.Callback]:
         """Return the loggers of ``result.json`` and TensorBoard that know about late scores."""
         if not self._loggers:
-            self._loggers = [JsonLogger(), TensorBoardLogger()]
+            self._loggers = [JsonLogger(), TensorBoardLogger(self._undecided)]
         return list(self._loggers)
+
+    def _undecided(self) -> set[str]:
+        """Metrics to judge by of which it is not known yet whether validation produces them."""
+        return set() if self.history.names else self._required
 
     # Wiring ------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-__all__ = ["REPORTED", "flatten", "hide", "leaves", "merge"]
+__all__ = ["REPORTED", "flatten", "hide", "leaves", "merge", "without"]
 
 #: Where a row keeps a training metric whose name a validation also produces.
 REPORTED = "reported"
@@ -72,6 +72,19 @@ def hide(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
             hidden[name] = value
     if hidden:
         rest[REPORTED] = {**rest.get(REPORTED, {}), **hidden}
+    return rest
+
+
+def without(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return a copy of a row without the metrics called ``names``.
+
+    Example:
+        >>> without({"accuracy": 0.99, "eval": {"loss": 1, "n": 2}}, {"accuracy", "eval/loss"})
+        {'eval': {'n': 2}}
+    """
+    rest = dict(row)
+    for name in names:
+        _, rest = _take(rest, name.split("/"))
     return rest
 
 

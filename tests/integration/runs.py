@@ -1,0 +1,68 @@
+"""Trainables and a short way to run them on a real Ray."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+
+import tunekit
+
+
+def counting(config: dict[str, Any]) -> None:
+    """Counts to ``length``; saves when asked; fails once at ``fail_at``; logs what it runs."""
+    state = {"steps": 0, "scale": config.get("scale", 1.0)}
+    checkpoint = tune.get_checkpoint()
+    if checkpoint:
+        with checkpoint.as_directory() as folder:
+            state = json.loads(Path(folder, "state.json").read_text())
+    tunekit.checkpoint_with(lambda d: (d / "state.json").write_text(json.dumps(state)))
+    while state["steps"] < config["length"]:
+        if config.get("fail_at") == state["steps"] + 1 and not checkpoint:
+            with open(config["log"], "a") as log:
+                log.write(f"{state['steps'] + 1}\n")
+            raise RuntimeError("fails once")
+        state["steps"] += 1
+        if config.get("log"):
+            with open(config["log"], "a") as log:
+                log.write(f"{state['steps']}\n")
+        time.sleep(config.get("sleep_s", 0.0))
+        tune.report({"loss": 1 / state["steps"], **config.get("metrics", {})})
+
+
+def validate(checkpoint: tune.Checkpoint, *, sleep_s: float = 0.0) -> dict[str, float]:
+    """The accuracy of a checkpoint is a tenth of its steps, times its scale."""
+    time.sleep(sleep_s)
+    with checkpoint.as_directory() as folder:
+        state = json.loads(Path(folder, "state.json").read_text())
+    return {"accuracy": round(state["steps"] * state["scale"] / 10, 6)}
+
+
+def fit(
+    trainable: Any,
+    folder: Path,
+    *,
+    name: str = "sweep",
+    checkpoint_config: tune.CheckpointConfig | None = None,
+    max_failures: int = 0,
+    stop: Any = None,
+    callbacks: list[tune.Callback] | None = None,
+    **settings: Any,
+) -> tune.ResultGrid:
+    """Run a sweep with little output."""
+    return tunekit.Tuner(
+        trainable,
+        run_config=tune.RunConfig(
+            name=name,
+            storage_path=str(folder),
+            checkpoint_config=checkpoint_config or tune.CheckpointConfig(),
+            failure_config=tune.FailureConfig(max_failures=max_failures),
+            stop=stop,
+            callbacks=callbacks,
+            verbose=0,
+        ),
+        **settings,
+    ).fit()

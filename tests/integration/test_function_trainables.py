@@ -1,0 +1,159 @@
+"""Functions that save on demand, on a real Ray."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from ray import tune
+
+import tunekit
+from tests.integration.runs import counting, fit
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
+
+
+def iterations_of_checkpoints(result) -> list[int]:
+    return sorted(m["training_iteration"] for _, m in result.best_checkpoints)
+
+
+class CountingClass(tune.Trainable):
+    def setup(self, config):
+        self.length, self.steps = config["length"], 0
+
+    def step(self):
+        self.steps += 1
+        return {"loss": 1 / self.steps, "done": self.steps == self.length}
+
+    def save_checkpoint(self, checkpoint_dir):
+        Path(checkpoint_dir, "state.json").write_text(json.dumps({"steps": self.steps}))
+
+    def load_checkpoint(self, checkpoint_dir):
+        self.steps = json.loads(Path(checkpoint_dir, "state.json").read_text())["steps"]
+
+
+@pytest.mark.parametrize("length", [5, 6])
+def test_frequency_and_at_end_make_the_checkpoints_that_a_class_would_have(tmp_path, length):
+    config = tune.CheckpointConfig(checkpoint_frequency=2, checkpoint_at_end=True)
+    function, cls = (
+        fit(trainable, tmp_path, name=name, param_space={"length": length}, checkpoint_config=config)
+        for name, trainable in (("function", counting), ("class", CountingClass))
+    )
+    expected = [2, 4, 5] if length == 5 else [2, 4, 6]
+    assert iterations_of_checkpoints(function[0]) == expected
+    assert iterations_of_checkpoints(cls[0]) == expected
+    for result in (function[0], cls[0]):
+        with result.checkpoint.as_directory() as folder:
+            assert json.loads(Path(folder, "state.json").read_text())["steps"] == length
+
+
+def test_a_failed_function_resumes_its_checkpoint_and_repeats_no_saved_iteration(tmp_path):
+    results = fit(
+        counting,
+        tmp_path,
+        param_space={"length": 7, "fail_at": 6, "log": str(tmp_path / "log")},
+        checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=2, checkpoint_at_end=True),
+        max_failures=1,
+        validation_config=tunekit.ValidationConfig(fn=validate_steps),
+    )
+    assert not results.errors
+    ran = [int(line) for line in (tmp_path / "log").read_text().split()]
+    assert ran == [1, 2, 3, 4, 5, 6, 5, 6, 7], "5 was not saved; 1 to 4 were"
+    frame = results[0].metrics_dataframe
+    assert list(frame["training_iteration"]) == [1, 2, 3, 4, 5, 6, 7]
+    assert list(frame["iteration_runs"]) == [1, 1, 1, 1, 2, 1, 1]
+    scores = frame.set_index("training_iteration")["accuracy"].dropna()
+    assert scores.to_dict() == {2: 0.2, 4: 0.4, 6: 0.6, 7: 0.7}
+
+
+def validate_steps(checkpoint, *, divide_by=10):
+    with checkpoint.as_directory() as folder:
+        return {"accuracy": json.loads(Path(folder, "state.json").read_text())["steps"] / divide_by}
+
+
+def test_policies_ask_functions(tmp_path):
+    policy = tunekit.EveryIterations(4) | tunekit.When(
+        lambda trial, result: result["training_iteration"] == 3
+    )
+    results = fit(counting, tmp_path, param_space={"length": 8}, checkpoint_policy=policy)
+    assert iterations_of_checkpoints(results[0]) == [3, 4, 8]
+
+
+def test_a_plain_tuner_takes_a_checkpointable_function(tmp_path):
+    results = tune.Tuner(
+        tunekit.checkpointable(counting),
+        param_space={"length": 4},
+        run_config=tune.RunConfig(
+            storage_path=str(tmp_path), callbacks=[tunekit.EveryIterations(2)], verbose=0
+        ),
+    ).fit()
+    assert iterations_of_checkpoints(results[0]) == [2, 4]
+
+
+def test_a_plain_function_that_wants_to_save_is_told_what_it_needs(tmp_path):
+    results = tune.Tuner(
+        counting,
+        param_space={"length": 4},
+        run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
+    ).fit()
+    assert "tunekit.checkpointable(function)" in str(results.errors[0])
+
+
+def stock(config, scale=1.0):
+    """Knows nothing of tunekit."""
+    import tempfile
+
+    for step in range(1, 5):
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "state.json").write_text(json.dumps({"steps": step * scale}))
+            checkpoint = tune.Checkpoint.from_directory(folder) if step % 2 == 0 else None
+            tune.report({"loss": 1 / step}, checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("form", ["plain", "with_parameters", "with_resources", "by_name"])
+def test_functions_that_report_checkpoints_work_unchanged(tmp_path, form):
+    tune.register_trainable("stock_by_name", stock)
+    trainable = {
+        "plain": stock,
+        "with_parameters": tune.with_parameters(stock, scale=10),
+        "with_resources": tune.with_resources(stock, {"cpu": 2}),
+        "by_name": "stock_by_name",
+    }[form]
+    results = fit(
+        trainable,
+        tmp_path,
+        validation_config=tunekit.ValidationConfig(fn=validate_steps),
+        tune_config=tune.TuneConfig(metric="accuracy", mode="max"),
+    )
+    assert not results.errors
+    scale = 10 if form == "with_parameters" else 1
+    frame = results[0].metrics_dataframe.set_index("training_iteration")
+    assert frame["accuracy"].dropna().to_dict() == {2: 0.2 * scale, 4: 0.4 * scale}
+    assert iterations_of_checkpoints(results[0]) == [2, 4]
+
+
+def test_a_report_says_how_its_checkpoint_is_validated(tmp_path):
+    def wishing(config):
+        from ray.train import ValidationTaskConfig
+
+        state = {"steps": 0}
+        tunekit.checkpoint_with(lambda d: (d / "state.json").write_text(json.dumps(state)))
+        wishes = [None, True, False, ValidationTaskConfig(fn_kwargs={"divide_by": 100})]
+        for state["steps"], wish in enumerate(wishes, 1):  # noqa: B007
+            tunekit.report({"loss": 1.0}, validation=wish)
+
+    results = fit(
+        wishing,
+        tmp_path,
+        validation_config=tunekit.ValidationConfig(fn=validate_steps, every=5),
+        checkpoint_policy=tunekit.EveryIterations(1),
+    )
+    frame = results[0].metrics_dataframe.set_index("training_iteration")
+    assert frame["accuracy"].dropna().to_dict() == {2: 0.2, 4: 0.04}
+    assert not [column for column in frame if "tunekit_validation" in column]
+
+
+def test_wanting_a_validation_with_nothing_to_save_is_an_error():
+    with pytest.raises(tunekit.ConfigError, match="needs a checkpoint"):
+        tunekit.report({"loss": 1.0}, validation=True)

@@ -1,0 +1,382 @@
+"""Whole sweeps on a real Ray, and what is in their results and files."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from ray import train, tune
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+from ray.tune.search import ConcurrencyLimiter
+from ray.tune.search.optuna import OptunaSearch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import tunekit
+from tests.integration.runs import counting, fit, validate
+from tunekit.journal import read
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
+
+EACH = tunekit.EveryIterations(1)
+SCALES = tune.grid_search([0.5, 1.0, 1.5, 2.0])
+BY_ACCURACY = {"metric": "accuracy", "mode": "max"}
+
+
+def journal(results: tune.ResultGrid) -> list[dict]:
+    return list(read(Path(results.experiment_path, "validations.jsonl")))
+
+
+@pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
+def test_asha_ranks_by_validated_accuracy(tmp_path, on_pending):
+    results = fit(
+        counting,
+        tmp_path,
+        param_space={"length": 9, "scale": SCALES, "metrics": {"accuracy": 77.0}},
+        tune_config=tune.TuneConfig(
+            **BY_ACCURACY, scheduler=ASHAScheduler(max_t=9, grace_period=3, reduction_factor=3)
+        ),
+        validation_config=tunekit.ValidationConfig(fn=validate, on_pending=on_pending),
+        checkpoint_policy=tunekit.EveryIterations(3),
+    )
+    assert not results.errors
+    best = results.get_best_result()
+    assert best.config["scale"] == 2.0
+    assert best.metrics["accuracy"] == 1.8
+    assert best.metrics["validated_iteration"] == 9
+    assert best.metrics["reported"] == {"accuracy": 77.0}
+    for result in results:
+        scale, frame = result.config["scale"], result.metrics_dataframe
+        validated = frame.set_index("training_iteration")["accuracy"].dropna().to_dict()
+        assert validated == {i: round(scale * i / 10, 6) for i in validated}
+        assert set(validated) == set(range(3, len(frame) + 1, 3))
+        checkpoints = {m["training_iteration"]: m["accuracy"] for _, m in result.best_checkpoints}
+        assert checkpoints == validated
+        assert result.metrics["accuracy"] == validated[max(validated)]
+        rows = pd.read_csv(Path(result.path, "progress.csv")).set_index("training_iteration")
+        assert rows["accuracy"].dropna().to_dict() == validated
+        assert scalars(result.path, "ray/tune/accuracy") == validated
+        assert len(scalars(result.path, "ray/tune/loss")) == len(frame)
+
+
+def scalars(path: str, name: str) -> dict[int, float]:
+    found = {}
+    for file in Path(path).glob("events.out.tfevents.*"):
+        events = EventAccumulator(str(file))
+        events.Reload()
+        if name in events.Tags()["scalars"]:
+            found.update({e.step: round(e.value, 5) for e in events.Scalars(name)})
+    return dict(sorted(found.items()))
+
+
+class PausesAfterEveryReport(FIFOScheduler):
+    def on_trial_result(self, tune_controller, trial, result):
+        return self.PAUSE
+
+
+@pytest.mark.parametrize("validated_scheduler", [True, False])
+def test_pausing_after_every_report_loses_no_row(tmp_path, validated_scheduler):
+    if validated_scheduler:
+        results = fit(
+            counting,
+            tmp_path,
+            param_space={"length": 9},
+            tune_config=tune.TuneConfig(scheduler=PausesAfterEveryReport()),
+            validation_config=tunekit.ValidationConfig(fn=validate, on_pending="hold"),
+            checkpoint_policy=EACH,
+        )
+    else:  # the parts, with a plain Tuner and a scheduler that is not wrapped
+        validation = tunekit.ValidationCallback(tunekit.ValidationConfig(fn=validate))
+        results = tune.Tuner(
+            tunekit.checkpointable(counting),
+            param_space={"length": 9},
+            tune_config=tune.TuneConfig(scheduler=PausesAfterEveryReport()),
+            run_config=tune.RunConfig(
+                storage_path=str(tmp_path),
+                callbacks=[EACH, validation, *validation.loggers()],
+                verbose=0,
+            ),
+        ).fit()
+    frame = results[0].metrics_dataframe
+    assert list(frame["training_iteration"]) == list(range(1, 10))
+    assert list(frame["accuracy"]) == [i / 10 for i in range(1, 10)]
+    assert scalars(results[0].path, "ray/tune/accuracy") == {i: i / 10 for i in range(1, 10)}
+    assert results[0].metrics["accuracy"] == 0.9
+
+
+def test_the_parts_work_with_a_plain_tuner(tmp_path):
+    validation = tunekit.ValidationCallback(
+        train.ValidationConfig(
+            fn=validate, task_config=train.ValidationTaskConfig(fn_kwargs={"sleep_s": 0.2})
+        )
+    )
+    results = tune.Tuner(
+        tunekit.checkpointable(counting),
+        param_space={"length": 6, "scale": SCALES},
+        tune_config=tune.TuneConfig(
+            **BY_ACCURACY,
+            max_concurrent_trials=3,
+            scheduler=tunekit.ValidatedScheduler(ASHAScheduler(max_t=6, grace_period=2)),
+        ),
+        run_config=tune.RunConfig(
+            storage_path=str(tmp_path),
+            callbacks=[tunekit.EveryIterations(2), validation, *validation.loggers()],
+            verbose=0,
+        ),
+    ).fit()
+    assert results.get_best_result().metrics["accuracy"] == 1.2
+    # What was saved says the same as what was returned.
+    saved = tune.ExperimentAnalysis(results.experiment_path, default_metric="accuracy",
+                                    default_mode="max")
+    assert saved.best_result["accuracy"] == 1.2
+    assert saved.best_result["validated_iteration"] == 6
+
+
+def optuna_run(tmp_path, search, **config):
+    results = fit(
+        counting,
+        tmp_path,
+        param_space={"length": 3, "scale": tune.uniform(0.1, 2.0), "metrics": {"accuracy": 50.0}},
+        tune_config=tune.TuneConfig(**BY_ACCURACY, search_alg=search, num_samples=6, **config),
+        validation_config=tunekit.ValidationConfig(
+            fn=validate, task_config=train.ValidationTaskConfig(fn_kwargs={"sleep_s": 0.1})
+        ),
+        checkpoint_policy=EACH,
+    )
+    assert len(results) == 6 and not results.errors
+    return results
+
+
+@pytest.mark.parametrize("limit", [None, "max_concurrent_trials", "ConcurrencyLimiter"])
+def test_optuna_learns_the_validated_metrics(tmp_path, limit):
+    optuna = OptunaSearch(seed=1)
+    search = ConcurrencyLimiter(optuna, max_concurrent=2) if limit == "ConcurrencyLimiter" else optuna
+    config = {"max_concurrent_trials": 2} if limit == "max_concurrent_trials" else {}
+    results = optuna_run(tmp_path, search, **config)
+    trials = {
+        optuna._ot_trials[r.metrics["trial_id"]].number: r for r in results
+    }
+    study = optuna._ot_study.trials
+    assert len(study) == 6
+    for told in study:
+        result = trials[told.number]
+        assert told.state.name == "COMPLETE"
+        assert told.value == result.metrics["accuracy"]
+        frame = result.metrics_dataframe.set_index("training_iteration")["accuracy"]
+        assert told.intermediate_values == frame.to_dict()
+    starts = sorted((r.metrics["timestamp"] - r.metrics["time_total_s"]) for r in results)
+    assert len(starts) == 6
+
+
+BAD = {
+    "raises": ("failed", "raised ValueError: cannot"),
+    "returns no dict": ("failed", "returned a float, not a dict of metrics"),
+    "returns NaN": ("failed", "returned NaN for 'accuracy'"),
+    "returns a word": ("failed", "returned 'high' (a str) for 'accuracy', not a number"),
+    "hangs": ("timed_out", "ran longer than its limit of 2 s"),
+    "kills its process": ("failed", "its process died"),
+    "returns what cannot be sent": ("failed", "raised TypeError"),
+}
+
+
+def misbehave(checkpoint):
+    with checkpoint.as_directory() as folder:
+        state = json.loads(Path(folder, "state.json").read_text())
+    how = list(BAD)[int(state["scale"])] if state["steps"] == 2 else None
+    if how == "raises":
+        raise ValueError("cannot")
+    if how == "returns no dict":
+        return 0.5
+    if how == "returns NaN":
+        return {"accuracy": math.nan}
+    if how == "returns a word":
+        return {"accuracy": "high"}
+    if how == "hangs":
+        time.sleep(600)
+    if how == "kills its process":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "returns what cannot be sent":
+        import threading
+
+        return {"accuracy": 0.5, "lock": threading.Lock()}
+    return {"accuracy": state["steps"] / 10}
+
+
+def test_a_misbehaving_validation_fails_no_trial_and_is_recorded(tmp_path):
+    results = fit(
+        counting,
+        tmp_path,
+        param_space={"length": 3, "scale": tune.grid_search([float(n) for n in range(len(BAD))])},
+        tune_config=tune.TuneConfig(**BY_ACCURACY, max_concurrent_trials=3),
+        validation_config=tunekit.ValidationConfig(
+            fn=misbehave,
+            task_config=train.ValidationTaskConfig(timeout_s=2),
+            max_retries=0,
+            max_in_flight=4,
+        ),
+        checkpoint_policy=EACH,
+    )
+    assert not results.errors
+    ended = {e["id"]: e for e in journal(results) if e["event"] == "ended"}
+    for result in results:
+        status, reason = list(BAD.values())[int(result.config["scale"])]
+        frame = result.metrics_dataframe.set_index("training_iteration")
+        assert frame["accuracy"].dropna().to_dict() == {1: 0.1, 3: 0.3}
+        record = ended[f"{result.metrics['trial_id']}:2:1"]
+        assert record["status"] == status
+        assert record["reason"].startswith(reason)
+    raised = [e for e in ended.values() if (e["reason"] or "").startswith("raised ValueError")]
+    assert "in misbehave" in raised[0]["error"], "the traceback is kept"
+
+
+def test_a_failed_validation_is_an_error_if_the_user_says_so(tmp_path):
+    with pytest.raises(tunekit.ValidationFailedError, match="raised ValueError: cannot"):
+        fit(
+            counting,
+            tmp_path,
+            param_space={"length": 50, "scale": 0.0, "sleep_s": 0.1},
+            tune_config=tune.TuneConfig(**BY_ACCURACY),
+            validation_config=tunekit.ValidationConfig(
+                fn=misbehave, on_failure="raise", max_retries=0
+            ),
+            checkpoint_policy=EACH,
+        )
+
+
+def test_a_metric_that_nobody_produces_is_an_error_that_lists_what_there_is(tmp_path):
+    with pytest.raises(tunekit.MetricNotFoundError) as caught:
+        fit(
+            counting,
+            tmp_path,
+            param_space={"length": 50, "sleep_s": 0.1},
+            tune_config=tune.TuneConfig(metric="acuracy", mode="max"),
+            validation_config=tunekit.ValidationConfig(fn=validate),
+            checkpoint_policy=EACH,
+        )
+    message = str(caught.value)
+    assert "'acuracy'" in message and "'accuracy'" in message and "'loss'" in message
+
+
+def test_a_sweep_without_checkpoints_is_told_what_is_missing(tmp_path):
+    with pytest.raises(tunekit.MetricNotFoundError, match=r"tunekit.checkpoint_with\(save\)"):
+        fit(
+            counting,
+            tmp_path,
+            param_space={"length": 3},
+            tune_config=tune.TuneConfig(**BY_ACCURACY),
+            validation_config=tunekit.ValidationConfig(fn=validate),
+        )
+
+
+def test_a_flaky_validation_is_tried_again(tmp_path):
+    def flaky(checkpoint, *, folder):
+        mark = Path(folder, "tried")
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"accuracy": 0.5}
+
+    results = fit(
+        counting,
+        tmp_path,
+        param_space={"length": 1},
+        validation_config=tunekit.ValidationConfig(
+            fn=flaky,
+            task_config=train.ValidationTaskConfig(fn_kwargs={"folder": str(tmp_path)}),
+            max_retries=1,
+        ),
+        checkpoint_policy=EACH,
+    )
+    assert results[0].metrics["accuracy"] == 0.5
+    [ended] = [e for e in journal(results) if e["event"] == "ended"]
+    assert ended["attempts"] == 2
+
+
+def test_the_older_form_of_the_api(tmp_path):
+    def validate_fn(checkpoint, config):
+        return {"accuracy": config["value"]}
+
+    results = fit(
+        counting,
+        tmp_path,
+        param_space={"length": 2},
+        validation_config=tunekit.ValidationConfig.from_validate_fn(validate_fn, {"value": 0.25}),
+        checkpoint_policy=EACH,
+    )
+    assert results[0].metrics["accuracy"] == 0.25
+
+
+def test_validations_run_beside_training_and_leave_nothing_behind(tmp_path, ray_cluster):
+    results = fit(
+        counting,
+        tmp_path,
+        param_space={"length": 8, "scale": SCALES, "sleep_s": 0.1},
+        tune_config=tune.TuneConfig(**BY_ACCURACY),
+        validation_config=tunekit.ValidationConfig(
+            fn=validate, task_config=train.ValidationTaskConfig(fn_kwargs={"sleep_s": 0.1})
+        ),
+        checkpoint_policy=EACH,
+    )
+    assert not results.errors
+    deadline = time.monotonic() + 30
+    while ray_cluster.available_resources().get("CPU") != 6.0 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert ray_cluster.available_resources()["CPU"] == 6.0
+    first_score = min(e["time"] for e in journal(results) if e["event"] == "ended")
+    last_checkpoint = max(e["time"] for e in journal(results) if e["event"] == "requested")
+    assert first_score < last_checkpoint, "training did not wait"
+
+
+def test_num_to_keep_keeps_the_best_by_validated_score(tmp_path):
+    def hump(checkpoint):
+        with checkpoint.as_directory() as folder:
+            steps = json.loads(Path(folder, "state.json").read_text())["steps"]
+        return {"accuracy": 1 - abs(steps - 4) / 10}
+
+    results = fit(
+        counting,
+        tmp_path,
+        param_space={"length": 8},
+        checkpoint_config=tune.CheckpointConfig(
+            num_to_keep=2, checkpoint_score_attribute="accuracy"
+        ),
+        validation_config=tunekit.ValidationConfig(fn=hump, max_in_flight=1),
+        checkpoint_policy=EACH,
+    )
+    kept = {m["training_iteration"]: m["accuracy"] for _, m in results[0].best_checkpoints}
+    assert 4 in kept and len(kept) == 2
+    assert all(c.path and Path(c.path).exists() for c, _ in results[0].best_checkpoints)
+    left = [p for p in Path(results[0].path).iterdir() if p.name.startswith("checkpoint_")]
+    assert len(left) == 3, "the best two, and the latest, which a restart would need"
+    assert results[0].metrics_dataframe["accuracy"].notna().all(), "none was deleted unvalidated"
+
+
+def test_restoring_an_interrupted_sweep_keeps_its_scores(tmp_path):
+    class Interrupts(tune.Callback):
+        def on_trial_result(self, iteration, trials, trial, result, **info):
+            if result["training_iteration"] == 6 and not Path(tmp_path, "mark").exists():
+                Path(tmp_path, "mark").touch()
+                os.kill(os.getpid(), signal.SIGUSR1)  # Tune takes it as Ctrl-C
+
+    fit(
+        counting,
+        tmp_path,
+        param_space={"length": 10, "sleep_s": 0.1},
+        tune_config=tune.TuneConfig(**BY_ACCURACY),
+        validation_config=tunekit.ValidationConfig(
+            fn=validate,
+            task_config=train.ValidationTaskConfig(fn_kwargs={"sleep_s": 0.5}),
+            max_in_flight=1,
+        ),
+        checkpoint_policy=EACH,
+        callbacks=[Interrupts()],
+    )
+    results = tunekit.Tuner.restore(str(tmp_path / "sweep"), counting).fit()
+    frame = results[0].metrics_dataframe
+    assert list(frame["training_iteration"]) == list(range(1, 11))
+    assert list(frame["accuracy"]) == [i / 10 for i in range(1, 11)]
