@@ -123,6 +123,7 @@ class ValidationCallback(tune.Callback):
         self._unsettled: dict[str, Trial] = {}
         self._to_resubmit: dict[str, list[dict[str, Any]]] = {}
         self._ended: Counter[Status] = Counter()
+        self._ran_s = self._waited_s = self._drained_s = 0.0
         self._error: TunekitError | None = None
         self._next_poll = 0.0
         self._next_news = 0.0
@@ -315,6 +316,7 @@ class ValidationCallback(tune.Callback):
         trial = self._trials[request.trial_id]
         self._journal_of(trial).ended(outcome, self._clock.time())
         self._ended[outcome.status] += 1
+        self._ran_s += outcome.ran_s
         self._pending[request.trial_id] -= 1
         if outcome.validated and self.history.ended(outcome):
             self._fold.score(trial, outcome)
@@ -359,6 +361,14 @@ class ValidationCallback(tune.Callback):
     def waits(self, trial_id: str) -> bool:
         """Whether a score that the trial is judged by is pending."""
         return self._delivery.waits(trial_id)
+
+    def now(self) -> float:
+        """Seconds on the sweep's clock."""
+        return self._clock.monotonic()
+
+    def waited(self, seconds: float) -> None:
+        """A trial stood still for that long because a score was pending."""
+        self._waited_s += seconds
 
     def complete(self, trial_id: str) -> None:
         """The trial has ended; its end is delivered after its last score."""
@@ -501,17 +511,17 @@ class ValidationCallback(tune.Callback):
         """Wait for the last validations: the sweep is not over before they are."""
         on_main_thread = threading.current_thread() is threading.main_thread()
         handler = signal.getsignal(signal.SIGINT)
+        began = self._clock.monotonic()
         while not self._pool.idle and self._error is None:
             self._tell_what_is_awaited()
             self.poll(at_once=True)
             self._settle()
-            if self._pool.idle:
-                break
             self._clock.sleep(_DRAIN_INTERVAL_S)
             # Tune puts the former handler back when it has seen Ctrl-C.
             if on_main_thread and signal.getsignal(signal.SIGINT) is not handler:
                 logger.warning("Interrupted with validations pending.")
                 return
+        self._drained_s += self._clock.monotonic() - began
         for trial in trials:  # those that Tune has ended without telling the scheduler
             if trial.trial_id in self._trials and not self._delivery.completed(trial.trial_id):
                 self.complete(trial.trial_id)
@@ -558,6 +568,25 @@ class ValidationCallback(tune.Callback):
             "running": self._pool.running,
             "starting": self._pool.starting,
             "waiting": self._pool.waiting,
+        }
+
+    def timing(self) -> dict[str, float]:
+        """Where time went, in seconds.
+
+        - ``validations_ran_s``: how long validations ran, one added to the other;
+        - ``trials_waited_s``: how long trials stood still for their scores, one added to the
+          other; 0 with ``on_pending="continue"``;
+        - ``drained_s``: how long the sweep went on after its last trial had ended.
+
+        Example:
+            >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
+            >>> ValidationCallback(config).timing()
+            {'validations_ran_s': 0.0, 'trials_waited_s': 0.0, 'drained_s': 0.0}
+        """
+        return {
+            "validations_ran_s": self._ran_s,
+            "trials_waited_s": self._waited_s,
+            "drained_s": self._drained_s,
         }
 
     def get_state(self) -> dict[str, Any]:

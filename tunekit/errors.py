@@ -60,7 +60,7 @@ class ConfigError(TunekitError, ValueError):
 
 
 class UnsupportedRayError(TunekitError, ImportError):
-    """The installed Ray lacks something that tunekit needs; says what, and which versions have it."""
+    """The installed Ray lacks something that tunekit needs; says what, and who has it."""
 
 
 class WiringError(TunekitError, RuntimeError):
@@ -68,7 +68,7 @@ class WiringError(TunekitError, RuntimeError):
 
 
 class MetricNotFoundError(TunekitError, ValueError):
-    """A scheduler or searcher is to judge by a metric that nobody produces; lists what there was."""
+    """A scheduler or searcher is to judge by a metric that nobody produces; lists what is."""
 
 
 class ValidationFailedError(TunekitError, RuntimeError):

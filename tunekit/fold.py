@@ -129,9 +129,7 @@ def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
-    table = [
-        flatten({key: value for key, value in row.items() if key != "config"}) for row in rows
-    ]
+    table = [flatten({key: value for key, value in row.items() if key != "config"}) for row in rows]
     columns = dict.fromkeys(name for row in table for name in row)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(columns), lineterminator="\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ray import train, tune
 
@@ -20,7 +20,8 @@ __all__ = ["VALIDATION", "Wish", "checkpoint_with", "report", "wish_of"]
 #: result before anything is logged.
 VALIDATION = "tunekit_validation"
 
-Wish = bool | train.ValidationTaskConfig | None
+#: Whether, and how, to validate a checkpoint; None leaves it to the sweep.
+Wish: TypeAlias = bool | train.ValidationTaskConfig | None
 
 
 def report(

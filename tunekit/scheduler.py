@@ -67,6 +67,8 @@ class ValidatedScheduler(TrialScheduler):
         self._paused: dict[str, Trial] = {}
         # Trials that did so and may go on.
         self._ready: dict[str, Trial] = {}
+        # When a trial began to wait for a score.
+        self._since: dict[str, float] = {}
         # What the base scheduler decided about a trial and could not be done at once.
         self._late: dict[str, str] = {}
 
@@ -130,9 +132,7 @@ class ValidatedScheduler(TrialScheduler):
         self._held[trial.trial_id] = trial
         return TrialScheduler.NOOP
 
-    def on_trial_complete(
-        self, tune_controller: Any, trial: Trial, result: dict[str, Any]
-    ) -> None:
+    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         """A trial ended; the base scheduler hears of it after the trial's last score."""
         self._forget(trial)
         self._wire(tune_controller).complete(trial.trial_id)
@@ -191,6 +191,7 @@ class ValidatedScheduler(TrialScheduler):
         for trial_id, trial in list(self._paused.items()):
             if not self._validation.waits(trial_id):
                 del self._paused[trial_id]
+                self._waited(trial_id, self._validation)
                 if self._late.pop(trial_id, None) is None:
                     self._ready[trial_id] = trial
                 # else it was to be paused anyway, and the base scheduler resumes it
@@ -205,10 +206,12 @@ class ValidatedScheduler(TrialScheduler):
         elif trial.is_saving:
             return
         elif validation.waits(trial_id):
+            self._since.setdefault(trial_id, validation.now())
             if validation.config.on_pending == "pause":
                 self._pause_until_scored(trial, controller)
         else:
             del self._held[trial_id]
+            self._waited(trial_id, validation)
             if self._late.pop(trial_id, None) == TrialScheduler.PAUSE:
                 saved = latest_checkpoint(trial)
                 step = trial.last_result.get(TRAINING_ITERATION)
@@ -217,6 +220,11 @@ class ValidatedScheduler(TrialScheduler):
                 )
             else:
                 controller.train(trial)
+
+    def _waited(self, trial_id: str, validation: ValidationCallback) -> None:
+        since = self._since.pop(trial_id, None)
+        if since is not None:
+            validation.waited(validation.now() - since)
 
     def _pause_until_scored(self, trial: Trial, controller: Controller) -> None:
         del self._held[trial.trial_id]
@@ -275,5 +283,7 @@ class ValidatedScheduler(TrialScheduler):
         return self._validation.trial(trial_id)
 
     def _forget(self, trial: Trial) -> None:
+        if self._validation is not None:
+            self._waited(trial.trial_id, self._validation)
         for kept in (self._held, self._paused, self._ready, self._late):
-            kept.pop(trial.trial_id, None)  # type: ignore[attr-defined]
+            kept.pop(trial.trial_id, None)

@@ -176,6 +176,12 @@ class Tuner(tune.Tuner):
         tuner.__dict__.update(restored.__dict__)
         return tuner
 
+    @property
+    def validation(self) -> ValidationCallback | None:
+        """The sweep's validations: how they ended, and where time went; None without any."""
+        settings = settings_of(self)
+        return None if settings is None else _validation_of(settings)
+
     def fit(self) -> tune.ResultGrid:
         """Run the sweep until its last trial and its last validation have ended.
 
@@ -291,17 +297,22 @@ def _validated_search_alg(search_alg: Any) -> Any:
     return search_alg
 
 
+def _validation_of(settings: Settings) -> ValidationCallback | None:
+    return next((c for c in settings.callbacks if isinstance(c, ValidationCallback)), None)
+
+
 def _leave_room(settings: Settings) -> None:
     """Limit the trials that train at once so that validations fit beside them."""
     config = settings.tune_config
-    found = [c for c in settings.callbacks if isinstance(c, ValidationCallback)]
-    if not found or config.max_concurrent_trials or found[0].config.on_pending == "pause":
+    validation = _validation_of(settings)
+    if validation is None or config.max_concurrent_trials:
+        return
+    if validation.config.on_pending == "pause":
         return
     if isinstance(config.search_alg, SearchAlgorithm):
         return  # Tune does not limit those
     if not ray.is_initialized():
         ray.init()
-    validation = found[0]
     per_trial = trial_resources(settings.trainable, settings.param_space)
     if per_trial is None:
         return

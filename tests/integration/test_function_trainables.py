@@ -37,7 +37,9 @@ class CountingClass(tune.Trainable):
 def test_frequency_and_at_end_make_the_checkpoints_that_a_class_would_have(tmp_path, length):
     config = tune.CheckpointConfig(checkpoint_frequency=2, checkpoint_at_end=True)
     function, cls = (
-        fit(trainable, tmp_path, name=name, param_space={"length": length}, checkpoint_config=config)
+        fit(
+            trainable, tmp_path, name=name, param_space={"length": length}, checkpoint_config=config
+        )
         for name, trainable in (("function", counting), ("class", CountingClass))
     )
     expected = [2, 4, 5] if length == 5 else [2, 4, 6]
@@ -140,7 +142,7 @@ def test_a_report_says_how_its_checkpoint_is_validated(tmp_path):
         state = {"steps": 0}
         tunekit.checkpoint_with(lambda d: (d / "state.json").write_text(json.dumps(state)))
         wishes = [None, True, False, ValidationTaskConfig(fn_kwargs={"divide_by": 100})]
-        for state["steps"], wish in enumerate(wishes, 1):  # noqa: B007
+        for state["steps"], wish in enumerate(wishes, 1):
             tunekit.report({"loss": 1.0}, validation=wish)
 
     results = fit(

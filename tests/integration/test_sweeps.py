@@ -131,8 +131,9 @@ def test_the_parts_work_with_a_plain_tuner(tmp_path):
     ).fit()
     assert results.get_best_result().metrics["accuracy"] == 1.2
     # What was saved says the same as what was returned.
-    saved = tune.ExperimentAnalysis(results.experiment_path, default_metric="accuracy",
-                                    default_mode="max")
+    saved = tune.ExperimentAnalysis(
+        results.experiment_path, default_metric="accuracy", default_mode="max"
+    )
     assert saved.best_result["accuracy"] == 1.2
     assert saved.best_result["validated_iteration"] == 6
 
@@ -155,12 +156,12 @@ def optuna_run(tmp_path, search, **config):
 @pytest.mark.parametrize("limit", [None, "max_concurrent_trials", "ConcurrencyLimiter"])
 def test_optuna_learns_the_validated_metrics(tmp_path, limit):
     optuna = OptunaSearch(seed=1)
-    search = ConcurrencyLimiter(optuna, max_concurrent=2) if limit == "ConcurrencyLimiter" else optuna
+    search = (
+        ConcurrencyLimiter(optuna, max_concurrent=2) if limit == "ConcurrencyLimiter" else optuna
+    )
     config = {"max_concurrent_trials": 2} if limit == "max_concurrent_trials" else {}
     results = optuna_run(tmp_path, search, **config)
-    trials = {
-        optuna._ot_trials[r.metrics["trial_id"]].number: r for r in results
-    }
+    trials = {optuna._ot_trials[r.metrics["trial_id"]].number: r for r in results}
     study = optuna._ot_study.trials
     assert len(study) == 6
     for told in study:

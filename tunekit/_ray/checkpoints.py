@@ -46,6 +46,8 @@ class LeasingCheckpointManager(_CheckpointManager):
 
     def __init__(self, checkpoint_config: CheckpointConfig, leased: Collection[str]):
         super().__init__(checkpoint_config)
+        self._checkpoint_results: list[_TrainingResult] = []
+        self._latest_checkpoint_result: _TrainingResult | None = None
         self._leased = leased
         self._order: dict[str, int] = {}
 

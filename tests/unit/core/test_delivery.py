@@ -21,9 +21,7 @@ def asked(*iterations: int) -> Delivery:
 
 
 def taken(delivery: Delivery) -> list[int | None]:
-    return [
-        step.iteration if isinstance(step, Scored) else None for step in delivery.take("a")
-    ]
+    return [step.iteration if isinstance(step, Scored) else None for step in delivery.take("a")]
 
 
 def test_a_score_waits_for_older_ones():
@@ -60,7 +58,7 @@ def test_completion_comes_after_the_last_score_and_carries_it():
     delivery.ended(validated(request(1), 0.1))
     assert taken(delivery) == [1]
     delivery.ended(validated(request(2), 0.9))
-    scored, completion = delivery.take("a")
+    _scored, completion = delivery.take("a")
     assert isinstance(completion, Completion)
     assert completion.result["accuracy"] == 0.9
     assert list(delivery.take("a")) == []

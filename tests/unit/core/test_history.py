@@ -61,9 +61,7 @@ def test_what_did_not_validate_is_no_score():
 def test_training_metrics_of_a_validated_name_are_kept_elsewhere():
     history = reported(1, 2)
     scored(history, 2, 0.2)
-    first, second = history.rows(
-        "a", [{"training_iteration": i, "accuracy": 0.99} for i in (1, 2)]
-    )
+    first, second = history.rows("a", [{"training_iteration": i, "accuracy": 0.99} for i in (1, 2)])
     assert "accuracy" not in first and first["reported"] == {"accuracy": 0.99}
     assert second["accuracy"] == 0.2 and second["reported"] == {"accuracy": 0.99}
 

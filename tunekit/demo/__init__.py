@@ -1,0 +1,1 @@
+"""A sweep on real data that runs in minutes: ``python -m tunekit.demo``."""

@@ -1,0 +1,145 @@
+"""A small convolutional network for scikit-learn's handwritten digits.
+
+The trainable and the validation function are what a user would write; nothing in them is special
+to the demonstration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from ray import tune
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch import Tensor, nn
+
+import tunekit
+
+__all__ = ["SPACE", "accuracy_of", "build", "split", "train_digits", "validate"]
+
+#: What the sweep searches.
+SPACE = {
+    "lr": tune.loguniform(1e-4, 1e-1),
+    "width": tune.choice([4, 8, 16, 32]),
+    "weight_decay": tune.loguniform(1e-6, 1e-1),
+    "dropout": tune.uniform(0.0, 0.6),
+    "batch_size": tune.choice([16, 32, 64, 128]),
+}
+
+STATE = "state.pt"
+
+
+@lru_cache
+def split(part: str) -> tuple[Tensor, Tensor]:
+    """Images (n x 1 x 8 x 8, from 0 to 1) and labels of ``"train"``, ``"validation"`` or ``"test"``.
+
+    600 images to learn from, 600 to validate with, and 597 that nobody looks at before the end.
+    """
+    images, labels = load_digits(return_X_y=True)
+    images = torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
+    labels = torch.tensor(labels)
+    order = range(len(labels))
+    train, rest = train_test_split(order, train_size=600, stratify=labels, random_state=0)
+    validation, test = train_test_split(rest, train_size=600, stratify=labels[rest], random_state=0)
+    index = {"train": train, "validation": validation, "test": test}[part]
+    return images[index], labels[index]
+
+
+def build(config: dict[str, Any]) -> nn.Module:
+    """The network of a configuration: two convolutions and a linear layer."""
+    width = config["width"]
+    return nn.Sequential(
+        nn.Conv2d(1, width, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(width, 2 * width, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(config["dropout"]),
+        nn.Linear(2 * width * 4, 10),
+    )
+
+
+def train_digits(config: dict[str, Any]) -> None:
+    """Train for up to ``config["epochs"]`` epochs; one report an epoch."""
+    torch.set_num_threads(1)
+    torch.manual_seed(config.get("seed", 0))
+    images, labels = split("train")
+    model = build(config)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=config["lr"], weight_decay=config["weight_decay"]
+    )
+    epoch = 0
+    checkpoint = tune.get_checkpoint()
+    if checkpoint:
+        with checkpoint.as_directory() as folder:
+            state = torch.load(Path(folder, STATE), weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        epoch = state["epoch"]
+
+    def save(directory: Path) -> None:
+        state = {
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "epoch": epoch,
+            "config": {"width": config["width"], "dropout": config["dropout"]},
+        }
+        torch.save(state, directory / STATE)
+
+    tunekit.checkpoint_with(save)
+    while epoch < config.get("epochs", 27):
+        model.train()
+        total = 0.0
+        for batch in torch.randperm(len(labels)).split(config["batch_size"]):
+            loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(batch)
+        epoch += 1
+        tune.report({"loss": total / len(labels)})
+
+
+def validate(checkpoint: tune.Checkpoint, *, part: str = "validation") -> dict[str, float]:
+    """Accuracy and loss on images the network has not learned from, also when they are shifted.
+
+    Each image is seen as it is and moved by one pixel in each of eight directions; ``accuracy``
+    counts the images as they are, ``shifted_accuracy`` all nine.
+    """
+    torch.set_num_threads(1)
+    with checkpoint.as_directory() as folder:
+        state = torch.load(Path(folder, STATE), weights_only=True)
+    model = build(state["config"])
+    model.load_state_dict(state["model"])
+    model.eval()
+    images, labels = split(part)
+    right = []
+    with torch.no_grad():
+        logits = model(images)
+        loss = nn.functional.cross_entropy(logits, labels).item()
+        for moved in _shifts(images):
+            right.append((model(moved).argmax(1) == labels).float().mean().item())
+    plain = (logits.argmax(1) == labels).float().mean().item()
+    return {
+        "accuracy": plain,
+        "shifted_accuracy": sum(right) / len(right),
+        "validation_loss": loss,
+    }
+
+
+def accuracy_of(checkpoint: tune.Checkpoint) -> float:
+    """Accuracy on the test images."""
+    return validate(checkpoint, part="test")["accuracy"]
+
+
+def _shifts(images: Tensor) -> Iterator[Tensor]:
+    padded = nn.functional.pad(images, (1, 1, 1, 1))
+    for down in range(3):
+        for right in range(3):
+            yield padded[:, :, down : down + 8, right : right + 8]
