@@ -71,7 +71,7 @@ class Fold:
         To be called when no more reports of the trial come. Each file is replaced as a whole.
         """
         folder = trial.local_path
-        if folder is None:
+        if folder is None or not self._history.changes(trial.trial_id):
             return
         path = Path(folder, EXPR_RESULT_FILE)
         if not path.exists():

@@ -79,6 +79,10 @@ class History:
         order = self._order.get(trial_id)
         return (order[-1], self._scores[trial_id][order[-1]]) if order else None
 
+    def changes(self, trial_id: str) -> bool:
+        """Whether the rows of a trial differ from its reports."""
+        return bool(self.names) or any(n > 1 for n in self._runs.get(trial_id, {}).values())
+
     def rows(self, trial_id: str, reports: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         """Fold the validated metrics into a trial's reports: one row per iteration, in order.
 
