@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+from functools import partial
 from typing import Any
 
 import ray
@@ -220,20 +221,20 @@ def _check_tune_config(tune_config: Any, problems: Problems) -> None:
         return
     if tune_config.mode is not None:
         problems.choice("tune_config.mode", tune_config.mode, ["min", "max"])
-    if tune_config.scheduler is not None:
-        problems.instance(
-            "tune_config.scheduler",
-            tune_config.scheduler,
-            (TrialScheduler, str),
-            "Pass a scheduler of ray.tune.schedulers.",
-        )
-    if tune_config.search_alg is not None:
-        problems.instance(
-            "tune_config.search_alg",
-            tune_config.search_alg,
-            (Searcher, SearchAlgorithm, str),
-            "Pass a searcher of ray.tune.search.",
-        )
+    for name, kinds, create in (
+        ("scheduler", (TrialScheduler,), create_scheduler),
+        ("search_alg", (Searcher, SearchAlgorithm), create_searcher),
+    ):
+        value = getattr(tune_config, name)
+        if isinstance(value, str):
+            problems.attempt(partial(create, value), partial(_unknown, name, value))
+        elif value is not None:
+            fix = f"Pass one of ray.tune.{'schedulers' if name == 'scheduler' else 'search'}."
+            problems.instance(f"tune_config.{name}", value, kinds, fix)
+
+
+def _unknown(name: str, value: str, error: Exception) -> str:
+    return f"tune_config.{name}={value!r} names none of Tune's: {error}"
 
 
 def _check_run_config(run_config: Any, problems: Problems) -> None:

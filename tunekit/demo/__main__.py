@@ -61,7 +61,9 @@ def main() -> None:
         ),
         checkpoint_policy=tunekit.EveryIterations(1),
     )
-    print(f"Sweeping {options.trials} networks over scikit-learn's digits, {EPOCHS} epochs at most.")
+    print(
+        f"Sweeping {options.trials} networks over scikit-learn's digits, {EPOCHS} epochs at most."
+    )
     began = time.monotonic()
     results = tuner.fit()
     took = time.monotonic() - began
@@ -77,7 +79,9 @@ def main() -> None:
 def print_ranking(results: tune.ResultGrid) -> None:
     """The trials, by their newest validated accuracy."""
     ranked = sorted(results, key=lambda r: r.metrics.get("accuracy", -1.0), reverse=True)
-    print("\nrank  validated  at epoch  of  loss (training)  lr       width  decay    dropout  batch")
+    print(
+        "\nrank  validated  at epoch  of  loss (training)  lr       width  decay    dropout  batch"
+    )
     for rank, result in enumerate(ranked, 1):
         metrics, config = result.metrics, result.config
         print(

@@ -35,8 +35,9 @@ STATE = "state.pt"
 
 @lru_cache
 def split(part: str) -> tuple[Tensor, Tensor]:
-    """Images (n x 1 x 8 x 8, from 0 to 1) and labels of ``"train"``, ``"validation"`` or ``"test"``.
+    """Images (n x 1 x 8 x 8, from 0 to 1) and labels of a part of the digits.
 
+    The parts are ``"train"``, ``"validation"`` and ``"test"``:
     600 images to learn from, 600 to validate with, and 597 that nobody looks at before the end.
     """
     images, labels = load_digits(return_X_y=True)

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from ray import train
+
+from tunekit import ConfigError, ValidationConfig
+
+
+def validate(checkpoint, *, batch_size=256):
+    return {"accuracy": 0.5}
+
+
+def no_arguments():
+    return {"accuracy": 0.5}
+
+
+WRONG = [
+    ({"every": 0}, "every=0 must be a whole number of at least 1"),
+    ({"every": 1.5}, "every=1.5"),
+    ({"every": True}, "every=True"),
+    ({"every": "2"}, "every='2'"),
+    ({"max_in_flight": 0}, "max_in_flight=0 must be a whole number of at least 1 or None"),
+    ({"max_in_flight": -3}, "max_in_flight=-3"),
+    ({"max_retries": -1}, "max_retries=-1 must be a whole number of at least 0"),
+    ({"max_retries": None}, "max_retries=None"),
+    ({"on_pending": "wait"}, "on_pending='wait' is not one of 'continue', 'hold', 'pause'"),
+    ({"on_stale": "drop"}, "on_stale='drop' is not one of 'keep', 'skip'"),
+    ({"on_failure": None}, "on_failure=None is not one of 'record', 'raise'"),
+    ({"fn": None}, "fn=None is not callable"),
+    ({"fn": no_arguments}, "cannot be called as fn(checkpoint)"),
+    ({"fn": lambda checkpoint, config: {}}, "ValidationConfig.from_validate_fn"),
+    ({"task_config": {"timeout_s": 3}}, "task_config={'timeout_s': 3} is of type dict"),
+    (
+        {"task_config": train.ValidationTaskConfig(fn_kwargs={"batchsize": 1})},
+        "unexpected keyword argument 'batchsize'",
+    ),
+    ({"task_config": train.ValidationTaskConfig(fn_kwargs=[1])}, "fn_kwargs=[1] is not a dict"),
+    (
+        {"task_config": train.ValidationTaskConfig(timeout_s=float("inf"))},
+        "timeout_s=inf must be a positive number of seconds",
+    ),
+    ({"ray_remote_kwargs": [1]}, "ray_remote_kwargs=[1] is of type list"),
+    ({"ray_remote_kwargs": {"num_cpu": 1}}, "Invalid option keyword num_cpu"),
+    ({"ray_remote_kwargs": {"num_cpus": -1}}, "cannot be negative"),
+    ({"ray_remote_kwargs": {"num_returns": 2}}, "Leave num_returns out"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), WRONG, ids=[m for _, m in WRONG])
+def test_each_wrong_value_is_named_with_its_rule(settings, message):
+    with pytest.raises(ConfigError) as caught:
+        ValidationConfig(**{"fn": validate, **settings})
+    assert message in str(caught.value)
+    assert len(caught.value.problems) == 1
+
+
+def test_all_mistakes_are_in_one_message():
+    together = {
+        key: value
+        for settings, _ in WRONG
+        for key, value in settings.items()
+        if key not in ("fn", "task_config")
+    }
+    with pytest.raises(ConfigError) as caught:
+        ValidationConfig(fn=validate, **together)
+    assert len(caught.value.problems) == len(together)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_an_error_survives_pickling():
+    error = ConfigError("Tuner", ["one.", "two."])
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_a_plain_config_gets_the_defaults():
+    task = train.ValidationTaskConfig(fn_kwargs={"batch_size": 8}, timeout_s=5)
+    plain = train.ValidationConfig(validate, task, {"num_cpus": 2})
+    config = ValidationConfig.of(plain)
+    assert (config.fn, config.task_config) == (validate, task)
+    assert config.ray_remote_kwargs == {"num_cpus": 2}
+    assert (config.every, config.max_in_flight, config.on_pending) == (1, None, "continue")
+    assert ValidationConfig.of(config) is config
+
+
+def test_the_older_form_takes_one_dict():
+    config = ValidationConfig.from_validate_fn(
+        lambda checkpoint, config: {"accuracy": config["x"]}, {"x": 0.5}, timeout_s=3, every=2
+    )
+    assert config.fn(None, **{**config.task_config.fn_kwargs, "x": 0.75}) == {"accuracy": 0.75}
+    assert (config.task_config.timeout_s, config.every) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"validate_fn": 3},
+        {"validate_config": [1]},
+        {"timeout_s": -1},
+        {"task_config": train.ValidationTaskConfig()},
+    ],
+)
+def test_the_older_form_is_checked_too(wrong):
+    with pytest.raises(ConfigError):
+        ValidationConfig.from_validate_fn(**{"validate_fn": lambda c, config: {}, **wrong})

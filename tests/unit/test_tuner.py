@@ -1,0 +1,216 @@
+"""What ``Tuner`` makes of its arguments; nothing here starts Ray."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import ray
+from ray import train, tune
+from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, SearchGenerator
+from ray.tune.search.optuna import OptunaSearch
+
+import tunekit
+from tunekit._ray.tuner import settings_of
+from tunekit.policies import FunctionCheckpoints
+
+VALIDATION = tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.5})
+
+
+def trainable(config):
+    tune.report({"loss": 1.0})
+
+
+def make(folder, **settings):
+    run_config = settings.pop("run_config", None) or tune.RunConfig()
+    run_config.storage_path, run_config.name = str(folder), "sweep"
+    return settings_of(tunekit.Tuner(trainable, run_config=run_config, **settings))
+
+
+def kinds(callbacks) -> list[str]:
+    return [type(callback).__name__ for callback in callbacks]
+
+
+@pytest.fixture(autouse=True)
+def _no_ray(monkeypatch):
+    def init(*args, **kwargs):
+        raise AssertionError("Ray was started")
+
+    monkeypatch.setattr(ray, "init", init)
+
+
+def test_all_mistakes_of_a_call_are_in_one_message(tmp_path):
+    with pytest.raises(tunekit.ConfigError) as caught:
+        tunekit.Tuner(
+            3,
+            tune_config=tune.TuneConfig(mode="best", scheduler="asha", search_alg=7),
+            run_config=tune.RunConfig(
+                storage_path=str(tmp_path), callbacks=[tunekit.ValidationCallback(VALIDATION), 5]
+            ),
+            validation_config={"fn": 1},
+            checkpoint_policy=10,
+        )
+    text = str(caught.value)
+    for named in (
+        "trainable=3",
+        "tune_config.mode='best'",
+        "tune_config.scheduler='asha'",
+        "tune_config.search_alg=7",
+        "run_config.callbacks[0]",
+        "run_config.callbacks[1]=5",
+        "validation_config={'fn': 1}",
+        "checkpoint_policy=10",
+    ):
+        assert named in text
+    assert len(caught.value.problems) == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "trainable is missing"),
+        ({"trainable": "never registered"}, "'never registered' cannot be tuned"),
+        ({"trainable": dict}, "cannot be tuned"),
+        ({"trainable": lambda a, b: 0}, "cannot be tuned"),
+        ({"trainable": trainable, "tune_config": {}}, "Pass ray.tune.TuneConfig(...)"),
+        ({"trainable": trainable, "run_config": 3}, "Pass ray.tune.RunConfig(...)"),
+    ],
+)
+def test_wrong_arguments(arguments, message):
+    with pytest.raises(tunekit.ConfigError) as caught:
+        tunekit.Tuner(**arguments)
+    assert message in str(caught.value)
+
+
+def test_the_users_objects_are_wrapped_and_not_changed(tmp_path):
+    callbacks: list = []
+    mine = tune.RunConfig(callbacks=callbacks)
+    scheduler, search = ASHAScheduler(), OptunaSearch(metric="accuracy", mode="max")
+    config = tune.TuneConfig(scheduler=scheduler, search_alg=search)
+    settings = make(tmp_path, tune_config=config, run_config=mine, validation_config=VALIDATION)
+    assert config.scheduler is scheduler and config.search_alg is search and callbacks == []
+    assert settings.tune_config.scheduler.base is scheduler
+    assert settings.tune_config.search_alg.searcher is search
+
+
+def test_a_scheduler_is_wrapped_once(tmp_path):
+    ready = tunekit.ValidatedScheduler(FIFOScheduler())
+    config = tune.TuneConfig(scheduler=ready)
+    settings = make(tmp_path, tune_config=config, validation_config=VALIDATION)
+    assert settings.tune_config.scheduler is ready
+    by_name = make(
+        tmp_path,
+        tune_config=tune.TuneConfig(scheduler="async_hyperband"),
+        validation_config=VALIDATION,
+    )
+    assert isinstance(by_name.tune_config.scheduler.base, ASHAScheduler)
+    default = make(tmp_path, validation_config=VALIDATION)
+    assert isinstance(default.tune_config.scheduler.base, FIFOScheduler)
+
+
+def test_a_searcher_is_wrapped_once_wherever_it_is(tmp_path):
+    def wrapped(search):
+        config = tune.TuneConfig(search_alg=search)
+        return make(
+            tmp_path, tune_config=config, validation_config=VALIDATION
+        ).tune_config.search_alg
+
+    optuna = OptunaSearch()
+    assert wrapped(None) is None
+    limited = wrapped(ConcurrencyLimiter(optuna, 2))
+    assert isinstance(limited, tunekit.ValidatedSearcher)
+    assert isinstance(limited.searcher, ConcurrencyLimiter)
+    ready = ConcurrencyLimiter(tunekit.ValidatedSearcher(OptunaSearch()), 2)
+    assert wrapped(ready) is ready
+    generator = wrapped(SearchGenerator(OptunaSearch()))
+    assert isinstance(generator.searcher, tunekit.ValidatedSearcher)
+    random = BasicVariantGenerator()
+    assert wrapped(random) is random
+
+
+def test_a_search_algorithm_that_cannot_be_wrapped_is_told(tmp_path, caplog):
+    class Own(ray.tune.search.SearchAlgorithm):
+        pass
+
+    make(tmp_path, tune_config=tune.TuneConfig(search_alg=Own()), validation_config=VALIDATION)
+    assert "will learn from training's reports" in caplog.text
+
+
+def test_wrapping_twice_is_refused():
+    with pytest.raises(tunekit.ConfigError, match="already"):
+        tunekit.ValidatedScheduler(tunekit.ValidatedScheduler(FIFOScheduler()))
+    with pytest.raises(tunekit.ConfigError, match="already"):
+        tunekit.ValidatedSearcher(tunekit.ValidatedSearcher(OptunaSearch()))
+    with pytest.raises(tunekit.ConfigError, match="base=3"):
+        tunekit.ValidatedScheduler(3)
+    with pytest.raises(tunekit.ConfigError, match="base='x'"):
+        tunekit.ValidatedSearcher("x")
+    with pytest.raises(tunekit.ConfigError, match="config=3"):
+        tunekit.ValidationCallback(3)
+
+
+def test_callbacks_come_in_the_order_that_works(tmp_path):
+    class Mine(tune.Callback):
+        pass
+
+    settings = make(
+        tmp_path,
+        run_config=tune.RunConfig(callbacks=[Mine()]),
+        validation_config=VALIDATION,
+        checkpoint_policy=tunekit.EveryIterations(2),
+    )
+    assert kinds(settings.callbacks) == [
+        "Mine",
+        "EveryIterations",
+        "FunctionCheckpoints",
+        "ValidationCallback",
+        "JsonLogger",
+        "TensorBoardLogger",
+    ]
+
+
+def test_stock_loggers_are_replaced_and_a_users_own_are_not(tmp_path, monkeypatch):
+    class OwnJson(JsonLoggerCallback):
+        pass
+
+    run_config = tune.RunConfig(callbacks=[OwnJson(), TBXLoggerCallback()])
+    settings = make(tmp_path, run_config=run_config, validation_config=VALIDATION)
+    assert "OwnJson" in kinds(settings.callbacks)
+    assert "JsonLogger" not in kinds(settings.callbacks)
+    assert kinds(settings.callbacks)[1] == "TensorBoardLogger"
+    monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+    assert "JsonLogger" not in kinds(make(tmp_path, validation_config=VALIDATION).callbacks)
+
+
+def test_a_functions_checkpoint_settings_are_kept_for_its_trials(tmp_path):
+    run_config = tune.RunConfig(
+        checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=3, checkpoint_at_end=True)
+    )
+    settings = make(tmp_path, run_config=run_config)
+    [kept] = [c for c in settings.callbacks if isinstance(c, FunctionCheckpoints)]
+    assert (kept.frequency, kept.at_end) == (3, True)
+
+
+def test_without_a_validation_config_it_is_a_tuner_with_policies(tmp_path):
+    settings = make(tmp_path, checkpoint_policy=tunekit.EveryIterations(1))
+    assert settings.tune_config.scheduler is None
+    assert kinds(settings.callbacks) == ["EveryIterations", "FunctionCheckpoints"]
+
+
+def test_a_plain_validation_config_is_accepted(tmp_path):
+    plain = train.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.5})
+    settings = make(tmp_path, validation_config=plain)
+    [callback] = [c for c in settings.callbacks if isinstance(c, tunekit.ValidationCallback)]
+    assert callback.config.max_retries == 1
+
+
+def test_what_a_sweep_is_made_of_can_be_pickled(tmp_path):
+    settings = make(tmp_path, validation_config=tunekit.ValidationConfig(fn=validate))
+    pickle.loads(pickle.dumps(settings.callbacks))
+    pickle.loads(pickle.dumps(settings.tune_config.scheduler))
+
+
+def validate(checkpoint):
+    return {"accuracy": 0.5}
