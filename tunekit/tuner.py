@@ -324,9 +324,10 @@ def _leave_room(settings: Settings) -> None:
     if limit is not None:
         config.max_concurrent_trials = limit
         logger.info(
-            "At most %d trials (%s each) train at once, to leave room for validation (%s each). "
+            "At most %d %s (%s each) at once, to leave room for validation (%s each). "
             "Set TuneConfig(max_concurrent_trials=...) to change that.",
             limit,
+            "trials train" if limit > 1 else "trial trains",
             _listed(per_trial),
             _listed(per_validation),
         )

@@ -88,6 +88,18 @@ class FakeExecutor:
         """See :class:`~tunekit.executor.Executor`."""
         return self._slots - len(self._live)
 
+    def hurry(self) -> None:
+        """Let everything that waits for resources begin now."""
+        now = self._clock.monotonic()
+        waiting = {attempt.id for _, _, what, attempt in self._due if what == "begin"}
+        self._due = [
+            (now + self._seconds(attempt) * (what == "end"), order, what, attempt)
+            if attempt.id in waiting
+            else (at, order, what, attempt)
+            for at, order, what, attempt in self._due
+        ]
+        heapq.heapify(self._due)
+
     def next_due(self) -> float | None:
         """When something happens next, on the clock; None if nothing does."""
         while self._due and self._due[0][3].id not in self._live:

@@ -1,0 +1,69 @@
+"""The README's example and the notebooks run as printed; links in the documents lead somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbclient
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+@pytest.mark.ray
+def test_the_example_of_the_readme_prints_what_the_readme_shows(tmp_path):
+    readme = (ROOT / "README.md").read_text()
+    code = re.search(r"```python\n(.*?)```", readme, re.S).group(1)
+    shown = re.search(r"```text\n(.*?)```", readme, re.S).group(1)
+    program = tmp_path / "example.py"
+    program.write_text(code)
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "HOME": str(tmp_path)},
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert shown.strip() in done.stdout
+    written = [line for line in code.splitlines() if line.strip() and not line.startswith("import")]
+    assert len(written) <= 25
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda p: p.stem)
+def test_notebooks_run(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    notebook = nbformat.read(path, as_version=4)
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute(cwd=str(tmp_path))
+    printed = nbformat.read(path, as_version=4)
+    assert all(
+        cell.get("outputs") is not None for cell in printed.cells if cell.cell_type == "code"
+    )
+    assert any(cell.get("outputs") for cell in printed.cells), "notebooks are kept with output"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_links_lead_somewhere(path):
+    text = path.read_text()
+    headings = {
+        re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+        for heading in re.findall(r"^#+ (.*)$", text, re.M)
+    }
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith("#"):
+            assert target[1:] in headings, target
+        elif "://" not in target:
+            assert (path.parent / target.split("#")[0]).exists(), target
+
+
+def test_the_guides_examples_are_python():
+    for code in re.findall(r"```python\n(.*?)```", (ROOT / "docs/guide.md").read_text(), re.S):
+        compile(code, "docs/guide.md", "exec")
