@@ -6,7 +6,7 @@ import logging
 import signal
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,9 @@ from ray.tune.result import TRAINING_ITERATION
 
 from tunekit._ray.checkpoints import LeasingCheckpointManager, latest_checkpoint
 from tunekit._ray.controller import Controller
+from tunekit._ray.storage import fetch_from_experiment
 from tunekit.clock import Clock, SystemClock
-from tunekit.config import ValidationConfig
+from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
 from tunekit.core.delivery import Completion, Delivery, Scored
 from tunekit.core.history import History
 from tunekit.core.metrics import flatten, hide, leaves
@@ -25,7 +26,12 @@ from tunekit.core.pool import Pool
 from tunekit.core.problems import Problems
 from tunekit.core.selection import Selection
 from tunekit.core.validation import Attempt, Outcome, Request, Status
-from tunekit.errors import MetricNotFoundError, TunekitError, ValidationFailedError
+from tunekit.errors import (
+    ConfigError,
+    MetricNotFoundError,
+    TunekitError,
+    ValidationFailedError,
+)
 from tunekit.executor import Began, Executor, RayExecutor, Returned
 from tunekit.fold import Fold
 from tunekit.journal import FILE_NAME, Journal
@@ -42,6 +48,12 @@ logger = logging.getLogger(__name__)
 
 _DRAIN_INTERVAL_S = 0.02
 _NEWS_INTERVAL_S = 10.0
+
+_NO_CHECKPOINT = (
+    "No trial has saved a checkpoint, so that nothing was validated. Report checkpoints with "
+    "tune.report(metrics, checkpoint=...), or register how to save with "
+    "tunekit.checkpoint_with(save) and pass a checkpoint_policy."
+)
 
 
 class ValidationCallback(tune.Callback):
@@ -124,6 +136,12 @@ class ValidationCallback(tune.Callback):
         self._to_resubmit: dict[str, list[dict[str, Any]]] = {}
         self._ended: Counter[Status] = Counter()
         self._ran_s = self._waited_s = self._drained_s = 0.0
+        self._criteria: dict[str, dict[str, float]] = {}
+        self._names_taken_over = 0
+        self._told_of_no_checkpoint = False
+        self._sigint_handler: Any = None
+        self._settled: dict[str, Trial] = {}
+        self._names_at_last_settling = 0
         self._error: TunekitError | None = None
         self._next_poll = 0.0
         self._next_news = 0.0
@@ -141,6 +159,10 @@ class ValidationCallback(tune.Callback):
             self._loggers = [JsonLogger(), TensorBoardLogger(self._undecided)]
         return list(self._loggers)
 
+    def _validation_names(self) -> set[str]:
+        """Metrics of which only validated values count."""
+        return self._undecided() | self.history.names.keys()
+
     def _undecided(self) -> set[str]:
         """Metrics to judge by of which it is not known yet whether validation produces them."""
         return set() if self.history.names else self._required
@@ -154,6 +176,8 @@ class ValidationCallback(tune.Callback):
         searcher: ValidatedSearcher | None,
     ) -> None:
         """Connect the parts of a sweep; the scheduler does it when Tune adds the first trial."""
+        if self.config.on_pending == "pause" and controller.reuses_actors:
+            raise ConfigError("ValidationConfig", [PAUSE_NEEDS_OWN_ACTORS])
         self._controller, self._scheduler, self._searcher = controller, scheduler, searcher
         self._listeners = controller.callbacks
         self._required = controller.take_over_metric_check() | scheduler.judged
@@ -164,13 +188,32 @@ class ValidationCallback(tune.Callback):
     def adopt(self, trial: Trial) -> None:
         """Get to know a trial: a new one, or one of a restored experiment."""
         self._trials[trial.trial_id] = trial
+        if not trial.is_finished():
+            self._delivery.reopen(trial.trial_id)
+        self._take_over_criteria(trial, self._required)
         for saved in self._to_resubmit.pop(trial.trial_id, []):
             checkpoint = tune.Checkpoint(saved["path"], trial.storage.storage_filesystem)
             self._submit(trial, Request(checkpoint=checkpoint, **saved))
 
-    def trial(self, trial_id: str) -> Trial:
-        """The trial of that name."""
-        return self._trials[trial_id]
+    def _take_over_criteria(self, trial: Trial, names: Collection[str]) -> None:
+        """Keep stopping criteria on metrics of those names from Tune, which looks at reports."""
+        taken = {n: v for n, v in trial.stopping_criterion.items() if n in names}
+        if taken:
+            self._criteria.setdefault(trial.trial_id, {}).update(taken)
+            rest = {n: v for n, v in trial.stopping_criterion.items() if n not in taken}
+            trial.stopping_criterion = rest
+            trial.invalidate_json_state()
+
+    def _take_over_new_criteria(self) -> None:
+        if self._scheduler is not None and len(self.history.names) != self._names_taken_over:
+            self._names_taken_over = len(self.history.names)
+            for trial in self._trials.values():
+                self._take_over_criteria(trial, self.history.names)
+
+    def reached(self, trial_id: str, result: Mapping[str, Any]) -> bool:
+        """Whether a validated result meets a stopping criterion of ``RunConfig(stop={...})``."""
+        criteria = self._criteria.get(trial_id, {})
+        return any(name in result and result[name] >= value for name, value in criteria.items())
 
     # From the report to the request ------------------------------------------------------------
 
@@ -178,6 +221,7 @@ class ValidationCallback(tune.Callback):
         """Called by Tune before the sweep begins."""
         if self._controller is None:
             self._listeners = list(self._loggers)
+        self._sigint_handler = signal.getsignal(signal.SIGINT)
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -186,7 +230,7 @@ class ValidationCallback(tune.Callback):
         self._trials[trial.trial_id] = trial
         self._unsettled[trial.trial_id] = trial
         self._touched[trial.trial_id] = trial
-        LeasingCheckpointManager.install(trial, self._leases.keys())
+        LeasingCheckpointManager.install(trial, self._leases.keys(), self._validation_names)
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
@@ -214,6 +258,7 @@ class ValidationCallback(tune.Callback):
         if saved is None:
             return
         checkpoint, report = saved
+        report.pop(VALIDATION, None)
         trial_id, step = trial.trial_id, report[TRAINING_ITERATION]
         run = self.history.run_of(trial_id, step)
         if self._seen.get(trial_id) == (step, run):
@@ -231,7 +276,7 @@ class ValidationCallback(tune.Callback):
             run=run,
             checkpoint=checkpoint,
             path=checkpoint.path,
-            report={key: value for key, value in report.items() if key != VALIDATION},
+            report=dict(report),
             kwargs={**(default.fn_kwargs or {}), **(own.fn_kwargs or {})},
             timeout_s=default.timeout_s if own.timeout_s is None else own.timeout_s,
         )
@@ -254,6 +299,8 @@ class ValidationCallback(tune.Callback):
             at_once: Look now, however recently that was done.
         """
         now = self._clock.monotonic()
+        if self._pool.idle:
+            self._starved_since = None
         if self._pool.idle or self._polling or not (at_once or now >= self._next_poll):
             return
         self._polling = True
@@ -267,8 +314,9 @@ class ValidationCallback(tune.Callback):
                     judged = self._required
                     outcome = self._pool.returned(event.attempt_id, event.value, judged, now)
                 else:
+                    wanted = self._pool.flies(event.attempt_id)
                     outcome = self._pool.failed(event.attempt_id, event.reason, event.error, now)
-                    if outcome is None:
+                    if wanted and outcome is None:
                         logger.warning(
                             "Validation %s %s; trying again.", event.attempt_id, event.reason
                         )
@@ -303,6 +351,10 @@ class ValidationCallback(tune.Callback):
         elif self._starved_since is None:
             self._starved_since = now
 
+    def relieved(self) -> None:
+        """Somebody has given resources back: count from now."""
+        self._starved_since = self._clock.monotonic()
+
     def starved_s(self) -> float:
         """For how many seconds validations have waited for resources with none running."""
         if self._starved_since is None:
@@ -319,6 +371,7 @@ class ValidationCallback(tune.Callback):
         self._ran_s += outcome.ran_s
         self._pending[request.trial_id] -= 1
         if outcome.validated and self.history.ended(outcome):
+            self._take_over_new_criteria()
             self._fold.score(trial, outcome)
             for listener in self._listeners:
                 if hasattr(listener, "on_trial_validated"):
@@ -448,7 +501,9 @@ class ValidationCallback(tune.Callback):
         """Called by Tune when a trial has ended by itself or was stopped."""
         if self._scheduler is None:
             self.complete(trial.trial_id)
-        self._require_checkpoints(trial)
+        if not self._seen and trial.last_result and not self._told_of_no_checkpoint:
+            self._told_of_no_checkpoint = True
+            logger.warning("Trial %s has ended. %s", trial.trial_id, _NO_CHECKPOINT)
 
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -460,33 +515,27 @@ class ValidationCallback(tune.Callback):
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         """Called by Tune last: what has not ended was interrupted, and is given up here."""
+        if not self._pool.idle:
+            left = sum(1 for _ in self._pool.pending())
+            logger.warning("%d validations had not ended; the sweep is over without them.", left)
         for attempt in self._pool.in_flight():
             self._executor.cancel(attempt)
         if self._journal is not None:
             self._journal.close()
             self._journal = None
 
-    def _require_checkpoints(self, trial: Trial) -> None:
-        """A trial that ends without one checkpoint in the sweep: most likely a mistake."""
-        if self._seen or not trial.last_result:
-            return
-        hint = (
-            "No trial has saved a checkpoint, so that nothing was validated. Report checkpoints "
-            "with tune.report(metrics, checkpoint=...), or register how to save with "
-            "tunekit.checkpoint_with(save) and pass a checkpoint_policy."
-        )
-        missing = sorted(self._required - flatten(trial.last_result).keys())
-        if missing:
-            names = ", ".join(map(repr, missing))
-            reported = ", ".join(map(repr, sorted(flatten(trial.last_result))))
+    def _require_a_checkpoint(self, trials: list[Trial]) -> None:
+        """A sweep to be judged by what validation produces must have saved something."""
+        reported = {name for trial in trials for name in flatten(trial.last_result)}
+        missing = sorted(self._required - reported)
+        if missing and not self._seen and any(t.has_reported_at_least_once for t in trials):
+            names, produced = (", ".join(map(repr, some)) for some in (missing, sorted(reported)))
             self.fail(
                 MetricNotFoundError(
                     f"The sweep is to be judged by {names}, which training does not report (it "
-                    f"reported {reported}). {hint}"
+                    f"reported {produced}). {_NO_CHECKPOINT}"
                 )
             )
-        else:
-            logger.warning("Trial %s has ended. %s", trial.trial_id, hint)
 
     def _at_end(self, trials: list[Trial]) -> bool:
         self._settle()
@@ -494,14 +543,23 @@ class ValidationCallback(tune.Callback):
             return self._controller.finished
         return all(trial.is_finished() for trial in trials)
 
-    def _settle(self) -> None:
-        """Write the files of the trials that have ended, once their last validation has."""
+    def _settle(self, *, at_end: bool = False) -> None:
+        """Write the files of the trials that have ended, once their last validation has.
+
+        Not before the first score has told which names are validation's; and once more when a
+        later score brings a new one.
+        """
+        names = len(self.history.names)
+        if not names and not at_end:
+            return
+        if names != self._names_at_last_settling:
+            self._names_at_last_settling = names
+            self._unsettled.update(self._settled)
         for trial_id, trial in list(self._unsettled.items()):
             if trial.is_finished() and not self._pending[trial_id]:
                 del self._unsettled[trial_id]
-                self._fold.last_result(trial)
-                self._fold.disown(trial)
-                self._fold.files(trial)
+                self._settled[trial_id] = trial
+                self._fold.settle(trial)
                 self._changed(trial)
                 for listener in self._listeners:
                     if hasattr(listener, "on_trial_settled"):
@@ -510,7 +568,6 @@ class ValidationCallback(tune.Callback):
     def _drain(self, trials: list[Trial]) -> None:
         """Wait for the last validations: the sweep is not over before they are."""
         on_main_thread = threading.current_thread() is threading.main_thread()
-        handler = signal.getsignal(signal.SIGINT)
         began = self._clock.monotonic()
         while not self._pool.idle and self._error is None:
             self._tell_what_is_awaited()
@@ -518,14 +575,15 @@ class ValidationCallback(tune.Callback):
             self._settle()
             self._clock.sleep(_DRAIN_INTERVAL_S)
             # Tune puts the former handler back when it has seen Ctrl-C.
-            if on_main_thread and signal.getsignal(signal.SIGINT) is not handler:
+            if on_main_thread and signal.getsignal(signal.SIGINT) is not self._sigint_handler:
                 logger.warning("Interrupted with validations pending.")
                 return
         self._drained_s += self._clock.monotonic() - began
         for trial in trials:  # those that Tune has ended without telling the scheduler
             if trial.trial_id in self._trials and not self._delivery.completed(trial.trial_id):
                 self.complete(trial.trial_id)
-        self._settle()
+        self._settle(at_end=True)
+        self._require_a_checkpoint(trials)
 
     def _tell_what_is_awaited(self) -> None:
         now = self._clock.monotonic()
@@ -609,6 +667,7 @@ class ValidationCallback(tune.Callback):
             "delivery": self._delivery.state(),
             "pending": pending,
             "seen": dict(self._seen),
+            "criteria": {trial_id: dict(kept) for trial_id, kept in self._criteria.items()},
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -617,12 +676,16 @@ class ValidationCallback(tune.Callback):
         self.history.load(state["history"])
         self._delivery.load(state["delivery"])
         self._seen = dict(state["seen"])
+        self._criteria = dict(state["criteria"])
         for saved in state["pending"]:
             self._to_resubmit.setdefault(saved["trial_id"], []).append(saved)
 
     def _journal_of(self, trial: Trial) -> Journal:
         if self._journal is None:
-            self._journal = Journal(Path(trial.local_experiment_path, FILE_NAME))
+            path = Path(trial.local_experiment_path, FILE_NAME)
+            if not path.exists():  # restored on another machine, perhaps
+                fetch_from_experiment(trial, FILE_NAME, path)
+            self._journal = Journal(path)
         return self._journal
 
     def _lease(self, path: str) -> None:

@@ -11,7 +11,13 @@ from ray import train
 
 from tunekit.core.problems import Problems
 
-__all__ = ["ValidationConfig"]
+__all__ = ["PAUSE_NEEDS_OWN_ACTORS", "ValidationConfig"]
+
+#: Why ``on_pending="pause"`` and ``reuse_actors=True`` exclude each other.
+PAUSE_NEEDS_OWN_ACTORS = (
+    "on_pending='pause' gives a trial's resources back by ending its actor, and reuse_actors=True "
+    "keeps it. Set TuneConfig(reuse_actors=False), or use on_pending='hold'."
+)
 
 _VALIDATE = "Pass a function like `def validate(checkpoint, **kwargs) -> dict`."
 

@@ -102,9 +102,11 @@ class RayExecutor:
         options.setdefault("max_retries", 0)
         if "placement_group" not in options:
             options.setdefault("scheduling_strategy", "DEFAULT")
+        self._name = options.pop("name", None)
         self._options = options
         self._need = {"CPU": options.get("num_cpus", 1), "GPU": options.get("num_gpus", 0) or 0}
         self._need.update(options.get("resources") or {})
+        self._task: Any = None
         self._fn_ref: Any = None
         self._streams: dict[Any, str] = {}
         self._by_id: dict[str, Any] = {}
@@ -119,12 +121,14 @@ class RayExecutor:
     def start(self, attempt: Attempt) -> None:
         """See :class:`Executor`."""
         request = attempt.request
-        options = {"name": f"validate {request.trial_id}@{request.iteration}", **self._options}
+        name = self._name or f"validate {request.trial_id}@{request.iteration}"
         try:
-            if self._fn_ref is None:
+            if self._task is None:
+                self._task = ray.remote(num_returns="streaming", **self._options)(_validate)
                 self._fn_ref = ray.put(self._fn)
-            stream = _validate.options(**options).remote(
-                self._fn_ref, request.checkpoint, dict(request.kwargs)
+            # In a list, the function is not fetched before the task has said that it has begun.
+            stream = self._task.options(name=name).remote(
+                [self._fn_ref], request.checkpoint, dict(request.kwargs)
             )
         except Exception as error:  # cannot be pickled, for example
             reason = f"could not be started: {type(error).__name__}: {error}"
@@ -189,9 +193,9 @@ class RayExecutor:
         self._begun.discard(attempt_id)
 
 
-@ray.remote(num_returns="streaming")
-def _validate(fn: Callable[..., Any], checkpoint: Any, kwargs: dict[str, Any]) -> Iterator[Any]:
+def _validate(fn_ref: list[Any], checkpoint: Any, kwargs: dict[str, Any]) -> Iterator[Any]:
     yield None  # has begun
+    fn = ray.get(fn_ref[0])
     yield _plain(fn(checkpoint, **kwargs))
 
 

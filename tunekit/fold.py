@@ -57,13 +57,24 @@ class Fold:
             return
         result = dict(trial.run_metadata.last_result)
         newest = self._history.newest(trial.trial_id)
-        if VALIDATED_ITERATION not in result:
-            result = hide(result, self._history.names)
+        folded = flatten(newest[1]).keys() if VALIDATED_ITERATION in result and newest else set()
+        result = hide(result, [name for name in self._history.names if name not in folded])
         if newest is not None:
             iteration, metrics = newest
             result = merge(result, metrics)
             result[VALIDATED_ITERATION] = iteration
         trial.run_metadata.last_result = result
+
+    def settle(self, trial: Trial) -> None:
+        """Fold for good: no more reports and scores of the trial come."""
+        self.last_result(trial)
+        if self._history.newest(trial.trial_id) is None:
+            # It must not be ranked by another quantity of the same name.
+            self._drop(trial)
+        manager = LeasingCheckpointManager.of(trial)
+        if manager is not None:
+            manager.hide(self._history.names)
+        self.files(trial)
 
     def files(self, trial: Trial) -> None:
         """Rewrite the trial's files with one row per iteration and its validated metrics.
@@ -107,14 +118,6 @@ class Fold:
         for name in self._history.names:
             trial.run_metadata.metric_analysis.pop(name, None)
             trial.run_metadata.metric_n_steps.pop(name, None)
-
-    def disown(self, trial: Trial) -> None:
-        """Take training's values under validated names out of the trial's summary.
-
-        A trial without a score must not be ranked by another quantity of the same name.
-        """
-        if self._history.newest(trial.trial_id) is None:
-            self._drop(trial)
 
 
 def _read_rows(path: Path) -> Iterator[dict[str, Any]]:

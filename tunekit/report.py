@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from ray import train, tune
 
-from tunekit._ray.functions import NoSession, current_saver, register_saver
+from tunekit._ray.functions import NoSession, current_saver, in_trial, register_saver
 from tunekit.core.problems import Problems
 from tunekit.errors import WiringError
 
@@ -61,7 +61,7 @@ def report(
             f"validation={validation!r} is not True, False, None or a "
             "ray.train.ValidationTaskConfig. Use one of these."
         )
-    if wished and checkpoint is None and current_saver() is None:
+    if wished and checkpoint is None and in_trial() and current_saver() is None:
         problems.add(
             f"validation={validation!r} needs a checkpoint. Pass checkpoint=, or register how to "
             "save with tunekit.checkpoint_with(save)."

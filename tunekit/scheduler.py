@@ -8,7 +8,13 @@ from typing import Any
 
 from ray.tune.experiment import Trial
 from ray.tune.result import DEFAULT_METRIC, DONE, TRAINING_ITERATION
-from ray.tune.schedulers import TrialScheduler
+from ray.tune.schedulers import (
+    HyperBandScheduler,
+    PopulationBasedTraining,
+    PopulationBasedTrainingReplay,
+    ResourceChangingScheduler,
+    TrialScheduler,
+)
 
 from tunekit._ray.checkpoints import latest_checkpoint
 from tunekit._ray.controller import Controller
@@ -21,7 +27,17 @@ __all__ = ["ValidatedScheduler"]
 
 logger = logging.getLogger(__name__)
 
-_STARVED_S = 2.0
+# Longer than it takes to start a worker process.
+_STARVED_S = 10.0
+
+# Schedulers that pause, resume or overwrite trials by their own books, and are not shown to be
+# right with scores that arrive late.
+_NOT_YET = (
+    HyperBandScheduler,
+    PopulationBasedTraining,
+    PopulationBasedTrainingReplay,
+    ResourceChangingScheduler,
+)
 
 
 class ValidatedScheduler(TrialScheduler):
@@ -52,6 +68,12 @@ class ValidatedScheduler(TrialScheduler):
         problems = Problems("ValidatedScheduler")
         if isinstance(base, ValidatedScheduler):
             problems.add("base is a ValidatedScheduler already. Pass the scheduler itself.")
+        elif isinstance(base, _NOT_YET):
+            problems.add(
+                f"base is a {type(base).__name__}, which is not supported yet: it pauses, resumes "
+                "or overwrites trials by results that must not come late. Use FIFOScheduler, "
+                "ASHAScheduler or MedianStoppingRule."
+            )
         else:
             problems.instance(
                 "base", base, TrialScheduler, "Pass a scheduler of ray.tune.schedulers."
@@ -69,8 +91,10 @@ class ValidatedScheduler(TrialScheduler):
         self._ready: dict[str, Trial] = {}
         # When a trial began to wait for a score.
         self._since: dict[str, float] = {}
-        # What the base scheduler decided about a trial and could not be done at once.
-        self._late: dict[str, str] = {}
+        # Trials that the base scheduler has stopped, until they have ended.
+        self._stopping: dict[str, Trial] = {}
+        # Trials that it has paused, until that is done.
+        self._pausing: set[str] = set()
 
     # What Tune asks before and around the sweep ------------------------------------------------
 
@@ -128,7 +152,12 @@ class ValidatedScheduler(TrialScheduler):
         validation = self._wire(tune_controller)
         validation.offered(trial.trial_id, result[TRAINING_ITERATION])
         if validation.config.on_pending == "continue":
-            return self._late.pop(trial.trial_id, TrialScheduler.CONTINUE)
+            if trial.trial_id in self._stopping:
+                return TrialScheduler.STOP
+            if trial.trial_id in self._pausing:
+                self._pausing.discard(trial.trial_id)
+                return TrialScheduler.PAUSE
+            return TrialScheduler.CONTINUE
         self._held[trial.trial_id] = trial
         return TrialScheduler.NOOP
 
@@ -156,13 +185,16 @@ class ValidatedScheduler(TrialScheduler):
 
         The decision is carried out by :meth:`act`, or at the trial's next report.
         """
+        validation = self._validation
         unfinished = {**result, DONE: False}
-        if trial.should_stop(unfinished):  # a stopping criterion on a validated metric
+        if validation is not None and validation.reached(trial.trial_id, unfinished):
             decision = TrialScheduler.STOP
         else:
             decision = self.base.on_trial_result(self._view(), trial, unfinished)
-        if decision in (TrialScheduler.STOP, TrialScheduler.PAUSE) and not trial.is_finished():
-            self._late[trial.trial_id] = decision
+        if decision == TrialScheduler.STOP:
+            self._stopping[trial.trial_id] = trial
+        elif decision == TrialScheduler.PAUSE and not trial.is_finished():
+            self._pausing.add(trial.trial_id)
         return decision
 
     def finish(self, trial: Trial, result: Mapping[str, Any] | None) -> None:
@@ -176,14 +208,13 @@ class ValidatedScheduler(TrialScheduler):
         """Carry out what is known: let trials go on, wait in the way they should, or stop."""
         if self._controller is None or self._validation is None:
             return
-        for trial_id, decision in list(self._late.items()):
-            trial = self._trial_of(trial_id)
+        for trial_id, trial in list(self._stopping.items()):
             if trial.is_finished():
-                del self._late[trial_id]
+                del self._stopping[trial_id]
             # A trial that is saving is left alone: Tune would keep a STOP for its next save, and
             # end it then, long after it was overruled.
-            elif decision == TrialScheduler.STOP and not trial.is_saving:
-                del self._late[trial_id]
+            elif not trial.is_saving:
+                del self._stopping[trial_id]
                 self._forget(trial)
                 self._controller.stop(trial)
         for trial in list(self._held.values()):
@@ -192,9 +223,10 @@ class ValidatedScheduler(TrialScheduler):
             if not self._validation.waits(trial_id):
                 del self._paused[trial_id]
                 self._waited(trial_id, self._validation)
-                if self._late.pop(trial_id, None) is None:
+                if trial_id in self._pausing:
+                    self._pausing.discard(trial_id)  # it is; the base scheduler resumes it
+                else:
                     self._ready[trial_id] = trial
-                # else it was to be paused anyway, and the base scheduler resumes it
         self._relieve_starvation(self._controller, self._validation)
 
     def _act_on_held(
@@ -212,7 +244,8 @@ class ValidatedScheduler(TrialScheduler):
         else:
             del self._held[trial_id]
             self._waited(trial_id, validation)
-            if self._late.pop(trial_id, None) == TrialScheduler.PAUSE:
+            if trial_id in self._pausing:
+                self._pausing.discard(trial_id)
                 saved = latest_checkpoint(trial)
                 step = trial.last_result.get(TRAINING_ITERATION)
                 controller.pause(
@@ -253,6 +286,7 @@ class ValidatedScheduler(TrialScheduler):
                 waiting[0].trial_id,
             )
             self._pause_until_scored(waiting[0], controller)
+            validation.relieved()
 
     # How it is kept ----------------------------------------------------------------------------
 
@@ -277,13 +311,10 @@ class ValidatedScheduler(TrialScheduler):
             raise WiringError("ValidatedScheduler was called before Tune added a trial to it.")
         return self._controller.for_scheduler(hidden=self._paused.values())
 
-    def _trial_of(self, trial_id: str) -> Trial:
-        if self._validation is None:
-            raise WiringError("ValidatedScheduler was called before Tune added a trial to it.")
-        return self._validation.trial(trial_id)
-
     def _forget(self, trial: Trial) -> None:
+        """The trial is not waiting for anything any more; one that was stopped still is."""
         if self._validation is not None:
             self._waited(trial.trial_id, self._validation)
-        for kept in (self._held, self._paused, self._ready, self._late):
+        for kept in (self._held, self._paused, self._ready):
             kept.pop(trial.trial_id, None)
+        self._pausing.discard(trial.trial_id)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ray.tune.result import DEFAULT_METRIC, DONE
-from ray.tune.search import Searcher
+from ray.tune.search import ConcurrencyLimiter, Searcher
 
 from tunekit._ray.controller import Controller
 from tunekit.core.problems import Problems
@@ -26,9 +26,8 @@ class ValidatedSearcher(Searcher):
     without any validated result has no result, as that of a trial that never reported.
 
     It needs a :class:`~tunekit.ValidatedScheduler` (round a ``FIFOScheduler``, if nothing else) and
-    a :class:`~tunekit.ValidationCallback` in the same sweep. Tune's ``max_concurrent_trials``
-    limits the trials that train; a ``ConcurrencyLimiter`` inside of it limits those whose
-    completion the searcher has not heard of.
+    a :class:`~tunekit.ValidationCallback` in the same sweep. It goes inside of a
+    ``ConcurrencyLimiter``, which then limits the trials that train.
 
     Args:
         base: The searcher; not changed.
@@ -45,6 +44,12 @@ class ValidatedSearcher(Searcher):
         problems = Problems("ValidatedSearcher")
         if isinstance(base, ValidatedSearcher):
             problems.add("base is a ValidatedSearcher already. Pass the searcher itself.")
+        elif isinstance(base, ConcurrencyLimiter):
+            problems.add(
+                "base is a ConcurrencyLimiter, which would count a trial until its last score. "
+                "Wrap the searcher inside of it: "
+                "ConcurrencyLimiter(ValidatedSearcher(searcher), max_concurrent)."
+            )
         else:
             problems.instance("base", base, Searcher, "Pass a searcher of ray.tune.search.")
         problems.raise_any()

@@ -10,10 +10,11 @@ from typing import Any
 
 import ray
 from ray import train, tune
-from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
+from ray.tune.logger import JsonLoggerCallback, LoggerCallback, TBXLoggerCallback
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
 from ray.tune.search import (
     BasicVariantGenerator,
+    ConcurrencyLimiter,
     SearchAlgorithm,
     Searcher,
     SearchGenerator,
@@ -23,7 +24,7 @@ from ray.tune.search import (
 from tunekit._ray.functions import checkpointable_class, is_checkpointable_function
 from tunekit._ray.tuner import Settings, settings_of, trial_resources
 from tunekit.callback import ValidationCallback
-from tunekit.config import ValidationConfig
+from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
 from tunekit.core.problems import Problems
 from tunekit.core.room import trials_beside
 from tunekit.policies import CheckpointPolicy, FunctionCheckpoints
@@ -136,6 +137,10 @@ class Tuner(tune.Tuner):
                 CheckpointPolicy,
                 "Pass tunekit.EveryIterations(n), for example; combine policies with |.",
             )
+        if getattr(validation_config, "on_pending", None) == "pause" and getattr(
+            tune_config, "reuse_actors", False
+        ):
+            problems.add(PAUSE_NEEDS_OWN_ACTORS)
         problems.raise_any()
 
         trainable = checkpointable_class(trainable)
@@ -150,7 +155,7 @@ class Tuner(tune.Tuner):
             callbacks.append(FunctionCheckpoints(frequency or 0, bool(at_end)))
         if validation_config is not None:
             validation = ValidationCallback(ValidationConfig.of(validation_config))
-            callbacks = _with_loggers([*callbacks, validation], validation)
+            callbacks = _with_loggers(callbacks, validation)
             tune_config.scheduler = _validated_scheduler(tune_config.scheduler)
             tune_config.search_alg = _validated_search_alg(tune_config.search_alg)
         run_config.callbacks = callbacks
@@ -171,7 +176,16 @@ class Tuner(tune.Tuner):
             trainable: What the sweep was started with.
             *args: As for ``ray.tune.Tuner.restore``.
             **options: As for ``ray.tune.Tuner.restore``.
+
+        Returns:
+            A Tuner whose :meth:`fit` carries the sweep on.
+
+        Raises:
+            tunekit.ConfigError: If ``trainable`` is none.
         """
+        problems = Problems("Tuner.restore")
+        _check_trainable(trainable, problems)
+        problems.raise_any()
         restored = tune.Tuner.restore(path, checkpointable_class(trainable), *args, **options)
         tuner = cls.__new__(cls)
         tuner.__dict__.update(restored.__dict__)
@@ -256,18 +270,18 @@ def _check_run_config(run_config: Any, problems: Problems) -> None:
 def _with_loggers(
     callbacks: list[tune.Callback], validation: ValidationCallback
 ) -> list[tune.Callback]:
-    """Let tunekit's loggers take the place of Tune's own, but not of a user's."""
+    """Put the validation before all loggers, and tunekit's loggers in the place of Tune's own."""
+    loggers = [callback for callback in callbacks if isinstance(callback, LoggerCallback)]
+    others = [callback for callback in callbacks if callback not in loggers]
     wanted = os.environ.get("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "0") != "1"
     for ours, stock in zip(
         validation.loggers(), (JsonLoggerCallback, TBXLoggerCallback), strict=True
     ):
-        places = [i for i, callback in enumerate(callbacks) if isinstance(callback, stock)]
-        if not places and wanted:
-            callbacks.append(ours)
-        for place in places:
-            if type(callbacks[place]) is stock:
-                callbacks[place] = ours
-    return callbacks
+        given = [logger for logger in loggers if isinstance(logger, stock)]
+        if any(type(logger) is stock for logger in given) or (wanted and not given):
+            loggers = [logger for logger in loggers if type(logger) is not stock]
+            loggers.append(ours)
+    return [*others, validation, *loggers]
 
 
 def _validated_scheduler(scheduler: TrialScheduler | str | None) -> ValidatedScheduler:
@@ -281,14 +295,13 @@ def _validated_scheduler(scheduler: TrialScheduler | str | None) -> ValidatedSch
 def _validated_search_alg(search_alg: Any) -> Any:
     if isinstance(search_alg, str):
         search_alg = create_searcher(search_alg)
-    if isinstance(search_alg, SearchGenerator):
-        search_alg.searcher = _validated_search_alg(search_alg.searcher)
-        return search_alg
+    if isinstance(search_alg, (SearchGenerator, ConcurrencyLimiter)):
+        outside = copy.copy(search_alg)
+        outside.searcher = _validated_search_alg(search_alg.searcher)
+        return outside
     if isinstance(search_alg, Searcher):
-        part: Any = search_alg
-        while part is not None and not isinstance(part, ValidatedSearcher):
-            part = getattr(part, "searcher", None)
-        return search_alg if part is not None else ValidatedSearcher(search_alg)
+        wrapped = isinstance(search_alg, ValidatedSearcher)
+        return search_alg if wrapped else ValidatedSearcher(search_alg)
     if search_alg is not None and not isinstance(search_alg, BasicVariantGenerator):
         logger.warning(
             "search_alg=%r is neither a Searcher nor a BasicVariantGenerator: it will learn from "
@@ -306,19 +319,26 @@ def _leave_room(settings: Settings) -> None:
     """Limit the trials that train at once so that validations fit beside them."""
     config = settings.tune_config
     validation = _validation_of(settings)
-    if validation is None or config.max_concurrent_trials:
+    if validation is None:
         return
-    if validation.config.on_pending == "pause":
-        return
-    if isinstance(config.search_alg, SearchAlgorithm):
-        return  # Tune does not limit those
     if not ray.is_initialized():
         ray.init()
+    cluster, per_validation = ray.cluster_resources(), validation.resources
+    lacking = [name for name, amount in per_validation.items() if cluster.get(name, 0) < amount]
+    if lacking:
+        logger.warning(
+            "A validation needs %s, and the cluster has %s: unless it grows, no validation will "
+            "ever start, and the sweep will not end. Ask for less with ray_remote_kwargs.",
+            _listed(per_validation),
+            _listed({name: cluster.get(name, 0.0) for name in lacking}),
+        )
+    if config.max_concurrent_trials or validation.config.on_pending == "pause":
+        return
+    if isinstance(config.search_alg, (SearchAlgorithm, ConcurrencyLimiter)):
+        return  # the user has set a limit, or Tune would not keep to one
     per_trial = trial_resources(settings.trainable, settings.param_space)
     if per_trial is None:
         return
-    per_validation = validation.resources
-    cluster = ray.cluster_resources()
     slots = validation.config.max_in_flight or 1
     limit = trials_beside(cluster, per_trial, per_validation, slots)
     if limit is not None:

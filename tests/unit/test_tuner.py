@@ -8,7 +8,14 @@ import pytest
 import ray
 from ray import train, tune
 from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+from ray.tune.schedulers import (
+    ASHAScheduler,
+    FIFOScheduler,
+    HyperBandForBOHB,
+    HyperBandScheduler,
+    PopulationBasedTraining,
+    ResourceChangingScheduler,
+)
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, SearchGenerator
 from ray.tune.search.optuna import OptunaSearch
 
@@ -119,13 +126,17 @@ def test_a_searcher_is_wrapped_once_wherever_it_is(tmp_path):
 
     optuna = OptunaSearch()
     assert wrapped(None) is None
-    limited = wrapped(ConcurrencyLimiter(optuna, 2))
-    assert isinstance(limited, tunekit.ValidatedSearcher)
-    assert isinstance(limited.searcher, ConcurrencyLimiter)
-    ready = ConcurrencyLimiter(tunekit.ValidatedSearcher(OptunaSearch()), 2)
+    limiter = ConcurrencyLimiter(optuna, 2)
+    limited = wrapped(limiter)
+    assert isinstance(limited, ConcurrencyLimiter)
+    assert isinstance(limited.searcher, tunekit.ValidatedSearcher)
+    assert limited.searcher.searcher is optuna and limiter.searcher is optuna
+    ready = tunekit.ValidatedSearcher(OptunaSearch())
     assert wrapped(ready) is ready
-    generator = wrapped(SearchGenerator(OptunaSearch()))
-    assert isinstance(generator.searcher, tunekit.ValidatedSearcher)
+    assert wrapped(ConcurrencyLimiter(ready, 2)).searcher is ready
+    generator = SearchGenerator(optuna)
+    assert isinstance(wrapped(generator).searcher, tunekit.ValidatedSearcher)
+    assert generator.searcher is optuna
     random = BasicVariantGenerator()
     assert wrapped(random) is random
 
@@ -143,12 +154,38 @@ def test_wrapping_twice_is_refused():
         tunekit.ValidatedScheduler(tunekit.ValidatedScheduler(FIFOScheduler()))
     with pytest.raises(tunekit.ConfigError, match="already"):
         tunekit.ValidatedSearcher(tunekit.ValidatedSearcher(OptunaSearch()))
+    with pytest.raises(tunekit.ConfigError, match="inside of it"):
+        tunekit.ValidatedSearcher(ConcurrencyLimiter(OptunaSearch(), 2))
     with pytest.raises(tunekit.ConfigError, match="base=3"):
         tunekit.ValidatedScheduler(3)
     with pytest.raises(tunekit.ConfigError, match="base='x'"):
         tunekit.ValidatedSearcher("x")
     with pytest.raises(tunekit.ConfigError, match="config=3"):
         tunekit.ValidationCallback(3)
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        HyperBandScheduler(),
+        HyperBandForBOHB(),
+        PopulationBasedTraining(hyperparam_mutations={"lr": [1, 2]}),
+        ResourceChangingScheduler(),
+    ],
+    ids=lambda base: type(base).__name__,
+)
+def test_a_scheduler_that_is_not_shown_to_be_right_is_refused(base):
+    with pytest.raises(tunekit.ConfigError, match=f"{type(base).__name__}, which is not supported"):
+        tunekit.ValidatedScheduler(base)
+
+
+def test_pausing_needs_actors_of_its_own():
+    with pytest.raises(tunekit.ConfigError, match="reuse_actors"):
+        tunekit.Tuner(
+            trainable,
+            tune_config=tune.TuneConfig(reuse_actors=True),
+            validation_config=tunekit.ValidationConfig(fn=validate, on_pending="pause"),
+        )
 
 
 def test_callbacks_come_in_the_order_that_works(tmp_path):
@@ -177,9 +214,13 @@ def test_stock_loggers_are_replaced_and_a_users_own_are_not(tmp_path, monkeypatc
 
     run_config = tune.RunConfig(callbacks=[OwnJson(), TBXLoggerCallback()])
     settings = make(tmp_path, run_config=run_config, validation_config=VALIDATION)
-    assert "OwnJson" in kinds(settings.callbacks)
-    assert "JsonLogger" not in kinds(settings.callbacks)
-    assert kinds(settings.callbacks)[1] == "TensorBoardLogger"
+    # Loggers come after the validation, which takes training's values out of its names first.
+    assert kinds(settings.callbacks) == [
+        "FunctionCheckpoints",
+        "ValidationCallback",
+        "OwnJson",
+        "TensorBoardLogger",
+    ]
     monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
     assert "JsonLogger" not in kinds(make(tmp_path, validation_config=VALIDATION).callbacks)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping
+import numbers
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ray.train._internal.checkpoint_manager import _CheckpointManager
@@ -12,7 +14,7 @@ from ray.train._internal.storage import _delete_fs_path
 from ray.tune import CheckpointConfig
 from ray.tune.experiment import Trial
 
-from tunekit.core.metrics import flatten, merge
+from tunekit.core.metrics import flatten, hide, merge
 from tunekit.core.retention import Kept, rank, surplus
 
 __all__ = ["LeasingCheckpointManager", "latest_checkpoint", "set_checkpoint_config"]
@@ -33,6 +35,16 @@ def set_checkpoint_config(trial: Trial, *, frequency: int, at_end: bool) -> None
     manager._checkpoint_config = config
 
 
+@dataclass
+class _Entry:
+    """What is known of one checkpoint, besides what Tune keeps of it."""
+
+    order: int
+    reported: float | None  # the score attribute, as training reported it
+    validated: float | None = None
+    is_validated: bool = False
+
+
 class LeasingCheckpointManager(_CheckpointManager):
     """Keeps a trial's best checkpoints by validated score, and whatever is still needed.
 
@@ -42,26 +54,40 @@ class LeasingCheckpointManager(_CheckpointManager):
     Args:
         checkpoint_config: The trial's.
         leased: Paths that must not be deleted; looked up whenever something may be.
+        validated_names: Returns the names that are validation's: under those, what training
+            reported is no score.
     """
 
-    def __init__(self, checkpoint_config: CheckpointConfig, leased: Collection[str]):
+    def __init__(
+        self,
+        checkpoint_config: CheckpointConfig,
+        leased: Collection[str],
+        validated_names: Callable[[], Collection[str]],
+    ):
         super().__init__(checkpoint_config)
         self._checkpoint_results: list[_TrainingResult] = []
         self._latest_checkpoint_result: _TrainingResult | None = None
         self._leased = leased
-        self._order: dict[str, int] = {}
+        self._validated_names = validated_names
+        self._entries: dict[str, _Entry] = {}
+        self._next_order = 0
 
     @classmethod
-    def install(cls, trial: Trial, leased: Collection[str]) -> None:
+    def install(
+        cls,
+        trial: Trial,
+        leased: Collection[str],
+        validated_names: Callable[[], Collection[str]],
+    ) -> None:
         """Put one in the place of the trial's manager, with everything that it knows."""
         old = trial.run_metadata.checkpoint_manager
         if isinstance(old, cls):
             return
-        new = cls(old.checkpoint_config, leased)
+        new = cls(old.checkpoint_config, leased, validated_names)
+        for result in sorted(old._checkpoint_results, key=lambda result: result.checkpoint.path):
+            new._take(result)
         new._checkpoint_results = old._checkpoint_results
         new._latest_checkpoint_result = old._latest_checkpoint_result
-        by_age = sorted(old._checkpoint_results, key=lambda result: result.checkpoint.path)
-        new._order = {result.checkpoint.path: n for n, result in enumerate(by_age)}
         trial.run_metadata.checkpoint_manager = new
 
     @classmethod
@@ -73,46 +99,65 @@ class LeasingCheckpointManager(_CheckpointManager):
     def register_checkpoint(self, checkpoint_result: _TrainingResult) -> None:
         """Take a new checkpoint."""
         self._latest_checkpoint_result = checkpoint_result
-        self._order[checkpoint_result.checkpoint.path] = 1 + max(self._order.values(), default=-1)
-        self._checkpoint_results.append(checkpoint_result)
+        if checkpoint_result.checkpoint.path not in self._entries:
+            self._checkpoint_results.append(checkpoint_result)
+            self._take(checkpoint_result)
         self.prune()
 
     def score(self, path: str, metrics: Mapping[str, Any]) -> None:
         """Lay validated metrics over those of the checkpoint at ``path``."""
+        entry = self._entries.get(path)
+        if entry is None:
+            return
         for result in self._checkpoint_results:
             if result.checkpoint.path == path:
-                result.metrics = merge(result.metrics, metrics)
+                result.metrics = merge(hide(result.metrics, flatten(metrics)), metrics)
+                entry.validated, entry.is_validated = self._score_of(result), True
         self.prune()
+
+    def hide(self, names: Collection[str]) -> None:
+        """Take training's values under validated names out of the unvalidated ones' metrics."""
+        for result in self._checkpoint_results:
+            if not self._entries[result.checkpoint.path].is_validated:
+                result.metrics = hide(result.metrics, names)
 
     def prune(self) -> None:
         """Sort by score, and delete what is neither among the best nor needed."""
-        config = self._checkpoint_config
-        by_score = config.checkpoint_score_attribute is not None
-        results = self._checkpoint_results
-        kept = [
-            Kept(
-                order=self._order[result.checkpoint.path],
-                score=self._score_of(result) if by_score else None,
-                leased=result.checkpoint.path in self._leased,
-            )
-            for result in results
-        ]
+        config, results = self._checkpoint_config, self._checkpoint_results
+        attribute = config.checkpoint_score_attribute
+        if attribute is None and config.num_to_keep is None:
+            return
+        only_validated = attribute in self._validated_names()
+        kept = []
+        for result in results:
+            entry = self._entries[result.checkpoint.path]
+            score = entry.validated if entry.is_validated or only_validated else entry.reported
+            leased = result.checkpoint.path in self._leased
+            kept.append(Kept(order=entry.order, score=score, leased=leased))
+        by_score = attribute is not None
         doomed = set(surplus(kept, config.num_to_keep, by_score=by_score))
         self._checkpoint_results = [
             results[index] for index in rank(kept, by_score=by_score) if index not in doomed
         ]
         for index in doomed:
             checkpoint = results[index].checkpoint
-            del self._order[checkpoint.path]
+            del self._entries[checkpoint.path]
             _delete_fs_path(fs=checkpoint.filesystem, fs_path=checkpoint.path)
 
+    def _take(self, result: _TrainingResult) -> None:
+        self._entries[result.checkpoint.path] = _Entry(self._next_order, self._score_of(result))
+        self._next_order += 1
+
     def _score_of(self, result: _TrainingResult) -> float | None:
-        if self._checkpoint_config.checkpoint_score_attribute not in flatten(result.metrics):
+        """The score attribute as a number of which larger is better; None if it is none."""
+        config = self._checkpoint_config
+        value = flatten(result.metrics).get(config.checkpoint_score_attribute)
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
             return None
-        is_number, score = self._get_checkpoint_score(result)
-        return float(score) if is_number else None
+        return float(value) if config.checkpoint_score_order == "max" else -float(value)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as Tune's own manager: saved experiments open without tunekit."""
-        state = {k: v for k, v in self.__dict__.items() if k not in ("_leased", "_order")}
+        ours = ("_leased", "_validated_names", "_entries", "_next_order")
+        state = {key: value for key, value in self.__dict__.items() if key not in ours}
         return _CheckpointManager, (self._checkpoint_config,), state

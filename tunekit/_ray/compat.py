@@ -24,7 +24,6 @@ NEEDED = (
     ("ray.train", "ValidationConfig"),
     ("ray.train", "ValidationTaskConfig"),
     ("ray.train._internal.checkpoint_manager", "_CheckpointManager.register_checkpoint"),
-    ("ray.train._internal.checkpoint_manager", "_CheckpointManager._get_checkpoint_score"),
     ("ray.train._internal.session", "_TrainingResult"),
     ("ray.train._internal.session", "get_session"),
     ("ray.train._internal.session", "_TrainSession.get_state"),

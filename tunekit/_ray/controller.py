@@ -47,13 +47,20 @@ class Controller:
         """The resources of the trials whose actors were requested and have not started."""
         total: Counter[str] = Counter()
         for trial in self._tune._staged_trials:
+            if trial.status != Trial.PENDING:
+                continue  # it was stopped before it started; Tune leaves it in the set
             total.update(trial.placement_group_factory.required_resources)
         return dict(total)
+
+    @property
+    def reuses_actors(self) -> bool:
+        """Whether Tune keeps the actors, and so the resources, of trials that pause or end."""
+        return bool(self._tune._reuse_actors)
 
     def for_scheduler(self, hidden: Collection[Trial] = ()) -> Any:
         """The controller as a scheduler gets it, without the ``hidden`` trials in its lists."""
         wrapped = self._tune._wrapped()
-        return _Hiding(wrapped, hidden) if hidden else wrapped
+        return _Hiding(wrapped, set(hidden)) if hidden else wrapped
 
     # What may be done --------------------------------------------------------------------------
 
@@ -89,10 +96,16 @@ class Controller:
         never there; whoever calls this has to check the validated results instead.
         """
         required = set()
-        for owner in (self._tune, self._tune.search_alg):
+        owners = [self._tune, self._tune.search_alg]
+        part = getattr(self._tune.search_alg, "searcher", None)
+        while part is not None and hasattr(part, "searcher"):  # what wraps a searcher
+            owners.append(part)
+            part = part.searcher
+        for owner in owners:
             metric = getattr(owner, "_metric", None)
-            if isinstance(metric, str) and metric != DEFAULT_METRIC:
-                required.add(metric)
+            names = metric if isinstance(metric, list) else [metric]
+            required |= {n for n in names if isinstance(n, str) and n != DEFAULT_METRIC}
+            if metric is not None:
                 owner._metric = None
         return required
 

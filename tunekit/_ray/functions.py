@@ -26,6 +26,7 @@ __all__ = [
     "NoSession",
     "checkpointable_class",
     "current_saver",
+    "in_trial",
     "is_checkpointable_function",
     "register_saver",
 ]
@@ -151,6 +152,11 @@ def checkpointable_class(trainable: Any) -> Any:
         return found
     name = trainable if isinstance(trainable, str) else getattr(found, "_name", found.__name__)
     return type(found.__name__, (_Checkpointable, found), {"_name": name})
+
+
+def in_trial() -> bool:
+    """Whether this process runs a function trainable of Tune's."""
+    return get_session() is not None
 
 
 def is_checkpointable_function(trainable: Any) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tunekit.core.metrics import merge
@@ -108,6 +108,11 @@ class Delivery:
         """The trial has ended; its completion follows its last validation."""
         self._line(trial_id).complete = True
 
+    def reopen(self, trial_id: str) -> None:
+        """The trial goes on, after a failure or a restore: it will end again."""
+        line = self._line(trial_id)
+        line.complete = line.over = False
+
     def forget(self, trial_id: str) -> None:
         """The trial is gone with an error: nothing of it is delivered any more."""
         line = self._line(trial_id)
@@ -153,9 +158,17 @@ class Delivery:
             yield Completion(trial_id, line.newest)
 
     def state(self) -> dict[str, Any]:
-        """What to save for a restore: how far each trial was delivered, and its newest result."""
+        """What to save for a restore.
+
+        How far each trial was delivered, its newest result, and the outcomes that wait for older
+        ones. Requests that have not ended are to be requested again by whoever restores.
+        """
         return {
             trial_id: {
+                "ended": [
+                    replace(outcome, request=replace(outcome.request, checkpoint=None))
+                    for outcome in line.outcomes.values()
+                ],
                 "offered": line.offered,
                 "delivered": line.delivered,
                 "newest": line.newest,
@@ -167,8 +180,14 @@ class Delivery:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take up what :meth:`state` returned; pending requests are to be requested again."""
-        self._lines = {trial_id: _Line(**saved) for trial_id, saved in state.items()}
+        """Take up what :meth:`state` returned."""
+        self._lines = {}
+        for trial_id, saved in state.items():
+            ended = saved["ended"]
+            self._lines[trial_id] = _Line(**{k: v for k, v in saved.items() if k != "ended"})
+            for outcome in ended:
+                self.requested(outcome.request)
+                self.ended(outcome)
 
     def _line(self, trial_id: str) -> _Line:
         return self._lines.setdefault(trial_id, _Line())

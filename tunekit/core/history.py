@@ -99,7 +99,9 @@ class History:
             newest[report[ITERATION]] = report
         scores = dict(self.validated(trial_id))
         for iteration in sorted(newest):
-            row = hide(newest[iteration], self.names)
+            report = newest[iteration]
+            # A row that was folded before has its validated metrics in their place.
+            row = dict(report) if RUNS in report else hide(report, self.names)
             if iteration in scores:
                 row = merge(row, scores[iteration])
             row[RUNS] = self._runs.get(trial_id, {}).get(iteration, 0)

@@ -74,21 +74,27 @@ class EverySeconds:
 
 @dataclass
 class OnImprovement:
-    """Due when a reported metric is better than ever before in the trial, by more than ``delta``.
+    """Due when a reported metric beats that of the best checkpoint so far by more than ``delta``.
 
     Reports that lack the metric, or have something other than a number there, are passed over.
 
     Example:
         >>> rule = OnImprovement("loss", "min")
         >>> losses = [1.0, 0.8, 0.9, 0.7]
-        >>> [loss for loss in losses if rule.due("a", 1, {"loss": loss}, now=0.0)]
-        [1.0, 0.8, 0.7]
+        >>> for loss in losses:
+        ...     if rule.due("a", 1, {"loss": loss}, now=0.0):
+        ...         print(loss)
+        ...         rule.saved("a", now=0.0)
+        1.0
+        0.8
+        0.7
     """
 
     metric: str
     mode: str
     delta: float = 0.0
     best: dict[str, float] = field(default_factory=dict)
+    seen: dict[str, float] = field(default_factory=dict)
 
     def due(self, trial_id: str, iteration: int, report: Mapping[str, Any], now: float) -> bool:
         """Look at a report."""
@@ -101,8 +107,10 @@ class OnImprovement:
         best = self.best.get(trial_id)
         if math.isnan(score) or (best is not None and score <= best + self.delta):
             return False
-        self.best[trial_id] = score
+        self.seen[trial_id] = score
         return True
 
     def saved(self, trial_id: str, now: float) -> None:
-        """Nothing to keep."""
+        """What was due is safe: from now on, better means better than that."""
+        if trial_id in self.seen:
+            self.best[trial_id] = self.seen.pop(trial_id)

@@ -106,6 +106,10 @@ class Pool:
         """Whether :meth:`start` depends on the capacity now."""
         return self._limit is None and bool(self._queue)
 
+    def flies(self, attempt_id: str) -> bool:
+        """Whether an attempt is in flight."""
+        return attempt_id in self._in_flight
+
     def in_flight(self) -> list[Attempt]:
         """Every attempt that was started and has not ended."""
         return [flight.attempt for flight in self._in_flight.values()]

@@ -11,7 +11,23 @@ from typing import Any
 
 from tunekit.core.metrics import leaves
 
-__all__ = ["Attempt", "Outcome", "Request", "Status", "rejected"]
+__all__ = ["RESERVED", "Attempt", "Outcome", "Request", "Status", "rejected"]
+
+#: Names of a row that Tune or tunekit fill in themselves; a validation must not overwrite them.
+RESERVED = frozenset(
+    {
+        "config",
+        "done",
+        "iteration_runs",
+        "reported",
+        "should_checkpoint",
+        "time_total_s",
+        "timestamp",
+        "training_iteration",
+        "trial_id",
+        "validated_iteration",
+    }
+)
 
 
 class Status(str, Enum):
@@ -101,8 +117,9 @@ class Outcome:
 def rejected(returned: object, judged: Collection[str]) -> str | None:
     """Say why what a validation function returned is no score; None if it is one.
 
-    A score is a dict with string keys. Metrics that a scheduler or searcher judges by must, where
-    they occur in it, be numbers other than NaN; the others may be anything.
+    A score is a dict with string keys, none of them :data:`RESERVED`. Metrics that a scheduler or
+    searcher judges by must, where they occur in it, be numbers other than NaN; the others may be
+    anything.
 
     Args:
         returned: What the function returned.
@@ -121,9 +138,12 @@ def rejected(returned: object, judged: Collection[str]) -> str | None:
         return f"returned a {type(returned).__name__}, not a dict of metrics"
     if not returned:
         return "returned an empty dict: no metric to judge by"
-    for key in returned:
-        if not isinstance(key, str):
-            return f"returned a dict with the key {key!r}; keys must be strings"
+    odd = _odd_key(returned)
+    if odd is not None:
+        return f"returned a dict with the key {odd[0]!r}; keys must be strings"
+    taken = sorted(RESERVED.intersection(returned))
+    if taken:
+        return f"returned {taken[0]!r}, a name that Tune or tunekit use themselves"
     for name, value in leaves(returned):
         if name not in judged:
             continue
@@ -131,4 +151,16 @@ def rejected(returned: object, judged: Collection[str]) -> str | None:
             return f"returned {value!r} (a {type(value).__name__}) for {name!r}, not a number"
         if math.isnan(float(value)):
             return f"returned NaN for {name!r}"
+    return None
+
+
+def _odd_key(metrics: Mapping[Any, Any]) -> tuple[Any] | None:
+    """A key that is not a string, at any level, in a tuple; None if there is none."""
+    for key, value in metrics.items():
+        if not isinstance(key, str):
+            return (key,)
+        if isinstance(value, Mapping):
+            odd = _odd_key(value)
+            if odd is not None:
+                return odd
     return None

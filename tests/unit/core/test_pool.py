@@ -115,7 +115,17 @@ def test_a_timeout_is_tried_again_with_a_time_limit_of_its_own():
 
 
 @pytest.mark.parametrize(
-    "value", [None, 0.5, {}, {"accuracy": float("nan")}, {"accuracy": "x"}, {3: 0.5}]
+    "value",
+    [
+        None,
+        0.5,
+        {},
+        {"accuracy": float("nan")},
+        {"accuracy": "x"},
+        {3: 0.5},
+        {"by_class": {3: 0.5}},
+        {"accuracy": 0.5, "training_iteration": 3},
+    ],
 )
 def test_a_value_that_is_no_score_fails_without_a_retry(value):
     pool = filled(request("a", 1), max_retries=5)
