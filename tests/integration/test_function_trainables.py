@@ -156,6 +156,18 @@ def test_a_report_says_how_its_checkpoint_is_validated(tmp_path):
     assert not [column for column in frame if "tunekit_validation" in column]
 
 
-def test_wanting_a_validation_with_nothing_to_save_is_an_error():
-    with pytest.raises(tunekit.ConfigError, match="needs a checkpoint"):
+@pytest.mark.parametrize(
+    ("wish", "message"), [(True, "needs a checkpoint"), ("yes", "validation='yes' is not True")]
+)
+def test_a_wish_that_cannot_be_met_is_an_error_in_the_function(tmp_path, wish, message):
+    def wishing(config):
+        tunekit.report({"loss": 1.0}, validation=wish)
+
+    results = fit(wishing, tmp_path)
+    assert message in str(results.errors[0])
+
+
+def test_outside_of_a_trial_functions_can_be_tried_by_themselves():
+    tunekit.checkpoint_with(lambda directory: None)
+    with pytest.warns(UserWarning, match="only be called inside"):
         tunekit.report({"loss": 1.0}, validation=True)
