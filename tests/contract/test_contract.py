@@ -290,6 +290,22 @@ def test_fair_and_within_the_limit(tmp_path, on_pending):
     assert most == 2
 
 
+def test_the_same_state_saved_again_is_not_validated_again(tmp_path):
+    """A scheduler may ask a trial that has just saved to save once more."""
+    ran = sweep(tmp_path, FIFOScheduler(), on_pending="hold", trials=1, run=False)
+    controller, again = ran.sweep.controller, 0
+    while not controller.is_finished():
+        ran.sweep.step()
+        [trial] = ran.trials
+        waits = trial.status == Trial.RUNNING and ran.validation.waits(trial.trial_id)
+        if waits and not trial.is_saving and again < 3 * LENGTH:
+            controller._schedule_trial_save(trial)
+            again += 1
+    assert again >= LENGTH - 1
+    check_contract(ran)
+    assert len(ran.executor.started) == LENGTH
+
+
 def test_skipping_stale_checkpoints_keeps_the_order(tmp_path):
     ran = sweep(
         tmp_path,

@@ -99,11 +99,10 @@ class History:
             newest[report[ITERATION]] = report
         scores = dict(self.validated(trial_id))
         for iteration in sorted(newest):
-            report = newest[iteration]
+            report, score = newest[iteration], scores.get(iteration, {})
             # A row that was folded before has its validated metrics in their place.
-            row = dict(report) if RUNS in report else hide(report, self.names)
-            if iteration in scores:
-                row = merge(row, scores[iteration])
+            own = dict(leaves(score)) if RUNS in report else {}
+            row = merge(hide(report, [name for name in self.names if name not in own]), score)
             row[RUNS] = self._runs.get(trial_id, {}).get(iteration, 0)
             yield row
 
