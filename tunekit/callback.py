@@ -6,41 +6,35 @@ import logging
 import signal
 import threading
 from collections import Counter
-from collections.abc import Collection, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Protocol
 
 from ray import train, tune
 from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
+from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.checkpoints import LeasingCheckpointManager, latest_checkpoint
 from tunekit._ray.controller import Controller
-from tunekit._ray.storage import fetch_from_experiment
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
 from tunekit.core.delivery import Completion, Delivery, Scored
 from tunekit.core.history import History
 from tunekit.core.metrics import flatten, hide, leaves
-from tunekit.core.pool import Pool
 from tunekit.core.problems import Problems
 from tunekit.core.selection import Selection
-from tunekit.core.validation import Attempt, Outcome, Request, Status
+from tunekit.core.validation import Outcome, Request, Status
 from tunekit.errors import (
     ConfigError,
     MetricNotFoundError,
     TunekitError,
     ValidationFailedError,
 )
-from tunekit.executor import Began, Executor, RayExecutor, Returned
+from tunekit.executor import Executor, RayExecutor
 from tunekit.fold import Fold
-from tunekit.journal import FILE_NAME, Journal
 from tunekit.loggers import JsonLogger, TensorBoardLogger
 from tunekit.report import VALIDATION, Wish, wish_of
-
-if TYPE_CHECKING:
-    from tunekit.scheduler import ValidatedScheduler
-    from tunekit.searcher import ValidatedSearcher
+from tunekit.validator import Validator
 
 __all__ = ["ValidationCallback"]
 
@@ -54,6 +48,48 @@ _NO_CHECKPOINT = (
     "tune.report(metrics, checkpoint=...), or register how to save with "
     "tunekit.checkpoint_with(save) and pass a checkpoint_policy."
 )
+
+
+class JudgingScheduler(Protocol):
+    """What a sweep's validations need of its scheduler."""
+
+    @property
+    def judged(self) -> set[str]:
+        """The metric that it judges by, if it does."""
+        ...
+
+    def judge(self, trial: Trial, result: dict[str, Any]) -> str:
+        """Take a validated result, flat, and decide."""
+        ...
+
+    def finish(self, trial: Trial, result: Mapping[str, Any] | None) -> None:
+        """Take a trial's end, with its newest validated result."""
+        ...
+
+    def act(self) -> None:
+        """Carry out what is decided."""
+        ...
+
+
+class LearningSearcher(Protocol):
+    """What a sweep's validations need of its searcher."""
+
+    @property
+    def judged(self) -> set[str]:
+        """The metrics that it learns from."""
+        ...
+
+    def attach(self, refresh: Callable[[], None]) -> None:
+        """Get what to call before a suggestion, to hear all that is known."""
+        ...
+
+    def receive(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Take a validated result, flat."""
+        ...
+
+    def finish(self, trial_id: str, result: Mapping[str, Any] | None) -> None:
+        """Take a trial's end, with its newest validated result."""
+        ...
 
 
 class ValidationCallback(tune.Callback):
@@ -104,23 +140,24 @@ class ValidationCallback(tune.Callback):
         )
         problems.raise_any()
         self.config = ValidationConfig.of(config)
-        self._executor = executor or RayExecutor(self.config.fn, self.config.ray_remote_kwargs)
         self._clock = clock or SystemClock()
-
-        self._selection = Selection(self.config.every)
-        self._pool = Pool(
-            max_in_flight=self.config.max_in_flight,
-            max_retries=self.config.max_retries,
-            skip_stale=self.config.on_stale == "skip",
+        #: Runs the validations.
+        self.validator = Validator(
+            self.config,
+            executor or RayExecutor(self.config.fn, self.config.ray_remote_kwargs),
+            self._clock,
+            conclude=self._conclude,
+            judged=self._judged,
+            promised=self._promised,
         )
+        self._selection = Selection(self.config.every)
         self._delivery = Delivery()
         self.history = History()
         self._fold = Fold(self.history)
-        self._journal: Journal | None = None
 
         self._controller: Controller | None = None
-        self._scheduler: ValidatedScheduler | None = None
-        self._searcher: ValidatedSearcher | None = None
+        self._scheduler: JudgingScheduler | None = None
+        self._searcher: LearningSearcher | None = None
         self._loggers: list[tune.Callback] = []
         self._listeners: list[Any] = []
         self._required: set[str] = set()
@@ -134,8 +171,7 @@ class ValidationCallback(tune.Callback):
         self._touched: dict[str, Trial] = {}
         self._unsettled: dict[str, Trial] = {}
         self._to_resubmit: dict[str, list[dict[str, Any]]] = {}
-        self._ended: Counter[Status] = Counter()
-        self._ran_s = self._waited_s = self._drained_s = 0.0
+        self._waited_s = self._drained_s = 0.0
         self._criteria: dict[str, dict[str, float]] = {}
         self._names_taken_over = 0
         self._told_of_no_checkpoint = False
@@ -143,21 +179,19 @@ class ValidationCallback(tune.Callback):
         self._settled: dict[str, Trial] = {}
         self._names_at_last_settling = 0
         self._error: TunekitError | None = None
-        self._next_poll = 0.0
         self._next_news = 0.0
-        self._polling = False
-        self._starved_since: float | None = None
-
-    @property
-    def resources(self) -> dict[str, float]:
-        """The logical resources of one validation, such as ``{"CPU": 1}``."""
-        return self._executor.need
 
     def loggers(self) -> list[tune.Callback]:
         """Return the loggers of ``result.json`` and TensorBoard that know about late scores."""
         if not self._loggers:
             self._loggers = [JsonLogger(), TensorBoardLogger(self._undecided)]
         return list(self._loggers)
+
+    def _judged(self) -> set[str]:
+        return self._required
+
+    def _promised(self) -> dict[str, float]:
+        return {} if self._controller is None else self._controller.promised()
 
     def _validation_names(self) -> set[str]:
         """Metrics of which only validated values count."""
@@ -172,8 +206,8 @@ class ValidationCallback(tune.Callback):
     def attach(
         self,
         controller: Controller,
-        scheduler: ValidatedScheduler,
-        searcher: ValidatedSearcher | None,
+        scheduler: JudgingScheduler,
+        searcher: LearningSearcher | None,
     ) -> None:
         """Connect the parts of a sweep; the scheduler does it when Tune adds the first trial."""
         if self.config.on_pending == "pause" and controller.reuses_actors:
@@ -182,7 +216,7 @@ class ValidationCallback(tune.Callback):
         self._listeners = controller.callbacks
         self._required = controller.take_over_metric_check() | scheduler.judged
         if searcher is not None:
-            searcher.attach(self)
+            searcher.attach(self.validator.poll)
             self._required |= searcher.judged
 
     def adopt(self, trial: Trial) -> None:
@@ -283,92 +317,16 @@ class ValidationCallback(tune.Callback):
         self._submit(trial, request)
 
     def _submit(self, trial: Trial, request: Request) -> None:
-        self._journal_of(trial).requested(request, self._clock.time())
         self._lease(request.path)
         self._pending[request.trial_id] += 1
         self._delivery.requested(request)
-        for outcome in self._pool.submit(request, self._clock.monotonic()):
-            self._conclude(outcome)
-
-    # From the request to the outcome -----------------------------------------------------------
-
-    def poll(self, *, at_once: bool = False) -> None:
-        """Look what has become of the validations, act on it, and start those that may run.
-
-        Args:
-            at_once: Look now, however recently that was done.
-        """
-        now = self._clock.monotonic()
-        if self._pool.idle:
-            self._starved_since = None
-        if self._pool.idle or self._polling or not (at_once or now >= self._next_poll):
-            return
-        self._polling = True
-        try:
-            self._next_poll = now + self._executor.poll_interval_s
-            for event in self._executor.poll():
-                if isinstance(event, Began):
-                    self._pool.began(event.attempt_id, now)
-                    continue
-                if isinstance(event, Returned):
-                    judged = self._required
-                    outcome = self._pool.returned(event.attempt_id, event.value, judged, now)
-                else:
-                    wanted = self._pool.flies(event.attempt_id)
-                    outcome = self._pool.failed(event.attempt_id, event.reason, event.error, now)
-                    if wanted and outcome is None:
-                        logger.warning(
-                            "Validation %s %s; trying again.", event.attempt_id, event.reason
-                        )
-                if outcome is not None:
-                    self._conclude(outcome)
-            self._cancel_and_conclude(*self._pool.expire(now))
-            for attempt in self._pool.start(self._capacity(), now):
-                self._journal_of(self._trials[attempt.request.trial_id]).started(
-                    attempt, self._clock.time()
-                )
-                self._executor.start(attempt)
-            self._watch_for_starvation(now)
-        finally:
-            self._polling = False
-
-    def _capacity(self) -> int:
-        """How many more validations fit beside the trials, those about to start included."""
-        if not self._pool.needs_capacity:
-            return 0
-        promised = self._controller.promised() if self._controller is not None else {}
-        return self._executor.capacity(promised)
-
-    def _cancel_and_conclude(self, cancel: list[Attempt], outcomes: list[Outcome]) -> None:
-        for attempt in cancel:
-            self._executor.cancel(attempt)
-        for outcome in outcomes:
-            self._conclude(outcome)
-
-    def _watch_for_starvation(self, now: float) -> None:
-        if self._pool.running or not self._pool.starting:
-            self._starved_since = None
-        elif self._starved_since is None:
-            self._starved_since = now
-
-    def relieved(self) -> None:
-        """Somebody has given resources back: count from now."""
-        self._starved_since = self._clock.monotonic()
-
-    def starved_s(self) -> float:
-        """For how many seconds validations have waited for resources with none running."""
-        if self._starved_since is None:
-            return 0.0
-        return self._clock.monotonic() - self._starved_since
+        self.validator.submit(trial, request)
 
     # From the outcome to the fold and the delivery ---------------------------------------------
 
     def _conclude(self, outcome: Outcome) -> None:
         request = outcome.request
         trial = self._trials[request.trial_id]
-        self._journal_of(trial).ended(outcome, self._clock.time())
-        self._ended[outcome.status] += 1
-        self._ran_s += outcome.ran_s
         self._pending[request.trial_id] -= 1
         if outcome.validated and self.history.ended(outcome):
             self._take_over_new_criteria()
@@ -442,15 +400,15 @@ class ValidationCallback(tune.Callback):
                 if self._searcher is not None:
                     self._searcher.finish(trial_id, result)
 
-    def _deliver_score(self, trial: Trial, step: Scored, scheduler: ValidatedScheduler) -> None:
+    def _deliver_score(self, trial: Trial, step: Scored, scheduler: JudgingScheduler) -> None:
         result = flatten(step.result)
         if not self._has_required(trial, step, result):
             return
         decision = scheduler.judge(trial, result)
-        self._journal_of(trial).delivered(
+        self.validator.journal_of(trial).delivered(
             step.trial_id, step.iteration, decision, self._clock.time()
         )
-        if decision == scheduler.STOP:
+        if decision == TrialScheduler.STOP:
             self._delivery.close(step.trial_id)
         elif self._searcher is not None:
             self._searcher.receive(step.trial_id, result)
@@ -485,7 +443,7 @@ class ValidationCallback(tune.Callback):
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Called by Tune after each event it has handled."""
-        self.poll()
+        self.validator.poll()
         for trial in self._touched.values():
             self._fold.last_result(trial)
         self._touched.clear()
@@ -509,20 +467,12 @@ class ValidationCallback(tune.Callback):
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         """Called by Tune when a trial has failed for good: its validations are given up."""
-        now = self._clock.monotonic()
         self._delivery.forget(trial.trial_id)
-        self._cancel_and_conclude(*self._pool.drop(trial.trial_id, "its trial failed", now))
+        self.validator.drop(trial.trial_id, "its trial failed")
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         """Called by Tune last: what has not ended was interrupted, and is given up here."""
-        if not self._pool.idle:
-            left = sum(1 for _ in self._pool.pending())
-            logger.warning("%d validations had not ended; the sweep is over without them.", left)
-        for attempt in self._pool.in_flight():
-            self._executor.cancel(attempt)
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
+        self.validator.close()
 
     def _require_a_checkpoint(self, trials: list[Trial]) -> None:
         """A sweep to be judged by what validation produces must have saved something."""
@@ -569,9 +519,9 @@ class ValidationCallback(tune.Callback):
         """Wait for the last validations: the sweep is not over before they are."""
         on_main_thread = threading.current_thread() is threading.main_thread()
         began = self._clock.monotonic()
-        while not self._pool.idle and self._error is None:
+        while not self.validator.idle and self._error is None:
             self._tell_what_is_awaited()
-            self.poll(at_once=True)
+            self.validator.poll(at_once=True)
             self._settle()
             self._clock.sleep(_DRAIN_INTERVAL_S)
             # Tune puts the former handler back when it has seen Ctrl-C.
@@ -590,13 +540,15 @@ class ValidationCallback(tune.Callback):
         if now < self._next_news:
             return
         if self._next_news:
+            counts = self.validator.counts()
+            running, starting, waiting = (counts[k] for k in ("running", "starting", "waiting"))
             logger.info(
                 "All trials have ended; waiting for %d validations: %d running, %d without "
                 "resources, %d not started.",
-                self._pool.running + self._pool.starting + self._pool.waiting,
-                self._pool.running,
-                self._pool.starting,
-                self._pool.waiting,
+                running + starting + waiting,
+                running,
+                starting,
+                waiting,
             )
         self._next_news = now + _NEWS_INTERVAL_S
 
@@ -621,12 +573,7 @@ class ValidationCallback(tune.Callback):
             {'validated': 0, 'failed': 0, 'timed_out': 0, 'skipped': 0, 'running': 0,
              'starting': 0, 'waiting': 0}
         """
-        return {
-            **{status.value: self._ended[status] for status in Status},
-            "running": self._pool.running,
-            "starting": self._pool.starting,
-            "waiting": self._pool.waiting,
-        }
+        return self.validator.counts()
 
     def timing(self) -> dict[str, float]:
         """Where time went, in seconds.
@@ -642,7 +589,7 @@ class ValidationCallback(tune.Callback):
             {'validations_ran_s': 0.0, 'trials_waited_s': 0.0, 'drained_s': 0.0}
         """
         return {
-            "validations_ran_s": self._ran_s,
+            "validations_ran_s": self.validator.ran_s,
             "trials_waited_s": self._waited_s,
             "drained_s": self._drained_s,
         }
@@ -659,7 +606,7 @@ class ValidationCallback(tune.Callback):
                 "kwargs": dict(request.kwargs),
                 "timeout_s": request.timeout_s,
             }
-            for request in self._pool.pending()
+            for request in self.validator.pending()
         ]
         return {
             "selection": self._selection.state(),
@@ -679,14 +626,6 @@ class ValidationCallback(tune.Callback):
         self._criteria = dict(state["criteria"])
         for saved in state["pending"]:
             self._to_resubmit.setdefault(saved["trial_id"], []).append(saved)
-
-    def _journal_of(self, trial: Trial) -> Journal:
-        if self._journal is None:
-            path = Path(trial.local_experiment_path, FILE_NAME)
-            if not path.exists():  # restored on another machine, perhaps
-                fetch_from_experiment(trial, FILE_NAME, path)
-            self._journal = Journal(path)
-        return self._journal
 
     def _lease(self, path: str) -> None:
         self._leases[path] = self._leases.get(path, 0) + 1

@@ -172,6 +172,7 @@ class ValidatedScheduler(TrialScheduler):
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """The next trial to start: those that have waited for a score first, then the base's."""
+        self._wire(tune_controller)
         for trial_id, trial in list(self._ready.items()):
             if trial.status == Trial.PAUSED:
                 return trial
@@ -270,7 +271,7 @@ class ValidatedScheduler(TrialScheduler):
         Holding and pausing lead to the same decisions; all actors waiting for scores that wait
         for the actors' resources would lead to none.
         """
-        if not self._held or validation.starved_s() < _STARVED_S:
+        if not self._held or validation.validator.starved_s() < _STARVED_S:
             return
         waiting = [
             trial
@@ -286,7 +287,7 @@ class ValidatedScheduler(TrialScheduler):
                 waiting[0].trial_id,
             )
             self._pause_until_scored(waiting[0], controller)
-            validation.relieved()
+            validation.validator.relieved()
 
     # How it is kept ----------------------------------------------------------------------------
 

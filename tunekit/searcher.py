@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from ray.tune.result import DEFAULT_METRIC, DONE
 from ray.tune.search import ConcurrencyLimiter, Searcher
@@ -11,9 +11,6 @@ from ray.tune.search import ConcurrencyLimiter, Searcher
 from tunekit._ray.controller import Controller
 from tunekit.core.problems import Problems
 from tunekit.errors import WiringError
-
-if TYPE_CHECKING:
-    from tunekit.callback import ValidationCallback
 
 __all__ = ["ValidatedSearcher"]
 
@@ -56,7 +53,7 @@ class ValidatedSearcher(Searcher):
         super().__init__()
         # Tune looks for a searcher within a searcher under this name.
         self.searcher = base
-        self._validation: ValidationCallback | None = None
+        self._refresh: Callable[[], None] | None = None
         self._completed: set[str] = set()
         self._final: dict[str, Mapping[str, Any] | None] = {}
 
@@ -85,9 +82,9 @@ class ValidatedSearcher(Searcher):
         names = metric if isinstance(metric, list) else [metric]
         return {name for name in names if isinstance(name, str) and name != DEFAULT_METRIC}
 
-    def attach(self, validation: ValidationCallback) -> None:
-        """Connect it with the sweep's validations."""
-        self._validation = validation
+    def attach(self, refresh: Callable[[], None]) -> None:
+        """Connect it with a sweep: ``refresh`` looks what has become of its validations."""
+        self._refresh = refresh
 
     # What Tune asks and tells ------------------------------------------------------------------
 
@@ -103,13 +100,13 @@ class ValidatedSearcher(Searcher):
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
         """Ask the base searcher for a configuration, after it has heard all that is known."""
-        if self._validation is not None:
-            self._validation.poll()
+        if self._refresh is not None:
+            self._refresh()
         return self.searcher.suggest(trial_id)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """A report, not validated: not for the base searcher."""
-        if self._validation is None:
+        if self._refresh is None:
             raise WiringError(
                 "ValidatedSearcher was given to a sweep without a ValidatedScheduler. Pass "
                 "TuneConfig(scheduler=tunekit.ValidatedScheduler(FIFOScheduler())), or use "

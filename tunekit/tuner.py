@@ -323,7 +323,7 @@ def _leave_room(settings: Settings) -> None:
         return
     if not ray.is_initialized():
         ray.init()
-    cluster, per_validation = ray.cluster_resources(), validation.resources
+    cluster, per_validation = ray.cluster_resources(), validation.validator.resources
     lacking = [name for name, amount in per_validation.items() if cluster.get(name, 0) < amount]
     if lacking:
         logger.warning(
