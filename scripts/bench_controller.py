@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import statistics
 import tempfile
 import time
@@ -27,12 +28,18 @@ from tunekit.testing import FakeClock, FakeExecutor, LocalSweep
 
 
 class Reporter(tune.Trainable):
-    """Does nothing but report."""
+    """Does nothing but report, once as many as shall report at once have started."""
 
     def setup(self, config):
-        self.length = config["length"]
+        self.length, self.together = config["length"], config.get("together", 0)
+        if self.together:
+            self.ready = Path(config["ready"])
+            (self.ready / self.trial_id).touch()
 
     def step(self):
+        while self.together and len(os.listdir(self.ready)) < self.together:
+            time.sleep(0.02)
+        self.together = 0
         return {"loss": 1.0 / (self.iteration + 1), "done": self.iteration + 1 >= self.length}
 
     def reset_config(self, new_config):
@@ -67,7 +74,7 @@ def on_ray(trials: int, length: int, *, with_tunekit: bool) -> float:
     more = {"validation_config": validation()} if with_tunekit else {}
     tuner(
         Reporter,
-        param_space={"length": length},
+        param_space={"length": length, "together": min(trials, 32), "ready": tempfile.mkdtemp()},
         tune_config=tune.TuneConfig(
             metric="loss",
             mode="min",
