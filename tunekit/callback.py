@@ -226,6 +226,8 @@ class ValidationCallback(tune.Callback):
             self._delivery.reopen(trial.trial_id)
         self._take_over_criteria(trial, self._required)
         for saved in self._to_resubmit.pop(trial.trial_id, []):
+            self._unsettled[trial.trial_id] = trial
+            LeasingCheckpointManager.install(trial, self._leases.keys(), self._validation_names)
             checkpoint = tune.Checkpoint(saved["path"], trial.storage.storage_filesystem)
             self._submit(trial, Request(checkpoint=checkpoint, **saved))
 
@@ -256,6 +258,10 @@ class ValidationCallback(tune.Callback):
         if self._controller is None:
             self._listeners = list(self._loggers)
         self._sigint_handler = signal.getsignal(signal.SIGINT)
+        if self._controller is not None and self._controller.finished:
+            # A restored sweep whose trials have ended: Tune will make no step.
+            self._drain(list(self._trials.values()))
+            self._raise_error()
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any

@@ -21,6 +21,7 @@ from ray.tune.experiment import Trial
 from ray.tune.result import EXPR_PROGRESS_FILE, EXPR_RESULT_FILE
 
 from tunekit._ray.checkpoints import LeasingCheckpointManager
+from tunekit._ray.storage import trial_file
 from tunekit.core.history import VALIDATED_ITERATION, History
 from tunekit.core.metrics import flatten, hide, merge
 from tunekit.core.validation import Outcome
@@ -81,15 +82,14 @@ class Fold:
 
         To be called when no more reports of the trial come. Each file is replaced as a whole.
         """
-        folder = trial.local_path
-        if folder is None or not self._history.changes(trial.trial_id):
+        if trial.local_path is None or not self._history.changes(trial.trial_id):
             return
-        path = Path(folder, EXPR_RESULT_FILE)
+        path = trial_file(trial, EXPR_RESULT_FILE)
         if not path.exists():
             return
         rows = list(self._history.rows(trial.trial_id, _read_rows(path)))
         _replace(path, "".join(json.dumps(row, default=str) + "\n" for row in rows))
-        table = Path(folder, EXPR_PROGRESS_FILE)
+        table = trial_file(trial, EXPR_PROGRESS_FILE)
         if table.exists():
             _replace(table, _as_csv(rows))
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 
 from ray.tune.experiment import Trial
 
-from tunekit._ray.storage import fetch_from_experiment
+from tunekit._ray.storage import experiment_file
 from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
 from tunekit.core.pool import Pool
@@ -88,10 +87,7 @@ class Validator:
     def journal_of(self, trial: Trial) -> Journal:
         """The journal of the trial's experiment."""
         if self._journal is None:
-            path = Path(trial.local_experiment_path, FILE_NAME)
-            if not path.exists():  # restored on another machine, perhaps
-                fetch_from_experiment(trial, FILE_NAME, path)
-            self._journal = Journal(path)
+            self._journal = Journal(experiment_file(trial, FILE_NAME))
         return self._journal
 
     def submit(self, trial: Trial, request: Request) -> None:

@@ -381,3 +381,31 @@ def test_restoring_an_interrupted_sweep_keeps_its_scores(tmp_path):
     frame = results[0].metrics_dataframe
     assert list(frame["training_iteration"]) == list(range(1, 11))
     assert list(frame["accuracy"]) == [i / 10 for i in range(1, 11)]
+
+
+def test_restoring_a_sweep_whose_trials_have_ended_validates_what_was_pending(tmp_path):
+    class Interrupts(tune.Callback):
+        def on_trial_complete(self, iteration, trials, trial, **info):
+            os.kill(os.getpid(), signal.SIGUSR1)  # Tune takes it as Ctrl-C
+
+    interrupted = fit(
+        counting,
+        tmp_path,
+        param_space={"length": 3},
+        tune_config=tune.TuneConfig(**BY_ACCURACY),
+        validation_config=tunekit.ValidationConfig(
+            fn=validate,
+            task_config=train.ValidationTaskConfig(fn_kwargs={"sleep_s": 1.5}),
+            max_in_flight=1,
+        ),
+        checkpoint_policy=EACH,
+        callbacks=[Interrupts()],
+    )
+    assert interrupted[0].metrics.get("accuracy") is None, "it ended before the first score"
+    restored = tunekit.Tuner.restore(str(tmp_path / "sweep"), counting)
+    results = restored.fit()
+    assert results[0].metrics["accuracy"] == 0.3
+    assert list(results[0].metrics_dataframe["accuracy"]) == [0.1, 0.2, 0.3]
+    assert restored.validation.summary()["validated"] == 3
+    requested = [e["id"] for e in journal(results) if e["event"] == "requested"]
+    assert len(set(requested)) == 3
