@@ -395,31 +395,31 @@ class ValidationCallback(tune.Callback):
     def deliver(self, trial_id: str) -> None:
         """Give the scheduler and the searcher what they may see of a trial now."""
         trial = self._trials[trial_id]
-        for step in self._delivery.take(trial_id):
+        for due in self._delivery.take(trial_id):
             if self._scheduler is None:
                 continue
-            if isinstance(step, Scored):
-                self._deliver_score(trial, step, self._scheduler)
-            elif isinstance(step, Completion):
-                result = None if step.result is None else flatten(step.result)
+            if isinstance(due, Scored):
+                self._deliver_score(trial, due, self._scheduler)
+            elif isinstance(due, Completion):
+                result = None if due.result is None else flatten(due.result)
                 self._scheduler.finish(trial, result)
                 if self._searcher is not None:
                     self._searcher.finish(trial_id, result)
 
-    def _deliver_score(self, trial: Trial, step: Scored, scheduler: JudgingScheduler) -> None:
-        result = flatten(step.result)
-        if not self._has_required(trial, step, result):
+    def _deliver_score(self, trial: Trial, scored: Scored, scheduler: JudgingScheduler) -> None:
+        result = flatten(scored.result)
+        if not self._has_required(trial, scored, result):
             return
         decision = scheduler.judge(trial, result)
         self.validator.journal_of(trial).delivered(
-            step.trial_id, step.iteration, decision, self._clock.time()
+            scored.trial_id, scored.iteration, decision, self._clock.time()
         )
         if decision == TrialScheduler.STOP:
-            self._delivery.close(step.trial_id)
+            self._delivery.close(scored.trial_id)
         elif self._searcher is not None:
-            self._searcher.receive(step.trial_id, result)
+            self._searcher.receive(scored.trial_id, result)
 
-    def _has_required(self, trial: Trial, step: Scored, result: Mapping[str, Any]) -> bool:
+    def _has_required(self, trial: Trial, scored: Scored, result: Mapping[str, Any]) -> bool:
         """Whether a validated result has the metrics to judge by; if none ever had, give up."""
         missing = sorted(self._required - result.keys())
         if not missing:
@@ -429,9 +429,9 @@ class ValidationCallback(tune.Callback):
         if self._met:
             logger.warning(
                 "Trial %s has no %s at iteration %d; it is not judged by that iteration.",
-                step.trial_id,
+                scored.trial_id,
                 names,
-                step.iteration,
+                scored.iteration,
             )
             return False
         produced = ", ".join(map(repr, self.history.names))

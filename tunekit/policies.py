@@ -65,16 +65,16 @@ class CheckpointPolicy(tune.Callback):
 class _RulePolicy(CheckpointPolicy):
     """A policy made of one rule of :mod:`tunekit.core.policy`."""
 
-    _rule: rules.Rule
+    rule: Any  # one of tunekit.core.policy, of the policy's own kind
     _clock: Callable[[], float] = staticmethod(time.monotonic)
 
     def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
         """Ask the rule."""
-        return self._rule.due(trial.trial_id, result[TRAINING_ITERATION], result, self._clock())
+        return self.rule.due(trial.trial_id, result[TRAINING_ITERATION], result, self._clock())
 
     def saved(self, trial: Trial) -> None:
         """Tell the rule."""
-        self._rule.saved(trial.trial_id, self._clock())
+        self.rule.saved(trial.trial_id, self._clock())
 
 
 class EveryIterations(_RulePolicy):
@@ -91,7 +91,7 @@ class EveryIterations(_RulePolicy):
         problems = Problems("EveryIterations")
         problems.integer("n", n, least=1)
         problems.raise_any()
-        self._rule = self.rule = rules.EveryIterations(n)
+        self.rule = rules.EveryIterations(n)
 
     def __repr__(self) -> str:
         return f"EveryIterations({self.rule.n})"
@@ -111,7 +111,7 @@ class EverySeconds(_RulePolicy):
         problems = Problems("EverySeconds")
         problems.seconds("seconds", seconds)
         problems.raise_any()
-        self._rule = self.rule = rules.EverySeconds(seconds)
+        self.rule = rules.EverySeconds(seconds)
 
     def __repr__(self) -> str:
         return f"EverySeconds({self.rule.seconds:g})"
@@ -136,7 +136,7 @@ class OnImprovement(_RulePolicy):
         if problems.instance("delta", delta, (int, float), "Pass 0 or more.") and not delta >= 0:
             problems.add(f"delta={delta!r} must not be negative. Pass 0 or more.")
         problems.raise_any()
-        self._rule = self.rule = rules.OnImprovement(metric, mode, delta)
+        self.rule = rules.OnImprovement(metric, mode, delta)
 
     def __repr__(self) -> str:
         delta = f", delta={self.rule.delta:g}" if self.rule.delta else ""
