@@ -27,7 +27,8 @@ def quality(index: int, iteration: int, seed: int = 0) -> float:
 
 
 def index_of(trial: Trial) -> int:
-    return int(trial.experiment_tag.split("_")[0])
+    number = trial.experiment_tag.split("_")[0]
+    return int(number) if number.isdigit() else 0  # a replayed trial is the only one
 
 
 class Counting(tune.Trainable):
@@ -62,14 +63,23 @@ class Endless(Counting):
 
 @dataclass
 class Heard:
-    """What a base scheduler was told, and what it said."""
+    """What a base scheduler was told, and what it said.
+
+    ``results`` has (trial, iteration, score, decision), ``generations`` that of each result.
+    """
 
     results: list[tuple[int, int, float, str]] = field(default_factory=list)
+    generations: list[int] = field(default_factory=list)
     ends: list[tuple[int, float | None]] = field(default_factory=list)
     errors: list[int] = field(default_factory=list)
 
     def of(self, index: int) -> list[int]:
         return [iteration for trial, iteration, _, _ in self.results if trial == index]
+
+    def places(self, index: int) -> list[tuple[int, int]]:
+        """(generation, iteration) of the results of a trial."""
+        both = zip(self.generations, self.results, strict=True)
+        return [(generation, result[1]) for generation, result in both if result[0] == index]
 
 
 def listen(base: TrialScheduler, metric: str = "accuracy") -> Heard:
@@ -79,23 +89,31 @@ def listen(base: TrialScheduler, metric: str = "accuracy") -> Heard:
     on_remove, on_error = base.on_trial_remove, base.on_trial_error
 
     def result(controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        score, at = result.get(metric), len(heard.results)
         decision = on_result(controller, trial, result)
-        heard.results.append(
-            (index_of(trial), result["training_iteration"], result[metric], decision)
-        )
+        told = (index_of(trial), result["training_iteration"], score, decision)
+        heard.results.insert(at, told)
+        heard.generations.insert(at, result.get("generation", 0))
         return decision
 
+    by_itself: list[int] = []  # HyperBand tells itself to remove a trial that it hears of
+
     def complete(controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        heard.ends.append((index_of(trial), result[metric]))
+        heard.ends.append((index_of(trial), result.get(metric)))
+        by_itself.append(index_of(trial))
         on_complete(controller, trial, result)
+        by_itself.pop()
 
     def remove(controller: Any, trial: Trial) -> None:
-        heard.ends.append((index_of(trial), None))
+        if by_itself[-1:] != [index_of(trial)]:
+            heard.ends.append((index_of(trial), None))
         on_remove(controller, trial)
 
     def error(controller: Any, trial: Trial) -> None:
         heard.errors.append(index_of(trial))
+        by_itself.append(index_of(trial))
         on_error(controller, trial)
+        by_itself.pop()
 
     base.on_trial_result, base.on_trial_complete = result, complete
     base.on_trial_remove, base.on_trial_error = remove, error
@@ -119,10 +137,18 @@ class Ran:
     def lengths(self) -> dict[int, int]:
         return {index_of(t): t.last_result["training_iteration"] for t in self.trials}
 
-    def validated(self) -> dict[int, dict[int, float]]:
+    def validated(self, generation: int = 0) -> dict[int, dict[int, float]]:
+        """By trial and iteration, the scores of a generation."""
+        return {
+            index: {i: score for (of, i), score in scores.items() if of == generation}
+            for index, scores in self.scores().items()
+        }
+
+    def scores(self) -> dict[int, dict[tuple[int, int], float]]:
+        """By trial, and by (generation, iteration), the scores."""
         history = self.validation.history
         return {
-            index_of(t): {i: m["accuracy"] for i, m in history.validated(t.trial_id)}
+            index_of(t): {place: m["accuracy"] for place, m in history.scores(t.trial_id)}
             for t in self.trials
         }
 
@@ -144,6 +170,8 @@ def sweep(
     loggers: bool = False,
     run: bool = True,
     validation_slots: int = 1_000_000,
+    metric: str | None = "accuracy",
+    mode: str | None = "max",
     **options: Any,
 ) -> Ran:
     """Run a sweep with validations that take, and come to, what a test says."""
@@ -173,14 +201,14 @@ def sweep(
         num_samples=trials,
         scheduler=tunekit.ValidatedScheduler(base),
         callbacks=callbacks,
-        metric="accuracy",
-        mode="max",
+        metric=metric,
+        mode=mode,
         seconds=training_s or (lambda trial, method: 1.0 if method == "train" else 0.0),
         next_due=executor.next_due,
         **options,
     )
     if run:
-        local.run()
+        local.run(most=50_000)
     return Ran(local, validation, executor, clock, heard)
 
 

@@ -6,12 +6,12 @@ import logging
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any, Protocol
 
 from ray import train, tune
 from ray.tune.experiment import Trial
-from ray.tune.result import TRAINING_ITERATION
+from ray.tune.result import DONE, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.checkpoints import LeasingCheckpointManager, latest_checkpoint
@@ -19,7 +19,9 @@ from tunekit._ray.controller import Controller
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
 from tunekit.core.delivery import Completion, Delivery, Scored
-from tunekit.core.history import History
+from tunekit.core.history import GENERATION, History
+from tunekit.core.leases import Leases
+from tunekit.core.lineage import Ancestry, Exploit
 from tunekit.core.metrics import flatten, hide, leaves
 from tunekit.core.problems import Problems
 from tunekit.core.selection import Selection
@@ -58,7 +60,11 @@ class JudgingScheduler(Protocol):
         """The metric that it judges by, if it does."""
         ...
 
-    def judge(self, trial: Trial, result: dict[str, Any]) -> str:
+    def hears(self, trial_id: str) -> bool:
+        """Whether it may get a result of the trial, or its end, now."""
+        ...
+
+    def judge(self, trial: Trial, result: dict[str, Any], scored: Scored) -> str:
         """Take a validated result, flat, and decide."""
         ...
 
@@ -66,8 +72,32 @@ class JudgingScheduler(Protocol):
         """Take a trial's end, with its newest validated result."""
         ...
 
+    def started(self, trial: Trial) -> None:
+        """A trial's actor is up."""
+        ...
+
     def act(self) -> None:
         """Carry out what is decided."""
+        ...
+
+    def gone(self, trial: Trial) -> None:
+        """A trial has failed for good."""
+        ...
+
+    def advance(self) -> None:
+        """Go on with trials that have ended, of which it has not heard."""
+        ...
+
+    def conclude(self, trial: Trial) -> None:
+        """Be done with a trial: the sweep is over."""
+        ...
+
+    def get_state(self) -> bytes | None:
+        """What to save for a restore."""
+        ...
+
+    def set_state(self, saved: bytes) -> None:
+        """Take that up."""
         ...
 
 
@@ -90,6 +120,12 @@ class LearningSearcher(Protocol):
     def finish(self, trial_id: str, result: Mapping[str, Any] | None) -> None:
         """Take a trial's end, with its newest validated result."""
         ...
+
+
+def _of_generation(report: Mapping[str, Any], generation: int) -> dict[str, Any]:
+    """A report that says which generation of its trial it is of."""
+    own = hide(report, [GENERATION]) if GENERATION in report else report
+    return {**own, GENERATION: generation}
 
 
 class ValidationCallback(tune.Callback):
@@ -151,8 +187,11 @@ class ValidationCallback(tune.Callback):
             promised=self._promised,
         )
         self._selection = Selection(self.config.every)
-        self._delivery = Delivery()
+        self._delivery = Delivery(counts=self._has_all)
+        #: What was validated.
         self.history = History()
+        #: Which trials were overwritten with which checkpoints.
+        self.ancestry = Ancestry()
         self._fold = Fold(self.history)
 
         self._controller: Controller | None = None
@@ -165,8 +204,11 @@ class ValidationCallback(tune.Callback):
 
         self._trials: dict[str, Trial] = {}
         self._wishes: dict[str, tuple[int, Wish]] = {}
-        self._seen: dict[str, tuple[int, int]] = {}
-        self._leases: dict[str, int] = {}
+        self._seen: dict[str, tuple[int, int, int]] = {}
+        self._leases = Leases()
+        self._owners: dict[str, Trial] = {}
+        self._ended: dict[str, list[Request]] = {}
+        self._saved_scheduler: bytes | None = None
         self._pending: Counter[str] = Counter()
         self._touched: dict[str, Trial] = {}
         self._unsettled: dict[str, Trial] = {}
@@ -186,6 +228,9 @@ class ValidationCallback(tune.Callback):
         if not self._loggers:
             self._loggers = [JsonLogger(), TensorBoardLogger(self._undecided)]
         return list(self._loggers)
+
+    def _has_all(self, result: Mapping[str, Any]) -> bool:
+        return self._required <= flatten(result).keys()
 
     def _judged(self) -> set[str]:
         return self._required
@@ -215,6 +260,9 @@ class ValidationCallback(tune.Callback):
         self._controller, self._scheduler, self._searcher = controller, scheduler, searcher
         self._listeners = controller.callbacks
         self._required = controller.take_over_metric_check() | scheduler.judged
+        if self._saved_scheduler is not None:
+            scheduler.set_state(self._saved_scheduler)
+            self._saved_scheduler = None
         if searcher is not None:
             searcher.attach(self.validator.poll)
             self._required |= searcher.judged
@@ -227,7 +275,7 @@ class ValidationCallback(tune.Callback):
         self._take_over_criteria(trial, self._required)
         for saved in self._to_resubmit.pop(trial.trial_id, []):
             self._unsettled[trial.trial_id] = trial
-            LeasingCheckpointManager.install(trial, self._leases.keys(), self._validation_names)
+            LeasingCheckpointManager.install(trial, self._leases, self._validation_names)
             checkpoint = tune.Checkpoint(saved["path"], trial.storage.storage_filesystem)
             self._submit(trial, Request(checkpoint=checkpoint, **saved))
 
@@ -270,7 +318,9 @@ class ValidationCallback(tune.Callback):
         self._trials[trial.trial_id] = trial
         self._unsettled[trial.trial_id] = trial
         self._touched[trial.trial_id] = trial
-        LeasingCheckpointManager.install(trial, self._leases.keys(), self._validation_names)
+        LeasingCheckpointManager.install(trial, self._leases, self._validation_names)
+        if self._scheduler is not None:
+            self._scheduler.started(trial)
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
@@ -283,11 +333,13 @@ class ValidationCallback(tune.Callback):
         self._wishes[trial_id] = (step, wish)
         if wish:
             result["should_checkpoint"] = True
-        self.history.reported(trial_id, step)
-        if not self.history.names.keys().isdisjoint(leaf for leaf, _ in leaves(result)):
-            hidden = hide(result, self.history.names)
-            result.clear()
-            result.update(hidden)
+        generation = self.ancestry.generation(trial_id)
+        self.history.reported(trial_id, step, generation)
+        own = _of_generation(result, generation)
+        if not self.history.names.keys().isdisjoint(leaf for leaf, _ in leaves(own)):
+            own = hide(own, self.history.names)
+        result.clear()
+        result.update(own)
         if self._scheduler is None:
             self._delivery.offered(trial_id, step)
         self._touched[trial_id] = trial
@@ -300,10 +352,16 @@ class ValidationCallback(tune.Callback):
         checkpoint, report = saved
         report.pop(VALIDATION, None)
         trial_id, step = trial.trial_id, report[TRAINING_ITERATION]
-        run = self.history.run_of(trial_id, step)
-        if self._seen.get(trial_id) == (step, run):
+        generation = self.ancestry.generation(trial_id)
+        clone = self._clone_of(trial_id)
+        if self._leases.held(clone) == checkpoint.path:
+            return  # nothing was saved: it is still what the trial was restored from
+        self._owners[checkpoint.path] = trial
+        self.release(clone)  # from now on the trial restarts from its own checkpoints
+        run = self.history.run_of(trial_id, step, generation)
+        if self._seen.get(trial_id) == (generation, step, run):
             return  # the same state, saved again
-        self._seen[trial_id] = (step, run)
+        self._seen[trial_id] = (generation, step, run)
         wished_at, wish = self._wishes.get(trial_id, (None, None))
         wish = wish if wished_at == step else None
         if not self._selection.wants(trial_id, None if wish is None else bool(wish)):
@@ -314,16 +372,17 @@ class ValidationCallback(tune.Callback):
             trial_id=trial_id,
             iteration=step,
             run=run,
+            generation=generation,
             checkpoint=checkpoint,
             path=checkpoint.path,
-            report=dict(report),
+            report=_of_generation(report, generation),
             kwargs={**(default.fn_kwargs or {}), **(own.fn_kwargs or {})},
             timeout_s=default.timeout_s if own.timeout_s is None else own.timeout_s,
         )
         self._submit(trial, request)
 
     def _submit(self, trial: Trial, request: Request) -> None:
-        self._lease(request.path)
+        self.lease(("validation", request.id), request.path, trial)
         self._pending[request.trial_id] += 1
         self._delivery.requested(request)
         self.validator.submit(trial, request)
@@ -342,9 +401,9 @@ class ValidationCallback(tune.Callback):
                     listener.on_trial_validated(trial, request.report, outcome.metrics)
         elif not outcome.validated:
             self._note_failure(outcome)
-        self._release(trial, request.path)
         self._changed(trial)
         self._delivery.ended(outcome)
+        self._ended.setdefault(request.trial_id, []).append(request)
         self.deliver(request.trial_id)
 
     def _note_failure(self, outcome: Outcome) -> None:
@@ -373,7 +432,7 @@ class ValidationCallback(tune.Callback):
 
     def offered(self, trial_id: str, iteration: int) -> None:
         """Tune has asked the scheduler about a report."""
-        self._delivery.offered(trial_id, iteration)
+        self._delivery.offered(trial_id, iteration, self.ancestry.generation(trial_id))
 
     def waits(self, trial_id: str) -> bool:
         """Whether a score that the trial is judged by is pending."""
@@ -382,6 +441,10 @@ class ValidationCallback(tune.Callback):
     def now(self) -> float:
         """Seconds on the sweep's clock."""
         return self._clock.monotonic()
+
+    def time(self) -> float:
+        """Seconds since the epoch."""
+        return self._clock.time()
 
     def waited(self, seconds: float) -> None:
         """A trial stood still for that long because a score was pending."""
@@ -394,30 +457,94 @@ class ValidationCallback(tune.Callback):
 
     def deliver(self, trial_id: str) -> None:
         """Give the scheduler and the searcher what they may see of a trial now."""
-        trial = self._trials[trial_id]
-        for due in self._delivery.take(trial_id):
-            if self._scheduler is None:
-                continue
-            if isinstance(due, Scored):
-                self._deliver_score(trial, due, self._scheduler)
-            elif isinstance(due, Completion):
-                result = None if due.result is None else flatten(due.result)
-                self._scheduler.finish(trial, result)
-                if self._searcher is not None:
-                    self._searcher.finish(trial_id, result)
+        trial, scheduler = self._trials[trial_id], self._scheduler
+        if scheduler is None:
+            for _ in self._delivery.take(trial_id):
+                pass
+        else:
+            for due in self._delivery.take(trial_id, lambda: scheduler.hears(trial_id)):
+                if isinstance(due, Scored):
+                    self._deliver_score(trial, due, scheduler)
+                elif isinstance(due, Completion):
+                    result = None if due.result is None else flatten(due.result)
+                    scheduler.finish(trial, result)
+                    if self._searcher is not None:
+                        self._searcher.finish(trial_id, result)
+        self._give_back(trial_id)
 
     def _deliver_score(self, trial: Trial, scored: Scored, scheduler: JudgingScheduler) -> None:
-        result = flatten(scored.result)
+        result = {**flatten(scored.result), DONE: False}
         if not self._has_required(trial, scored, result):
             return
-        decision = scheduler.judge(trial, result)
-        self.validator.journal_of(trial).delivered(
-            scored.trial_id, scored.iteration, decision, self._clock.time()
-        )
-        if decision == TrialScheduler.STOP:
-            self._delivery.close(scored.trial_id)
-        elif self._searcher is not None:
+        decision = scheduler.judge(trial, result, scored)
+        self.validator.journal_of(trial).delivered(scored.request, decision, self._clock.time())
+        if decision != TrialScheduler.STOP and self._searcher is not None:
             self._searcher.receive(scored.trial_id, result)
+
+    def close(self, trial_id: str) -> None:
+        """The scheduler has stopped the trial, and gets no more results of it."""
+        self._delivery.close(trial_id)
+
+    def decided(self, trial: Trial, decision: str) -> None:
+        """The scheduler has decided about a trial other than on its result."""
+        self.validator.journal_of(trial).decided(trial.trial_id, decision, self._clock.time())
+
+    def reminded(self, trial: Trial, generation: int, iteration: int, decision: str) -> None:
+        """The scheduler got a result once more, and decided."""
+        self.validator.journal_of(trial).reminded(
+            trial.trial_id, generation, iteration, decision, self._clock.time()
+        )
+
+    # Cloning -----------------------------------------------------------------------------------
+
+    def keep_for_clone(self, trial_id: str, path: str | None) -> None:
+        """A trial will be overwritten with the checkpoint at ``path``; None if not after all."""
+        clone = ("clone", trial_id, self.ancestry.generation(trial_id) + 1)
+        if path is None:
+            self.release(clone)
+        else:
+            self.lease(clone, path)
+
+    def exploited(self, trial: Trial, exploit: Exploit) -> None:
+        """A trial is about to be overwritten: scores of what it was are not delivered any more."""
+        self.validator.journal_of(trial).exploited(exploit)
+        self.ancestry.add(exploit)
+        self._delivery.overwritten(trial.trial_id, exploit.generation, exploit.iteration)
+        self._give_back(trial.trial_id)
+        self.release(("clone", trial.trial_id, exploit.generation - 1))
+
+    def lease(self, holder: Hashable, path: str, owner: Trial | None = None) -> None:
+        """Keep a checkpoint for ``holder``, instead of what was kept for it.
+
+        Args:
+            holder: Who needs it.
+            path: Where it lies.
+            owner: The trial that saved it, where that is not known already.
+        """
+        if owner is not None:
+            self._owners[path] = owner
+        self._prune(self._leases.take(holder, path))
+
+    def release(self, holder: Hashable) -> None:
+        """Give back what is kept for ``holder``, if anything."""
+        self._prune(self._leases.release(holder))
+
+    def _prune(self, path: str | None) -> None:
+        """A checkpoint is not needed by anybody any more: it may go, if it is not a good one."""
+        owner = None if path is None else self._owners.pop(path, None)
+        manager = None if owner is None else LeasingCheckpointManager.of(owner)
+        if manager is not None:
+            manager.prune()
+
+    def _give_back(self, trial_id: str) -> None:
+        """Validations keep their checkpoints until the scheduler has got the scores."""
+        still_due = []
+        for request in self._ended.get(trial_id, []):
+            if self._delivery.holds(request):
+                still_due.append(request)
+            else:
+                self.release(("validation", request.id))
+        self._ended[trial_id] = still_due
 
     def _has_required(self, trial: Trial, scored: Scored, result: Mapping[str, Any]) -> bool:
         """Whether a validated result has the metrics to judge by; if none ever had, give up."""
@@ -475,6 +602,9 @@ class ValidationCallback(tune.Callback):
         """Called by Tune when a trial has failed for good: its validations are given up."""
         self._delivery.forget(trial.trial_id)
         self.validator.drop(trial.trial_id, "its trial failed")
+        self._give_back(trial.trial_id)
+        if self._scheduler is not None:
+            self._scheduler.gone(trial)
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         """Called by Tune last: what has not ended was interrupted, and is given up here."""
@@ -528,6 +658,8 @@ class ValidationCallback(tune.Callback):
         while not self.validator.idle and self._error is None:
             self._tell_what_is_awaited()
             self.validator.poll(at_once=True)
+            if self._scheduler is not None:
+                self._scheduler.advance()
             self._settle()
             self._clock.sleep(_DRAIN_INTERVAL_S)
             # Tune puts the former handler back when it has seen Ctrl-C.
@@ -535,9 +667,18 @@ class ValidationCallback(tune.Callback):
                 logger.warning("Interrupted with validations pending.")
                 return
         self._drained_s += self._clock.monotonic() - began
-        for trial in trials:  # those that Tune has ended without telling the scheduler
-            if trial.trial_id in self._trials and not self._delivery.completed(trial.trial_id):
-                self.complete(trial.trial_id)
+        for trial in trials:
+            if trial.trial_id not in self._trials:
+                continue
+            if not self._delivery.completed(trial.trial_id):
+                self.complete(trial.trial_id)  # Tune has not told the scheduler
+            if self._scheduler is not None and not self._delivery.over(trial.trial_id):
+                self._scheduler.advance()
+        for trial in trials:
+            known = trial.trial_id in self._trials
+            if known and self._scheduler is not None and not self._delivery.over(trial.trial_id):
+                self._scheduler.conclude(trial)
+                self.deliver(trial.trial_id)
         self._settle(at_end=True)
         self._require_a_checkpoint(trials)
 
@@ -607,6 +748,7 @@ class ValidationCallback(tune.Callback):
                 "trial_id": request.trial_id,
                 "iteration": request.iteration,
                 "run": request.run,
+                "generation": request.generation,
                 "path": request.path,
                 "report": dict(request.report),
                 "kwargs": dict(request.kwargs),
@@ -620,6 +762,13 @@ class ValidationCallback(tune.Callback):
             "delivery": self._delivery.state(),
             "pending": pending,
             "seen": dict(self._seen),
+            "exploits": list(self.ancestry),
+            "clones": {
+                trial_id: path
+                for trial_id in self._trials
+                if (path := self._leases.held(self._clone_of(trial_id))) is not None
+            },
+            "scheduler": None if self._scheduler is None else self._scheduler.get_state(),
             "criteria": {trial_id: dict(kept) for trial_id, kept in self._criteria.items()},
         }
 
@@ -630,19 +779,17 @@ class ValidationCallback(tune.Callback):
         self._delivery.load(state["delivery"])
         self._seen = dict(state["seen"])
         self._criteria = dict(state["criteria"])
+        for exploit in state["exploits"]:
+            self.ancestry.add(exploit)
+        self._saved_scheduler = state["scheduler"]
+        for trial_id, path in state["clones"].items():
+            self.lease(self._clone_of(trial_id), path)
         for saved in state["pending"]:
             self._to_resubmit.setdefault(saved["trial_id"], []).append(saved)
 
-    def _lease(self, path: str) -> None:
-        self._leases[path] = self._leases.get(path, 0) + 1
-
-    def _release(self, trial: Trial, path: str) -> None:
-        self._leases[path] -= 1
-        if not self._leases[path]:
-            del self._leases[path]
-            manager = LeasingCheckpointManager.of(trial)
-            if manager is not None:
-                manager.prune()
+    def _clone_of(self, trial_id: str) -> Hashable:
+        """Who holds the checkpoint that a trial was restored from, until it has saved its own."""
+        return ("clone", trial_id, self.ancestry.generation(trial_id))
 
     def _changed(self, trial: Trial) -> None:
         if self._controller is not None:

@@ -40,9 +40,9 @@ class Fold:
 
     def __init__(self, history: History):
         self._history = history
-        # Per trial: how many scores its summary counts, the last one's iteration, and how many
-        # validated names there were then.
-        self._analysed: dict[str, tuple[int, int, int]] = {}
+        # Per trial: how many scores its summary counts, the last one's generation and iteration,
+        # and how many validated names there were then.
+        self._analysed: dict[str, tuple[int, tuple[int, int], int]] = {}
 
     def score(self, trial: Trial, outcome: Outcome) -> None:
         """Fold one new score of the trial into its metadata and its checkpoint."""
@@ -95,15 +95,15 @@ class Fold:
 
     def _analyse(self, trial: Trial, outcome: Outcome) -> None:
         """Let Tune's per-metric summary of the trial count validated values, and only those."""
-        trial_id, iteration = trial.trial_id, outcome.request.iteration
+        trial_id, place = trial.trial_id, outcome.request.place
         names = len(self._history.names)
-        counted, last, of_names = self._analysed.get(trial_id, (0, 0, 0))
-        if names == of_names and iteration > last:
+        counted, last, of_names = self._analysed.get(trial_id, (0, (0, 0), 0))
+        if names == of_names and place > last:
             self._count(trial, outcome.metrics, counted + 1)
-            self._analysed[trial_id] = (counted + 1, iteration, names)
+            self._analysed[trial_id] = (counted + 1, place, names)
             return
         self._drop(trial)
-        scores = list(self._history.validated(trial_id))
+        scores = list(self._history.scores(trial_id))
         for step, (_, metrics) in enumerate(scores, start=1):
             self._count(trial, metrics, step)
         self._analysed[trial_id] = (len(scores), scores[-1][0], names)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
+from tunekit.core.lineage import Exploit
 from tunekit.core.validation import Attempt, Outcome, Request
 
 __all__ = ["FILE_NAME", "VERSION", "Journal", "read"]
@@ -22,8 +24,9 @@ class Journal:
     """Appends events, one JSON object a line, to a file.
 
     The first line is ``{"journal": "tunekit", "version": 1}``; each other line has ``event``,
-    ``time`` (seconds since the epoch) and ``id`` (``trial:iteration:run``). A line is handed to
-    the operating system before :meth:`append` returns: it outlives this process.
+    ``time`` (seconds since the epoch) and, if it is about one validation, ``id``
+    (``trial:generation:iteration:run``). A line is handed to the operating system before a method
+    returns: it outlives this process.
 
     Args:
         path: The file; it is made, with its directory, if it does not exist.
@@ -46,6 +49,7 @@ class Journal:
                 "trial_id": request.trial_id,
                 "iteration": request.iteration,
                 "run": request.run,
+                "generation": request.generation,
                 "checkpoint": request.path,
             }
         )
@@ -73,17 +77,42 @@ class Journal:
             }
         )
 
-    def delivered(self, trial_id: str, iteration: int, decision: str, at: float) -> None:
+    def delivered(self, request: Request, decision: str, at: float) -> None:
         """The scheduler got a validated result, and decided."""
         self._write(
             {
                 "event": "delivered",
                 "time": at,
-                "trial_id": trial_id,
-                "iteration": iteration,
+                "id": request.id,
+                "trial_id": request.trial_id,
+                "iteration": request.iteration,
+                "generation": request.generation,
                 "decision": decision,
             }
         )
+
+    def decided(self, trial_id: str, decision: str, at: float) -> None:
+        """The scheduler decided about a trial on another one's result."""
+        self._write({"event": "decided", "time": at, "trial_id": trial_id, "decision": decision})
+
+    def reminded(
+        self, trial_id: str, generation: int, iteration: int, decision: str, at: float
+    ) -> None:
+        """The scheduler got a result again that it has seen, and decided."""
+        self._write(
+            {
+                "event": "reminded",
+                "time": at,
+                "trial_id": trial_id,
+                "iteration": iteration,
+                "generation": generation,
+                "decision": decision,
+            }
+        )
+
+    def exploited(self, exploit: Exploit) -> None:
+        """A trial is overwritten with a checkpoint."""
+        self._write({"event": "exploited", **asdict(exploit)})
 
     def close(self) -> None:
         """Close the file; nothing can be appended afterwards."""
@@ -104,7 +133,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
         >>> journal = Journal(path)
         >>> journal.requested(Request("a", 1), at=12.5)
         >>> [(event["event"], event["id"]) for event in read(path)]
-        [('requested', 'a:1:1')]
+        [('requested', 'a:0:1:1')]
     """
     with path.open(encoding="utf-8") as file:
         for line in file:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import logging
+import pickle
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import cloudpickle
+from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.result import DEFAULT_METRIC, DONE, TRAINING_ITERATION
 from ray.tune.schedulers import (
+    AsyncHyperBandScheduler,
+    FIFOScheduler,
+    HyperBandForBOHB,
     HyperBandScheduler,
+    MedianStoppingRule,
     PopulationBasedTraining,
     PopulationBasedTrainingReplay,
     ResourceChangingScheduler,
@@ -18,26 +28,87 @@ from ray.tune.schedulers import (
 
 from tunekit._ray.checkpoints import latest_checkpoint
 from tunekit._ray.controller import Controller
+from tunekit._ray.judged import Change, JudgedController, JudgedTrial, Version
 from tunekit.callback import ValidationCallback
+from tunekit.core.delivery import Scored
+from tunekit.core.history import GENERATION
+from tunekit.core.lineage import Exploit
 from tunekit.core.problems import Problems
+from tunekit.core.standing import Doing, Move, Phase, next_move
 from tunekit.errors import WiringError
 from tunekit.searcher import ValidatedSearcher
 
-__all__ = ["ValidatedScheduler"]
+__all__ = ["ValidatedScheduler", "wrong_together"]
 
 logger = logging.getLogger(__name__)
 
 # Longer than it takes to start a worker process.
 _STARVED_S = 10.0
 
-# Schedulers that pause, resume or overwrite trials by their own books, and are not shown to be
-# right with scores that arrive late.
-_NOT_YET = (
+# Schedulers that clone no checkpoints.
+_CLONE_NOTHING = (
+    FIFOScheduler,
+    AsyncHyperBandScheduler,
     HyperBandScheduler,
-    PopulationBasedTraining,
-    PopulationBasedTrainingReplay,
-    ResourceChangingScheduler,
+    HyperBandForBOHB,
+    MedianStoppingRule,
 )
+
+
+def innermost(scheduler: TrialScheduler) -> TrialScheduler:
+    """The scheduler that decides, inside of one that changes resources."""
+    while isinstance(scheduler, ResourceChangingScheduler):
+        scheduler = scheduler._base_scheduler
+    return scheduler
+
+
+def wrong_together(
+    scheduler: Any, *, on_pending: str, reuse_actors: bool, search_alg: Any, problems: Problems
+) -> None:
+    """Add what cannot be right about a scheduler with the other settings of a sweep.
+
+    Args:
+        scheduler: The scheduler, wrapped or not; anything else is passed over.
+        on_pending: ``ValidationConfig(on_pending=...)``.
+        reuse_actors: ``TuneConfig(reuse_actors=...)``.
+        search_alg: ``TuneConfig(search_alg=...)``, as it was passed.
+        problems: Where to add it.
+    """
+    if isinstance(scheduler, ValidatedScheduler):
+        scheduler = scheduler.base
+    decides = innermost(scheduler)
+    name = type(decides).__name__
+    if isinstance(search_alg, str) and search_alg in ("random", "variant_generator"):
+        search_alg = None
+    if isinstance(decides, PopulationBasedTraining):
+        if decides._synch and on_pending == "continue":
+            problems.add(
+                f"{name}(synch=True) compares all trials at the same iteration, and "
+                "on_pending='continue' lets them train on. Use on_pending='pause' (or 'hold'), or "
+                "synch=False."
+            )
+        if search_alg is not None and not isinstance(search_alg, tune.search.BasicVariantGenerator):
+            problems.add(
+                f"{name} chooses hyperparameters itself, and search_alg={search_alg!r} would, too. "
+                "Leave search_alg out."
+            )
+    if isinstance(decides, HyperBandForBOHB) and not _learns_pauses(search_alg):
+        problems.add(
+            f"{name} tells its searcher when a trial pauses, and search_alg={search_alg!r} cannot "
+            "be told. Pass TuneConfig(search_alg=ray.tune.search.bohb.TuneBOHB()), or use "
+            "HyperBandScheduler."
+        )
+    if decides is not scheduler and reuse_actors:
+        problems.add(
+            "ResourceChangingScheduler starts trials anew to change their resources, and "
+            "reuse_actors=True keeps them. Set TuneConfig(reuse_actors=False)."
+        )
+
+
+def _learns_pauses(search_alg: Any) -> bool:
+    while search_alg is not None and hasattr(search_alg, "searcher"):
+        search_alg = search_alg.searcher
+    return search_alg == "bohb" or hasattr(search_alg, "on_pause")
 
 
 class ValidatedScheduler(TrialScheduler):
@@ -45,9 +116,13 @@ class ValidatedScheduler(TrialScheduler):
 
     Each report of a trial goes to the base scheduler when the checkpoint saved at it has been
     validated, merged with its score; each once, older iterations of a trial before newer ones, the
-    trial's end after its last score. What the trial does meanwhile is
-    ``ValidationConfig(on_pending=...)``. A report without a validated checkpoint does not reach
-    the base scheduler at all.
+    trial's end after its last score. A report without a validated checkpoint does not reach the
+    base scheduler at all. What the trial does meanwhile is ``ValidationConfig(on_pending=...)``.
+
+    For the base scheduler each trial is where its newest score was earned: there it pauses, stops
+    and resumes it, and from there it is cloned. So a population based scheduler clones exactly the
+    checkpoint that it has ranked, with the hyperparameters that led to it, however far the donor
+    has trained since.
 
     It needs a :class:`~tunekit.ValidationCallback` among the callbacks of the same sweep.
     ``TuneConfig(metric=...)`` and the scheduler's own metric may name what only validation
@@ -68,33 +143,46 @@ class ValidatedScheduler(TrialScheduler):
         problems = Problems("ValidatedScheduler")
         if isinstance(base, ValidatedScheduler):
             problems.add("base is a ValidatedScheduler already. Pass the scheduler itself.")
-        elif isinstance(base, _NOT_YET):
+        elif problems.instance(
+            "base", base, TrialScheduler, "Pass a scheduler of ray.tune.schedulers."
+        ) and isinstance(innermost(base), ValidatedScheduler):
             problems.add(
-                f"base is a {type(base).__name__}, which is not supported yet: it pauses, resumes "
-                "or overwrites trials by results that must not come late. Use FIFOScheduler, "
-                "ASHAScheduler or MedianStoppingRule."
-            )
-        else:
-            problems.instance(
-                "base", base, TrialScheduler, "Pass a scheduler of ray.tune.schedulers."
+                "base has a ValidatedScheduler inside. Wrap the outer one only: "
+                "ValidatedScheduler(ResourceChangingScheduler(scheduler))."
             )
         problems.raise_any()
         super().__init__()
         self.base = base
+        decides = innermost(base)
+        # It takes a trial that restarts for a second one, and refuses that.
+        self._replays = isinstance(decides, PopulationBasedTrainingReplay)
+        self._clones = type(decides) not in _CLONE_NOTHING
+        self._waits_for_all = (
+            isinstance(decides, PopulationBasedTraining)
+            and decides._synch
+            or isinstance(decides, HyperBandScheduler)
+            and not isinstance(decides, HyperBandForBOHB)
+        )
         self._controller: Controller | None = None
         self._validation: ValidationCallback | None = None
-        # Trials that reported and were told to wait: for a save, then for its score.
-        self._held: dict[str, Trial] = {}
-        # Trials that gave their resources back to wait for a score.
-        self._paused: dict[str, Trial] = {}
-        # Trials that did so and may go on.
-        self._ready: dict[str, Trial] = {}
+        self._view: JudgedController | None = None
+        self._judged: dict[str, JudgedTrial] = {}
+        # Those about which something may have to be done.
+        self._open: dict[str, JudgedTrial] = {}
+        # Those that the base scheduler has just done something to.
+        self._touched: dict[str, JudgedTrial] = {}
         # When a trial began to wait for a score.
         self._since: dict[str, float] = {}
-        # Trials that the base scheduler has stopped, until they have ended.
-        self._stopping: dict[str, Trial] = {}
-        # Trials that it has paused, until that is done.
-        self._pausing: set[str] = set()
+        # Trials that gave way, whose scores are there.
+        self._ready: dict[str, Trial] = {}
+        # What may be cloned, by the trial that saved it, and what is to be.
+        self._offers: dict[str, Version] = {}
+        self._exploits: dict[str, tuple[Any, Version | None]] = {}
+        self._told_of_no_state = False
+        # How many trials were left when the base scheduler was reminded of them.
+        self._reminded = 0
+        # Trials of a restored sweep that the base scheduler knows and Tune has not added yet.
+        self._known: set[str] = set()
 
     # What Tune asks before and around the sweep ------------------------------------------------
 
@@ -127,48 +215,67 @@ class ValidatedScheduler(TrialScheduler):
         shown = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
         return f"{text}\nValidations: {shown or 'none yet'}"
 
-    def save(self, checkpoint_path: str) -> None:
-        """Save the base scheduler."""
-        self.base.save(checkpoint_path)
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Restore the base scheduler."""
-        self.base.restore(checkpoint_path)
-
     # What Tune tells while the sweep runs ------------------------------------------------------
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """A trial was added, or is about to be restarted after a failure."""
-        self._wire(tune_controller).adopt(trial)
-        self.base.on_trial_add(self._view(), trial)
+        validation, again = self._wire(tune_controller), trial.trial_id in self._judged
+        judged = self._judged_of(trial)
+        judged.real = trial
+        self._open[trial.trial_id] = judged
+        if trial.trial_id in self._known:
+            self._known.discard(trial.trial_id)
+            if judged.phase is Phase.RUNNING and not trial.is_finished():
+                judged.phase = Phase.PENDING  # it starts again
+        elif judged.phase is not Phase.ENDED and not (again and self._replays):
+            self.base.on_trial_add(self._view, judged)
+            self._take_up()
+        validation.adopt(trial)
+
+    def started(self, trial: Trial) -> None:
+        """A trial's actor is up."""
+        self._open[trial.trial_id] = self._judged_of(trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """A trial failed; it may be restarted."""
-        self._forget(trial)
-        self.base.on_trial_error(self._view(), trial)
+        judged = self._judged_of(trial)
+        self._stands_no_more(judged)
+        if judged.phase is not Phase.ENDED:
+            judged.phase = Phase.PENDING
+            self.base.on_trial_error(self._view, judged)
+            self._take_up()
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """A trial reported: whether it is validated is not known before it has saved."""
-        validation = self._wire(tune_controller)
+        validation, judged = self._wire(tune_controller), self._judged_of(trial)
         validation.offered(trial.trial_id, result[TRAINING_ITERATION])
-        if validation.config.on_pending == "continue":
-            if trial.trial_id in self._stopping:
+        self._starts(judged)
+        self._open[trial.trial_id] = judged
+        if validation.config.on_pending == "continue" and judged.change.restored_from is None:
+            if judged.phase is Phase.ENDED:
                 return TrialScheduler.STOP
-            if trial.trial_id in self._pausing:
-                self._pausing.discard(trial.trial_id)
+            if judged.phase is Phase.PAUSED:
                 return TrialScheduler.PAUSE
             return TrialScheduler.CONTINUE
-        self._held[trial.trial_id] = trial
+        judged.held = True
         return TrialScheduler.NOOP
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         """A trial ended; the base scheduler hears of it after the trial's last score."""
-        self._forget(trial)
+        judged = self._judged_of(trial)
+        self._stands_no_more(judged)
+        self._starts(judged)
+        if judged.change.restored_from is not None:
+            self._void(judged)
         self._wire(tune_controller).complete(trial.trial_id)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
         """A trial that was not running ended."""
-        self.on_trial_complete(tune_controller, trial, {})
+        judged = self._judged_of(trial)
+        self._stands_no_more(judged)
+        if judged.phase is not Phase.ENDED:
+            self._end(judged)
+        self._wire(tune_controller).complete(trial.trial_id)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """The next trial to start: those that have waited for a score first, then the base's."""
@@ -177,93 +284,330 @@ class ValidatedScheduler(TrialScheduler):
             if trial.status == Trial.PAUSED:
                 return trial
             del self._ready[trial_id]
-        return self.base.choose_trial_to_run(self._view())
+        return self._chosen()
 
     # What the validations tell -----------------------------------------------------------------
 
-    def judge(self, trial: Trial, result: dict[str, Any]) -> str:
+    def hears(self, trial_id: str) -> bool:
+        """Whether the base scheduler may get a result of the trial now, or its end.
+
+        Not while it has paused the trial: Tune's schedulers get results of running trials only.
+        """
+        return self._judged[trial_id].phase in (Phase.RUNNING, Phase.ENDED)
+
+    def judge(self, trial: Trial, result: dict[str, Any], scored: Scored) -> str:
         """Give the base scheduler a validated result of a trial; return what it decided.
 
-        The decision is carried out by :meth:`act`, or at the trial's next report.
+        The decision is carried out by :meth:`act`, or at the trial's next report. The base
+        scheduler may add to the result.
         """
-        validation = self._validation
-        unfinished = {**result, DONE: False}
-        if validation is not None and validation.reached(trial.trial_id, unfinished):
+        judged, request = self._judged_of(trial), scored.request
+        checkpoint = request.checkpoint or tune.Checkpoint(
+            request.path, trial.storage.storage_filesystem
+        )
+        judged.version = Version(
+            trial_id=trial.trial_id,
+            generation=request.generation,
+            iteration=request.iteration,
+            checkpoint=checkpoint,
+            result=dict(result),
+            report=scored.result,
+            config=copy.deepcopy(judged.config) if self._clones else {},
+        )
+        if self._clones and self._validation is not None:
+            self._validation.lease(("scored", trial.trial_id), request.path, trial)
+        if self._validation is not None and self._validation.reached(trial.trial_id, result):
             decision = TrialScheduler.STOP
         else:
-            decision = self.base.on_trial_result(self._view(), trial, unfinished)
+            judged.judging = True
+            decision = self.base.on_trial_result(self._view, judged, result)
+            judged.judging = False
         if decision == TrialScheduler.STOP:
-            self._stopping[trial.trial_id] = trial
-        elif decision == TrialScheduler.PAUSE and not trial.is_finished():
-            self._pausing.add(trial.trial_id)
+            self._end(judged)
+        elif decision == TrialScheduler.PAUSE:
+            judged.pause()
+        self._take_up()
         return decision
 
     def finish(self, trial: Trial, result: Mapping[str, Any] | None) -> None:
-        """Tell the base scheduler that a trial has ended, with its newest validated result."""
-        if result is None:
-            self.base.on_trial_remove(self._view(), trial)
-        else:
-            self.base.on_trial_complete(self._view(), trial, {**result, DONE: True})
+        """A trial has ended, and the base scheduler has got all of its results.
+
+        It is told with the trial's newest validated result, unless it has stopped the trial.
+        """
+        judged = self._judged_of(trial)
+        if judged.phase is not Phase.ENDED:
+            if result is None:
+                self.base.on_trial_remove(self._view, judged)
+            else:
+                self.base.on_trial_complete(self._view, judged, {**result, DONE: True})
+            judged.phase = Phase.ENDED
+            self._take_up()
+        self.gone(trial)
 
     def act(self) -> None:
         """Carry out what is known: let trials go on, wait in the way they should, or stop."""
         if self._controller is None or self._validation is None:
             return
-        for trial_id, trial in list(self._stopping.items()):
-            if trial.is_finished():
-                del self._stopping[trial_id]
-            # A trial that is saving is left alone: Tune would keep a STOP for its next save, and
-            # end it then, long after it was overruled.
-            elif not trial.is_saving:
-                del self._stopping[trial_id]
-                self._forget(trial)
-                self._controller.stop(trial)
-        for trial in list(self._held.values()):
-            self._act_on_held(trial, self._controller, self._validation)
-        for trial_id, trial in list(self._paused.items()):
-            if not self._validation.waits(trial_id):
-                del self._paused[trial_id]
-                self._waited(trial_id, self._validation)
-                if trial_id in self._pausing:
-                    self._pausing.discard(trial_id)  # it is; the base scheduler resumes it
-                else:
-                    self._ready[trial_id] = trial
+        for trial_id, judged in list(self._open.items()):
+            self._starts(judged)
+            move = self._next_move(judged, self._validation)
+            if move is not Move.NOTHING:
+                self._make(move, judged, self._controller, self._validation)
+            elif not self._undecided(judged):
+                self._open.pop(trial_id, None)
         self._relieve_starvation(self._controller, self._validation)
 
-    def _act_on_held(
-        self, trial: Trial, controller: Controller, validation: ValidationCallback
-    ) -> None:
-        trial_id = trial.trial_id
-        if trial.status != Trial.RUNNING:
-            del self._held[trial_id]
-        elif trial.is_saving:
-            return
-        elif validation.waits(trial_id):
-            self._since.setdefault(trial_id, validation.now())
-            if validation.config.on_pending == "pause":
-                self._pause_until_scored(trial, controller)
+    @staticmethod
+    def _undecided(judged: JudgedTrial) -> bool:
+        """Whether something will have to be done about a trial without its saying so."""
+        if judged.doing is Doing.ENDED:
+            return False
+        return (
+            bool(judged.change)
+            or judged.phase is Phase.ENDED
+            or judged.doing in (Doing.SAVING, Doing.HELD)
+            or (judged.doing is Doing.PAUSED and judged.phase is Phase.RUNNING)
+        )
+
+    def advance(self) -> None:
+        """Let the base scheduler choose from trials that have ended, of which it has not heard.
+
+        Tune asks for trials to run as long as there are any; afterwards the base scheduler may
+        still have to hear of some that it had paused.
+        """
+        if self._controller is not None:
+            self._chosen()
+
+    def conclude(self, trial: Trial) -> None:
+        """The sweep is over: whatever the base scheduler was about to do with the trial."""
+        judged = self._judged_of(trial)
+        if judged.phase is not Phase.ENDED:
+            self._end(judged)
+
+    # What the base scheduler does --------------------------------------------------------------
+
+    def touched(self, judged: JudgedTrial) -> None:
+        """It has paused a trial, or given it something to take up."""
+        self._open[judged.trial_id] = self._touched[judged.trial_id] = judged
+
+    def offered(self, judged: JudgedTrial) -> None:
+        """It may clone a trial's checkpoint later: that one is kept until it takes another."""
+        version = judged.version
+        if version is not None and self._validation is not None:
+            self._offers[judged.trial_id] = version
+            holder = ("offered", judged.trial_id)
+            self._validation.lease(holder, version.checkpoint.path, judged.real)
+
+    def stopped(self, judged: JudgedTrial) -> None:
+        """It has stopped a trial, as Tune's ``stop_trial`` does."""
+        if judged.phase is not Phase.ENDED:
+            self._end(judged)
+            if self._validation is not None:
+                self._validation.decided(judged.real, TrialScheduler.STOP)
+
+    def _end(self, judged: JudgedTrial) -> None:
+        """End a trial by the base scheduler's word: it hears of it at once, as in Tune."""
+        if judged.phase is Phase.RUNNING and judged.version is not None:
+            result = {**judged.version.result, DONE: True}
+            self.base.on_trial_complete(self._view, judged, result)
         else:
-            del self._held[trial_id]
-            self._waited(trial_id, validation)
-            if trial_id in self._pausing:
-                self._pausing.discard(trial_id)
-                saved = latest_checkpoint(trial)
-                step = trial.last_result.get(TRAINING_ITERATION)
-                controller.pause(
-                    trial, save=saved is None or saved[1].get(TRAINING_ITERATION) != step
+            self.base.on_trial_remove(self._view, judged)
+        judged.phase = Phase.ENDED
+        judged.change = Change()
+        self._open[judged.trial_id] = judged
+        if self._validation is not None:
+            self._validation.close(judged.trial_id)
+
+    def _take_up(self) -> None:
+        """Look what the base scheduler has given to trials."""
+        touched, self._touched = self._touched, {}
+        for judged in touched.values():
+            restored = judged.change.restored_from
+            if restored is not None:
+                noted = self._exploits.get(judged.trial_id)
+                if noted is None or noted[0] is not restored:
+                    self._note_exploit(judged, restored)
+            elif judged.change.config is not None and judged.doing is Doing.STARTING:
+                if self._controller is not None:
+                    self._controller.change(judged.real, judged.change)
+                judged.change = Change()
+
+    def _note_exploit(self, judged: JudgedTrial, restored: Any) -> None:
+        if judged.doing is Doing.ENDED:
+            self._void(judged)
+            return
+        path = restored.checkpoint.path
+        source = next((v for v in self._offers.values() if v.checkpoint.path == path), None)
+        self._exploits[judged.trial_id] = (restored, source)
+        judged.phase = Phase.PAUSED
+        if self._validation is not None:
+            self._validation.keep_for_clone(judged.trial_id, path)
+
+    def _void(self, judged: JudgedTrial) -> None:
+        """A trial has ended before it was overwritten: it remains what it was."""
+        judged.change, judged.phase = Change(), Phase.RUNNING
+        self._exploits.pop(judged.trial_id, None)
+        if self._validation is not None:
+            self._validation.keep_for_clone(judged.trial_id, None)
+
+    def _chosen(self) -> Trial | None:
+        """Ask the base scheduler until it names a trial that can be started, or none."""
+        for _ in range(len(self._judged) + 1):
+            judged = self.base.choose_trial_to_run(self._view)
+            self._take_up()
+            if judged is None:
+                self._remind()
+                return None
+            if judged.change and judged.doing is not Doing.ENDED:
+                return None  # it takes that up first
+            if judged.doing in (Doing.STARTING, Doing.PAUSED):
+                if judged.phase is Phase.PAUSED:
+                    judged.phase = Phase.PENDING
+                    self._open[judged.trial_id] = judged
+                return judged.real
+            # It is still running, or has ended: no need to start it.
+            judged.phase = Phase.RUNNING
+            self._open[judged.trial_id] = judged
+            if self._validation is not None:
+                self._validation.deliver(judged.trial_id)
+        return None
+
+    def _remind(self) -> None:
+        """Let a scheduler look again that waits for a trial that has ended.
+
+        Synchronous PBT and HyperBand go on when the result of the last of some trials comes in,
+        and Tune's would wait for ever for one that has ended or failed before. They get results
+        again that they have seen, which changes nothing but that they count the trials.
+        """
+        if not self._waits_for_all or self._controller is None or not self._controller.still:
+            return
+        left = [j for j in self._judged.values() if j.status not in (Trial.TERMINATED, Trial.ERROR)]
+        if len(left) == self._reminded or any(j.phase is not Phase.PAUSED for j in left):
+            return
+        self._reminded = len(left)
+        scored = [(judged, judged.version) for judged in left if judged.version is not None]
+        # A clone stands at its donor's score; one that has its own speaks for itself.
+        own = [(judged, version) for judged, version in scored if version.trial_id == judged.trial_id]
+        for judged, version in own or scored:
+            if judged.phase is Phase.PAUSED:
+                self._remind_of(judged, version)
+        self._take_up()
+
+    def _remind_of(self, judged: JudgedTrial, version: Version) -> None:
+        judged.phase = Phase.RUNNING
+        decision = self.base.on_trial_result(self._view, judged, dict(version.result))
+        if self._validation is not None:
+            self._validation.reminded(judged.real, version.generation, version.iteration, decision)
+        if decision == TrialScheduler.STOP:
+            self._end(judged)
+        elif decision == TrialScheduler.PAUSE:
+            judged.phase = Phase.PAUSED
+        self._open[judged.trial_id] = judged
+
+    # What is done about a trial ----------------------------------------------------------------
+
+    def _next_move(self, judged: JudgedTrial, validation: ValidationCallback) -> Move:
+        stands_still = validation.config.on_pending != "continue"
+        return next_move(
+            judged.phase,
+            judged.doing,
+            overwritten=judged.change.restored_from is not None,
+            changed=bool(judged.change),
+            waits=stands_still and validation.waits(judged.trial_id),
+            gives_way=validation.config.on_pending == "pause",
+        )
+
+    def _make(
+        self,
+        move: Move,
+        judged: JudgedTrial,
+        controller: Controller,
+        validation: ValidationCallback,
+    ) -> None:
+        trial, trial_id = judged.real, judged.trial_id
+        if move is Move.GIVE_WAY:
+            self._give_way(judged, controller)
+            return
+        self._waited(trial_id, validation)
+        judged.held = False
+        if move is Move.TRAIN:
+            self._open.pop(trial_id, None)
+            controller.train(trial)
+        elif move is Move.PAUSE:
+            saved, step = latest_checkpoint(trial), trial.last_result.get(TRAINING_ITERATION)
+            unsaved = saved is None or saved[1].get(TRAINING_ITERATION) != step
+            controller.pause(trial, save=unsaved)
+        elif move is Move.RESUME:
+            self._open.pop(trial_id, None)
+            self._ready[trial_id] = trial
+        elif move is Move.STOP:
+            self._open.pop(trial_id, None)
+            controller.stop(trial)
+        elif move is Move.CHANGE:
+            self._change(judged, controller, validation)
+
+    def _change(
+        self, judged: JudgedTrial, controller: Controller, validation: ValidationCallback
+    ) -> None:
+        """Let a trial take up what the base scheduler has given to it."""
+        trial, change = judged.real, judged.change
+        self._ready.pop(judged.trial_id, None)
+        if change.restored_from is not None:
+            _, source = self._exploits.pop(judged.trial_id)
+            exploit = self._exploit(trial, change, source, validation)
+            validation.exploited(trial, exploit)
+            if source is not None:
+                judged.version = source
+                change.restored_from = source.restorable(
+                    trial_id=trial.trial_id, config=change.config, **{GENERATION: exploit.generation}
                 )
-            else:
-                controller.train(trial)
+        judged.change = Change()
+        controller.change(trial, change)
+
+    def _exploit(
+        self,
+        trial: Trial,
+        change: Change,
+        source: Version | None,
+        validation: ValidationCallback,
+    ) -> Exploit:
+        metrics, old = change.restored_from.metrics, copy.deepcopy(trial.config)
+        score = next((metrics.get(name) for name in self.judged), None)
+        return Exploit(
+            time=validation.time(),
+            trial_id=trial.trial_id,
+            generation=validation.ancestry.generation(trial.trial_id) + 1,
+            reached=trial.last_result.get(TRAINING_ITERATION, 0),
+            donor_id=trial.trial_id if source is None else source.trial_id,
+            donor_generation=0 if source is None else source.generation,
+            iteration=metrics.get(TRAINING_ITERATION, 0),
+            checkpoint=change.restored_from.checkpoint.path,
+            score=score,
+            old_config=old,
+            donor_config=old if source is None else source.config,
+            config=copy.deepcopy(old if change.config is None else change.config),
+        )
+
+    def _starts(self, judged: JudgedTrial) -> None:
+        """A trial that was to run does, or has done."""
+        if judged.phase is Phase.PENDING and judged.real.status not in (
+            Trial.PENDING,
+            Trial.PAUSED,
+        ):
+            judged.phase = Phase.RUNNING
+            if self._validation is not None:
+                self._validation.deliver(judged.trial_id)
+
+    def _give_way(self, judged: JudgedTrial, controller: Controller) -> None:
+        judged.held = False
+        if self._validation is not None:
+            self._since.setdefault(judged.trial_id, self._validation.now())
+        controller.pause(judged.real, save=False)  # it resumes what is being validated
 
     def _waited(self, trial_id: str, validation: ValidationCallback) -> None:
         since = self._since.pop(trial_id, None)
         if since is not None:
             validation.waited(validation.now() - since)
-
-    def _pause_until_scored(self, trial: Trial, controller: Controller) -> None:
-        del self._held[trial.trial_id]
-        self._paused[trial.trial_id] = trial
-        controller.pause(trial, save=False)  # it resumes the checkpoint that is being validated
 
     def _relieve_starvation(self, controller: Controller, validation: ValidationCallback) -> None:
         """Let a held trial give way if held trials keep every validation from starting.
@@ -271,22 +615,20 @@ class ValidatedScheduler(TrialScheduler):
         Holding and pausing lead to the same decisions; all actors waiting for scores that wait
         for the actors' resources would lead to none.
         """
-        if not self._held or validation.validator.starved_s() < _STARVED_S:
+        held = [j for j in self._open.values() if j.held and j.doing is Doing.HELD]
+        waiting = [judged for judged in held if validation.waits(judged.trial_id)]
+        for judged in waiting:
+            self._since.setdefault(judged.trial_id, validation.now())
+        if not waiting or validation.validator.starved_s() < _STARVED_S:
             return
-        waiting = [
-            trial
-            for trial in self._held.values()
-            if validation.waits(trial.trial_id) and not trial.is_saving
-        ]
-        running = [t for t in self._view().get_live_trials() if t.status == Trial.RUNNING]
-        if waiting and len(waiting) == len(running):
+        if len(waiting) == len(controller.running):
             logger.warning(
                 "Validations get no resources because all trials hold theirs while they wait for "
                 "scores; trial %s is paused to make room. Set max_concurrent_trials so that "
                 "something is left for validation, or use on_pending='pause'.",
                 waiting[0].trial_id,
             )
-            self._pause_until_scored(waiting[0], controller)
+            self._give_way(waiting[0], controller)
             validation.validator.relieved()
 
     # How it is kept ----------------------------------------------------------------------------
@@ -302,20 +644,99 @@ class ValidatedScheduler(TrialScheduler):
                     "tunekit.ValidationCallback(tunekit.ValidationConfig(fn=validate)) into "
                     "RunConfig(callbacks=[...]), or use tunekit.Tuner."
                 )
+            problems = Problems("ValidatedScheduler")
+            wrong_together(
+                self.base,
+                on_pending=callbacks[0].config.on_pending,
+                reuse_actors=controller.reuses_actors,
+                search_alg=controller.search_alg,
+                problems=problems,
+            )
+            problems.raise_any()
             self._controller, self._validation = controller, callbacks[0]
+            self._view = JudgedController(controller.wrapped(), self._judged_of, self)
             self._validation.attach(controller, self, ValidatedSearcher.within(controller))
         return self._validation
 
-    def _view(self) -> Any:
-        """The controller as the base scheduler sees it: without those that wait for a score."""
-        if self._controller is None:
-            raise WiringError("ValidatedScheduler was called before Tune added a trial to it.")
-        return self._controller.for_scheduler(hidden=self._paused.values())
+    def _judged_of(self, trial: Trial) -> JudgedTrial:
+        judged = self._judged.get(trial.trial_id)
+        if judged is None:
+            judged = self._judged[trial.trial_id] = JudgedTrial(self, trial)
+        return judged
 
-    def _forget(self, trial: Trial) -> None:
-        """The trial is not waiting for anything any more; one that was stopped still is."""
+    def get_state(self) -> bytes | None:
+        """The base scheduler with what it knows of each trial; None if it cannot be pickled."""
+        state = {
+            "base": self.base.__dict__,
+            "judged": {trial_id: judged.state() for trial_id, judged in self._judged.items()},
+            "offers": self._offers,
+            "exploits": self._exploits,
+        }
+        file = io.BytesIO()
+        try:
+            _Pickler(file).dump(state)
+        except Exception as error:  # whatever its parts raise
+            if not self._told_of_no_state:
+                self._told_of_no_state = True
+                logger.warning(
+                    "%s cannot be saved with the experiment (%s): a restored sweep starts with a "
+                    "new one.",
+                    type(self.base).__name__,
+                    error,
+                )
+            return None
+        return file.getvalue()
+
+    def set_state(self, saved: bytes) -> None:
+        """Take up what :meth:`get_state` returned, before Tune adds the trials."""
+        state = _Unpickler(io.BytesIO(saved), self._judged, self).load()
+        self.base.__dict__.update(state["base"])
+        self._offers, self._exploits = state["offers"], state["exploits"]
+        for trial_id, kept in state["judged"].items():
+            self._judged.setdefault(trial_id, JudgedTrial(self)).load(kept)
+        self._known = set(state["judged"])
+
+    def save(self, checkpoint_path: str) -> None:
+        """Save the base scheduler, and where it has seen each trial last, to a file.
+
+        Raises:
+            tunekit.WiringError: If the base scheduler cannot be pickled.
+        """
+        state = self.get_state()
+        if state is None:
+            raise WiringError(f"{type(self.base).__name__} cannot be pickled.")
+        Path(checkpoint_path).write_bytes(state)
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Restore what :meth:`save` saved, before Tune adds the trials."""
+        self.set_state(Path(checkpoint_path).read_bytes())
+
+    def _stands_no_more(self, judged: JudgedTrial) -> None:
+        """The trial is not waiting for anything any more."""
+        judged.held = False
+        self._ready.pop(judged.trial_id, None)
         if self._validation is not None:
-            self._waited(trial.trial_id, self._validation)
-        for kept in (self._held, self._paused, self._ready):
-            kept.pop(trial.trial_id, None)
-        self._pausing.discard(trial.trial_id)
+            self._waited(judged.trial_id, self._validation)
+
+    def gone(self, trial: Trial) -> None:
+        """A trial has ended or failed for good: nothing of it is cloned any more."""
+        self._offers.pop(trial.trial_id, None)
+        if self._validation is not None:
+            for use in ("scored", "offered"):
+                self._validation.release((use, trial.trial_id))
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Saves stand-ins of trials by their names: the trials are Tune's."""
+
+    def persistent_id(self, part: Any) -> str | None:
+        return part.trial_id if type(part) is JudgedTrial else None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, judged: dict[str, JudgedTrial], scheduling: Any):
+        super().__init__(file)
+        self._judged, self._scheduling = judged, scheduling
+
+    def persistent_load(self, trial_id: str) -> JudgedTrial:
+        return self._judged.setdefault(trial_id, JudgedTrial(self._scheduling))

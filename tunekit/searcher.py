@@ -24,7 +24,9 @@ class ValidatedSearcher(Searcher):
 
     It needs a :class:`~tunekit.ValidatedScheduler` (round a ``FIFOScheduler``, if nothing else) and
     a :class:`~tunekit.ValidationCallback` in the same sweep. It goes inside of a
-    ``ConcurrencyLimiter``, which then limits the trials that train.
+    ``ConcurrencyLimiter``, which then limits the trials that train; but round one with
+    ``batch=True``, whose next batch waits for the scores of the one before, and round a
+    ``Repeater``, which takes the mean of scores.
 
     Args:
         base: The searcher; not changed.
@@ -41,7 +43,7 @@ class ValidatedSearcher(Searcher):
         problems = Problems("ValidatedSearcher")
         if isinstance(base, ValidatedSearcher):
             problems.add("base is a ValidatedSearcher already. Pass the searcher itself.")
-        elif isinstance(base, ConcurrencyLimiter):
+        elif isinstance(base, ConcurrencyLimiter) and not base.batch:
             problems.add(
                 "base is a ConcurrencyLimiter, which would count a trial until its last score. "
                 "Wrap the searcher inside of it: "
@@ -78,7 +80,10 @@ class ValidatedSearcher(Searcher):
     @property
     def judged(self) -> set[str]:
         """The metrics that the base searcher learns from."""
-        metric = self.searcher.metric
+        base = self.searcher
+        while isinstance(getattr(base, "searcher", None), Searcher):
+            base = base.searcher  # what wraps it may have a copy from before it was set
+        metric = base.metric
         names = metric if isinstance(metric, list) else [metric]
         return {name for name in names if isinstance(name, str) and name != DEFAULT_METRIC}
 
@@ -95,7 +100,9 @@ class ValidatedSearcher(Searcher):
         return bool(self.searcher.set_search_properties(metric, mode, config, **spec))
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
-        """Hand the limit to a base searcher that has one of its own."""
+        """Hand the limit to a base searcher that has one of its own; a batch stays as it is."""
+        if isinstance(self.searcher, ConcurrencyLimiter):
+            return False
         return bool(self.searcher.set_max_concurrency(max_concurrent))
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:

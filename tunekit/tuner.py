@@ -28,7 +28,7 @@ from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
 from tunekit.core.problems import Problems
 from tunekit.core.room import trials_beside
 from tunekit.policies import CheckpointPolicy, FunctionCheckpoints
-from tunekit.scheduler import ValidatedScheduler
+from tunekit.scheduler import ValidatedScheduler, wrong_together
 from tunekit.searcher import ValidatedSearcher
 
 __all__ = ["Tuner", "checkpointable"]
@@ -141,6 +141,14 @@ class Tuner(tune.Tuner):
             tune_config, "reuse_actors", False
         ):
             problems.add(PAUSE_NEEDS_OWN_ACTORS)
+        if validation_config is not None and isinstance(tune_config, tune.TuneConfig):
+            wrong_together(
+                tune_config.scheduler,
+                on_pending=getattr(validation_config, "on_pending", "continue"),
+                reuse_actors=bool(tune_config.reuse_actors),
+                search_alg=tune_config.search_alg,
+                problems=problems,
+            )
         problems.raise_any()
 
         trainable = checkpointable_class(trainable)
@@ -295,7 +303,7 @@ def _validated_scheduler(scheduler: TrialScheduler | str | None) -> ValidatedSch
 def _validated_search_alg(search_alg: Any) -> Any:
     if isinstance(search_alg, str):
         search_alg = create_searcher(search_alg)
-    if isinstance(search_alg, (SearchGenerator, ConcurrencyLimiter)):
+    if isinstance(search_alg, SearchGenerator) or _limits_training(search_alg):
         outside = copy.copy(search_alg)
         outside.searcher = _validated_search_alg(search_alg.searcher)
         return outside
@@ -309,6 +317,13 @@ def _validated_search_alg(search_alg: Any) -> Any:
             search_alg,
         )
     return search_alg
+
+
+def _limits_training(search_alg: Any) -> bool:
+    """Whether it limits the trials that train, rather than those whose scores are not all in."""
+    return isinstance(search_alg, ConcurrencyLimiter) and (
+        not search_alg.batch or isinstance(search_alg.searcher, ValidatedSearcher)
+    )
 
 
 def _validation_of(settings: Settings) -> ValidationCallback | None:
@@ -334,7 +349,10 @@ def _leave_room(settings: Settings) -> None:
         )
     if config.max_concurrent_trials or validation.config.on_pending == "pause":
         return
-    if isinstance(config.search_alg, (SearchAlgorithm, ConcurrencyLimiter)):
+    search_alg = config.search_alg
+    if isinstance(search_alg, ValidatedSearcher):
+        search_alg = search_alg.searcher
+    if isinstance(search_alg, (SearchAlgorithm, ConcurrencyLimiter)):
         return  # the user has set a limit, or Tune would not keep to one
     per_trial = trial_resources(settings.trainable, settings.param_space)
     if per_trial is None:

@@ -6,12 +6,22 @@ import random
 
 import pytest
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule
+from ray.tune.schedulers import (
+    ASHAScheduler,
+    FIFOScheduler,
+    HyperBandScheduler,
+    MedianStoppingRule,
+)
 
+from tests.schedulers import pbt, seed_all, space
 from tests.sweeps import Counting, Endless, index_of, listen, quality, sweep
 from tunekit.testing import FakeClock, LocalSweep
 
 SCHEDULERS = {
+    "hyperband": lambda: HyperBandScheduler(max_t=9, reduction_factor=3),
+    "hyperband-halving": lambda: HyperBandScheduler(max_t=16, reduction_factor=2),
+    "pbt": lambda: pbt(),
+    "pbt-sync": lambda: pbt(synch=True),
     "fifo": lambda: FIFOScheduler(),
     "asha": lambda: ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3),
     "asha-slow": lambda: ASHAScheduler(max_t=27, grace_period=2, reduction_factor=2),
@@ -47,6 +57,7 @@ def run_inline(folder, base, trainable, seed, trials, slots):
             return {**result, "accuracy": quality(index, self.steps, seed)}
 
     heard = listen(base)
+    seed_all(seed)
     local = LocalSweep(
         Inline,
         folder,
@@ -58,24 +69,27 @@ def run_inline(folder, base, trainable, seed, trials, slots):
         seconds=training_s(seed, inline=True),
         slots=slots,
         stop={"training_iteration": 30},
-    ).run()
-    return heard, {index_of(t): t.last_result["training_iteration"] for t in local.trials}
+        **space(),
+    ).run(most=50_000)
+    lengths = {index_of(t): t.last_result["training_iteration"] for t in local.trials}
+    return heard, lengths, {index_of(t): t.config for t in local.trials}
 
 
 @pytest.mark.parametrize("trainable", [Counting, Endless])
 @pytest.mark.parametrize("name", SCHEDULERS)
 @pytest.mark.parametrize("on_pending", ["hold", "pause"])
 def test_decisions_equal_those_of_validating_inline(tmp_path, name, on_pending, trainable):
-    stops = 0
+    decided = 0
     for seed in range(8):
         trials = 12
         # A trial that pauses, or ends by itself, makes room for the next one before its score is
         # there; the order of arrival is the same as inline only where that does not matter.
         ended_by_scheduler = trainable is Endless and name.startswith("asha")
         slots = 4 if on_pending == "hold" and ended_by_scheduler else trials
-        inline, lengths = run_inline(
+        inline, lengths, configs = run_inline(
             tmp_path / f"inline{seed}", SCHEDULERS[name](), trainable, seed, trials, slots
         )
+        seed_all(seed)
         beside = sweep(
             tmp_path / f"beside{seed}",
             SCHEDULERS[name](),
@@ -89,12 +103,14 @@ def test_decisions_equal_those_of_validating_inline(tmp_path, name, on_pending, 
                 seed, index_of_id(attempt), attempt.request.iteration, "validation"
             ),
             stop={"training_iteration": 30},
+            **space(),
         )
         assert beside.heard.results == inline.results, seed
+        assert {index_of(t): t.config for t in beside.trials} == configs
         assert beside.lengths() == lengths
         assert sorted(beside.heard.ends) == sorted(inline.ends)
-        stops += sum(decision == "STOP" for *_, decision in inline.results)
-    assert stops or name == "fifo", "the scheduler never decided anything: the test shows nothing"
+        decided += sum(decision != "CONTINUE" for *_, decision in inline.results)
+    assert decided or name == "fifo", "the scheduler decided nothing: the test shows nothing"
 
 
 def index_of_id(attempt) -> int:

@@ -153,12 +153,12 @@ def optuna_run(tmp_path, search, **config):
     return results
 
 
-@pytest.mark.parametrize("limit", [None, "max_concurrent_trials", "ConcurrencyLimiter"])
+@pytest.mark.parametrize("limit", [None, "max_concurrent_trials", "limiter", "batch"])
 def test_optuna_learns_the_validated_metrics(tmp_path, limit):
     optuna = OptunaSearch(seed=1)
-    search = (
-        ConcurrencyLimiter(optuna, max_concurrent=2) if limit == "ConcurrencyLimiter" else optuna
-    )
+    search = optuna
+    if limit in ("limiter", "batch"):
+        search = ConcurrencyLimiter(optuna, max_concurrent=2, batch=limit == "batch")
     config = {"max_concurrent_trials": 2} if limit == "max_concurrent_trials" else {}
     results = optuna_run(tmp_path, search, **config)
     trials = {optuna._ot_trials[r.metrics["trial_id"]].number: r for r in results}

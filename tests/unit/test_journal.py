@@ -28,7 +28,7 @@ def test_a_life_can_be_read_back(tmp_path):
     journal.started(Attempt(REQUEST, 1), at=2.0)
     failed = Outcome(REQUEST, Status.FAILED, reason="raised X", error="trace\nback", attempts=1)
     journal.ended(failed, at=3.0)
-    journal.delivered("a", 3, "STOP", at=4.0)
+    journal.delivered(REQUEST, "STOP", at=4.0)
     requested, started, ended, delivered = read(tmp_path / "j")
     assert (requested["checkpoint"], requested["iteration"]) == ("/x/checkpoint_000001", 3)
     assert (started["attempt"], started["time"]) == (1, 2.0)

@@ -16,12 +16,18 @@ from ray.tune.schedulers import (
     PopulationBasedTraining,
     ResourceChangingScheduler,
 )
-from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, SearchGenerator
+from ray.tune.search import (
+    BasicVariantGenerator,
+    ConcurrencyLimiter,
+    Repeater,
+    SearchGenerator,
+)
 from ray.tune.search.optuna import OptunaSearch
 
 import tunekit
 from tunekit._ray.tuner import settings_of
 from tunekit.policies import FunctionCheckpoints
+from tunekit.tuner import _leave_room
 
 VALIDATION = tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.5})
 
@@ -137,8 +143,34 @@ def test_a_searcher_is_wrapped_once_wherever_it_is(tmp_path):
     generator = SearchGenerator(optuna)
     assert isinstance(wrapped(generator).searcher, tunekit.ValidatedSearcher)
     assert generator.searcher is optuna
+    repeated = wrapped(ConcurrencyLimiter(Repeater(optuna, repeat=2), 2))
+    assert isinstance(repeated, ConcurrencyLimiter)
+    assert isinstance(repeated.searcher, tunekit.ValidatedSearcher)
+    assert isinstance(repeated.searcher.searcher, Repeater)
+    batches = ConcurrencyLimiter(optuna, 2, batch=True)
+    assert isinstance(wrapped(batches), tunekit.ValidatedSearcher)
+    assert wrapped(batches).searcher is batches
+    own = ConcurrencyLimiter(ready, 2, batch=True)
+    assert wrapped(own).searcher is ready
     random = BasicVariantGenerator()
     assert wrapped(random) is random
+
+
+def test_a_batch_is_limit_enough(tmp_path, monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
+    for search, limit in (
+        (OptunaSearch(), 3),
+        (ConcurrencyLimiter(OptunaSearch(), 2), None),
+        (ConcurrencyLimiter(OptunaSearch(), 2, batch=True), None),
+    ):
+        config = tune.TuneConfig(search_alg=search)
+        settings = make(tmp_path, tune_config=config, validation_config=VALIDATION)
+        _leave_room(settings)
+        assert settings.tune_config.max_concurrent_trials == limit
+    batch = ConcurrencyLimiter(OptunaSearch(), 2, batch=True)
+    assert not tunekit.ValidatedSearcher(batch).set_max_concurrency(3)
+    assert batch.max_concurrent == 2
 
 
 def test_a_search_algorithm_that_cannot_be_wrapped_is_told(tmp_path, caplog):
@@ -164,19 +196,44 @@ def test_wrapping_twice_is_refused():
         tunekit.ValidationCallback(3)
 
 
+def pbt(**settings):
+    return PopulationBasedTraining(hyperparam_mutations={"lr": [1, 2]}, **settings)
+
+
 @pytest.mark.parametrize(
-    "base",
+    ("settings", "on_pending", "fix"),
     [
-        HyperBandScheduler(),
-        HyperBandForBOHB(),
-        PopulationBasedTraining(hyperparam_mutations={"lr": [1, 2]}),
-        ResourceChangingScheduler(),
+        ({"scheduler": pbt(synch=True)}, "continue", "on_pending='pause' .or 'hold'., or"),
+        ({"scheduler": ResourceChangingScheduler(pbt(synch=True))}, "continue", "synch=False"),
+        ({"scheduler": pbt(), "search_alg": OptunaSearch()}, "hold", "Leave search_alg out"),
+        ({"scheduler": HyperBandForBOHB()}, "hold", "TuneBOHB"),
+        ({"scheduler": HyperBandForBOHB(), "search_alg": OptunaSearch()}, "hold", "TuneBOHB"),
+        (
+            {"scheduler": ResourceChangingScheduler(), "reuse_actors": True},
+            "hold",
+            "reuse_actors=False",
+        ),
     ],
-    ids=lambda base: type(base).__name__,
 )
-def test_a_scheduler_that_is_not_shown_to_be_right_is_refused(base):
-    with pytest.raises(tunekit.ConfigError, match=f"{type(base).__name__}, which is not supported"):
-        tunekit.ValidatedScheduler(base)
+def test_what_cannot_be_right_together_is_refused(settings, on_pending, fix):
+    with pytest.raises(tunekit.ConfigError, match=fix):
+        tunekit.Tuner(
+            trainable,
+            tune_config=tune.TuneConfig(**settings),
+            validation_config=tunekit.ValidationConfig(fn=validate, on_pending=on_pending),
+        )
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "on_pending"),
+    [(pbt(), "continue"), (pbt(synch=True), "hold"), (HyperBandScheduler(), "continue")],
+)
+def test_what_is_right_together_is_not(scheduler, on_pending):
+    tunekit.Tuner(
+        trainable,
+        tune_config=tune.TuneConfig(scheduler=scheduler, metric="accuracy", mode="max"),
+        validation_config=tunekit.ValidationConfig(fn=validate, on_pending=on_pending),
+    )
 
 
 def test_pausing_needs_actors_of_its_own():

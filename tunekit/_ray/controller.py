@@ -11,6 +11,8 @@ from ray.tune.experiment import Trial
 from ray.tune.result import DEFAULT_METRIC
 from ray.tune.search import SearchAlgorithm
 
+from tunekit._ray.judged import Change
+
 __all__ = ["Controller"]
 
 
@@ -57,10 +59,20 @@ class Controller:
         """Whether Tune keeps the actors, and so the resources, of trials that pause or end."""
         return bool(self._tune._reuse_actors)
 
-    def for_scheduler(self, hidden: Collection[Trial] = ()) -> Any:
-        """The controller as a scheduler gets it, without the ``hidden`` trials in its lists."""
-        wrapped = self._tune._wrapped()
-        return _Hiding(wrapped, set(hidden)) if hidden else wrapped
+    def wrapped(self) -> TrialRunnerWrapper:
+        """The controller as Tune gives it to schedulers."""
+        return self._tune._wrapped()
+
+    @property
+    def still(self) -> bool:
+        """Whether no trial runs or is about to, though some are paused."""
+        tune = self._tune
+        return bool(tune._paused_trials) and not (tune._running_trials or tune._pending_trials)
+
+    @property
+    def running(self) -> Collection[Trial]:
+        """The trials that have an actor."""
+        return list(self._tune._running_trials)
 
     # What may be done --------------------------------------------------------------------------
 
@@ -78,6 +90,28 @@ class Controller:
     def train(self, trial: Trial) -> None:
         """Let a held trial run its next iteration."""
         self._tune._schedule_trial_train(trial)
+
+    def change(self, trial: Trial, change: Change) -> None:
+        """Give a trial other hyperparameters, weights or resources; it pauses, if it runs.
+
+        It must not be saving. What it was doing is given up.
+        """
+        if trial.status == Trial.RUNNING:
+            self.pause(trial, save=False)
+        if change.tag is not None:
+            trial.set_experiment_tag(change.tag)
+        if change.config is not None:
+            trial.set_config(change.config)
+        if change.restored_from is not None:
+            manager = trial.run_metadata.checkpoint_manager
+            manager._latest_checkpoint_result = change.restored_from
+            # What was given up may have written a checkpoint that was not registered: the next
+            # one must not go into the same directory.
+            trial.storage.current_checkpoint_index += 1
+        if change.resources is not None:
+            trial.placement_group_factory = None
+            trial.update_resources(change.resources)
+        self.changed(trial)
 
     def save(self) -> None:
         """Write the experiment's state to storage, now."""
@@ -97,10 +131,9 @@ class Controller:
         """
         required = set()
         owners = [self._tune, self._tune.search_alg]
-        part = getattr(self._tune.search_alg, "searcher", None)
-        while part is not None and hasattr(part, "searcher"):  # what wraps a searcher
-            owners.append(part)
-            part = part.searcher
+        outermost = getattr(self._tune.search_alg, "searcher", None)
+        if hasattr(outermost, "searcher"):  # it wraps a searcher; those within need theirs
+            owners.append(outermost)
         for owner in owners:
             metric = getattr(owner, "_metric", None)
             names = metric if isinstance(metric, list) else [metric]
@@ -108,20 +141,3 @@ class Controller:
             if metric is not None:
                 owner._metric = None
         return required
-
-
-class _Hiding:
-    """A controller's wrapper that leaves some trials out of its lists."""
-
-    def __init__(self, wrapped: TrialRunnerWrapper, hidden: Collection[Trial]):
-        self._wrapped = wrapped
-        self._hidden = hidden
-
-    def get_trials(self) -> list[Trial]:
-        return [trial for trial in self._wrapped.get_trials() if trial not in self._hidden]
-
-    def get_live_trials(self) -> set[Trial]:
-        return {trial for trial in self._wrapped.get_live_trials() if trial not in self._hidden}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._wrapped, name)

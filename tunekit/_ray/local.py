@@ -103,7 +103,7 @@ class LocalSweep:
             search_alg.set_search_properties(metric, mode, space, **spec)
         scheduler.set_search_properties(metric, mode, **spec)
         with mock.patch.dict(os.environ, TUNE_MAX_PENDING_TRIALS_PG="1000"):
-            self.controller = TuneController(
+            self.controller = _LocalController(
                 search_alg=search_alg,
                 scheduler=scheduler,
                 stopper=experiment.stopper,
@@ -124,9 +124,7 @@ class LocalSweep:
     @property
     def trials(self) -> list[Trial]:
         """The trials, in the order in which they were made."""
-        return sorted(
-            self.controller.get_trials(), key=lambda t: int(t.experiment_tag.split("_")[0])
-        )
+        return sorted(self.controller.get_trials(), key=_number)
 
     def step(self) -> None:
         """Let the controller handle one event."""
@@ -145,6 +143,22 @@ class LocalSweep:
                 return self
             self.step()
         raise AssertionError(f"The sweep is not over after {most} steps: {self.trials}")
+
+
+class _LocalController(TuneController):
+    """Asks once a step for a suggestion that is not to be had yet, as when trials run.
+
+    When none runs, Tune's own waits for it, in seconds that are not the clock's.
+    """
+
+    def _update_trial_queue(self, blocking: bool = False, timeout: int = 600) -> bool:
+        return bool(super()._update_trial_queue(blocking=False))
+
+
+def _number(trial: Trial) -> int:
+    """The trial's number in its sweep, with which Tune begins its experiment tag."""
+    number = trial.experiment_tag.split("_")[0]
+    return int(number) if number.isdigit() else 0  # a replayed trial is the only one
 
 
 class _LocalStorage(StorageContext):

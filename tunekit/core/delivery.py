@@ -2,13 +2,14 @@
 
 They see validated results only, each once, in iteration order within a trial: a score that
 overtakes an older one waits until the older one has ended, one way or another. The end of a trial
-is delivered after its last validation.
+is delivered after its last validation. When a trial is overwritten with other weights, the scores
+of its former ones are not delivered any more.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +26,7 @@ class Scored:
     trial_id: str
     iteration: int
     result: Mapping[str, Any]
+    request: Request = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Completion:
 class _Line:
     """The validations of one trial that have not been delivered, in iteration order."""
 
+    generation: int = 0
     requests: dict[int, Request] = field(default_factory=dict)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)
@@ -56,6 +59,10 @@ class Delivery:
     Feed it with :meth:`requested`, :meth:`ended`, :meth:`offered` and :meth:`complete`, in any
     order in which they can happen, and take with :meth:`take` what may be delivered now.
 
+    Args:
+        counts: Whether a validated result can be judged by; a trial does not end with one that
+            cannot.
+
     Example:
         >>> from tunekit.core.validation import Outcome, Request, Status
         >>> delivery = Delivery()
@@ -71,23 +78,27 @@ class Delivery:
         [Scored(trial_id='a', iteration=2, result={'loss': 1.0, 'accuracy': 0.9})]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, counts: Callable[[Mapping[str, Any]], bool] = lambda result: True) -> None:
+        self._counts = counts
         self._lines: dict[str, _Line] = {}
 
     # What happens ------------------------------------------------------------------------------
 
-    def offered(self, trial_id: str, iteration: int) -> None:
+    def offered(self, trial_id: str, iteration: int, generation: int = 0) -> None:
         """Tune asked the scheduler about the report of an iteration.
 
         It does not ask about a report that ends the trial by itself (``done``, or a stopping
         criterion); the score of such a report goes with the completion only, as in Tune.
         """
         line = self._line(trial_id)
-        line.offered = max(line.offered, iteration)
+        if generation == line.generation:
+            line.offered = max(line.offered, iteration)
 
     def requested(self, request: Request) -> None:
         """A checkpoint is going to be validated: scores of later iterations wait for it."""
         line = self._line(request.trial_id)
+        if request.generation != line.generation:
+            return
         if request.iteration not in line.requests:
             bisect.insort(line.order, request.iteration)
         line.requests[request.iteration] = request
@@ -100,8 +111,21 @@ class Delivery:
         if request is not None and request.id == outcome.request.id:
             line.outcomes[iteration] = outcome
 
+    def overwritten(self, trial_id: str, generation: int, iteration: int) -> None:
+        """The trial goes on with other weights, saved at ``iteration``.
+
+        Scores of its former generations are not delivered any more.
+        """
+        line = self._line(trial_id)
+        line.generation = generation
+        line.offered = line.delivered = iteration
+        line.newest = None
+        line.requests.clear()
+        line.outcomes.clear()
+        line.order.clear()
+
     def close(self, trial_id: str) -> None:
-        """The scheduler has stopped the trial: it gets no more results of it, only its end."""
+        """The scheduler has stopped the trial: it gets no more results of it."""
         self._line(trial_id).closed = True
 
     def complete(self, trial_id: str) -> None:
@@ -128,18 +152,36 @@ class Delivery:
         line = self._lines.get(trial_id)
         return line is not None and bool(line.order)
 
+    def holds(self, request: Request) -> bool:
+        """Whether the score of that request is still to be delivered, or to be waited for."""
+        line = self._lines.get(request.trial_id)
+        kept = None if line is None else line.requests.get(request.iteration)
+        return kept is not None and kept.id == request.id
+
     def completed(self, trial_id: str) -> bool:
         """Whether :meth:`complete` or :meth:`forget` was called for the trial."""
         line = self._lines.get(trial_id)
         return line is not None and (line.complete or line.over)
 
-    def take(self, trial_id: str) -> Iterator[Scored | Completion]:
+    def over(self, trial_id: str) -> bool:
+        """Whether the trial's end was delivered, or nothing of it is any more."""
+        line = self._lines.get(trial_id)
+        return line is not None and line.over
+
+    def take(
+        self, trial_id: str, ready: Callable[[], bool] = lambda: True
+    ) -> Iterator[Scored | Completion]:
         """Give out, one by one, what may be delivered now.
 
-        A result is taken when it is yielded. The caller may :meth:`close` the trial between two.
+        A result is taken when it is yielded. The caller may :meth:`close` the trial between two,
+        or let it be :meth:`overwritten`.
+
+        Args:
+            trial_id: The trial.
+            ready: Asked before each: whether anything of the trial may be delivered.
         """
         line = self._line(trial_id)
-        while line.order:
+        while line.order and ready():
             iteration = line.order[0]
             outcome = line.outcomes.get(iteration)
             if outcome is None:
@@ -150,10 +192,12 @@ class Delivery:
             if not outcome.validated or iteration <= line.delivered:
                 continue
             line.delivered = iteration
-            line.newest = merge(outcome.request.report, outcome.metrics)
+            result = merge(outcome.request.report, outcome.metrics)
+            if self._counts(result):
+                line.newest = result
             if iteration <= line.offered and not line.closed:
-                yield Scored(trial_id, iteration, line.newest)
-        if line.complete and not line.over:
+                yield Scored(trial_id, iteration, result, outcome.request)
+        if line.complete and not line.over and not line.order and ready():
             line.over = True
             yield Completion(trial_id, line.newest)
 
@@ -169,6 +213,7 @@ class Delivery:
                     replace(outcome, request=replace(outcome.request, checkpoint=None))
                     for outcome in line.outcomes.values()
                 ],
+                "generation": line.generation,
                 "offered": line.offered,
                 "delivered": line.delivered,
                 "newest": line.newest,

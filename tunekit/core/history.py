@@ -9,7 +9,10 @@ from typing import Any
 from tunekit.core.metrics import hide, leaves, merge
 from tunekit.core.validation import Outcome
 
-__all__ = ["ITERATION", "RUNS", "VALIDATED_ITERATION", "History"]
+__all__ = ["GENERATION", "ITERATION", "RUNS", "VALIDATED_ITERATION", "History"]
+
+#: The key, in a report, of how often its trial had been overwritten with other weights.
+GENERATION = "generation"
 
 #: The key, in a report, of the iteration it belongs to (Tune's ``training_iteration``).
 ITERATION = "training_iteration"
@@ -24,7 +27,8 @@ class History:
 
     A score belongs to the run of the iteration that saved its checkpoint. When a trial goes back
     to an older checkpoint and runs an iteration again, the row is the newest run's, and a score of
-    the older run is no longer shown in it.
+    the older run is no longer shown in it. A trial that is overwritten with other weights begins a
+    generation: its iterations have rows of their own.
 
     Example:
         >>> from tunekit.core.validation import Outcome, Request, Status
@@ -35,49 +39,51 @@ class History:
         >>> history.newest("a")
         (3, {'accuracy': 0.9})
         >>> list(history.rows("a", [{"training_iteration": 2}, {"training_iteration": 3}]))
-        [{'training_iteration': 2, 'iteration_runs': 0}, {'training_iteration': 3, 'accuracy': 0.9, 'iteration_runs': 1}]
+        [{'training_iteration': 2, 'generation': 0, 'iteration_runs': 0}, {'training_iteration': 3, 'generation': 0, 'accuracy': 0.9, 'iteration_runs': 1}]
     """  # noqa: E501
 
     def __init__(self) -> None:
-        self._runs: dict[str, dict[int, int]] = {}
-        self._scores: dict[str, dict[int, Mapping[str, Any]]] = {}
-        self._order: dict[str, list[int]] = {}
+        # By trial, and by (generation, iteration) within one.
+        self._runs: dict[str, dict[tuple[int, int], int]] = {}
+        self._scores: dict[str, dict[tuple[int, int], Mapping[str, Any]]] = {}
+        self._order: dict[str, list[tuple[int, int]]] = {}
         #: Flat names of all metrics that validations have produced, in order of appearance.
         self.names: dict[str, None] = {}
 
-    def reported(self, trial_id: str, iteration: int) -> int:
+    def reported(self, trial_id: str, iteration: int, generation: int = 0) -> int:
         """Count a run of an iteration; return how many there have been, this one included."""
-        runs = self._runs.setdefault(trial_id, {})
-        runs[iteration] = runs.get(iteration, 0) + 1
-        if self._scores.get(trial_id, {}).pop(iteration, None) is not None:
-            self._order[trial_id].remove(iteration)  # the score of an older run
-        return runs[iteration]
+        runs, place = self._runs.setdefault(trial_id, {}), (generation, iteration)
+        runs[place] = runs.get(place, 0) + 1
+        if self._scores.get(trial_id, {}).pop(place, None) is not None:
+            self._order[trial_id].remove(place)  # the score of an older run
+        return runs[place]
 
-    def run_of(self, trial_id: str, iteration: int) -> int:
+    def run_of(self, trial_id: str, iteration: int, generation: int = 0) -> int:
         """The number of the newest run of an iteration, 1 if it has not been reported."""
-        return self._runs.get(trial_id, {}).get(iteration, 1)
+        return self._runs.get(trial_id, {}).get((generation, iteration), 1)
 
     def ended(self, outcome: Outcome) -> bool:
         """Take an outcome; True if it is a score of the newest run of its iteration."""
-        trial_id, iteration = outcome.request.trial_id, outcome.request.iteration
-        if not outcome.validated or outcome.request.run < self.run_of(trial_id, iteration):
+        request = outcome.request
+        newest_run = self.run_of(request.trial_id, request.iteration, request.generation)
+        if not outcome.validated or request.run < newest_run:
             return False
-        scores = self._scores.setdefault(trial_id, {})
-        if iteration not in scores:
-            bisect.insort(self._order.setdefault(trial_id, []), iteration)
-        scores[iteration] = outcome.metrics
+        scores = self._scores.setdefault(request.trial_id, {})
+        if request.place not in scores:
+            bisect.insort(self._order.setdefault(request.trial_id, []), request.place)
+        scores[request.place] = outcome.metrics
         self.names.update((name, None) for name, _ in leaves(outcome.metrics))
         return True
 
-    def validated(self, trial_id: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Yield ``(iteration, metrics)`` of a trial's validated iterations, in order."""
+    def scores(self, trial_id: str) -> Iterator[tuple[tuple[int, int], Mapping[str, Any]]]:
+        """Yield ``((generation, iteration), metrics)`` of what was validated, in order."""
         scores = self._scores.get(trial_id, {})
-        return ((iteration, scores[iteration]) for iteration in self._order.get(trial_id, []))
+        return ((place, scores[place]) for place in self._order.get(trial_id, []))
 
     def newest(self, trial_id: str) -> tuple[int, Mapping[str, Any]] | None:
         """``(iteration, metrics)`` of the newest validated iteration of a trial."""
         order = self._order.get(trial_id)
-        return (order[-1], self._scores[trial_id][order[-1]]) if order else None
+        return (order[-1][1], self._scores[trial_id][order[-1]]) if order else None
 
     def changes(self, trial_id: str) -> bool:
         """Whether the rows of a trial differ from its reports."""
@@ -91,19 +97,21 @@ class History:
             reports: Its reports in the order they were made, repeated iterations included.
 
         Yields:
-            The newest report of each iteration with the metrics of the checkpoint saved there;
-            where an iteration was not validated, the validated names do not occur.
+            The newest report of each iteration of each generation with the metrics of the
+            checkpoint saved there; where an iteration was not validated, the validated names do
+            not occur.
         """
-        newest: dict[int, Mapping[str, Any]] = {}
+        newest: dict[tuple[int, int], Mapping[str, Any]] = {}
         for report in reports:
-            newest[report[ITERATION]] = report
-        scores = dict(self.validated(trial_id))
-        for iteration in sorted(newest):
-            report, score = newest[iteration], scores.get(iteration, {})
+            newest[report.get(GENERATION, 0), report[ITERATION]] = report
+        scores = self._scores.get(trial_id, {})
+        for place in sorted(newest):
+            report, score = newest[place], scores.get(place, {})
             # A row that was folded before has its validated metrics in their place.
             own = dict(leaves(score)) if RUNS in report else {}
-            row = merge(hide(report, [name for name in self.names if name not in own]), score)
-            row[RUNS] = self._runs.get(trial_id, {}).get(iteration, 0)
+            hidden = hide(report, [name for name in self.names if name not in own])
+            row = merge({**hidden, GENERATION: place[0]}, score)
+            row[RUNS] = self._runs.get(trial_id, {}).get(place, 0)
             yield row
 
     def state(self) -> dict[str, Any]:

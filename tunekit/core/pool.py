@@ -61,7 +61,7 @@ class Pool:
         ...     _ = pool.submit(Request(trial, iteration=1), now=0.0)
         >>> [attempt] = pool.start(capacity=0, now=0.0)
         >>> attempt.id
-        'a:1:1#1'
+        'a:0:1:1#1'
         >>> pool.began(attempt.id, now=2.0)
         >>> outcome = pool.returned(attempt.id, {"accuracy": 0.9}, judged=["accuracy"], now=5.0)
         >>> outcome.status.value, outcome.waited_s, outcome.ran_s
@@ -130,8 +130,8 @@ class Pool:
         replaced: list[Outcome] = []
         for waiting in list(trial.waiting.values()):
             older = waiting.request
-            again = older.iteration == request.iteration
-            if again or (self._skip_stale and older.iteration < request.iteration):
+            again = older.place == request.place
+            if again or (self._skip_stale and older.place < request.place):
                 reason = (
                     f"iteration {request.iteration} was run again"
                     if again
@@ -266,7 +266,7 @@ class Pool:
     ) -> Outcome | None:
         waiting = flight.waiting
         trial = self._trials[waiting.request.trial_id]
-        newer = any(r.iteration > waiting.request.iteration for r in self._waiting_of(trial))
+        newer = any(r.place > waiting.request.place for r in self._waiting_of(trial))
         if waiting.tries <= self._retries and not (self._skip_stale and newer):
             self._enqueue(trial, waiting, first=True)
             return None

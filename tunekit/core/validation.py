@@ -18,6 +18,7 @@ RESERVED = frozenset(
     {
         "config",
         "done",
+        "generation",
         "iteration_runs",
         "reported",
         "should_checkpoint",
@@ -48,6 +49,7 @@ class Request:
         iteration: The training iteration at which it was saved.
         run: How many times the trial has run that iteration, 1 at first. A trial that goes back
             to an older checkpoint runs iterations again.
+        generation: How often the trial had been overwritten with other weights.
         checkpoint: What the validation function gets; opaque here.
         path: Where the checkpoint lies, for records and leases.
         report: The report of that iteration, nested as reported; not to be changed.
@@ -58,6 +60,7 @@ class Request:
     trial_id: str
     iteration: int
     run: int = 1
+    generation: int = 0
     checkpoint: Any = field(default=None, compare=False, repr=False)
     path: str = ""
     report: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
@@ -67,7 +70,12 @@ class Request:
     @property
     def id(self) -> str:
         """A name that is unique in the sweep, and the same after a restore."""
-        return f"{self.trial_id}:{self.iteration}:{self.run}"
+        return f"{self.trial_id}:{self.generation}:{self.iteration}:{self.run}"
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """``(generation, iteration)``: the row of its trial that it belongs to."""
+        return (self.generation, self.iteration)
 
 
 @dataclass(frozen=True)

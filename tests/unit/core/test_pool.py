@@ -27,7 +27,7 @@ def test_the_limit_holds_over_all_trials():
     pool = filled(*(request(t, i) for t in "ab" for i in (1, 2)), max_in_flight=3)
     assert len(pool.start(capacity=100, now=0.0)) == 3
     assert pool.start(capacity=100, now=0.0) == []
-    pool.returned("a:1:1#1", FINE, [], now=1.0)
+    pool.returned("a:0:1:1#1", FINE, [], now=1.0)
     assert len(pool.start(capacity=100, now=1.0)) == 1
     assert pool.waiting == 0
 
@@ -41,9 +41,9 @@ def test_an_explicit_limit_does_not_ask_for_free_resources():
 def test_without_a_limit_as_many_as_resources_allow_and_at_least_one():
     pool = filled(*(request("a", i) for i in range(1, 6)))
     assert pool.needs_capacity
-    assert names(pool.start(capacity=0, now=0.0)) == ["a:1:1#1"]
+    assert names(pool.start(capacity=0, now=0.0)) == ["a:0:1:1#1"]
     assert pool.start(capacity=0, now=0.0) == []
-    assert names(pool.start(capacity=2, now=0.0)) == ["a:2:1#1", "a:3:1#1"]
+    assert names(pool.start(capacity=2, now=0.0)) == ["a:0:2:1#1", "a:0:3:1#1"]
 
 
 def test_trials_take_turns_and_within_a_trial_the_oldest_goes_first():
@@ -53,17 +53,17 @@ def test_trials_take_turns_and_within_a_trial_the_oldest_goes_first():
         [attempt] = pool.start(capacity=1, now=0.0)
         started.append(attempt.id)
         pool.returned(attempt.id, FINE, [], now=0.0)
-    assert started == ["a:1:1#1", "b:7:1#1", "c:9:1#1", "a:2:1#1", "a:3:1#1"]
+    assert started == ["a:0:1:1#1", "b:0:7:1#1", "c:0:9:1#1", "a:0:2:1#1", "a:0:3:1#1"]
 
 
 def test_a_trial_with_nothing_in_flight_goes_before_one_with_something():
     pool = filled(request("b", 1), request("a", 1), max_in_flight=2)
-    assert names(pool.start(0, now=0.0)) == ["b:1:1#1", "a:1:1#1"]
+    assert names(pool.start(0, now=0.0)) == ["b:0:1:1#1", "a:0:1:1#1"]
     pool.submit(request("b", 2), now=0.0)
     pool.submit(request("a", 2), now=0.0)
-    pool.returned("a:1:1#1", FINE, [], now=1.0)
+    pool.returned("a:0:1:1#1", FINE, [], now=1.0)
     # b was served longer ago, but one of it still runs.
-    assert names(pool.start(0, now=1.0)) == ["a:2:1#1"]
+    assert names(pool.start(0, now=1.0)) == ["a:0:2:1#1"]
 
 
 def test_the_time_limit_counts_from_the_start_of_running():
@@ -95,7 +95,7 @@ def test_failures_are_tried_again_and_then_recorded(retries):
     pool = filled(request("a", 1), request("a", 2), max_retries=retries)
     for number in range(1, retries + 2):
         [attempt] = pool.start(0, now=0.0)
-        assert attempt.id == f"a:1:1#{number}"  # before the newer one
+        assert attempt.id == f"a:0:1:1#{number}"  # before the newer one
         outcome = pool.failed(attempt.id, "raised ValueError: no", "trace", now=1.0)
     assert outcome.status is Status.FAILED
     assert outcome.attempts == retries + 1
@@ -158,7 +158,7 @@ def test_skip_replaces_what_has_not_started():
     assert replaced.status is Status.SKIPPED
     assert "iteration 3" in replaced.reason
     assert replaced.waited_s == 4.0
-    assert [r.id for r in pool.pending()] == ["a:1:1", "a:3:1", "b:1:1"]
+    assert [r.id for r in pool.pending()] == ["a:0:1:1", "a:0:3:1", "b:0:1:1"]
 
 
 def test_skip_does_not_try_again_what_would_be_stale():
@@ -179,16 +179,16 @@ def test_a_rerun_of_an_iteration_replaces_the_older_run():
     pool = filled(request("a", 5))
     [replaced] = pool.submit(request("a", 5, run=2), now=1.0)
     assert replaced.request.run == 1 and "run again" in replaced.reason
-    assert [r.id for r in pool.pending()] == ["a:5:2"]
+    assert [r.id for r in pool.pending()] == ["a:0:5:2"]
 
 
 def test_dropping_a_trial_ends_everything_of_it_and_nothing_else():
     pool = filled(*(request(t, i) for t in "ab" for i in (1, 2)), max_in_flight=2)
     pool.start(0, now=0.0)
-    pool.began("a:1:1#1", now=1.0)
+    pool.began("a:0:1:1#1", now=1.0)
     cancel, outcomes = pool.drop("a", "its trial failed", now=3.0)
-    assert names(cancel) == ["a:1:1#1"]
-    assert {o.request.id for o in outcomes} == {"a:1:1", "a:2:1"}
+    assert names(cancel) == ["a:0:1:1#1"]
+    assert {o.request.id for o in outcomes} == {"a:0:1:1", "a:0:2:1"}
     assert all(o.status is Status.SKIPPED and o.reason == "its trial failed" for o in outcomes)
     assert {r.trial_id for r in pool.pending()} == {"b"}
     assert pool.drop("unknown", "", now=0.0) == ([], [])
@@ -197,7 +197,7 @@ def test_dropping_a_trial_ends_everything_of_it_and_nothing_else():
 def test_counts():
     pool = filled(*(request("a", i) for i in range(1, 6)), max_in_flight=3)
     pool.start(0, now=0.0)
-    pool.began("a:1:1#1", now=0.0)
-    pool.began("a:1:1#1", now=0.0)  # said twice
+    pool.began("a:0:1:1#1", now=0.0)
+    pool.began("a:0:1:1#1", now=0.0)  # said twice
     assert (pool.waiting, pool.starting, pool.running, pool.idle) == (2, 2, 1, False)
-    assert names(pool.in_flight()) == ["a:1:1#1", "a:2:1#1", "a:3:1#1"]
+    assert names(pool.in_flight()) == ["a:0:1:1#1", "a:0:2:1#1", "a:0:3:1#1"]

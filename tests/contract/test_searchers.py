@@ -1,0 +1,547 @@
+"""What holds for every searcher, whatever happens to trials and their validations."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.result import TRAINING_ITERATION
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+from ray.tune.search import (
+    BasicVariantGenerator,
+    ConcurrencyLimiter,
+    Repeater,
+    Searcher,
+    SearchGenerator,
+)
+from ray.tune.search.optuna import OptunaSearch
+from threadpoolctl import threadpool_limits
+
+import tunekit
+from tests.contract.test_contract import check_contract, lags
+from tests.sweeps import LENGTH, Counting, Ran, index_of, sweep
+from tunekit import ValidatedSearcher
+from tunekit._ray.controller import Controller
+from tunekit.core.validation import Attempt
+from tunekit.tuner import _validated_search_alg as as_in_a_tuner
+
+MODES = ["continue", "hold", "pause"]
+SPACE = {"lr": tune.uniform(0.0, 1.0), "momentum": tune.uniform(0.5, 1.0)}
+TRIALS = 8
+
+
+def importable(*names: str) -> bool:
+    return all(find_spec(name) is not None for name in names)
+
+
+def nevergrad(**options: Any) -> Searcher:
+    import nevergrad as ng
+
+    return made("nevergrad.NevergradSearch", optimizer=ng.optimizers.OnePlusOne, **options)
+
+
+def made(name: str, **options: Any) -> Searcher:
+    module, _, kind = name.rpartition(".")
+    return getattr(import_module(f"ray.tune.search.{module}"), kind)(**options)
+
+
+def kind(name: str, make: Callable[..., Searcher], *needs: str) -> Any:
+    lacking = [package for package in needs if not importable(package)]
+    reason = f"needs {', '.join(lacking)}"
+    return pytest.param(make, id=name, marks=pytest.mark.skipif(bool(lacking), reason=reason))
+
+
+every_searcher = pytest.mark.parametrize(
+    "make",
+    [
+        kind("optuna", lambda **o: OptunaSearch(seed=1, **o)),
+        kind(
+            "ax",
+            lambda **o: made("ax.AxSearch", verbose_logging=False, random_seed=1, **o),
+            "ax",
+        ),
+        kind(
+            "hyperopt",
+            lambda **o: made(
+                "hyperopt.HyperOptSearch", n_initial_points=3, random_state_seed=1, **o
+            ),
+            "hyperopt",
+        ),
+        kind("nevergrad", nevergrad, "nevergrad"),
+        kind(
+            "bayesopt",
+            lambda **o: made("bayesopt.BayesOptSearch", random_search_steps=3, **o),
+            "bayes_opt",
+        ),
+        kind(
+            "bohb",
+            lambda **o: made("bohb.TuneBOHB", seed=1, **o),
+            "hpbandster",
+            "ConfigSpace",
+        ),
+    ],
+)
+every_mode = pytest.mark.parametrize("on_pending", MODES)
+every_scheduler = pytest.mark.parametrize(
+    "scheduler",
+    [
+        pytest.param(FIFOScheduler, id="fifo"),
+        pytest.param(
+            lambda: ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=3), id="asha"
+        ),
+    ],
+)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """The models of searchers are small: threads that wait for each other cost more."""
+    with threadpool_limits(1):
+        yield
+
+
+@dataclass
+class Told:
+    """Something that a base searcher was told or asked, in the words of the searcher."""
+
+    what: str
+    trial_id: str
+    result: dict[str, Any] | None = None
+    #: What was pending of the trial then, and how much was known and not told of any.
+    pending: int = 0
+    overdue: int = 0
+
+
+class Hears:
+    """Mixed into a searcher's class: it keeps what it is told, also when it is saved."""
+
+    ran: Ran
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | None:
+        suggestion = super().suggest(trial_id)
+        if isinstance(suggestion, dict):
+            self._note("suggest", trial_id)
+        return suggestion
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        self._note("result", trial_id, dict(result))
+        super().on_trial_result(trial_id, result)
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        self._note("error" if error else "complete", trial_id, result and dict(result))
+        super().on_trial_complete(trial_id, result=result, error=error)
+
+    def _note(self, what: str, trial_id: str, result: dict[str, Any] | None = None) -> None:
+        ran = type(self).ran
+        pending = [r for r in ran.validation.validator.pending() if r.trial_id == trial_id]
+        due = ran.executor.next_due()
+        overdue = due is not None and due <= ran.clock.monotonic()
+        self.told.append(Told(what, trial_id, result, len(pending), int(overdue)))
+
+
+def hearing(base: Searcher) -> Searcher:
+    """Let a searcher keep what it is told; it stays the searcher that it is."""
+    base.told = []
+    base.__class__ = type(type(base).__name__, (Hears, type(base)), {})
+    return base
+
+
+def search(folder, base: Searcher, alg: Any = None, *, run: bool = True, **options: Any) -> Ran:
+    """Run a sweep with a searcher that hears, wrapped as ``alg``, or as ``tunekit.Tuner`` does."""
+    base = base if isinstance(base, Hears) else hearing(base)
+    alg = as_in_a_tuner(base if alg is None else alg)
+    options = {"trials": TRIALS, "slots": 3, "param_space": SPACE, **options}
+    ran = sweep(
+        folder, options.pop("scheduler", FIFOScheduler)(), search_alg=alg, run=False, **options
+    )
+    type(base).ran = ran
+    if run:
+        ran.sweep.run(most=20_000)
+    return ran
+
+
+def waits_for_scores(base: Searcher) -> bool:
+    """Whether a searcher suggests nothing after its first points before it knows their scores."""
+    return type(base).__name__ in {"BayesOptSearch", "AxSearch"}
+
+
+def check_searcher(ran: Ran, base: Searcher, names: tuple[str, ...] = ("accuracy",)) -> None:
+    """The rules that hold whatever happened."""
+    for trial in ran.trials:
+        history = {i: m for (_, i), m in ran.validation.history.scores(trial.trial_id)}
+        first, *told = [t for t in base.told if t.trial_id == trial.trial_id]
+        assert first.what == "suggest"
+        *results, last = told
+        assert {t.what for t in results} <= {"result"}, "nothing after the completion"
+        iterations = [t.result[TRAINING_ITERATION] for t in results]
+        assert iterations == sorted(set(iterations)), "each once, in order"
+        for iteration, t in zip(iterations, results, strict=True):
+            assert [t.result[n] for n in names] == [history[iteration][n] for n in names]
+            assert not t.result["done"]
+        if trial.status == Trial.ERROR:
+            assert last == Told("error", trial.trial_id, None, last.pending, last.overdue)
+            continue
+        assert trial.status == Trial.TERMINATED
+        assert last.what == "complete"
+        assert last.pending == 0, "after the last validation"
+        if not history:
+            assert last.result is None
+            continue
+        newest = max(history)
+        assert last.result[TRAINING_ITERATION] == newest and last.result["done"]
+        assert [last.result[n] for n in names] == [history[newest][n] for n in names]
+    assert not any(t.overdue for t in base.told if t.what == "suggest"), "all that is known first"
+
+
+@every_mode
+@every_scheduler
+@every_searcher
+def test_late_and_out_of_order(tmp_path, make, scheduler, on_pending):
+    base = make()
+    ran = search(
+        tmp_path,
+        base,
+        scheduler=scheduler,
+        on_pending=on_pending,
+        validation_s=lags(3, 8.0),
+    )
+    check_contract(ran)
+    check_searcher(ran, base)
+    assert len(ran.trials) == TRIALS
+    if scheduler is FIFOScheduler:
+        for trial in ran.trials:
+            told = [t for t in base.told if t.trial_id == trial.trial_id and t.what == "result"]
+            # The last report ends the trial by itself; as in Tune, its score goes with the end.
+            assert [t.result[TRAINING_ITERATION] for t in told] == list(range(1, LENGTH))
+
+
+@every_mode
+@every_searcher
+def test_a_trial_that_fails_for_good(tmp_path, make, on_pending):
+    class Fails(Counting):
+        def setup(self, config):
+            super().setup(config)
+            if f"_{TRIALS - 1}_lr=" in self.logdir:
+                self.fail_at = 4
+
+        def iteration_was_restored(self):
+            return False
+
+    base = make()
+    ran = search(
+        tmp_path,
+        base,
+        trainable=Fails,
+        on_pending=on_pending,
+        validation_s=lags(4, 6.0),
+    )
+    check_contract(ran)
+    check_searcher(ran, base)
+    assert [t.status for t in ran.trials].count(Trial.ERROR) == 1
+    assert [t.what for t in base.told].count("error") == 1
+
+
+@every_mode
+@every_searcher
+def test_a_trial_without_any_score(tmp_path, make, on_pending):
+    def validate(attempt: Attempt) -> dict[str, float]:
+        index = index_of(next(t for t in ran.trials if t.trial_id == attempt.request.trial_id))
+        return {"accuracy": math.nan if index == TRIALS - 1 else attempt.request.iteration / 10}
+
+    base = make()
+    ran = search(
+        tmp_path,
+        base,
+        on_pending=on_pending,
+        validate=validate,
+        validation_s=lags(5, 6.0),
+        run=False,
+    )
+    ran.sweep.run(most=20_000)
+    check_contract(ran)
+    check_searcher(ran, base)
+    [end] = [t for t in base.told if t.what == "complete" and t.result is None]
+    assert end.trial_id == ran.trials[TRIALS - 2].trial_id
+
+
+def run_exchanging(ran: Ran, folder: Path, make: Callable[[], tuple[Searcher, Searcher]]) -> Any:
+    """Run a sweep whose searcher is exchanged for a fresh one, restored, again and again.
+
+    ``make()`` returns a searcher, and what it is wrapped in; so does this, of the last one.
+    """
+    controller, validation, exchanged = ran.sweep.controller, ran.validation, 0
+    while not controller.is_finished():
+        for _ in range(25):
+            if not controller.is_finished():
+                ran.sweep.step()
+        if validation.validator.pending():
+            saved = folder / f"saved-{exchanged}"
+            saved.mkdir()
+            controller.search_alg.save_to_dir(str(saved), "now")
+            base, alg = make()
+            controller._search_alg = SearchGenerator(as_in_a_tuner(alg))
+            controller._search_alg.restore_from_dir(str(saved))
+            validation._searcher = ValidatedSearcher.within(Controller(controller))
+            validation._searcher.attach(validation.validator.poll)
+            exchanged += 1
+    assert exchanged > 3
+    return base
+
+
+@every_mode
+@every_searcher
+def test_saved_and_restored_with_validations_pending(tmp_path, make, on_pending):
+    base = hearing(make())
+
+    def fresh() -> tuple[Searcher, Searcher]:
+        again = make()
+        again.__class__ = type(base)
+        return again, again
+
+    ran = search(tmp_path, base, on_pending=on_pending, validation_s=lags(6, 8.0), run=False)
+    last = run_exchanging(ran, tmp_path, fresh)
+    check_contract(ran)
+    check_searcher(ran, last)
+    assert len(ran.trials) == TRIALS
+
+
+WRAPS = {
+    "limiter": lambda base: ConcurrencyLimiter(base, 2),
+    "batch": lambda base: ConcurrencyLimiter(base, 2, batch=True),
+    "repeater": lambda base: Repeater(base, repeat=2),
+    "limited repeater": lambda base: ConcurrencyLimiter(Repeater(base, repeat=2), 2),
+}
+
+
+@every_mode
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_saved_and_restored_with_all_that_wraps_it(tmp_path, wrap, on_pending):
+    base = hearing(OptunaSearch(seed=2))
+
+    def fresh() -> tuple[Searcher, Searcher]:
+        again = OptunaSearch(seed=2)
+        again.__class__ = type(base)
+        return again, WRAPS[wrap](again)
+
+    ran = search(
+        tmp_path,
+        base,
+        WRAPS[wrap](base),
+        on_pending=on_pending,
+        validation_s=lags(6, 8.0),
+        run=False,
+    )
+    last = run_exchanging(ran, tmp_path, fresh)
+    check_contract(ran)
+    assert len(ran.trials) == TRIALS
+    if "repeater" in wrap:
+        for seen in last._ot_study.trials:
+            scores = [t.last_result["accuracy"] for t in groups(ran)[seen.params["lr"]]]
+            assert len(scores) == 2 and seen.value == pytest.approx(sum(scores) / 2)
+    else:
+        check_searcher(ran, last)
+
+
+# Optuna ------------------------------------------------------------------------------------------
+
+
+@every_mode
+def test_optunas_study_has_the_folded_metrics(tmp_path, on_pending):
+    base = OptunaSearch(seed=2)
+    ran = search(tmp_path, base, on_pending=on_pending, validation_s=lags(7, 8.0))
+    study = base._ot_study
+    assert len(study.trials) == len(ran.trials) == TRIALS
+    for seen, trial in zip(study.trials, ran.trials, strict=True):
+        assert seen.params == {name: trial.config[name] for name in SPACE}
+        assert seen.value == trial.last_result["accuracy"]
+        scores = ran.validated()[index_of(trial)]
+        assert seen.intermediate_values == {i: scores[i] for i in range(1, LENGTH)}
+    best = max(ran.trials, key=lambda t: t.last_result["accuracy"])
+    assert study.best_params == {name: best.config[name] for name in SPACE}
+
+
+def two_metrics(attempt: Attempt) -> dict[str, float]:
+    draw = random.Random(f"{attempt.id}").random()
+    return {"accuracy": draw, "size": 1.0 / draw + attempt.request.iteration}
+
+
+@every_mode
+def test_several_metrics_at_once(tmp_path, on_pending):
+    base = OptunaSearch(metric=["accuracy", "size"], mode=["max", "min"], seed=2)
+    ran = search(
+        tmp_path,
+        base,
+        on_pending=on_pending,
+        validate=two_metrics,
+        validation_s=lags(8, 8.0),
+        metric=None,
+        mode=None,
+    )
+    check_contract(ran)
+    check_searcher(ran, base, ("accuracy", "size"))
+    seen = [t.values for t in base._ot_study.trials]
+    assert seen == [[t.last_result["accuracy"], t.last_result["size"]] for t in ran.trials]
+
+
+def test_each_of_several_metrics_must_be_produced(tmp_path):
+    base = OptunaSearch(metric=["accuracy", "weight"], mode=["max", "min"])
+    with pytest.raises(tunekit.MetricNotFoundError, match="'weight'"):
+        search(tmp_path, base, metric=None, mode=None)
+
+
+# What wraps searchers ----------------------------------------------------------------------------
+
+
+class Live(tune.Callback):
+    """How many trials lived at once, at most."""
+
+    def __init__(self) -> None:
+        self.most = 0
+
+    def on_step_end(self, iteration, trials, **info):
+        self.most = max(self.most, sum(not trial.is_finished() for trial in trials))
+
+
+def groups(ran: Ran) -> dict[float, list[Trial]]:
+    found: dict[float, list[Trial]] = {}
+    for trial in ran.trials:
+        found.setdefault(trial.config["lr"], []).append(trial)
+    return found
+
+
+@every_mode
+@pytest.mark.parametrize("limited", ["not", "outside", "inside"])
+def test_repeated_trials(tmp_path, on_pending, limited):
+    # A limiter inside of a Repeater must have the metric when it is made, with stock Tune, too.
+    live, base = Live(), hearing(OptunaSearch(metric="accuracy", mode="max", seed=3))
+    if limited == "not":
+        alg = Repeater(base, repeat=2)
+    elif limited == "outside":
+        alg = ConcurrencyLimiter(Repeater(base, repeat=2), 2)
+    else:
+        alg = Repeater(ConcurrencyLimiter(base, 2), repeat=2)
+    ran = search(
+        tmp_path,
+        base,
+        alg,
+        on_pending=on_pending,
+        validation_s=lags(9, 8.0),
+        more_callbacks=(live,),
+        slots=8,
+    )
+    check_contract(ran)
+    repeated = groups(ran)
+    assert [len(trials) for trials in repeated.values()] == [2] * (TRIALS // 2)
+    assert live.most <= {"not": TRIALS, "outside": 2, "inside": 4}[limited]
+    assert [t.what for t in base.told if t.what != "suggest"] == ["complete"] * (TRIALS // 2)
+    for seen in base._ot_study.trials:
+        scores = [t.last_result["accuracy"] for t in repeated[seen.params["lr"]]]
+        assert seen.value == pytest.approx(sum(scores) / 2)
+
+
+@every_mode
+def test_a_repeated_trial_without_any_score(tmp_path, on_pending):
+    def validate(attempt: Attempt) -> dict[str, float]:
+        first = attempt.request.trial_id == ran.trials[0].trial_id
+        return {"accuracy": math.nan if first else attempt.request.iteration / 10}
+
+    base = hearing(OptunaSearch(seed=3))
+    ran = search(
+        tmp_path,
+        base,
+        Repeater(base, repeat=2),
+        on_pending=on_pending,
+        validate=validate,
+        validation_s=lags(9, 8.0),
+        run=False,
+    )
+    ran.sweep.run()
+    assert [t.value for t in base._ot_study.trials] == [LENGTH / 10] * (TRIALS // 2)
+
+
+def test_a_repeaters_metric_is_known(tmp_path):
+    base = hearing(OptunaSearch(metric="weight", mode="max"))
+    searcher = ValidatedSearcher(Repeater(base, repeat=2))
+    assert searcher.judged == {"weight"}
+    with pytest.raises(tunekit.MetricNotFoundError, match="'weight'"):
+        search(tmp_path, base, searcher, metric=None, mode=None)
+    assert searcher.judged == {"weight"}, "also when the sweep is restored"
+
+
+@every_mode
+@every_searcher
+def test_a_limit_is_one_of_trials_that_train(tmp_path, make, on_pending):
+    live, base = Live(), hearing(make())
+    own = base.set_max_concurrency(2)
+    ran = search(
+        tmp_path,
+        base,
+        ConcurrencyLimiter(base, 2),
+        on_pending=on_pending,
+        validation_s=lambda attempt: 30.0,
+        more_callbacks=(live,),
+        slots=8,
+    )
+    check_contract(ran)
+    check_searcher(ran, base)
+    assert live.most == 2
+    asked = [i for i, t in enumerate(base.told) if t.what == "suggest"]
+    first_end = next(i for i, t in enumerate(base.told) if t.what == "complete")
+    if on_pending == "continue" and not own and not waits_for_scores(base):
+        assert len([i for i in asked if i < first_end]) > 2, "not until their last score"
+
+
+@every_mode
+@every_searcher
+def test_a_batch_is_suggested_when_the_one_before_is_scored(tmp_path, make, on_pending):
+    live, base = Live(), hearing(make())
+    if base.set_max_concurrency(2):
+        pytest.skip("has a limit of its own, and no batches")
+    ran = search(
+        tmp_path,
+        base,
+        ConcurrencyLimiter(base, 2, batch=True),
+        on_pending=on_pending,
+        validation_s=lags(10, 8.0),
+        more_callbacks=(live,),
+        slots=8,
+    )
+    check_contract(ran)
+    assert live.most == 2
+    out, before = 0, "suggest"
+    for what in [t.what for t in base.told if t.what != "result"]:
+        assert not (what == "suggest" and before == "complete" and out), "not in mid-batch"
+        out, before = out + (1 if what == "suggest" else -1), what
+        assert out <= 2
+    assert out == 0
+
+
+@every_mode
+@every_scheduler
+def test_random_search_with_a_limit(tmp_path, scheduler, on_pending):
+    live = Live()
+    alg = BasicVariantGenerator(max_concurrent=2, random_state=1)
+    ran = sweep(
+        tmp_path,
+        scheduler(),
+        search_alg=as_in_a_tuner(alg),
+        param_space=SPACE,
+        trials=TRIALS,
+        on_pending=on_pending,
+        validation_s=lags(11, 8.0),
+        more_callbacks=(live,),
+    )
+    check_contract(ran)
+    assert len({trial.config["lr"] for trial in ran.trials}) == TRIALS
+    assert live.most == 2

@@ -1,0 +1,186 @@
+"""Every scheduler that Tune ships, set up for short sweeps."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import tune
+from ray.tune.execution.placement_groups import PlacementGroupFactory
+from ray.tune.schedulers import (
+    ASHAScheduler,
+    FIFOScheduler,
+    HyperBandForBOHB,
+    HyperBandScheduler,
+    MedianStoppingRule,
+    PopulationBasedTraining,
+    PopulationBasedTrainingReplay,
+    ResourceChangingScheduler,
+    TrialScheduler,
+)
+from ray.tune.schedulers.pb2 import PB2
+from ray.tune.search import Searcher
+
+import tunekit
+
+MODES = ["continue", "hold", "pause"]
+
+
+class Pausable(Searcher):
+    """Random search that wants to hear of pauses, as BOHB's searcher does."""
+
+    def __init__(self) -> None:
+        super().__init__(metric="accuracy", mode="max")
+        self.paused: set[str] = set()
+        self.budgets: list[tuple[str, int]] = []
+
+    def set_search_properties(self, *args: Any, **spec: Any) -> bool:
+        return True
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        return {"lr": 0.1}
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        if "budget" in result["hyperband_info"]:
+            self.budgets.append((trial_id, result["hyperband_info"]["budget"]))
+
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+        self.paused.discard(trial_id)
+
+    def on_pause(self, trial_id: str) -> None:
+        self.paused.add(trial_id)
+
+    def on_unpause(self, trial_id: str) -> None:
+        self.paused.discard(trial_id)
+
+
+@dataclass
+class Case:
+    """A scheduler, and what a sweep with it needs.
+
+    Attributes:
+        make: Makes one; gets a folder.
+        modes: The ``on_pending`` that it is right with.
+        clones: Whether it overwrites trials.
+        stops: Whether it ends trials.
+        slow: Whether a decision of it takes long.
+        options: Other arguments of ``tests.sweeps.sweep``, made anew for each.
+    """
+
+    make: Callable[[Path], TrialScheduler]
+    modes: list[str] = field(default_factory=lambda: list(MODES))
+    clones: bool = False
+    stops: bool = False
+    slow: bool = False
+    options: Callable[[], dict[str, Any]] = dict
+
+
+def pbt(**settings: Any) -> PopulationBasedTraining:
+    return PopulationBasedTraining(
+        **{
+            "time_attr": "training_iteration",
+            "perturbation_interval": 2,
+            "hyperparam_mutations": {"lr": tune.uniform(0.0, 1.0)},
+            "quantile_fraction": 0.4,
+            "log_config": False,
+            **settings,
+        }
+    )
+
+
+def pb2(folder: Path, **settings: Any) -> PB2:
+    return PB2(
+        time_attr="training_iteration",
+        perturbation_interval=2,
+        hyperparam_bounds={"lr": [0.0, 1.0]},
+        quantile_fraction=0.4,
+        log_config=False,
+        **settings,
+    )
+
+
+def replay(folder: Path) -> PopulationBasedTrainingReplay:
+    """Changes the learning rate at iterations 3 and 6."""
+    folder.mkdir(parents=True, exist_ok=True)
+    policy = folder / "policy.txt"
+    lines = [
+        ["0", "0", 3, 3, {"lr": 0.1}, {"lr": 0.2}],
+        ["0", "0", 6, 6, {"lr": 0.2}, {"lr": 0.3}],
+    ]
+    policy.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return PopulationBasedTrainingReplay(str(policy))
+
+
+def more_and_less(controller: Any, trial: Any, result: dict[str, Any], scheduler: Any) -> Any:
+    """Another number of CPUs every third iteration."""
+    cpus = 1 + (result["training_iteration"] // 3) % 2
+    return PlacementGroupFactory([{"CPU": cpus}])
+
+
+def median(**settings: Any) -> MedianStoppingRule:
+    return MedianStoppingRule(
+        time_attr="training_iteration", grace_period=1, min_samples_required=2, **settings
+    )
+
+
+def space() -> dict[str, Any]:
+    return {"param_space": {"lr": tune.uniform(0.0, 1.0)}}
+
+
+CASES: dict[str, Case] = {
+    "fifo": Case(lambda _: FIFOScheduler()),
+    "asha": Case(lambda _: ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3), stops=True),
+    "asha-brackets": Case(
+        lambda _: ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3, brackets=2),
+        stops=True,
+    ),
+    "hyperband": Case(lambda _: HyperBandScheduler(max_t=9, reduction_factor=3), stops=True),
+    "bohb": Case(
+        lambda _: HyperBandForBOHB(max_t=9, reduction_factor=3),
+        stops=True,
+        options=lambda: {"search_alg": tunekit.ValidatedSearcher(Pausable()), **space()},
+    ),
+    "median": Case(lambda _: median(), stops=True),
+    "median-soft": Case(lambda _: median(hard_stop=False)),
+    "pbt": Case(lambda _: pbt(), clones=True, options=space),
+    "pbt-sync": Case(
+        lambda _: pbt(synch=True), modes=["hold", "pause"], clones=True, options=space
+    ),
+    "pbt-replay": Case(replay, clones=True, options=lambda: {"trials": 1}),
+    "pb2": Case(pb2, clones=True, slow=True, options=space),
+    "pb2-sync": Case(
+        lambda folder: pb2(folder, synch=True),
+        modes=["hold", "pause"],
+        clones=True,
+        slow=True,
+        options=space,
+    ),
+    "resources": Case(
+        lambda _: ResourceChangingScheduler(
+            ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3), more_and_less
+        ),
+        stops=True,
+    ),
+}
+
+#: Every scheduler in every mode that it is right with.
+every_case = pytest.mark.parametrize(
+    ("name", "on_pending"),
+    [(name, on_pending) for name, case in CASES.items() for on_pending in case.modes],
+)
+
+#: Every scheduler.
+every_scheduler = pytest.mark.parametrize("name", CASES)
+
+
+def seed_all(seed: int) -> None:
+    """Tune's schedulers draw from the global generators."""
+    import numpy as np
+
+    random.seed(seed)
+    np.random.seed(seed)

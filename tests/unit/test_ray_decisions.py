@@ -1,0 +1,556 @@
+"""What tunekit takes for a scheduler's decisions, against Tune's schedulers themselves.
+
+Two identical schedulers see the same trials: one every report, as in stock Tune, the other only
+those that are due. Whatever they decide and write into their books is to be the same.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import (
+    ASHAScheduler,
+    FIFOScheduler,
+    HyperBandForBOHB,
+    HyperBandScheduler,
+    MedianStoppingRule,
+    PopulationBasedTraining,
+    PopulationBasedTrainingReplay,
+    ResourceChangingScheduler,
+    TrialScheduler,
+)
+from ray.tune.schedulers.pb2 import PB2
+
+from tunekit._ray.decisions import rule_for, time_attr_of
+from tunekit.core.decisions import Always, Decisions, Interval, Never, Rungs
+from tunekit.errors import UnsupportedRayError
+
+CONTINUE, PAUSE, STOP = TrialScheduler.CONTINUE, TrialScheduler.PAUSE, TrialScheduler.STOP
+
+
+class FakeTrial:
+    """As much of a trial as schedulers look at."""
+
+    is_saving = False
+    experiment_tag = local_dir = local_experiment_path = ""
+
+    def __init__(self, trial_id: str):
+        self.trial_id = trial_id
+        self.status = Trial.RUNNING
+        self.config: dict[str, Any] = {"lr": 0.5}
+        self.evaluated_params: dict[str, Any] = {}
+        self.run_metadata = SimpleNamespace(
+            checkpoint_manager=SimpleNamespace(
+                checkpoint_config=SimpleNamespace(num_to_keep=None),
+                _latest_checkpoint_result=None,
+            )
+        )
+        self.temporary_state = SimpleNamespace(saving_to=None)
+        self.checkpoint: Any = "paused"
+        self.iteration = 0
+        self.time = 0.0
+
+    def is_finished(self) -> bool:
+        return self.status == Trial.TERMINATED
+
+    def set_config(self, config):
+        self.config = config
+
+    def set_experiment_tag(self, tag):
+        pass
+
+
+@dataclass
+class World:
+    """A scheduler, its trials, and what it decides; the controller that it talks to, too."""
+
+    base: TrialScheduler
+    trials: list[FakeTrial]
+    lean: bool
+    seed: int
+    steps: list[float]
+    decisions: Decisions = field(default_factory=Decisions)
+    log: list[tuple[Any, ...]] = field(default_factory=list)
+    shown: int = 0
+    used: int = 0
+    reports: int = 0
+    search_alg: Any = None
+
+    def __post_init__(self):
+        np.random.seed(self.seed % 2**32)
+        for trial in self.trials:
+            self.base.on_trial_add(self, trial)
+
+    # The controller ----------------------------------------------------------------------------
+
+    def get_trials(self):
+        return self.trials
+
+    def get_live_trials(self):
+        return [trial for trial in self.trials if not trial.is_finished()]
+
+    def _schedule_trial_save(self, trial, result=None):
+        return f"checkpoint of {trial.trial_id}"
+
+    def pause_trial(self, trial, should_checkpoint=True):
+        trial.status = Trial.PAUSED
+
+    def stop_trial(self, trial):
+        self.log.append((trial.trial_id, trial.iteration, "stopped while paused"))
+        trial.status = Trial.TERMINATED
+        self.base.on_trial_remove(self, trial)
+
+    def books(self, trial: FakeTrial) -> Any:
+        """What changes when the scheduler uses a score; HyperBand keeps each."""
+        if isinstance(self.base, ASHAScheduler):
+            return rungs_of(self.base)
+        if isinstance(self.base, PopulationBasedTraining):
+            return id(self.base._trial_state[trial].last_result)
+        return None
+
+    # The sweep ---------------------------------------------------------------------------------
+
+    def play(self, rounds: int) -> World:
+        for _ in range(rounds):
+            for trial in [t for t in self.trials if t.status == Trial.RUNNING]:
+                if trial.status == Trial.RUNNING:
+                    self.step(trial)
+            while chosen := self.base.choose_trial_to_run(self):
+                chosen.status = Trial.RUNNING
+        return self
+
+    def step(self, trial: FakeTrial) -> None:
+        trial.iteration += 1
+        # The same for the same trial at the same iteration, whatever was shown to the scheduler.
+        draw = random.Random(f"{self.seed} {trial.trial_id} {trial.iteration}")
+        trial.time += draw.choice(self.steps)
+        result = {"training_iteration": trial.iteration, "t": trial.time, "acc": draw.random()}
+        self.reports += 1
+        if not self.lean:
+            self.show(trial, result)
+            return
+        now = result.get(time_attr_of(self.base))
+        rule = rule_for(self.base, trial)
+        if self.decisions.asked(trial.trial_id, trial.iteration, now, rule, done=False):
+            iteration = trial.iteration
+            self.show(trial, result)
+            self.decisions.heard(trial.trial_id, iteration)
+
+    def show(self, trial: FakeTrial, result: dict[str, Any]) -> None:
+        self.shown += 1
+        before = {
+            other: other.run_metadata.checkpoint_manager._latest_checkpoint_result
+            for other in self.trials
+        }
+        random.seed(f"{self.seed} {trial.trial_id} {trial.iteration}")
+        books = self.books(trial)
+        action = self.base.on_trial_result(self, trial, result)
+        self.used += action == STOP or self.books(trial) != books
+        if action != CONTINUE:
+            self.log.append((trial.trial_id, trial.iteration, action))
+        if action == STOP:
+            trial.status = Trial.TERMINATED
+            self.base.on_trial_complete(self, trial, result)
+        elif action == PAUSE:
+            trial.status = Trial.PAUSED
+        for other, old in before.items():
+            cloned = other.run_metadata.checkpoint_manager._latest_checkpoint_result
+            if cloned is not old:
+                self.log.append((other.trial_id, other.iteration, "clones", cloned.checkpoint))
+                other.iteration = cloned.metrics["training_iteration"]
+                other.time = cloned.metrics["t"]
+                self.decisions.moved(other.trial_id)
+        if not isinstance(self.base, HyperBandScheduler) and not getattr(
+            self.base, "_synch", False
+        ):
+            for other in self.trials:  # asynchronous PBT goes on at once
+                if other.status == Trial.PAUSED:
+                    other.status = Trial.RUNNING
+
+
+def both(make, trials: int, seed: int, steps, rounds: int) -> tuple[World, World]:
+    full, lean = (
+        World(make(), [FakeTrial(f"t{n}") for n in range(trials)], lean, seed, list(steps))
+        for lean in (False, True)
+    )
+    return full.play(rounds), lean.play(rounds)
+
+
+seeds = st.integers(0, 2**31)
+one_by_one = st.just([1.0])
+in_leaps = st.lists(st.floats(0.1, 12), min_size=1, max_size=4)
+
+# ASHA --------------------------------------------------------------------------------------------
+
+
+def rungs_of(base):
+    return [[(milestone, dict(scores)) for milestone, scores in b._rungs] for b in base._brackets]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(1, 5),
+    st.sampled_from([1.3, 1.5, 2, 3, 4]),
+    st.integers(1, 3),
+    st.integers(20, 40),
+    st.booleans(),
+    one_by_one | in_leaps,
+    seeds,
+)
+def test_asha_decides_the_same_by_due_reports(grace, rf, brackets, max_t, stop_last, steps, seed):
+    def make():
+        return ASHAScheduler(
+            time_attr="t",
+            metric="acc",
+            mode="max",
+            max_t=max_t,
+            grace_period=grace,
+            reduction_factor=rf,
+            brackets=brackets,
+            stop_last_trials=stop_last,
+        )
+
+    full, lean = both(make, 6, seed, steps, 45)
+    assert lean.log == full.log
+    assert rungs_of(lean.base) == rungs_of(full.base)
+    assert lean.shown == lean.used == full.used
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"max_t": 81, "grace_period": 1, "reduction_factor": 3}, [1, 3, 9, 27, 81]),
+        ({"max_t": 100, "grace_period": 1, "reduction_factor": 3}, [1, 3, 9, 27, 81, 100]),
+        ({"max_t": 100, "grace_period": 5, "reduction_factor": 4}, [5, 20, 80, 100]),
+        (
+            {"max_t": 100, "grace_period": 5, "reduction_factor": 4, "stop_last_trials": False},
+            [5, 20, 80],
+        ),
+        ({"max_t": 10, "grace_period": 4, "reduction_factor": 1.5}, [4, 6, 9, 10]),
+        ({"max_t": 10, "grace_period": 10}, [10]),
+    ],
+)
+def test_asha_asks_for_a_score_at_each_rung_and_at_the_last_time(options, expected):
+    base = ASHAScheduler(metric="acc", mode="max", **options)
+    trial, decisions = FakeTrial("a"), Decisions()
+    base.on_trial_add(None, trial)
+    due = []
+    for i in range(1, options["max_t"] + 1):
+        if decisions.asked("a", i, i, rule_for(base, trial), done=False):
+            due.append(i)
+            base.on_trial_result(None, trial, {"training_iteration": i, "acc": float(i)})
+            decisions.heard("a", i)
+    assert due == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.booleans(), one_by_one | in_leaps, st.integers(0, 12), seeds)
+def test_asha_gets_the_same_scores_when_they_come_late(stop_last, steps, lag, seed):
+    draw = random.Random(seed)
+    times = np.cumsum([draw.choice(steps) for _ in range(60)]).tolist()
+    reports = [
+        {"training_iteration": i, "t": t, "acc": draw.random()} for i, t in enumerate(times, 1)
+    ]
+    options = {"metric": "acc", "mode": "max", "time_attr": "t", "stop_last_trials": stop_last}
+    trial = FakeTrial("a")
+    full = ASHAScheduler(max_t=10**6, reduction_factor=2, **options)
+    lean = ASHAScheduler(max_t=10**6, reduction_factor=2, **options)
+    for base in (full, lean):
+        base.on_trial_add(None, trial)
+    decisions, waiting = Decisions(), []
+    for report in [*reports, *[None] * lag]:
+        if report:
+            full.on_trial_result(None, trial, report)
+            rule = rule_for(lean, trial)
+            i = report["training_iteration"]
+            if decisions.asked("a", i, report["t"], rule, done=False):
+                waiting.append([lag, report])
+        for entry in waiting:
+            entry[0] -= 1
+        while waiting and waiting[0][0] < 0:
+            _, late = waiting.pop(0)
+            lean.on_trial_result(None, trial, late)
+            decisions.heard("a", late["training_iteration"])
+    for _, late in waiting:
+        lean.on_trial_result(None, trial, late)
+    assert rungs_of(lean) == rungs_of(full)
+
+
+def test_asha_keeps_its_rungs_when_a_trial_goes_back_and_has_none_after_a_change_of_bracket():
+    base = ASHAScheduler(metric="acc", mode="max", max_t=81, reduction_factor=3, brackets=2)
+    trial = FakeTrial("a")
+    base.on_trial_add(None, trial)
+    base._trial_info["a"] = base._brackets[0]
+    for i in (1, 3):
+        base.on_trial_result(None, trial, {"training_iteration": i, "acc": 1.0})
+    assert rule_for(base, trial) == Rungs((1, 3, 9, 27, 81), frozenset({1, 3}), each=True)
+    base._trial_info["a"] = base._brackets[1]
+    assert rule_for(base, trial) == Rungs((3, 9, 27, 81), frozenset(), each=True)
+
+
+# PBT ---------------------------------------------------------------------------------------------
+
+
+def pbt_books(world: World):
+    return [
+        (
+            state.last_perturbation_time,
+            state.last_train_time,
+            state.last_score,
+            state.last_checkpoint,
+            trial.iteration,
+            trial.config,
+        )
+        for trial, state in world.base._trial_state.items()
+    ]
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.booleans(),
+    st.sampled_from([1, 3, 4, 7.5]),
+    st.sampled_from([0, 2, 6]),
+    st.sampled_from([0.0, 0.25, 0.5]),
+    one_by_one | in_leaps,
+    seeds,
+)
+def test_pbt_perturbs_the_same_by_due_reports(synch, interval, burn_in, quantile, steps, seed):
+    def make():
+        return PopulationBasedTraining(
+            time_attr="t",
+            metric="acc",
+            mode="max",
+            perturbation_interval=interval,
+            burn_in_period=burn_in,
+            hyperparam_mutations={"lr": [0.1, 0.5, 1.0]},
+            quantile_fraction=quantile,
+            log_config=False,
+            synch=synch,
+        )
+
+    full, lean = both(make, 4, seed, steps, 40)
+    assert lean.log == full.log
+    assert pbt_books(lean) == pbt_books(full)
+    assert lean.base._next_perturbation_sync == full.base._next_perturbation_sync
+    assert lean.shown == lean.used == full.used
+    assert lean.base._num_perturbations == full.base._num_perturbations
+    assert (lean.reports, lean.base._num_checkpoints) == (full.reports, full.base._num_checkpoints)
+
+
+def pbt(kind=PopulationBasedTraining, **options):
+    mutations = "hyperparam_bounds" if kind is PB2 else "hyperparam_mutations"
+    return kind(
+        time_attr="t", metric="acc", mode="max", **{mutations: {"lr": [0.1, 1.0]}}, **options
+    )
+
+
+@pytest.mark.parametrize("kind", [PopulationBasedTraining, PB2])
+@pytest.mark.parametrize("synch", [False, True])
+def test_pbt_and_pb2_are_read_alike(kind, synch):
+    base = pbt(kind, perturbation_interval=4, synch=synch)
+    trials = [FakeTrial("a"), FakeTrial("b")]
+    world = World(base, trials, lean=False, seed=1, steps=[1.0])
+    assert rule_for(base, trials[0]) == Interval(4, 0.0, 0)
+    world.show(trials[0], {"t": 5, "acc": 1.0, "training_iteration": 5})
+    assert rule_for(base, trials[0]) == Interval(4, 0.0, 5)
+    assert rule_for(base, trials[1]) == Interval(4, 0.0, 0)
+    assert time_attr_of(base) == "t"
+
+
+def test_pbt_counts_anew_after_a_failure():
+    base = pbt(perturbation_interval=4)
+    trial = FakeTrial("a")
+    world = World(base, [trial], lean=True, seed=1, steps=[1.0]).play(10)
+    assert rule_for(base, trial) == Interval(4, 0.0, 8)
+    base.on_trial_error(world, trial)
+    base.on_trial_add(world, trial)
+    trial.iteration, trial.time, before = 8, 8.0, world.shown
+    world.step(trial)
+    assert world.shown == before + 1, "stock PBT perturbs at the first report, too"
+
+
+# HyperBand ---------------------------------------------------------------------------------------
+
+
+def hyperband(kind, max_t, eta, stop_last=True, time_attr="training_iteration"):
+    return kind(
+        time_attr=time_attr,
+        metric="acc",
+        mode="max",
+        max_t=max_t,
+        reduction_factor=eta,
+        stop_last_trials=stop_last,
+    )
+
+
+@pytest.mark.parametrize("stop_last", [True, False])
+@pytest.mark.parametrize("eta", [2, 3, 4, 2.5])
+@pytest.mark.parametrize("max_t", [9, 27, 81, 100, 16])
+@pytest.mark.parametrize("kind", [HyperBandScheduler, HyperBandForBOHB])
+def test_hyperband_s_numbers_are_those_that_its_brackets_go_through(kind, max_t, eta, stop_last):
+    base = hyperband(kind, max_t, eta, stop_last)
+    for s in range(base._s_max_1):
+        if base._get_r0(s) == 0:
+            continue
+        bracket = base._create_bracket(s)
+        trial = FakeTrial("a")
+        base._trial_info[trial] = bracket, 0
+        bracket.add_trial(trial)
+        rules, through = [rule_for(base, trial)], [bracket._cumul_r]
+        while bracket._halves:
+            bracket._live_trials[trial] = {"acc": 1.0, "training_iteration": bracket._cumul_r}
+            assert bracket.cur_iter_done()
+            bracket.successive_halving("acc", 1.0)
+            through.append(bracket._cumul_r)
+            rules.append(rule_for(base, trial))
+        if not stop_last:
+            through.pop()
+        assert {rule.times for rule in rules} == {tuple(through)}
+        assert max(through, default=0) <= max_t
+        for passed, rule in enumerate(rules[: len(through)]):
+            assert rule.served == frozenset(through[:passed])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from([(9, 3), (16, 2), (27, 3), (16, 4)]),
+    st.integers(3, 12),
+    st.booleans(),
+    one_by_one | st.lists(st.floats(0.1, 5), min_size=1, max_size=4),
+    seeds,
+)
+def test_hyperband_decides_the_same_by_due_reports(size, trials, stop_last, steps, seed):
+    def make():
+        return hyperband(HyperBandScheduler, *size, stop_last, time_attr="t")
+
+    full, lean = both(make, trials, seed, steps, 40)
+    assert lean.log == full.log
+    for ours, stock in zip(lean.trials, full.trials, strict=True):
+        assert (ours.status, ours.iteration) == (stock.status, stock.iteration)
+
+
+def test_hyperband_wants_one_score_before_it_halves():
+    base = hyperband(HyperBandScheduler, 81, 3)
+    bracket, trial = base._create_bracket(3), FakeTrial("a")
+    base._trial_info[trial] = bracket, 0
+    bracket.add_trial(trial)
+    assert rule_for(base, trial).serves(4, ()) == 3
+    bracket.update_trial_stats(trial, {"acc": 1.0, "training_iteration": 4})
+    assert rule_for(base, trial) == Rungs((3, 9, 27, 81), frozenset({3}))
+
+
+def test_hyperband_asks_for_a_trial_that_comes_back_what_its_bracket_waits_for():
+    base = hyperband(HyperBandScheduler, 81, 3)
+    bracket, trial = base._create_bracket(3), FakeTrial("a")
+    base._trial_info[trial] = bracket, 0
+    bracket.add_trial(trial)
+    bracket._live_trials[trial] = {"acc": 1.0, "training_iteration": 3}
+    bracket.successive_halving("acc", 1.0)
+    bracket._live_trials[trial] = None  # it failed and was added again
+    rule = rule_for(base, trial)
+    assert [i for i in range(1, 12) if rule.serves(i, ()) is not None] == [9, 10, 11]
+
+
+# The others --------------------------------------------------------------------------------------
+
+
+def replay(tmp_path, steps):
+    rows = [["tag", "tag", step, step, {"lr": n}, {"lr": n + 1}] for n, step in enumerate(steps)]
+    path = tmp_path / "pbt_policy_a.txt"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return PopulationBasedTrainingReplay(str(path))
+
+
+@pytest.mark.parametrize("steps", [[4, 8, 20], [4, 4, 5], [8, 4], []])
+def test_a_replay_changes_the_same_by_due_reports(tmp_path, steps):
+    changes = []
+    for lean in (False, True):
+        base = replay(tmp_path, steps) if steps else replay(tmp_path, [10**6])
+        trial = FakeTrial("a")
+        trial.config = {}
+        saved = SimpleNamespace(resolve=lambda: "checkpoint")
+        controller = SimpleNamespace(
+            _schedule_trial_save=lambda trial, result: saved,  # noqa: B023
+            pause_trial=lambda trial, should_checkpoint: None,
+        )
+        base.on_trial_add(controller, trial)
+        decisions, changed, shown = Decisions(), [], []
+        for i in range(1, 25):
+            rule = rule_for(base, trial)
+            if lean and not decisions.asked("a", i, i, rule, done=False):
+                continue
+            shown.append(i)
+            if base.on_trial_result(controller, trial, {"training_iteration": i}) != CONTINUE:
+                changed.append(i)
+            decisions.heard("a", i)
+        changes.append(changed)
+    assert changes[0] == changes[1] == shown
+    assert time_attr_of(base) == "training_iteration"
+
+
+def test_a_replay_that_is_late_makes_up_for_one_change_per_report(tmp_path):
+    base, trial = replay(tmp_path, [4, 8, 20]), FakeTrial("a")
+    base._trial = trial
+    assert rule_for(base, trial).serves(9, ()) == 8
+    base._num_perturbations = 1
+    assert rule_for(base, trial).serves(10, ()) == 8
+    assert rule_for(base, trial).serves(10, (8,)) is None
+    base._num_perturbations = 0
+    assert rule_for(base, trial).serves(10, (8,)) == 4
+
+
+class Own(ASHAScheduler):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("base", "rule", "time_attr"),
+    [
+        (FIFOScheduler(), Never(), "training_iteration"),
+        (MedianStoppingRule(time_attr="t"), Always(), "t"),
+        (Own(time_attr="t", metric="acc", mode="max"), Always(), "training_iteration"),
+        (ResourceChangingScheduler(), Never(), "training_iteration"),
+        (ResourceChangingScheduler(MedianStoppingRule(time_attr="t")), Always(), "t"),
+        (ASHAScheduler(time_attr="t", metric="acc", mode="max"), Never(), "t"),
+        (hyperband(HyperBandScheduler, 9, 3), Never(), "training_iteration"),
+        (hyperband(HyperBandForBOHB, 9, 3), Never(), "training_iteration"),
+        (pbt(), Never(), "t"),
+        (pbt(PB2), Never(), "t"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_schedulers_that_do_not_know_the_trial_or_decide_at_no_certain_time(base, rule, time_attr):
+    assert rule_for(base, FakeTrial("never added")) == rule
+    assert time_attr_of(base) == time_attr
+
+
+def test_resource_changes_leave_the_decisions_to_the_scheduler_within():
+    within = ASHAScheduler(metric="acc", mode="max", max_t=9, reduction_factor=3)
+    trial = FakeTrial("a")
+    within.on_trial_add(None, trial)
+    assert rule_for(ResourceChangingScheduler(within), trial) == rule_for(within, trial)
+    assert rule_for(within, trial) == Rungs((1, 3, 9), frozenset(), each=True)
+
+
+def test_a_trial_that_has_ended_has_no_decisions():
+    base = ASHAScheduler(metric="acc", mode="max")
+    trial = FakeTrial("a")
+    base.on_trial_add(None, trial)
+    base.on_trial_remove(None, trial)
+    assert rule_for(base, trial) == Never()
+
+
+def test_books_that_are_kept_in_another_way_are_refused_by_name():
+    base = ASHAScheduler(metric="acc", mode="max")
+    del base._trial_info
+    with pytest.raises(UnsupportedRayError, match=r"AsyncHyperBandScheduler of Ray .* _trial_info"):
+        rule_for(base, FakeTrial("a"))

@@ -1,0 +1,166 @@
+"""At which reports a Tune scheduler decides, read from its own books."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import ray
+from ray.tune.experiment import Trial
+from ray.tune.result import TRAINING_ITERATION
+from ray.tune.schedulers import (
+    AsyncHyperBandScheduler,
+    FIFOScheduler,
+    HyperBandForBOHB,
+    HyperBandScheduler,
+    MedianStoppingRule,
+    PopulationBasedTraining,
+    PopulationBasedTrainingReplay,
+    ResourceChangingScheduler,
+    TrialScheduler,
+)
+
+from tunekit._ray.compat import TESTED
+from tunekit.core.decisions import Always, DecisionRule, Interval, Never, Rungs
+from tunekit.errors import UnsupportedRayError
+
+__all__ = ["rule_for", "time_attr_of"]
+
+
+def rule_for(base: TrialScheduler, trial: Trial) -> DecisionRule:
+    """When the scheduler uses a score of the trial, as its books stand.
+
+    To be read anew for each report: it shows what the scheduler has used so far, and a trial may
+    come into another bracket. A scheduler that is not exactly one of Tune's, a subclass too, uses
+    every score as far as anyone knows. For a trial that is not in the books of one that is, which
+    has ended or was not added, nothing is decided: :class:`~tunekit.core.decisions.Never`.
+
+    Args:
+        base: The scheduler.
+        trial: The trial, or what stood for it when it was added to the scheduler.
+
+    Raises:
+        tunekit.UnsupportedRayError: If the scheduler of this Ray keeps other books.
+
+    Example:
+        >>> from ray.tune.schedulers import FIFOScheduler, MedianStoppingRule
+        >>> rule_for(FIFOScheduler(), None), rule_for(MedianStoppingRule(), None)
+        (Never(), Always())
+    """
+    kind = type(base)
+    if kind is ResourceChangingScheduler:
+        return rule_for(_its(base, "_base_scheduler"), trial)
+    if kind is FIFOScheduler:
+        return Never()
+    if kind is AsyncHyperBandScheduler:
+        return _asha(base, trial)
+    if kind in (HyperBandScheduler, HyperBandForBOHB):
+        return _hyperband(base, trial)
+    if _perturbs(kind):
+        return _pbt(base, trial)
+    if kind is PopulationBasedTrainingReplay:
+        return _replay(base, trial)
+    return Always()
+
+
+def time_attr_of(base: TrialScheduler) -> str:
+    """The name, in a report, of the time that the rule of the scheduler goes by.
+
+    Example:
+        >>> from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+        >>> time_attr_of(ASHAScheduler(time_attr="epoch")), time_attr_of(FIFOScheduler())
+        ('epoch', 'training_iteration')
+    """
+    kind = type(base)
+    if kind is ResourceChangingScheduler:
+        return time_attr_of(_its(base, "_base_scheduler"))
+    if _perturbs(kind) or kind in (
+        AsyncHyperBandScheduler,
+        HyperBandScheduler,
+        HyperBandForBOHB,
+        MedianStoppingRule,
+    ):
+        return str(_its(base, "_time_attr"))
+    return str(TRAINING_ITERATION)
+
+
+def _asha(base: TrialScheduler, trial: Trial) -> DecisionRule:
+    bracket = _its(base, "_trial_info").get(trial.trial_id)
+    if bracket is None:
+        return Never()
+    rungs = _its(bracket, "_rungs")
+    times = {milestone for milestone, _ in rungs}
+    served = frozenset(milestone for milestone, scores in rungs if trial.trial_id in scores)
+    # With stop_last_trials it looks at lower rungs, too, when the highest has a score of the trial.
+    each = bool(_its(base, "_stop_last_trials"))
+    if each:
+        times.add(_its(base, "_max_t"))
+    return Rungs(tuple(sorted(times)), served, each)
+
+
+def _hyperband(base: TrialScheduler, trial: Trial) -> DecisionRule:
+    bracket, _band = _its(base, "_trial_info").get(trial, (None, None))
+    if bracket is None or trial not in _its(bracket, "_live_trials"):
+        return Never()
+    # The numbers of all halvings, as the bracket computes them, past and future. It keeps how many
+    # are left, not how many there were.
+    now, left = _its(bracket, "_r"), _its(bracket, "_halves")
+    eta, most = _its(bracket, "_eta"), _its(bracket, "_max_t_attr")
+    times = [_its(bracket, "_r0")]
+    while times[-1] < now:
+        grown = int(min(times[-1] * eta, most))
+        if grown <= times[-1]:
+            break
+        times.append(grown)
+    for _ in range(left):
+        times.append(int(min(times[-1] * eta, most)))
+    if not _its(bracket, "stop_last_trials"):
+        times.pop()  # after the last halving it lets trials run on
+    # What is past for the bracket is past for a trial that came late, after a failure.
+    passed, newest = _its(bracket, "_cumul_r"), bracket._live_trials[trial]
+    reached = 0 if newest is None else newest[_its(base, "_time_attr")]
+    served = frozenset(time for time in times if time < passed or time <= reached)
+    return Rungs(tuple(sorted(set(times))), served)
+
+
+def _pbt(base: TrialScheduler, trial: Trial) -> DecisionRule:
+    state = _its(base, "_trial_state").get(trial)
+    if state is None:
+        return Never()
+    last = _its(state, "last_perturbation_time")
+    if _its(base, "_synch"):
+        # Its score is in use, and it waits for the others; the perturbation sets the time of all.
+        trained = _its(state, "last_train_time")
+        if trained >= _its(base, "_next_perturbation_sync"):
+            last = max(last, trained)
+    return Interval(_its(base, "_perturbation_interval"), _its(base, "_burn_in_period"), last)
+
+
+def _replay(base: TrialScheduler, trial: Trial) -> DecisionRule:
+    if trial != _its(base, "_trial"):
+        return Never()
+    times: list[int] = []
+    for change_at, _config in _its(base, "_policy"):
+        # One change per report, and in the order of the policy.
+        times.append(max(change_at, times[-1] + 1) if times else change_at)
+    changes = _its(base, "_num_perturbations")
+    return Rungs(tuple(times), frozenset(times[:changes]), each=True)
+
+
+def _perturbs(kind: type) -> bool:
+    """Whether it is PBT, or PB2, whose module is slow to import: no one has it who has not."""
+    pb2 = getattr(sys.modules.get("ray.tune.schedulers.pb2"), "PB2", None)
+    return kind is PopulationBasedTraining or (pb2 is not None and kind is pb2)
+
+
+def _its(thing: Any, name: str) -> Any:
+    """A private attribute that objects have and classes do not, so it is not checked at import."""
+    try:
+        return getattr(thing, name)
+    except AttributeError:
+        raise UnsupportedRayError(
+            f"A {type(thing).__name__} of Ray {ray.__version__} has no {name}, which tells when "
+            f"the scheduler decides; tunekit was tested with {TESTED}. Install it with: "
+            f"pip install 'ray[tune,train,data]=={TESTED}'. Or validate by count: "
+            "ValidationConfig(every=1)."
+        ) from None

@@ -1,0 +1,330 @@
+"""A sweep as a scheduler sees it that judges by validated results.
+
+Tune's schedulers act on trials at once and look at what they are doing now: at their status, their
+newest result and checkpoint, their configuration. A validated result is old news. So a scheduler
+gets stand-ins: trials that are where it has seen them last, and a controller on which it acts as
+ever. What it does to a stand-in is kept until the trial itself can follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ray.train._internal.session import _FutureTrainingResult, _TrainingResult
+from ray.tune import Checkpoint
+from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
+from ray.tune.execution.tune_controller import TrialRunnerWrapper
+from ray.tune.experiment import Trial
+
+from tunekit.core.standing import Doing, Phase
+
+__all__ = ["Change", "JudgedController", "JudgedTrial", "Scheduling", "Version"]
+
+_STATUS = {
+    Phase.RUNNING: Trial.RUNNING,
+    Phase.PAUSED: Trial.PAUSED,
+    Phase.ENDED: Trial.TERMINATED,
+}
+
+
+class Scheduling(Protocol):
+    """What hears of what a scheduler does to a stand-in."""
+
+    def touched(self, judged: JudgedTrial) -> None:
+        """The scheduler has paused it, or given it something to take up."""
+        ...
+
+    def offered(self, judged: JudgedTrial) -> None:
+        """The scheduler has got hold of its checkpoint, and may clone it later."""
+        ...
+
+    def stopped(self, judged: JudgedTrial) -> None:
+        """The scheduler has stopped it, other than by a decision about its result."""
+        ...
+
+
+@dataclass(frozen=True)
+class Version:
+    """A checkpoint that was scored: what may be cloned.
+
+    Attributes:
+        trial_id: The trial that saved it.
+        generation: How often that had been overwritten.
+        iteration: When it was saved.
+        checkpoint: The checkpoint.
+        result: The report of that iteration with the score, as a scheduler gets it: flat.
+        report: The same, nested as it was reported.
+        config: The hyperparameters that it was trained with.
+    """
+
+    trial_id: str
+    generation: int
+    iteration: int
+    checkpoint: Checkpoint
+    result: Mapping[str, Any] = field(repr=False)
+    report: Mapping[str, Any] = field(repr=False)
+    config: Mapping[str, Any] = field(repr=False)
+
+    def restorable(self, **instead: Any) -> _TrainingResult:
+        """What Tune restores a trial from, with other metrics in the place of some."""
+        return _TrainingResult(checkpoint=self.checkpoint, metrics={**self.report, **instead})
+
+
+class _Saved(_FutureTrainingResult):
+    """Stands for a save that Tune would have to wait for; it was made long ago."""
+
+    def __init__(self, result: _TrainingResult | None):
+        self.result = result
+
+    def resolve(self, block: bool = True) -> _TrainingResult | None:
+        return self.result
+
+
+@dataclass
+class Change:
+    """What a scheduler has given to a trial, which takes it up when it is paused.
+
+    Attributes:
+        config: Its hyperparameters.
+        tag: Its experiment tag, in which Tune shows them.
+        restored_from: The checkpoint to go on with.
+        resources: Its resources.
+    """
+
+    config: dict[str, Any] | None = None
+    tag: str | None = None
+    restored_from: _TrainingResult | None = None
+    resources: Any = None
+
+    def __bool__(self) -> bool:
+        return any(
+            part is not None for part in (self.config, self.tag, self.restored_from, self.resources)
+        )
+
+
+class JudgedTrial:
+    """A trial where its scheduler has seen it last: at its newest delivered score.
+
+    Everything that is not said here is the trial's own.
+
+    Args:
+        scheduling: Who hears of what is done to it.
+        trial: The trial; None for one that a saved scheduler knows, until it is added.
+    """
+
+    def __init__(self, scheduling: Scheduling, trial: Trial | None = None):
+        self._scheduling = scheduling
+        self.real: Trial = trial
+        self.phase = Phase.PENDING
+        #: Whether the trial has reported and was told to wait.
+        self.held = False
+        #: Whether the scheduler is just getting a result of it.
+        self.judging = False
+        #: What it is to take up.
+        self.change = Change()
+        #: What the scheduler has seen of it last.
+        self.version: Version | None = None
+
+    @property
+    def doing(self) -> Doing:
+        """What the trial really does."""
+        if self.real.is_finished():
+            return Doing.ENDED
+        if self.real.is_saving:
+            return Doing.SAVING
+        if self.real.status == Trial.PAUSED:
+            return Doing.PAUSED
+        if self.real.status == Trial.PENDING:
+            return Doing.STARTING
+        return Doing.HELD if self.held else Doing.TRAINING
+
+    def state(self) -> dict[str, Any]:
+        """What to save for a restore."""
+        return {"phase": self.phase, "change": self.change, "version": self.version}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take up what :meth:`state` returned."""
+        self.phase, self.change, self.version = state["phase"], state["change"], state["version"]
+
+    # What a scheduler reads --------------------------------------------------------------------
+
+    @property
+    def status(self) -> str:
+        if self.real.status == Trial.ERROR:
+            return Trial.ERROR
+        if self.phase is Phase.PENDING:
+            return Trial.RUNNING if self.real.status == Trial.RUNNING else Trial.PENDING
+        return _STATUS[self.phase]
+
+    def is_finished(self) -> bool:
+        # One that has ended can be cloned as long as there is something of it to be seen, but it
+        # cannot be overwritten, which PBT does with the trial whose result it gets.
+        ended = self.phase is Phase.ENDED or self.real.status == Trial.ERROR
+        return ended or (self.judging and self.real.is_finished())
+
+    @property
+    def is_saving(self) -> bool:
+        return False
+
+    @property
+    def last_result(self) -> dict[str, Any]:
+        return {} if self.version is None else dict(self.version.result)
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        latest = self.latest_checkpoint_result
+        return None if latest is None else latest.checkpoint
+
+    @property
+    def latest_checkpoint_result(self) -> _TrainingResult | None:
+        if self.change.restored_from is not None:
+            return self.change.restored_from
+        if self.version is None:
+            return None
+        self._scheduling.offered(self)
+        return _TrainingResult(checkpoint=self.version.checkpoint, metrics=self.last_result)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.real.config if self.change.config is None else self.change.config
+
+    @property
+    def experiment_tag(self) -> str:
+        return str(self.real.experiment_tag if self.change.tag is None else self.change.tag)
+
+    @property
+    def temporary_state(self) -> Any:
+        return _Instead(self.real.temporary_state, saving_to=None, restoring_from=None)
+
+    @property
+    def run_metadata(self) -> Any:
+        return _Instead(
+            self.real.run_metadata,
+            last_result=self.last_result,
+            checkpoint_manager=_JudgedCheckpoints(self),
+        )
+
+    # What a scheduler changes ------------------------------------------------------------------
+
+    def pause(self) -> None:
+        self.phase = Phase.PAUSED
+        self._scheduling.touched(self)
+
+    def set_config(self, config: dict[str, Any]) -> None:
+        self.change.config = config
+        self._scheduling.touched(self)
+
+    def set_experiment_tag(self, tag: str) -> None:
+        self.change.tag = tag
+        self._scheduling.touched(self)
+
+    def restore_from(self, result: _TrainingResult) -> None:
+        self.change.restored_from = result
+        self._scheduling.touched(self)
+
+    @property
+    def placement_group_factory(self) -> Any:
+        own = self.real.placement_group_factory
+        return own if self.change.resources is None else self.change.resources
+
+    @placement_group_factory.setter
+    def placement_group_factory(self, factory: Any) -> None:
+        if factory is not None:  # a scheduler clears it before it sets another
+            self.update_resources(factory)
+
+    def update_resources(self, resources: Any) -> None:
+        if isinstance(resources, dict):
+            resources = resource_dict_to_pg_factory(resources)
+        self.change.resources = resources
+        self._scheduling.touched(self)
+
+    # What it is --------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "real":
+            raise AttributeError(name)
+        return getattr(self.real, name)
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        return Trial
+
+    def __str__(self) -> str:
+        return str(self.real)
+
+    __repr__ = __str__
+
+
+class _Instead:
+    """Something, with other attributes in the place of some of its own."""
+
+    def __init__(self, real: Any, **instead: Any):
+        self.__dict__.update(instead)
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+class _JudgedCheckpoints:
+    """A trial's checkpoint manager; what it is to be restored from is set on it."""
+
+    def __init__(self, judged: JudgedTrial):
+        self._judged = judged
+
+    @property
+    def latest_checkpoint_result(self) -> _TrainingResult | None:
+        return self._judged.latest_checkpoint_result
+
+    @property
+    def _latest_checkpoint_result(self) -> _TrainingResult | None:
+        return self._judged.latest_checkpoint_result
+
+    @_latest_checkpoint_result.setter
+    def _latest_checkpoint_result(self, result: _TrainingResult) -> None:
+        self._judged.restore_from(result)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._judged.real.run_metadata.checkpoint_manager, name)
+
+
+class JudgedController:
+    """Tune's controller, with every trial where its scheduler has seen it last.
+
+    Args:
+        wrapped: The controller as Tune gives it to schedulers.
+        judged: The stand-in of a trial.
+        scheduling: Who hears of what is done to one.
+    """
+
+    def __init__(
+        self,
+        wrapped: TrialRunnerWrapper,
+        judged: Callable[[Trial], JudgedTrial],
+        scheduling: Scheduling,
+    ):
+        self._wrapped, self._judged, self._scheduling = wrapped, judged, scheduling
+
+    def get_trials(self) -> list[JudgedTrial]:
+        return [self._judged(trial) for trial in self._wrapped.get_trials()]
+
+    def get_live_trials(self) -> set[JudgedTrial]:
+        ended = (Trial.TERMINATED, Trial.ERROR)
+        return {judged for judged in self.get_trials() if judged.status not in ended}
+
+    def stop_trial(self, trial: JudgedTrial) -> None:
+        self._scheduling.stopped(trial)
+
+    def pause_trial(self, trial: JudgedTrial, should_checkpoint: bool = True) -> None:
+        trial.pause()
+
+    def _schedule_trial_save(
+        self, trial: JudgedTrial, result: dict[str, Any] | None = None
+    ) -> _FutureTrainingResult | None:
+        """Hand out the checkpoint that earned the trial's newest score, rather than a new one."""
+        return _Saved(trial.latest_checkpoint_result)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wrapped, name)

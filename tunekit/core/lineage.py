@@ -1,0 +1,113 @@
+"""Which trial's weights went where, with which hyperparameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Ancestry", "Exploit"]
+
+
+@dataclass(frozen=True)
+class Exploit:
+    """A trial was overwritten with a checkpoint, its own or another trial's.
+
+    Attributes:
+        time: When, in seconds since the epoch.
+        trial_id: The trial that was overwritten.
+        generation: The generation of it that began: 1 at its first overwriting.
+        reached: The iteration that the trial had reported last.
+        donor_id: The trial that saved the checkpoint; the same one for a replayed schedule.
+        donor_generation: Its generation then.
+        iteration: The training iteration of the checkpoint, with which the trial goes on.
+        checkpoint: Where it lies.
+        score: The validated score by which the donor was chosen.
+        old_config: The trial's hyperparameters until then.
+        donor_config: Those that the checkpoint was trained with.
+        config: Those that the trial goes on with.
+    """
+
+    time: float
+    trial_id: str
+    generation: int
+    reached: int
+    donor_id: str
+    donor_generation: int
+    iteration: int
+    checkpoint: str
+    score: float | None
+    old_config: Mapping[str, Any] = field(repr=False)
+    donor_config: Mapping[str, Any] = field(repr=False)
+    config: Mapping[str, Any] = field(repr=False)
+
+
+class Ancestry:
+    """The exploits of a sweep.
+
+    Example:
+        >>> def exploit(trial, generation, donor, donor_generation, iteration, config):
+        ...     configs = {"old_config": {}, "donor_config": {"lr": 1}, "config": config}
+        ...     return Exploit(0.0, trial, generation, iteration, donor, donor_generation,
+        ...                    iteration, "", 0.9, **configs)
+        >>> ancestry = Ancestry()
+        >>> ancestry.add(exploit("b", 1, "a", 0, 4, {"lr": 2}))
+        >>> ancestry.add(exploit("c", 1, "b", 1, 8, {"lr": 3}))
+        >>> ancestry.generation("c"), ancestry.generation("a")
+        (1, 0)
+        >>> [(e.donor_id, e.iteration) for e in ancestry.line("c")]
+        [('a', 4), ('b', 8)]
+        >>> ancestry.schedule("c")
+        [(0, {'lr': 1}), (4, {'lr': 2}), (8, {'lr': 3})]
+    """
+
+    def __init__(self) -> None:
+        self._exploits: list[Exploit] = []
+        self._begun: dict[tuple[str, int], Exploit] = {}
+        self._generations: dict[str, int] = {}
+
+    def add(self, exploit: Exploit) -> None:
+        """Record an exploit; those of one trial in the order of its generations."""
+        self._exploits.append(exploit)
+        self._begun[exploit.trial_id, exploit.generation] = exploit
+        self._generations[exploit.trial_id] = exploit.generation
+
+    def generation(self, trial_id: str) -> int:
+        """How often the trial was overwritten."""
+        return self._generations.get(trial_id, 0)
+
+    def line(self, trial_id: str, generation: int | None = None) -> list[Exploit]:
+        """The exploits that led to a trial's weights, the oldest first.
+
+        Args:
+            trial_id: The trial.
+            generation: Which of its generations; the newest by default.
+
+        Raises:
+            KeyError: If the trial has no such generation.
+        """
+        at = (trial_id, self.generation(trial_id) if generation is None else generation)
+        line: list[Exploit] = []
+        while at[1] > 0:
+            exploit = self._begun[at]
+            line.append(exploit)
+            at = (exploit.donor_id, exploit.donor_generation)
+        return line[::-1]
+
+    def schedule(
+        self, trial_id: str, generation: int | None = None
+    ) -> list[tuple[int, Mapping[str, Any]]]:
+        """``(iteration, config)``: from which iteration on the weights were trained with what.
+
+        Empty for weights that no exploit has led to: they were trained with one configuration.
+        """
+        line = self.line(trial_id, generation)
+        if not line:
+            return []
+        return [(0, line[0].donor_config), *((e.iteration, e.config) for e in line)]
+
+    def __iter__(self) -> Iterator[Exploit]:
+        return iter(self._exploits)
+
+    def __len__(self) -> int:
+        return len(self._exploits)
