@@ -20,6 +20,7 @@ from tunekit.errors import (
 from tunekit.loggers import JsonLogger, TensorBoardLogger
 from tunekit.policies import (
     AnyOf,
+    AtDecisions,
     CheckpointPolicy,
     EveryIterations,
     EverySeconds,
@@ -35,6 +36,7 @@ __all__ = [
     "RAY_TESTED",
     "VALIDATION",
     "AnyOf",
+    "AtDecisions",
     "CheckpointPolicy",
     "ConfigError",
     "EveryIterations",

@@ -31,10 +31,12 @@ from tunekit.errors import (
     MetricNotFoundError,
     TunekitError,
     ValidationFailedError,
+    WiringError,
 )
 from tunekit.executor import Executor, RayExecutor
 from tunekit.fold import Fold
 from tunekit.loggers import JsonLogger, TensorBoardLogger
+from tunekit.policies import AtDecisions, CheckpointPolicy
 from tunekit.report import VALIDATION, Wish, wish_of
 from tunekit.validator import Validator
 
@@ -74,6 +76,18 @@ class JudgingScheduler(Protocol):
 
     def started(self, trial: Trial) -> None:
         """A trial's actor is up."""
+        ...
+
+    def uses(self, trial: Trial, result: Mapping[str, Any]) -> bool:
+        """Whether it will use the score of a report, or that is the trial's last."""
+        ...
+
+    def used(self, request: Request) -> bool:
+        """Whether it will use the score of the newest report of that iteration."""
+        ...
+
+    def settled(self, request: Request) -> None:
+        """The score of a request was delivered, or never will be."""
         ...
 
     def act(self) -> None:
@@ -260,6 +274,10 @@ class ValidationCallback(tune.Callback):
         self._controller, self._scheduler, self._searcher = controller, scheduler, searcher
         self._listeners = controller.callbacks
         self._required = controller.take_over_metric_check() | scheduler.judged
+        for callback in self._listeners:
+            for policy in callback.parts() if isinstance(callback, CheckpointPolicy) else ():
+                if isinstance(policy, AtDecisions):
+                    policy.attach(scheduler.uses)
         if self._saved_scheduler is not None:
             scheduler.set_state(self._saved_scheduler)
             self._saved_scheduler = None
@@ -321,6 +339,12 @@ class ValidationCallback(tune.Callback):
         LeasingCheckpointManager.install(trial, self._leases, self._validation_names)
         if self._scheduler is not None:
             self._scheduler.started(trial)
+        elif self.config.every == "decision":
+            raise WiringError(
+                "ValidationConfig(every='decision') was given to a sweep without a "
+                "ValidatedScheduler, which knows when the scheduler decides. Use tunekit.Tuner, "
+                "or pass TuneConfig(scheduler=tunekit.ValidatedScheduler(...))."
+            )
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
@@ -342,6 +366,8 @@ class ValidationCallback(tune.Callback):
         result.update(own)
         if self._scheduler is None:
             self._delivery.offered(trial_id, step)
+        elif self.config.every == "decision":
+            self._scheduler.uses(trial, result)
         self._touched[trial_id] = trial
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
@@ -364,8 +390,6 @@ class ValidationCallback(tune.Callback):
         self._seen[trial_id] = (generation, step, run)
         wished_at, wish = self._wishes.get(trial_id, (None, None))
         wish = wish if wished_at == step else None
-        if not self._selection.wants(trial_id, None if wish is None else bool(wish)):
-            return
         own = wish if isinstance(wish, train.ValidationTaskConfig) else train.ValidationTaskConfig()
         default = self.config.task_config
         request = Request(
@@ -379,7 +403,11 @@ class ValidationCallback(tune.Callback):
             kwargs={**(default.fn_kwargs or {}), **(own.fn_kwargs or {})},
             timeout_s=default.timeout_s if own.timeout_s is None else own.timeout_s,
         )
-        self._submit(trial, request)
+        used = self._scheduler is None or self._scheduler.used(request)
+        wished = None if wish is None else bool(wish)
+        at_end = bool(trial.last_result.get(DONE))
+        if self._selection.wants(trial_id, wished, used=used or at_end):
+            self._submit(trial, request)
 
     def _submit(self, trial: Trial, request: Request) -> None:
         self.lease(("validation", request.id), request.path, trial)
@@ -544,6 +572,8 @@ class ValidationCallback(tune.Callback):
                 still_due.append(request)
             else:
                 self.release(("validation", request.id))
+                if self._scheduler is not None:
+                    self._scheduler.settled(request)
         self._ended[trial_id] = still_due
 
     def _has_required(self, trial: Trial, scored: Scored, result: Mapping[str, Any]) -> bool:

@@ -39,7 +39,11 @@ class ValidationConfig(train.ValidationConfig):
         ray_remote_kwargs: Options of the Ray task, such as ``{"num_cpus": 1, "num_gpus": 0.5}``.
             Ray's own ``max_retries`` is 0 unless it is given here: ``max_retries`` below counts
             attempts of every kind.
-        every: Validate each ``every``-th checkpoint of a trial, counted from its first.
+        every: Validate each ``every``-th checkpoint of a trial, counted from its first. With
+            ``"decision"``, only those whose score the scheduler will use (at ASHA's and
+            HyperBand's rungs, PBT's perturbation interval) and the one at the trial's end; with a
+            scheduler that tunekit does not know, each one. :class:`tunekit.AtDecisions` saves
+            where it is needed.
         max_in_flight: How many validations may be in flight at once, over the whole sweep. None:
             as many as free resources allow, and at least one.
         max_retries: How many more attempts a validation gets that raised, timed out or lost its
@@ -77,7 +81,7 @@ class ValidationConfig(train.ValidationConfig):
         task_config: train.ValidationTaskConfig | None = None,
         ray_remote_kwargs: Mapping[str, Any] | None = None,
         *,
-        every: int = 1,
+        every: int | str = 1,
         max_in_flight: int | None = None,
         max_retries: int = 1,
         on_pending: str = "continue",
@@ -100,7 +104,14 @@ class ValidationConfig(train.ValidationConfig):
             "ray_remote_kwargs", ray_remote_kwargs, Mapping, 'Pass a dict such as {"num_cpus": 1}.'
         ):
             _check_remote_kwargs(ray_remote_kwargs, problems)
-        problems.integer("every", every, least=1)
+        if isinstance(every, str):
+            if every != "decision":
+                problems.add(
+                    f"every={every!r} is neither a number nor 'decision'. Pass a whole number of "
+                    "at least 1, or every='decision'."
+                )
+        else:
+            problems.integer("every", every, least=1)
         problems.integer("max_in_flight", max_in_flight, least=1, optional=True)
         problems.integer("max_retries", max_retries, least=0)
         problems.choice("on_pending", on_pending, ["continue", "hold", "pause"])

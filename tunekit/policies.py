@@ -12,7 +12,7 @@ EveryIterations(10) | EverySeconds(60) | OnImprovement('loss', mode='min')
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ray import tune
@@ -22,9 +22,11 @@ from ray.tune.result import SHOULD_CHECKPOINT, TRAINING_ITERATION
 from tunekit._ray.checkpoints import set_checkpoint_config
 from tunekit.core import policy as rules
 from tunekit.core.problems import Problems
+from tunekit.errors import WiringError
 
 __all__ = [
     "AnyOf",
+    "AtDecisions",
     "CheckpointPolicy",
     "EveryIterations",
     "EverySeconds",
@@ -47,8 +49,21 @@ class CheckpointPolicy(tune.Callback):
     def saved(self, trial: Trial) -> None:
         """A checkpoint of the trial was saved, whoever asked for it."""
 
+    def started(self, trial: Trial) -> None:
+        """The trial's actor is up, also after a pause or failure."""
+
+    def parts(self) -> Iterator[CheckpointPolicy]:
+        """The policies that it is made of."""
+        yield self
+
     def __or__(self, other: CheckpointPolicy) -> CheckpointPolicy:
         return AnyOf(self, other)
+
+    def on_trial_start(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        """Called by Tune when a trial's actor is up."""
+        self.started(trial)
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
@@ -151,6 +166,44 @@ class OnImprovement(_RulePolicy):
         self.rule.best = dict(state["best"])
 
 
+class AtDecisions(CheckpointPolicy):
+    """A checkpoint wherever the scheduler will use its score, and at the trial's end.
+
+    At the rungs of ``ASHAScheduler`` and ``HyperBandScheduler``, at the perturbation interval of
+    ``PopulationBasedTraining``, and so on; with a scheduler that tunekit does not know, at each
+    report. It goes with ``ValidationConfig(every="decision")`` and needs a
+    :class:`~tunekit.ValidatedScheduler`, which :class:`tunekit.Tuner` has.
+
+    Example:
+        >>> import tunekit
+        >>> AtDecisions() | tunekit.EverySeconds(600)
+        AtDecisions() | EverySeconds(600)
+    """
+
+    _uses: Callable[[Trial, Mapping[str, Any]], bool] | None = None
+
+    def attach(self, uses: Callable[[Trial, Mapping[str, Any]], bool]) -> None:
+        """Get what tells whether the scheduler will use the score of a report."""
+        self._uses = uses
+
+    def started(self, trial: Trial) -> None:
+        """Let Tune save at the trial's end."""
+        set_checkpoint_config(trial, frequency=trial.checkpoint_freq, at_end=True)
+
+    def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
+        """Ask the scheduler."""
+        if self._uses is None:
+            raise WiringError(
+                "AtDecisions was given to a sweep without a ValidatedScheduler, which knows when "
+                "the scheduler decides. Use tunekit.Tuner with a validation_config, or pass "
+                "TuneConfig(scheduler=tunekit.ValidatedScheduler(...)) and a ValidationCallback."
+            )
+        return self._uses(trial, result)
+
+    def __repr__(self) -> str:
+        return "AtDecisions()"
+
+
 class When(CheckpointPolicy):
     """A checkpoint whenever a function of yours says so: before a preemption, for example.
 
@@ -216,6 +269,15 @@ class AnyOf(CheckpointPolicy):
         """Tell all of them."""
         for policy in self.policies:
             policy.saved(trial)
+
+    def started(self, trial: Trial) -> None:
+        """Tell all of them."""
+        for policy in self.policies:
+            policy.started(trial)
+
+    def parts(self) -> Iterator[CheckpointPolicy]:
+        """The policies."""
+        yield from self.policies
 
     def __repr__(self) -> str:
         return " | ".join(map(repr, self.policies))

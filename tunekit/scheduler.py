@@ -28,13 +28,17 @@ from ray.tune.schedulers import (
 
 from tunekit._ray.checkpoints import latest_checkpoint
 from tunekit._ray.controller import Controller
+from tunekit._ray.decisions import rule_for, time_attr_of
 from tunekit._ray.judged import Change, JudgedController, JudgedTrial, Version
 from tunekit.callback import ValidationCallback
+from tunekit.core.decisions import Decisions
 from tunekit.core.delivery import Scored
 from tunekit.core.history import GENERATION
 from tunekit.core.lineage import Exploit
+from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
 from tunekit.core.standing import Doing, Move, Phase, next_move
+from tunekit.core.validation import Request
 from tunekit.errors import WiringError
 from tunekit.searcher import ValidatedSearcher
 
@@ -171,6 +175,10 @@ class ValidatedScheduler(TrialScheduler):
         self._open: dict[str, JudgedTrial] = {}
         # Those that the base scheduler has just done something to.
         self._touched: dict[str, JudgedTrial] = {}
+        # Which reports it will use the scores of, and the last one that was asked about.
+        self._decisions = Decisions()
+        self._asked: dict[str, tuple[Mapping[str, Any], bool]] = {}
+        self._unsaved: dict[str, int] = {}
         # When a trial began to wait for a score.
         self._since: dict[str, float] = {}
         # Trials that gave way, whose scores are there.
@@ -285,6 +293,46 @@ class ValidatedScheduler(TrialScheduler):
                 return trial
             del self._ready[trial_id]
         return self._chosen()
+
+    # What it will use --------------------------------------------------------------------------
+
+    def uses(self, trial: Trial, result: Mapping[str, Any]) -> bool:
+        """Whether the base scheduler will use the score of a report, or that is the trial's last.
+
+        To be asked with each report, as often as one likes.
+        """
+        trial_id, asked = trial.trial_id, self._asked.get(trial.trial_id)
+        if asked is not None and asked[0] is result:
+            return asked[1]
+        unsaved = self._unsaved.pop(trial_id, None)
+        if unsaved is not None:
+            self._decisions.missed(trial_id, unsaved)
+        iteration = result[TRAINING_ITERATION]
+        due = self._decisions.asked(
+            trial_id,
+            iteration,
+            flatten(result).get(time_attr_of(self.base)),
+            rule_for(self.base, self._judged_of(trial)),
+            done=bool(result.get(DONE)),
+        )
+        if due:
+            self._unsaved[trial_id] = iteration
+        self._asked[trial_id] = (result, due)
+        return due
+
+    def used(self, request: Request) -> bool:
+        """Whether it will use the score of a checkpoint that was saved."""
+        if self._unsaved.get(request.trial_id) == request.iteration:
+            del self._unsaved[request.trial_id]
+        return self._decisions.due(request.trial_id, request.iteration)
+
+    def settled(self, request: Request) -> None:
+        """The score of a checkpoint was delivered, or never will be: its books tell, or a later
+        one takes its place."""
+        if self._validation is not None:
+            generation = self._validation.ancestry.generation(request.trial_id)
+            if request.generation == generation:
+                self._decisions.heard(request.trial_id, request.iteration)
 
     # What the validations tell -----------------------------------------------------------------
 
@@ -556,6 +604,7 @@ class ValidatedScheduler(TrialScheduler):
             _, source = self._exploits.pop(judged.trial_id)
             exploit = self._exploit(trial, change, source, validation)
             validation.exploited(trial, exploit)
+            self._decisions.moved(trial.trial_id)
             if source is not None:
                 judged.version = source
                 change.restored_from = source.restorable(
@@ -671,6 +720,7 @@ class ValidatedScheduler(TrialScheduler):
             "judged": {trial_id: judged.state() for trial_id, judged in self._judged.items()},
             "offers": self._offers,
             "exploits": self._exploits,
+            "decisions": self._decisions.state(),
         }
         file = io.BytesIO()
         try:
@@ -692,6 +742,7 @@ class ValidatedScheduler(TrialScheduler):
         state = _Unpickler(io.BytesIO(saved), self._judged, self).load()
         self.base.__dict__.update(state["base"])
         self._offers, self._exploits = state["offers"], state["exploits"]
+        self._decisions.load(state["decisions"])
         for trial_id, kept in state["judged"].items():
             self._judged.setdefault(trial_id, JudgedTrial(self)).load(kept)
         self._known = set(state["judged"])

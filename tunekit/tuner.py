@@ -27,7 +27,7 @@ from tunekit.callback import ValidationCallback
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
 from tunekit.core.problems import Problems
 from tunekit.core.room import trials_beside
-from tunekit.policies import CheckpointPolicy, FunctionCheckpoints
+from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
 from tunekit.scheduler import ValidatedScheduler, wrong_together
 from tunekit.searcher import ValidatedSearcher
 
@@ -160,6 +160,8 @@ class Tuner(tune.Tuner):
         if is_checkpointable_function(trainable):
             checkpoints = run_config.checkpoint_config
             frequency, at_end = checkpoints.checkpoint_frequency, checkpoints.checkpoint_at_end
+            if checkpoint_policy is not None:
+                at_end = at_end or any(isinstance(p, AtDecisions) for p in checkpoint_policy.parts())
             callbacks.append(FunctionCheckpoints(frequency or 0, bool(at_end)))
         if validation_config is not None:
             validation = ValidationCallback(ValidationConfig.of(validation_config))

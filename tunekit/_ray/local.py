@@ -8,11 +8,12 @@ steps a second and without a cluster.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import heapq
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 from unittest import mock
@@ -128,21 +129,32 @@ class LocalSweep:
 
     def step(self) -> None:
         """Let the controller handle one event."""
-        with (
-            mock.patch.dict(os.environ, RAY_CHDIR_TO_TRIAL_DIR="0", TUNE_PRINT_ALL_TRIAL_ERRORS=""),
-            mock.patch.object(_FutureTrainingResult, "resolve", _resolve),
-        ):
+        with _in_process():
             self.controller.step()
 
     def run(self, *, most: int = 1_000_000) -> LocalSweep:
         """Run to the end, in at most ``most`` steps."""
-        for _ in range(most):
-            if self.controller.is_finished():
-                self.controller.checkpoint(force=True, wait=True)
-                self.controller.end_experiment_callbacks()
-                return self
-            self.step()
+        with _in_process():
+            for _ in range(most):
+                if self.controller.is_finished():
+                    self.controller.checkpoint(force=True, wait=True)
+                    self.controller.end_experiment_callbacks()
+                    return self
+                self.controller.step()
         raise AssertionError(f"The sweep is not over after {most} steps: {self.trials}")
+
+
+@contextlib.contextmanager
+def _in_process() -> Iterator[None]:
+    """Actors do not leave this process's directory, and saves that are waited for are made.
+
+    The environment is not to be changed for each step: Tune's own threads read it meanwhile.
+    """
+    with (
+        mock.patch.dict(os.environ, RAY_CHDIR_TO_TRIAL_DIR="0", TUNE_PRINT_ALL_TRIAL_ERRORS=""),
+        mock.patch.object(_FutureTrainingResult, "resolve", _resolve),
+    ):
+        yield
 
 
 class _LocalController(TuneController):

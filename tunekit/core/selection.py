@@ -11,7 +11,8 @@ class Selection:
     """Picks each n-th checkpoint of a trial, unless the report of a checkpoint says otherwise.
 
     Args:
-        every: Validate each ``every``-th checkpoint of a trial, counted from its first.
+        every: Validate each ``every``-th checkpoint of a trial, counted from its first; or
+            ``"decision"``: those whose score is used.
 
     Example:
         >>> selection = Selection(every=2)
@@ -21,19 +22,22 @@ class Selection:
         (True, False)
     """
 
-    def __init__(self, every: int = 1):
+    def __init__(self, every: int | str = 1):
         self._every = every
         self._saved: dict[str, int] = {}
 
-    def wants(self, trial_id: str, wish: bool | None = None) -> bool:
+    def wants(self, trial_id: str, wish: bool | None = None, *, used: bool = True) -> bool:
         """Count one more checkpoint of the trial and say whether to validate it.
 
         Args:
             trial_id: The trial that saved it.
             wish: What its report asked for: True or False decide, None leaves it to ``every``.
+            used: Whether the scheduler will use its score, or it is the trial's last.
         """
         count = self._saved[trial_id] = self._saved.get(trial_id, 0) + 1
-        return count % self._every == 0 if wish is None else wish
+        if wish is not None:
+            return wish
+        return used if isinstance(self._every, str) else count % self._every == 0
 
     def state(self) -> dict[str, Any]:
         """What to save for a restore."""

@@ -1,0 +1,166 @@
+"""``every="decision"``: the same decisions, with the checkpoints and validations they need only."""
+
+from __future__ import annotations
+
+import pytest
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, HyperBandScheduler
+
+import tunekit
+from tests.contract.test_contract import check_contract, run
+from tests.schedulers import CASES, every_case, pbt, seed_all, space
+from tests.sweeps import Counting, Endless, index_of, sweep
+from tunekit.testing.versions import Versioned, Versions
+
+ONLY = {"settings": {"every": "decision"}, "policy": tunekit.AtDecisions()}
+
+
+def asha():
+    return ASHAScheduler(max_t=81, grace_period=1, reduction_factor=3)
+
+
+def decided(ran):
+    """What ended where: by trial, the iteration of its last result and the decision."""
+    return {
+        index_of(t): [
+            (i, d) for index, i, _, d in ran.heard.results if index == index_of(t) and d != "CONTINUE"
+        ]
+        for t in ran.trials
+    }
+
+
+def saved(ran):
+    return {index_of(t): t.storage.current_checkpoint_index + 1 for t in ran.trials}
+
+
+@pytest.mark.parametrize("on_pending", ["hold", "pause"])
+def test_asha_decides_the_same_with_five_checkpoints_as_with_81(tmp_path, on_pending):
+    full = 0
+    for seed in range(3):
+        options = {"on_pending": on_pending, "trainable": Endless, "seed": seed, "trials": 9}
+        each = sweep(tmp_path / f"each{seed}", asha(), **options)
+        few = sweep(
+            tmp_path / f"few{seed}",
+            asha(),
+            **options,
+            settings={"every": "decision"},
+            policy=tunekit.AtDecisions(),
+        )
+        check_contract(few)
+        assert decided(few) == decided(each)
+        assert few.lengths() == each.lengths()
+        for index, length in few.lengths().items():
+            rungs = [rung for rung in (1, 3, 9, 27, 81) if rung <= length]
+            assert sorted(few.validated()[index]) == rungs
+            assert saved(few)[index] == len(rungs)
+            assert saved(each)[index] == length
+            full += length == 81
+    assert full >= 3
+
+
+def test_asha_that_trains_on_stops_at_the_same_rungs(tmp_path):
+    def heard_rungs(ran):
+        return {index: max(i, default=0) for index in ran.lengths() for i in [ran.heard.of(index)]}
+
+    for seed in range(3):
+        few = sweep(
+            tmp_path / str(seed),
+            asha(),
+            trainable=Endless,
+            seed=seed,
+            trials=9,
+            validation_s=lambda attempt: 2.5,
+            settings={"every": "decision"},
+            policy=tunekit.AtDecisions(),
+        )
+        check_contract(few)
+        assert set(heard_rungs(few).values()) <= {1, 3, 9, 27, 81}
+        [bracket] = few.sweep.controller._scheduler_alg.base._brackets
+        for milestone, scores in bracket._rungs:
+            for trial in few.trials:
+                score = few.validated()[index_of(trial)].get(milestone)
+                assert scores.get(trial.trial_id) in (score, None)
+
+
+@every_case
+def test_every_scheduler(tmp_path, name, on_pending):
+    ran = run(
+        name,
+        tmp_path,
+        on_pending=on_pending,
+        settings={"every": "decision"},
+        policy=tunekit.AtDecisions(),
+        validation_s=lambda attempt: 1.5,
+        trials=10,
+        slots=4,
+    )
+    check_contract(ran)
+    assert all(t.status == Trial.TERMINATED for t in ran.trials)
+    counts = ran.validation.summary()["validated"]
+    reports = sum(len(runs) for runs in ran.validation.history._runs.values())
+    if not name.startswith("median"):
+        assert counts < reports
+    for trial in ran.trials:
+        if trial.last_result["training_iteration"] == 9 and not CASES[name].stops:
+            generation = ran.validation.ancestry.generation(trial.trial_id)
+            assert (generation, 9) in ran.scores()[index_of(trial)], "the end is validated"
+
+
+def test_without_decisions_only_the_end_is_validated(tmp_path):
+    ran = sweep(tmp_path, FIFOScheduler(), trials=2, **ONLY)
+    assert ran.validated() == {0: {9: ran.validated()[0][9]}, 1: {9: ran.validated()[1][9]}}
+
+
+def test_a_failed_validation_at_a_rung_is_made_up_for(tmp_path):
+    """The scheduler gets the next report's score, rather than none."""
+    ran = sweep(
+        tmp_path,
+        HyperBandScheduler(max_t=9, reduction_factor=3),
+        on_pending="hold",
+        trials=5,
+        validate=lambda attempt: (
+            {"accuracy": 0.5} if attempt.request.iteration != 3 else "no score"
+        ),
+        settings={"every": "decision", "max_retries": 0},
+        policy=tunekit.AtDecisions(),
+        trainable=Counting,
+    )
+    check_contract(ran)
+    assert any(4 in ran.heard.of(index_of(t)) for t in ran.trials)
+
+
+def test_with_checkpoints_elsewhere_the_first_after_a_rung_is_validated(tmp_path):
+    ran = sweep(
+        tmp_path,
+        ASHAScheduler(max_t=9, grace_period=2, reduction_factor=2),
+        on_pending="hold",
+        trials=4,
+        settings={"every": "decision"},
+        policy=tunekit.EveryIterations(3),
+    )
+    check_contract(ran)
+    assert all(set(scores) <= {3, 6, 9} and 3 in scores for scores in ran.validated().values())
+
+
+def test_population_based_training_is_exact_and_validates_at_its_interval(tmp_path):
+    seed_all(0)
+    versions = Versions()
+    from tests.contract.test_pbt import check_exact, lags, validate
+
+    ran = sweep(
+        tmp_path,
+        pbt(perturbation_interval=4),
+        trials=8,
+        trainable=Versioned,
+        validate=validate,
+        validation_s=lags(0),
+        more_callbacks=(versions,),
+        settings={"every": "decision"},
+        policy=tunekit.AtDecisions(),
+        stop={"training_iteration": 24},
+        **space(),
+    )
+    check_contract(ran)
+    assert check_exact(ran, versions) >= 5
+    reports = sum(map(len, versions.reports.values()))
+    assert ran.validation.summary()["validated"] <= reports / 3

@@ -1,0 +1,193 @@
+"""Population based training clones what it has ranked, exactly, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ray import tune
+from ray.tune.experiment import Trial
+
+from tests.contract.test_contract import check_contract, journal
+from tests.schedulers import pbt, seed_all, space
+from tests.sweeps import Ran, index_of, sweep
+from tunekit.testing.versions import Versioned, Versions, score_of, version_at
+
+
+def validate(attempt):
+    """What lies in the checkpoint when the validation ends."""
+    return {"accuracy": score_of(version_at(attempt.request.path))}
+
+
+def lags(seed: int):
+    """0 to 10 iterations of a second each."""
+    return lambda attempt: 10 * random.Random(f"{seed}/{attempt.id}").random()
+
+
+def run(folder: Path, *, seed: int = 0, synch: bool = False, **options) -> tuple[Ran, Versions]:
+    seed_all(seed)
+    versions = Versions()
+    ran = sweep(
+        folder,
+        options.pop("base", None) or pbt(synch=synch),
+        **{
+            "trainable": Versioned,
+            "validate": validate,
+            "validation_s": lags(seed),
+            "more_callbacks": (versions,),
+            "stop": {"training_iteration": 24},
+            **space(),
+            **options,
+        },
+    )
+    return ran, versions
+
+
+def check_exact(ran: Ran, versions: Versions) -> int:
+    """Every clone that went on did so from what was scored, with the donor's hyperparameters."""
+    exact = 0
+    for exploit in ran.validation.ancestry:
+        assert versions.is_exact(exploit) is not False, exploit
+        exact += bool(versions.is_exact(exploit))
+        assert exploit.old_config.keys() == exploit.config.keys() == exploit.donor_config.keys()
+    assert not any(t.status == Trial.ERROR for t in ran.trials)
+    return exact
+
+
+@pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
+def test_every_clone_is_the_version_that_was_scored(tmp_path, on_pending):
+    exact = 0
+    for seed in range(16 if on_pending == "continue" else 9):
+        ran, versions = run(
+            tmp_path / str(seed),
+            seed=seed,
+            on_pending=on_pending,
+            trials=8,
+            stop={"training_iteration": 40},
+        )
+        check_contract(ran)
+        exact += check_exact(ran, versions)
+    assert exact >= 200
+
+
+@pytest.mark.parametrize("on_pending", ["hold", "pause"])
+def test_synchronous(tmp_path, on_pending):
+    exact = 0
+    for seed in range(5):
+        ran, versions = run(
+            tmp_path / str(seed), seed=seed, on_pending=on_pending, trials=8, synch=True, slots=4
+        )
+        check_contract(ran)
+        exact += check_exact(ran, versions)
+    assert exact >= 100
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    seed=st.integers(0, 2**16),
+    mode=st.sampled_from(["continue", "hold", "pause", "synch-hold", "synch-pause"]),
+    slots=st.sampled_from([2, 3, 8]),
+    keep=st.sampled_from([None, 1, 2]),
+    save_s=st.sampled_from([0.0, 0.4, 1.7]),
+    fails=st.booleans(),
+    score=st.booleans(),
+)
+def test_any_population(tmp_path_factory, seed, mode, slots, keep, save_s, fails, score):
+    """Pauses to take turns, failures and restarts, slow saves, few checkpoints kept."""
+
+    class Fails(Versioned):
+        def step(self):
+            mark = Path(self.logdir, f"failed-{self.iteration}")
+            unlucky = random.Random(f"{self.trial_id}/{self.iteration}").random() < 0.05
+            if fails and unlucky and not mark.exists():
+                mark.touch()
+                raise RuntimeError("fails once here")
+            return super().step()
+
+    ran, versions = run(
+        tmp_path_factory.mktemp("any"),
+        seed=seed,
+        synch=mode.startswith("synch"),
+        on_pending=mode.removeprefix("synch-"),
+        trainable=Fails,
+        trials=6,
+        slots=slots,
+        max_failures=-1,
+        training_s=lambda trial, method: {"train": 1.0, "save": save_s}.get(method, 0.0),
+        checkpoint_config=tune.CheckpointConfig(
+            num_to_keep=keep, checkpoint_score_attribute="accuracy" if score else None
+        ),
+    )
+    check_contract(ran)
+    check_exact(ran, versions)
+
+
+def test_one_checkpoint_kept_is_enough(tmp_path):
+    """``num_to_keep=1``: what is to be cloned is there, and little else."""
+    exploits, most = 0, -100
+    for seed in range(5):
+        on_disk = []
+
+        class Disk(tune.Callback):
+            def on_step_end(self, iteration, trials, **info):
+                if not ran_box or iteration % 7:
+                    return
+                ran = ran_box[0]
+                kept = sum(len(list(Path(t.path).glob("checkpoint_*"))) for t in trials if t.path)
+                needed = {request.path for request in ran.validation.validator.pending()}
+                needed |= set(ran.validation._leases)
+                started = sum(t.has_checkpoint() for t in trials)
+                # The best one and the newest one of each trial, and what is needed.
+                on_disk.append(kept - len(needed) - 2 * started)  # noqa: B023
+
+        ran_box: list[Ran] = []
+        versions = Versions()
+        ran, _ = run(
+            tmp_path / str(seed),
+            seed=seed,
+            trials=8,
+            slots=4,
+            more_callbacks=(Disk(), versions),
+            checkpoint_config=tune.CheckpointConfig(
+                num_to_keep=1, checkpoint_score_attribute="accuracy"
+            ),
+            run=False,
+        )
+        ran_box.append(ran)
+        ran.sweep.run(most=50_000)
+        check_contract(ran)
+        exploits += check_exact(ran, versions)
+        most = max(most, *on_disk)
+        for trial in ran.trials:
+            assert Path(trial.checkpoint.path).exists()
+    assert exploits >= 50
+    assert most <= 0
+
+
+def test_two_clones_of_one_and_of_one_that_is_overwritten(tmp_path):
+    """In a long run some donors are cloned twice, some are overwritten before the clone runs."""
+    ran, versions = run(tmp_path, seed=3, trials=8, slots=3, stop={"training_iteration": 40})
+    check_exact(ran, versions)
+    events = [e for e in journal(ran) if e["event"] == "exploited"]
+    donors = [(e["donor_id"], e["donor_generation"], e["iteration"]) for e in events]
+    assert len(set(donors)) < len(donors), "no checkpoint was cloned twice: the test shows nothing"
+    assert any(e["donor_generation"] for e in events), "no clone was a donor"
+
+
+def test_scores_of_a_former_generation_are_recorded_and_not_delivered(tmp_path):
+    ran, _ = run(tmp_path, seed=1, trials=8)
+    scores, late = ran.scores(), 0
+    for exploit in ran.validation.ancestry:
+        [trial] = [t for t in ran.trials if t.trial_id == exploit.trial_id]
+        index = index_of(trial)
+        former = [p for p in scores[index] if p[0] == exploit.generation - 1]
+        told = set(ran.heard.places(index))
+        late += len([place for place in former if place not in told])
+        begun = [place for place in told if place[0] == exploit.generation]
+        assert all(iteration > exploit.iteration for _, iteration in begun)
+    assert late > 10, "no score was late: the test shows nothing"

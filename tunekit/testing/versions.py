@@ -1,0 +1,91 @@
+"""Trials whose weights are a number, to tell whether a clone has the weights that were scored."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.result import TRAINING_ITERATION
+
+from tunekit.core.history import GENERATION
+from tunekit.core.lineage import Exploit
+
+__all__ = ["Versioned", "Versions", "score_of", "version_at"]
+
+
+class Versioned(tune.Trainable):
+    """Its weights are a version: a number that no other trial has, one more each iteration.
+
+    ``config["length"]`` iterations long, unless that is missing.
+    """
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Begin with a version of its own."""
+        self.version = self._first_version()
+
+    def _first_version(self) -> int:
+        return random.Random(self.trial_id).randrange(1, 10**9) * 1000
+
+    def step(self) -> dict[str, Any]:
+        """One more."""
+        self.version += 1
+        length = self.config.get("length")
+        return {"version": self.version, "done": length is not None and self.iteration + 1 >= length}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """The version in a file."""
+        Path(checkpoint_dir, "version").write_text(str(self.version))
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """The version from a file."""
+        self.version = int(Path(checkpoint, "version").read_text())
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Take another trial's configuration, and begin as that."""
+        self.version = self._first_version()
+        return True
+
+
+def version_at(path: str | Path) -> int:
+    """The version in a checkpoint's directory."""
+    return int(Path(path, "version").read_text())
+
+
+def score_of(version: int) -> float:
+    """The validated score of a version: the better, the longer it was trained, with some noise.
+
+    No two versions have the same.
+    """
+    return version % 1000 + 1.9 * random.Random(version).random() + version / 1e15
+
+
+@dataclass
+class Versions(tune.Callback):
+    """Writes down the version of each report; to be put before the validation callback."""
+
+    reports: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Called by Tune with each report, to which the validation adds the generation."""
+        self.reports.setdefault(trial.trial_id, []).append(result)
+
+    def first_of(self, exploit: Exploit) -> dict[str, Any] | None:
+        """The first report of a generation; None if there was none."""
+        reports = self.reports.get(exploit.trial_id, [])
+        return next((r for r in reports if r.get(GENERATION) == exploit.generation), None)
+
+    def is_exact(self, exploit: Exploit) -> bool | None:
+        """Whether a clone went on from the version that was scored; None if it has not gone on."""
+        first = self.first_of(exploit)
+        if first is None:
+            return None
+        return (
+            score_of(first["version"] - 1) == exploit.score
+            and first[TRAINING_ITERATION] == exploit.iteration + 1
+        )
