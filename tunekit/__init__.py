@@ -17,6 +17,7 @@ from tunekit.errors import (
     ValidationFailedError,
     WiringError,
 )
+from tunekit.lineage import Lineage
 from tunekit.loggers import JsonLogger, TensorBoardLogger
 from tunekit.policies import (
     AnyOf,
@@ -42,6 +43,7 @@ __all__ = [
     "EveryIterations",
     "EverySeconds",
     "JsonLogger",
+    "Lineage",
     "MetricNotFoundError",
     "OnImprovement",
     "TensorBoardLogger",

@@ -35,6 +35,7 @@ from tunekit.errors import (
 )
 from tunekit.executor import Executor, RayExecutor
 from tunekit.fold import Fold
+from tunekit.lineage import Lineage
 from tunekit.loggers import JsonLogger, TensorBoardLogger
 from tunekit.policies import AtDecisions, CheckpointPolicy
 from tunekit.report import VALIDATION, Wish, wish_of
@@ -740,6 +741,17 @@ class ValidationCallback(tune.Callback):
             raise self._error
 
     # What is kept ------------------------------------------------------------------------------
+
+    @property
+    def lineage(self) -> Lineage:
+        """Which trials were overwritten with which checkpoints, as tables.
+
+        Example:
+            >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
+            >>> ValidationCallback(config).lineage
+            Lineage(0 exploits)
+        """
+        return Lineage(self.ancestry)
 
     def summary(self) -> dict[str, int]:
         """How many validations ended how, run, wait for resources, or wait to be started.

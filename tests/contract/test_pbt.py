@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ray import tune
 from ray.tune.experiment import Trial
+from ray.tune.schedulers import PopulationBasedTrainingReplay
 
+import tunekit
 from tests.contract.test_contract import check_contract, journal
 from tests.schedulers import pbt, seed_all, space
 from tests.sweeps import Ran, index_of, sweep
@@ -135,7 +138,7 @@ def test_one_checkpoint_kept_is_enough(tmp_path):
 
         class Disk(tune.Callback):
             def on_step_end(self, iteration, trials, **info):
-                if not ran_box or iteration % 7:
+                if not ran_box or iteration % 40:
                     return
                 ran = ran_box[0]
                 kept = sum(len(list(Path(t.path).glob("checkpoint_*"))) for t in trials if t.path)
@@ -191,3 +194,60 @@ def test_scores_of_a_former_generation_are_recorded_and_not_delivered(tmp_path):
         begun = [place for place in told if place[0] == exploit.generation]
         assert all(iteration > exploit.iteration for _, iteration in begun)
     assert late > 10, "no score was late: the test shows nothing"
+
+
+def test_the_lineage_tells_where_weights_came_from(tmp_path):
+    ran, versions = run(
+        tmp_path, seed=2, trials=8, on_pending="hold", stop={"training_iteration": 16}
+    )
+    lineage = ran.validation.lineage
+    table = lineage.to_dataframe()
+    assert len(table) == len(lineage) == len(ran.validation.ancestry) > 5
+    # The journal tells the same, without the sweep.
+    read_back = tunekit.Lineage.load(ran.trials[0].local_experiment_path)
+    pd.testing.assert_frame_equal(read_back.to_dataframe(), table)
+    best = max(ran.trials, key=lambda t: len(lineage.ancestors(t.trial_id)))
+    line, schedule = lineage.ancestors(best.trial_id), lineage.schedule(best.trial_id)
+    assert len(line) >= 2 and line["trial_id"].iloc[-1] == best.trial_id
+    # Each clone begins where its donor's weights were saved; the last configuration is its own.
+    assert schedule["iteration"].tolist() == [0, *line["iteration"]]
+    assert schedule["lr"].iloc[-1] == best.config["lr"]
+    assert schedule["lr"].tolist()[:-1] == line["donor_config/lr"].tolist()
+    # The weights were made by those trials: the first one's version, counted up.
+    root = versions.reports[line["donor_id"].iloc[0]][0]["version"]
+    final = versions.reports[best.trial_id][-1]
+    assert final["version"] == root + final["training_iteration"] - 1
+
+
+def test_the_schedule_can_be_replayed(tmp_path):
+    ran, _ = run(
+        tmp_path / "pbt", seed=2, trials=8, on_pending="hold", stop={"training_iteration": 16}
+    )
+    lineage = ran.validation.lineage
+    best = max(ran.trials, key=lambda t: len(lineage.ancestors(t.trial_id)))
+    policy = lineage.write_policy(best.trial_id, tmp_path / "policy.txt")
+    schedule = lineage.schedule(best.trial_id)
+    replayed, _ = run(
+        tmp_path / "replay",
+        base=PopulationBasedTrainingReplay(str(policy)),
+        trials=1,
+        on_pending="hold",
+        stop={"training_iteration": 16},
+        param_space={},
+    )
+    again = replayed.validation.lineage.schedule(replayed.trials[0].trial_id)
+    changes = schedule[~schedule["iteration"].duplicated(keep="last")]
+    assert again["iteration"].tolist() == changes["iteration"].tolist()
+    assert again["lr"].tolist() == pytest.approx(changes["lr"].tolist())
+
+
+def test_a_lineage_that_is_not_there(tmp_path):
+    with pytest.raises(tunekit.ConfigError, match="has no validations.jsonl"):
+        tunekit.Lineage.load(tmp_path)
+    empty = tunekit.Lineage()
+    assert empty.to_dataframe().empty and "score" in empty.to_dataframe().columns
+    assert empty.schedule("a").empty
+    with pytest.raises(tunekit.ConfigError, match="generation=2 of trial 'a' does not exist"):
+        empty.ancestors("a", generation=2)
+    with pytest.raises(tunekit.ConfigError, match="never overwritten"):
+        empty.write_policy("a", tmp_path / "policy.txt")

@@ -20,7 +20,7 @@ FLOORS = [
     {"core"},
     {"_ray", "clock"},
     {"config", "executor", "journal", "loggers", "report", "fold"},
-    {"policies", "validator"},
+    {"lineage", "policies", "validator"},
     {"callback", "searcher"},
     {"scheduler"},
     {"tuner"},

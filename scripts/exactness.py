@@ -1,0 +1,185 @@
+"""What late scores do to stock PBT and ASHA, and what they do with tunekit, side by side.
+
+    python scripts/exactness.py
+
+Trials have weights that are a version, a number, and the score of a version is known. Scores come
+0 to 10 iterations late. Stock Tune's scheduler gets, with each report, the newest score that is
+there; tunekit's gets each score with the report that it belongs to. Counted is how often a clone
+has other weights than those that were ranked, and how many scores in ASHA's rungs are of another
+iteration than the rung's. Tune's own controller runs both, in this process, without Ray.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import random
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
+
+import tunekit
+from tunekit.testing import FakeClock, FakeExecutor, LocalSweep
+from tunekit.testing.versions import Versioned, Versions, score_of, version_at
+
+MOST_LAG = 10
+LENGTH = 30
+
+
+def lag(*what):
+    """How many iterations late the score of a report is, at random."""
+    return random.Random(str(what)).randint(0, MOST_LAG)
+
+
+class Late:
+    """Puts the newest score that is there into each report, as a callback would do it."""
+
+    def on_trial_result(self, controller, trial, result):
+        """Tell the scheduler, unless there is no score yet."""
+        now, past = result["training_iteration"], self.__dict__.setdefault("past", {})
+        reports = past.setdefault(trial.trial_id, {})
+        reports[now] = result["version"]
+        there = [i for i in reports if i <= now and i + lag(trial.trial_id, reports[i]) <= now]
+        if not there:
+            return "CONTINUE"
+        version = reports[max(there)]
+        self.__dict__.setdefault("ranked", {})[trial.trial_id] = version
+        return super().on_trial_result(controller, trial, {**result, "accuracy": score_of(version)})
+
+
+class StockPBT(Late, PopulationBasedTraining):
+    """Notes, for each exploit, the version that was ranked and the one that is cloned."""
+
+    def _exploit(self, controller, trial, donor):
+        cloned = version_at(self._trial_state[donor].last_checkpoint.path)
+        self.__dict__.setdefault("clones", []).append((self.ranked[donor.trial_id], cloned))
+        self.past[trial.trial_id] = {}
+        super()._exploit(controller, trial, donor)
+
+
+class StockASHA(Late, ASHAScheduler):
+    """Fed late."""
+
+
+def pbt(kind=PopulationBasedTraining):
+    """A population that looks at itself every other iteration."""
+    return kind(
+        time_attr="training_iteration",
+        metric="accuracy",
+        mode="max",
+        perturbation_interval=2,
+        hyperparam_mutations={"lr": tune.uniform(0.0, 1.0)},
+        quantile_fraction=0.4,
+        log_config=False,
+    )
+
+
+def asha(kind=ASHAScheduler):
+    """Rungs at 1, 3, 9 and 27."""
+    return kind(metric="accuracy", mode="max", max_t=27, grace_period=1, reduction_factor=3)
+
+
+def sweep(scheduler, folder, seed, *, validated, trials):
+    """Run one; return it with what its trials reported, and its validations."""
+    random.seed(seed)
+    np.random.seed(seed)
+    clock, versions, callbacks, validation = FakeClock(), Versions(), [], None
+    executor = FakeExecutor(
+        clock,
+        lambda attempt: {"accuracy": score_of(version_at(attempt.request.path))},
+        lambda attempt: lag(attempt.request.trial_id, attempt.request.report["version"]),
+    )
+    if validated:
+        validation = tunekit.ValidationCallback(
+            tunekit.ValidationConfig(fn=lambda checkpoint: {}), executor=executor, clock=clock
+        )
+        scheduler = tunekit.ValidatedScheduler(scheduler)
+        callbacks = [tunekit.EveryIterations(1), versions, validation]
+    local = LocalSweep(
+        Versioned,
+        folder,
+        clock,
+        param_space={"lr": tune.uniform(0.0, 1.0)},
+        num_samples=trials,
+        scheduler=scheduler,
+        callbacks=callbacks or [versions],
+        seconds=lambda trial, method: 1.0 if method == "train" else 0.0,
+        next_due=executor.next_due,
+        stop={"training_iteration": LENGTH},
+        seed=seed,
+    )
+    return local.run(most=100_000), versions, validation
+
+
+def clones(folder, seeds):
+    """(exploits, exact ones) of stock PBT and of tunekit's."""
+    stock, ours = [0, 0], [0, 0]
+    for seed in range(seeds):
+        scheduler = pbt(StockPBT)
+        sweep(scheduler, folder / f"stock{seed}", seed, validated=False, trials=8)
+        made = scheduler.__dict__.get("clones", [])
+        stock[0] += len(made)
+        stock[1] += sum(ranked == cloned for ranked, cloned in made)
+        _, versions, validation = sweep(
+            pbt(), folder / f"ours{seed}", seed, validated=True, trials=8
+        )
+        exact = [versions.is_exact(exploit) for exploit in validation.ancestry]
+        ours[0] += sum(found is not None for found in exact)
+        ours[1] += sum(found is True for found in exact)
+    return stock, ours
+
+
+def rungs(folder, seeds):
+    """By rung: (scores, those of the rung's own iteration), of stock ASHA and of tunekit's."""
+    counts = []
+    for validated in (False, True):
+        count: dict[int, list[int]] = {}
+        for seed in range(seeds):
+            scheduler = asha(ASHAScheduler if validated else StockASHA)
+            _, versions, _ = sweep(
+                scheduler, folder / f"asha{validated}{seed}", seed, validated=validated, trials=27
+            )
+            for milestone, scores in scheduler._brackets[0]._rungs:
+                for trial_id, score in scores.items():
+                    made = [
+                        score_of(report["version"])
+                        for report in versions.reports[trial_id]
+                        if report["training_iteration"] == milestone
+                    ]
+                    both = count.setdefault(int(milestone), [0, 0])
+                    both[0] += 1
+                    both[1] += score in made
+        counts.append(dict(sorted(count.items())))
+    return counts
+
+
+def main(argv=None):
+    """Run all and print the counts."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=5, help="sweeps of each kind (5)")
+    seeds = parser.parse_args(argv).seeds
+    logging.getLogger("ray.tune").setLevel(logging.ERROR)
+    logging.getLogger("ray.train").setLevel(logging.ERROR)
+    os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        stock, ours = clones(folder, seeds)
+        filled = rungs(folder, seeds)
+    print(f"Population based training, scores 0 to {MOST_LAG} iterations late:")
+    for who, (all_of_them, exact) in (("stock Tune", stock), ("tunekit", ours)):
+        other = all_of_them - exact
+        share = other / all_of_them if all_of_them else 0.0
+        print(f"  {who:10}  {all_of_them:4} exploits, {other:4} of other weights ({share:.0%})")
+    print("ASHA's rungs, scores of another iteration than the rung's:")
+    for who, count in zip(("stock Tune", "tunekit"), filled, strict=True):
+        shown = ", ".join(f"{m}: {n - own} of {n}" for m, (n, own) in count.items())
+        print(f"  {who:10}  {shown}")
+    return stock, ours, filled
+
+
+if __name__ == "__main__":
+    main()
