@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
+from tunekit.core.room import left_free
 from tunekit.core.validation import Attempt
 
 __all__ = ["Began", "Event", "Executor", "Failed", "RayExecutor", "Returned"]
@@ -73,11 +74,11 @@ class Executor(Protocol):
         """End an attempt at once; :meth:`poll` says nothing more about it."""
         ...
 
-    def capacity(self, promised: Mapping[str, float]) -> int:
+    def capacity(self, promised: Sequence[Mapping[str, float]]) -> int:
         """How many more attempts the free resources can run now.
 
         Args:
-            promised: Resources that are free and that somebody else is about to take.
+            promised: What each of those needs that wait for resources, too, and go first.
         """
         ...
 
@@ -156,16 +157,13 @@ class RayExecutor:
             self._forget(stream)
             ray.cancel(stream, force=True)
 
-    def capacity(self, promised: Mapping[str, float]) -> int:
+    def capacity(self, promised: Sequence[Mapping[str, float]]) -> int:
         """See :class:`Executor`."""
         need = self.need
         if not need:  # it still runs on a core
             return int(ray.cluster_resources().get("CPU", 1)) - len(self._streams)
-        free = ray.available_resources()
-        fits = min(
-            int((free.get(name, 0.0) - promised.get(name, 0.0)) / amount)
-            for name, amount in need.items()
-        )
+        free = left_free(ray.available_resources(), promised)
+        fits = min(int(free.get(name, 0.0) / amount) for name, amount in need.items())
         waiting_for_resources = len(self._streams) - len(self._begun)
         return max(0, fits - waiting_for_resources)
 

@@ -127,9 +127,7 @@ class Lineage:
             [{"iteration": iteration, **flatten(config)} for iteration, config in changes]
         )
 
-    def write_policy(
-        self, trial_id: str, path: str | Path, generation: int | None = None
-    ) -> Path:
+    def write_policy(self, trial_id: str, path: str | Path, generation: int | None = None) -> Path:
         """Write the schedule as a policy that ``PopulationBasedTrainingReplay`` reads.
 
         Args:

@@ -66,6 +66,13 @@ def innermost(scheduler: TrialScheduler) -> TrialScheduler:
     return scheduler
 
 
+def pauses(scheduler: Any) -> bool:
+    """Whether a scheduler pauses trials, so that more of them live than run at once."""
+    if isinstance(scheduler, ValidatedScheduler):
+        scheduler = scheduler.base
+    return isinstance(innermost(scheduler), (HyperBandScheduler, PopulationBasedTraining))
+
+
 def wrong_together(
     scheduler: Any, *, on_pending: str, reuse_actors: bool, search_alg: Any, problems: Problems
 ) -> None:
@@ -161,11 +168,8 @@ class ValidatedScheduler(TrialScheduler):
         # It takes a trial that restarts for a second one, and refuses that.
         self._replays = isinstance(decides, PopulationBasedTrainingReplay)
         self._clones = type(decides) not in _CLONE_NOTHING
-        self._waits_for_all = (
-            isinstance(decides, PopulationBasedTraining)
-            and decides._synch
-            or isinstance(decides, HyperBandScheduler)
-            and not isinstance(decides, HyperBandForBOHB)
+        self._waits_for_all = (isinstance(decides, PopulationBasedTraining) and decides._synch) or (
+            isinstance(decides, HyperBandScheduler) and not isinstance(decides, HyperBandForBOHB)
         )
         self._controller: Controller | None = None
         self._validation: ValidationCallback | None = None
@@ -535,7 +539,9 @@ class ValidatedScheduler(TrialScheduler):
         self._reminded = len(left)
         scored = [(judged, judged.version) for judged in left if judged.version is not None]
         # A clone stands at its donor's score; one that has its own speaks for itself.
-        own = [(judged, version) for judged, version in scored if version.trial_id == judged.trial_id]
+        own = [
+            (judged, version) for judged, version in scored if version.trial_id == judged.trial_id
+        ]
         for judged, version in own or scored:
             if judged.phase is Phase.PAUSED:
                 self._remind_of(judged, version)
@@ -600,27 +606,28 @@ class ValidatedScheduler(TrialScheduler):
         """Let a trial take up what the base scheduler has given to it."""
         trial, change = judged.real, judged.change
         self._ready.pop(judged.trial_id, None)
-        if change.restored_from is not None:
+        restored = change.restored_from
+        if restored is not None:
             _, source = self._exploits.pop(judged.trial_id)
-            exploit = self._exploit(trial, change, source, validation)
+            exploit = self._exploit(trial, change.config, restored, source, validation)
             validation.exploited(trial, exploit)
             self._decisions.moved(trial.trial_id)
             if source is not None:
                 judged.version = source
-                change.restored_from = source.restorable(
-                    trial_id=trial.trial_id, config=change.config, **{GENERATION: exploit.generation}
-                )
+                instead = {"trial_id": trial.trial_id, GENERATION: exploit.generation}
+                change.restored_from = source.restorable(config=change.config, **instead)
         judged.change = Change()
         controller.change(trial, change)
 
     def _exploit(
         self,
         trial: Trial,
-        change: Change,
+        config: dict[str, Any] | None,
+        restored: Any,
         source: Version | None,
         validation: ValidationCallback,
     ) -> Exploit:
-        metrics, old = change.restored_from.metrics, copy.deepcopy(trial.config)
+        metrics, old = restored.metrics, copy.deepcopy(trial.config)
         score = next((metrics.get(name) for name in self.judged), None)
         return Exploit(
             time=validation.time(),
@@ -630,11 +637,11 @@ class ValidatedScheduler(TrialScheduler):
             donor_id=trial.trial_id if source is None else source.trial_id,
             donor_generation=0 if source is None else source.generation,
             iteration=metrics.get(TRAINING_ITERATION, 0),
-            checkpoint=change.restored_from.checkpoint.path,
+            checkpoint=restored.checkpoint.path,
             score=score,
             old_config=old,
             donor_config=old if source is None else source.config,
-            config=copy.deepcopy(old if change.config is None else change.config),
+            config=copy.deepcopy(old if config is None else config),
         )
 
     def _starts(self, judged: JudgedTrial) -> None:
@@ -777,7 +784,7 @@ class ValidatedScheduler(TrialScheduler):
                 self._validation.release((use, trial.trial_id))
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _Pickler(cloudpickle.Pickler):
     """Saves stand-ins of trials by their names: the trials are Tune's."""
 
     def persistent_id(self, part: Any) -> str | None:

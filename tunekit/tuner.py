@@ -28,7 +28,7 @@ from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
 from tunekit.core.problems import Problems
 from tunekit.core.room import trials_beside
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
-from tunekit.scheduler import ValidatedScheduler, wrong_together
+from tunekit.scheduler import ValidatedScheduler, pauses, wrong_together
 from tunekit.searcher import ValidatedSearcher
 
 __all__ = ["Tuner", "checkpointable"]
@@ -74,7 +74,8 @@ class Tuner(tune.Tuner):
 
     Unless ``TuneConfig(max_concurrent_trials=...)`` is set, so many trials train at once that
     ``max_in_flight`` validations (one, if that is None) fit beside them, where the cluster has
-    room for both. ``on_pending="pause"`` frees resources by itself and sets no limit.
+    room for both. ``on_pending="pause"`` frees resources by itself and sets no limit; neither do
+    schedulers that pause trials (HyperBand, population based training), whose trials take turns.
 
     Args:
         trainable: A function, a ``ray.tune.Trainable`` class, or the name that one was registered
@@ -160,8 +161,8 @@ class Tuner(tune.Tuner):
         if is_checkpointable_function(trainable):
             checkpoints = run_config.checkpoint_config
             frequency, at_end = checkpoints.checkpoint_frequency, checkpoints.checkpoint_at_end
-            if checkpoint_policy is not None:
-                at_end = at_end or any(isinstance(p, AtDecisions) for p in checkpoint_policy.parts())
+            parts = () if checkpoint_policy is None else checkpoint_policy.parts()
+            at_end = at_end or any(isinstance(part, AtDecisions) for part in parts)
             callbacks.append(FunctionCheckpoints(frequency or 0, bool(at_end)))
         if validation_config is not None:
             validation = ValidationCallback(ValidationConfig.of(validation_config))
@@ -359,6 +360,8 @@ def _leave_room(settings: Settings) -> None:
     per_trial = trial_resources(settings.trainable, settings.param_space)
     if per_trial is None:
         return
+    if pauses(config.scheduler):
+        return  # a limit would count the trials that it has paused
     slots = validation.config.max_in_flight or 1
     limit = trials_beside(cluster, per_trial, per_validation, slots)
     if limit is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ray.tune.experiment import Trial
 
@@ -30,7 +30,7 @@ class Validator:
         clock: What the time is read from.
         conclude: Called with each outcome, after it has been recorded.
         judged: Returns the names of metrics that must be numbers.
-        promised: Returns free resources that trials are about to take.
+        promised: Returns the resources of each trial that waits for them.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Validator:
         *,
         conclude: Callable[[Outcome], None],
         judged: Callable[[], Collection[str]],
-        promised: Callable[[], Mapping[str, float]],
+        promised: Callable[[], Sequence[Mapping[str, float]]],
     ):
         self._pool = Pool(
             max_in_flight=config.max_in_flight,

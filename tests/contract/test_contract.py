@@ -430,7 +430,9 @@ def test_files_have_a_row_for_each_iteration(tmp_path):
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
-    st.sampled_from([(n, mode) for n, case in CASES.items() for mode in case.modes if not case.slow]),
+    st.sampled_from(
+        [(n, mode) for n, case in CASES.items() for mode in case.modes if not case.slow]
+    ),
     st.integers(0, 2**16),
     st.sampled_from([0.0, 1.0, 12.0]),
     st.integers(1, 6),

@@ -23,7 +23,9 @@ def decided(ran):
     """What ended where: by trial, the iteration of its last result and the decision."""
     return {
         index_of(t): [
-            (i, d) for index, i, _, d in ran.heard.results if index == index_of(t) and d != "CONTINUE"
+            (i, d)
+            for index, i, _, d in ran.heard.results
+            if index == index_of(t) and d != "CONTINUE"
         ]
         for t in ran.trials
     }

@@ -132,44 +132,43 @@ def test_any_population(tmp_path_factory, seed, mode, slots, keep, save_s, fails
 
 def test_one_checkpoint_kept_is_enough(tmp_path):
     """``num_to_keep=1``: what is to be cloned is there, and little else."""
-    exploits, most = 0, -100
+    exploits, on_disk = 0, []
+
+    class Disk(tune.Callback):
+        """Counts checkpoints beyond each trial's best and newest, and what is needed."""
+
+        ran: Ran
+
+        def on_step_end(self, iteration, trials, **info):
+            if iteration % 40 or not hasattr(self, "ran"):
+                return
+            kept = sum(len(list(Path(t.path).glob("checkpoint_*"))) for t in trials if t.path)
+            needed = {request.path for request in self.ran.validation.validator.pending()}
+            needed |= set(self.ran.validation._leases)
+            on_disk.append(kept - len(needed) - 2 * sum(t.has_checkpoint() for t in trials))
+
     for seed in range(5):
-        on_disk = []
-
-        class Disk(tune.Callback):
-            def on_step_end(self, iteration, trials, **info):
-                if not ran_box or iteration % 40:
-                    return
-                ran = ran_box[0]
-                kept = sum(len(list(Path(t.path).glob("checkpoint_*"))) for t in trials if t.path)
-                needed = {request.path for request in ran.validation.validator.pending()}
-                needed |= set(ran.validation._leases)
-                started = sum(t.has_checkpoint() for t in trials)
-                # The best one and the newest one of each trial, and what is needed.
-                on_disk.append(kept - len(needed) - 2 * started)  # noqa: B023
-
-        ran_box: list[Ran] = []
+        disk = Disk()
         versions = Versions()
         ran, _ = run(
             tmp_path / str(seed),
             seed=seed,
             trials=8,
             slots=4,
-            more_callbacks=(Disk(), versions),
+            more_callbacks=(disk, versions),
             checkpoint_config=tune.CheckpointConfig(
                 num_to_keep=1, checkpoint_score_attribute="accuracy"
             ),
             run=False,
         )
-        ran_box.append(ran)
+        disk.ran = ran
         ran.sweep.run(most=50_000)
         check_contract(ran)
         exploits += check_exact(ran, versions)
-        most = max(most, *on_disk)
         for trial in ran.trials:
             assert Path(trial.checkpoint.path).exists()
     assert exploits >= 50
-    assert most <= 0
+    assert max(on_disk) <= 0
 
 
 def test_two_clones_of_one_and_of_one_that_is_overwritten(tmp_path):

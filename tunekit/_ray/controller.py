@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
@@ -45,14 +44,13 @@ class Controller:
         """Whether all trials have ended and no more will come."""
         return bool(self._tune.is_finished())
 
-    def promised(self) -> dict[str, float]:
-        """The resources of the trials whose actors were requested and have not started."""
-        total: Counter[str] = Counter()
-        for trial in self._tune._staged_trials:
-            if trial.status != Trial.PENDING:
-                continue  # it was stopped before it started; Tune leaves it in the set
-            total.update(trial.placement_group_factory.required_resources)
-        return dict(total)
+    def promised(self) -> list[dict[str, float]]:
+        """The resources of each trial whose actor was requested and has not started."""
+        return [
+            dict(trial.placement_group_factory.required_resources)
+            for trial in self._tune._staged_trials
+            if trial.status == Trial.PENDING  # else it was stopped; Tune leaves it in the set
+        ]
 
     @property
     def reuses_actors(self) -> bool:

@@ -1,11 +1,35 @@
-"""How many trials may train at once so that validations fit beside them."""
+"""What resources are left for validations beside trials, and for trials beside validations."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-__all__ = ["trials_beside"]
+__all__ = ["left_free", "trials_beside"]
+
+
+def left_free(
+    free: Mapping[str, float], promised: Iterable[Mapping[str, float]]
+) -> dict[str, float]:
+    """Return what is free besides what those are about to take that can start now.
+
+    A trial that needs more than is free waits for another to give resources back, which may take
+    long: what is free meanwhile can be used.
+
+    Args:
+        free: What is free, by name of the resource.
+        promised: What each that waits needs, in the order in which they get it.
+
+    Example:
+        >>> left_free({"CPU": 3}, [{"CPU": 2}, {"CPU": 2}])
+        {'CPU': 1.0}
+    """
+    rest = {name: float(amount) for name, amount in free.items()}
+    for need in promised:
+        if all(rest.get(name, 0.0) >= amount for name, amount in need.items()):
+            for name, amount in need.items():
+                rest[name] = rest.get(name, 0.0) - amount
+    return rest
 
 
 def trials_beside(

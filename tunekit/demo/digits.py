@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import tunekit
 
-__all__ = ["SPACE", "accuracy_of", "build", "split", "train_digits", "validate"]
+__all__ = ["SPACE", "accuracy_of", "build", "shifts", "split", "train_digits", "validate"]
 
 #: What the sweep searches.
 SPACE = {
@@ -124,7 +124,7 @@ def validate(checkpoint: tune.Checkpoint, *, part: str = "validation") -> dict[s
     with torch.no_grad():
         logits = model(images)
         loss = nn.functional.cross_entropy(logits, labels).item()
-        for moved in _shifts(images):
+        for moved in shifts(images):
             right.append((model(moved).argmax(1) == labels).float().mean().item())
     plain = (logits.argmax(1) == labels).float().mean().item()
     return {
@@ -139,7 +139,8 @@ def accuracy_of(checkpoint: tune.Checkpoint) -> float:
     return validate(checkpoint, part="test")["accuracy"]
 
 
-def _shifts(images: Tensor) -> Iterator[Tensor]:
+def shifts(images: Tensor) -> Iterator[Tensor]:
+    """The images moved by up to a pixel each way: nine times as many, the unmoved included."""
     padded = nn.functional.pad(images, (1, 1, 1, 1))
     for down in range(3):
         for right in range(3):

@@ -33,8 +33,8 @@ class Versioned(tune.Trainable):
     def step(self) -> dict[str, Any]:
         """One more."""
         self.version += 1
-        length = self.config.get("length")
-        return {"version": self.version, "done": length is not None and self.iteration + 1 >= length}
+        length = self.config.get("length", float("inf"))
+        return {"version": self.version, "done": self.iteration + 1 >= length}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """The version in a file."""
@@ -55,12 +55,16 @@ def version_at(path: str | Path) -> int:
     return int(Path(path, "version").read_text())
 
 
-def score_of(version: int) -> float:
+def score_of(version: int, noise: float = 1.9) -> float:
     """The validated score of a version: the better, the longer it was trained, with some noise.
 
     No two versions have the same.
+
+    Args:
+        version: The version.
+        noise: As much as so many iterations, at most.
     """
-    return version % 1000 + 1.9 * random.Random(version).random() + version / 1e15
+    return version % 1000 + noise * random.Random(version).random() + version / 1e15
 
 
 @dataclass
@@ -68,6 +72,7 @@ class Versions(tune.Callback):
     """Writes down the version of each report; to be put before the validation callback."""
 
     reports: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    noise: float = 1.9
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
@@ -86,6 +91,6 @@ class Versions(tune.Callback):
         if first is None:
             return None
         return (
-            score_of(first["version"] - 1) == exploit.score
+            score_of(first["version"] - 1, self.noise) == exploit.score
             and first[TRAINING_ITERATION] == exploit.iteration + 1
         )

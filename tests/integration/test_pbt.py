@@ -1,0 +1,163 @@
+"""Population based training and HyperBand on a real Ray."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from pathlib import Path
+
+import pytest
+from ray import tune
+from ray.tune.schedulers import HyperBandScheduler, PopulationBasedTraining
+
+import tunekit
+from tests.integration.runs import fit
+from tunekit.testing.versions import Versioned, Versions, score_of, version_at
+
+pytestmark = pytest.mark.ray
+
+NOISE = 5.0
+
+
+def validate(checkpoint: tune.Checkpoint) -> dict[str, float]:
+    """The score of the version, after 0 to 10 iterations of 0.15 s."""
+    with checkpoint.as_directory() as folder:
+        version = version_at(folder)
+    time.sleep(1.5 * random.Random(version).random())
+    return {"accuracy": score_of(version, NOISE)}
+
+
+class Slow(Versioned):
+    def step(self):
+        time.sleep(0.15)
+        return super().step()
+
+
+def versioned(config):
+    """The same as a function that registers how to save."""
+    state = {"version": random.Random(tune.get_context().get_trial_id()).randrange(1, 10**9) * 1000}
+    checkpoint = tune.get_checkpoint()
+    if checkpoint:
+        with checkpoint.as_directory() as folder:
+            state["version"] = version_at(folder)
+    tunekit.checkpoint_with(lambda d: (d / "version").write_text(str(state["version"])))
+    while True:
+        time.sleep(0.05)
+        state["version"] += 1
+        tune.report({"version": state["version"]})
+
+
+def pbt(**settings):
+    return PopulationBasedTraining(
+        time_attr="training_iteration",
+        perturbation_interval=2,
+        hyperparam_mutations={"lr": tune.uniform(0.0, 1.0)},
+        quantile_fraction=0.4,
+        **settings,
+    )
+
+
+def run(folder, trainable, scheduler, *, on_pending, keep=None, length=20, **tune_settings):
+    versions = Versions(noise=NOISE)
+    tuner = tunekit.Tuner(
+        trainable,
+        param_space={"lr": tune.uniform(0.0, 1.0)},
+        tune_config=tune.TuneConfig(
+            metric="accuracy", mode="max", num_samples=6, scheduler=scheduler, **tune_settings
+        ),
+        run_config=tune.RunConfig(
+            name="pbt",
+            storage_path=str(folder),
+            stop={"training_iteration": length},
+            callbacks=[versions],
+            checkpoint_config=tune.CheckpointConfig(
+                num_to_keep=keep, checkpoint_score_attribute="accuracy" if keep else None
+            ),
+            verbose=0,
+        ),
+        validation_config=tunekit.ValidationConfig(
+            fn=validate,
+            on_pending=on_pending,
+            every="decision",
+            ray_remote_kwargs={"num_cpus": 0.1},
+        ),
+        checkpoint_policy=tunekit.AtDecisions(),
+    )
+    return tuner.fit(), tuner.validation, versions
+
+
+def check(results, validation, versions):
+    """Every clone is what was scored; returns how many there were."""
+    assert not results.errors
+    exact = [versions.is_exact(exploit) for exploit in validation.ancestry]
+    assert False not in exact
+    for result in results:
+        table = result.metrics_dataframe
+        assert not table.duplicated(["generation", "training_iteration"]).any()
+        assert table["generation"].is_monotonic_increasing
+        assert Path(result.checkpoint.path).exists()
+    return exact.count(True)
+
+
+def test_clones_are_exact_while_training_goes_on_in_reused_actors(ray_cluster, tmp_path):
+    """Half of the population runs at a time, one checkpoint is kept."""
+    results, validation, versions = run(
+        tmp_path,
+        tune.with_resources(Slow, {"cpu": 1.75}),
+        pbt(),
+        on_pending="continue",
+        keep=1,
+        length=40,
+        time_budget_s=45,
+        reuse_actors=True,
+    )
+    assert check(results, validation, versions) >= 20
+    lineage = validation.lineage
+    assert len(tunekit.Lineage.load(results.experiment_path)) == len(lineage)
+    for result in results:
+        config = lineage.ancestors(result.metrics["trial_id"])
+        if len(config):
+            assert result.config["lr"] == config["config/lr"].iloc[-1]
+
+
+def test_clones_are_exact_in_a_function_that_holds(ray_cluster, tmp_path):
+    results, validation, versions = run(
+        tmp_path,
+        versioned,
+        pbt(synch=True),
+        on_pending="hold",
+        length=6,
+        reuse_actors=True,
+    )
+    assert check(results, validation, versions) >= 4
+
+
+def test_hyperband_pauses_resumes_and_stops_by_validated_accuracy(ray_cluster, tmp_path):
+    results = fit(
+        Slow,
+        tmp_path,
+        tune_config=tune.TuneConfig(
+            metric="accuracy",
+            mode="max",
+            num_samples=8,
+            scheduler=HyperBandScheduler(max_t=9, reduction_factor=3),
+            reuse_actors=True,
+        ),
+        validation_config=tunekit.ValidationConfig(
+            fn=validate,
+            on_pending="hold",
+            every="decision",
+            ray_remote_kwargs={"num_cpus": 0.25},
+        ),
+        checkpoint_policy=tunekit.AtDecisions(),
+    )
+    assert not results.errors
+    lengths = sorted(r.metrics["training_iteration"] for r in results)
+    assert lengths[-1] == 9 and lengths[0] < 9, "some are halved away, some reach the end"
+    events = Path(results.experiment_path, "validations.jsonl").read_text().splitlines()
+    decisions = [e.get("decision") for e in map(json.loads, events)]
+    assert "PAUSE" in decisions and "STOP" in decisions
+    for result in results:
+        validated = result.metrics_dataframe.dropna(subset="accuracy")
+        assert validated["training_iteration"].is_monotonic_increasing
