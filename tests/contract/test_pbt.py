@@ -241,7 +241,7 @@ def test_the_schedule_can_be_replayed(tmp_path):
 
 
 def test_a_lineage_that_is_not_there(tmp_path):
-    with pytest.raises(tunekit.ConfigError, match="has no validations.jsonl"):
+    with pytest.raises(tunekit.ConfigError, match=r"has no validations\.jsonl"):
         tunekit.Lineage.load(tmp_path)
     empty = tunekit.Lineage()
     assert empty.to_dataframe().empty and "score" in empty.to_dataframe().columns
