@@ -289,6 +289,10 @@ class ValidationCallback(tune.Callback):
     def adopt(self, trial: Trial) -> None:
         """Get to know a trial: a new one, or one of a restored experiment."""
         self._trials[trial.trial_id] = trial
+        LeasingCheckpointManager.install(trial, self._leases, self._validation_names)
+        for saved in trial.run_metadata.checkpoint_manager._checkpoint_results:
+            if saved.checkpoint.path in self._leases:
+                self._owners[saved.checkpoint.path] = trial
         if not trial.is_finished():
             self._delivery.reopen(trial.trial_id)
         self._take_over_criteria(trial, self._required)
@@ -562,8 +566,9 @@ class ValidationCallback(tune.Callback):
         """A checkpoint is not needed by anybody any more: it may go, if it is not a good one."""
         owner = None if path is None else self._owners.pop(path, None)
         manager = None if owner is None else LeasingCheckpointManager.of(owner)
-        if manager is not None:
+        if owner is not None and manager is not None:
             manager.prune()
+            self._changed(owner)
 
     def _give_back(self, trial_id: str) -> None:
         """Validations keep their checkpoints until the scheduler has got the scores."""

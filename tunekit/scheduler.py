@@ -191,8 +191,10 @@ class ValidatedScheduler(TrialScheduler):
         self._offers: dict[str, Version] = {}
         self._exploits: dict[str, tuple[Any, Version | None]] = {}
         self._told_of_no_state = False
-        # How many trials were left when the base scheduler was reminded of them.
-        self._reminded = 0
+        # Where the trials that were left stood when the base scheduler was reminded of them, and
+        # how often that was.
+        self._reminded: dict[str, Version | None] = {}
+        self._reminders = 0
         # Trials of a restored sweep that the base scheduler knows and Tune has not added yet.
         self._known: set[str] = set()
 
@@ -464,8 +466,8 @@ class ValidatedScheduler(TrialScheduler):
             self.base.on_trial_complete(self._view, judged, result)
         else:
             self.base.on_trial_remove(self._view, judged)
+        self._give_up_change(judged)
         judged.phase = Phase.ENDED
-        judged.change = Change()
         self._open[judged.trial_id] = judged
         if self._validation is not None:
             self._validation.close(judged.trial_id)
@@ -497,7 +499,12 @@ class ValidatedScheduler(TrialScheduler):
 
     def _void(self, judged: JudgedTrial) -> None:
         """A trial has ended before it was overwritten: it remains what it was."""
-        judged.change, judged.phase = Change(), Phase.RUNNING
+        self._give_up_change(judged)
+        judged.phase = Phase.RUNNING
+
+    def _give_up_change(self, judged: JudgedTrial) -> None:
+        """The trial will not take up what was given to it."""
+        judged.change = Change()
         self._exploits.pop(judged.trial_id, None)
         if self._validation is not None:
             self._validation.keep_for_clone(judged.trial_id, None)
@@ -534,9 +541,14 @@ class ValidatedScheduler(TrialScheduler):
         if not self._waits_for_all or self._controller is None or not self._controller.still:
             return
         left = [j for j in self._judged.values() if j.status not in (Trial.TERMINATED, Trial.ERROR)]
-        if len(left) == self._reminded or any(j.phase is not Phase.PAUSED for j in left):
+        if any(j.phase is not Phase.PAUSED for j in left):
             return
-        self._reminded = len(left)
+        standing = {j.trial_id: j.version for j in left}
+        if standing != self._reminded:
+            self._reminded, self._reminders = standing, 0
+        if self._reminders == 2:  # the first lets it act, the second shows it what it has done
+            return
+        self._reminders += 1
         scored = [(judged, judged.version) for judged in left if judged.version is not None]
         # A clone stands at its donor's score; one that has its own speaks for itself.
         own = [
@@ -546,6 +558,9 @@ class ValidatedScheduler(TrialScheduler):
             if judged.phase is Phase.PAUSED:
                 self._remind_of(judged, version)
         self._take_up()
+        for judged in left:
+            if judged.phase is Phase.RUNNING and self._validation is not None:
+                self._validation.deliver(judged.trial_id)
 
     def _remind_of(self, judged: JudgedTrial, version: Version) -> None:
         judged.phase = Phase.RUNNING
@@ -614,6 +629,7 @@ class ValidatedScheduler(TrialScheduler):
             self._decisions.moved(trial.trial_id)
             if source is not None:
                 judged.version = source
+                validation.lease(("scored", judged.trial_id), source.checkpoint.path)
                 instead = {"trial_id": trial.trial_id, GENERATION: exploit.generation}
                 change.restored_from = source.restorable(config=change.config, **instead)
         judged.change = Change()
@@ -627,7 +643,8 @@ class ValidatedScheduler(TrialScheduler):
         source: Version | None,
         validation: ValidationCallback,
     ) -> Exploit:
-        metrics, old = restored.metrics, copy.deepcopy(trial.config)
+        old = copy.deepcopy(trial.config)
+        metrics = restored.metrics if source is None else source.result
         score = next((metrics.get(name) for name in self.judged), None)
         return Exploit(
             time=validation.time(),
@@ -753,6 +770,18 @@ class ValidatedScheduler(TrialScheduler):
         for trial_id, kept in state["judged"].items():
             self._judged.setdefault(trial_id, JudgedTrial(self)).load(kept)
         self._known = set(state["judged"])
+        if self._validation is not None:
+            self._keep_what_is_held(self._validation)
+
+    def _keep_what_is_held(self, validation: ValidationCallback) -> None:
+        """Take the leases again that the saved sweep had for cloning."""
+        for trial_id, judged in self._judged.items():
+            if judged.version is not None and self._clones and judged.phase is not Phase.ENDED:
+                validation.lease(("scored", trial_id), judged.version.checkpoint.path)
+        for trial_id, version in self._offers.items():
+            validation.lease(("offered", trial_id), version.checkpoint.path)
+        for trial_id, (restored, _) in self._exploits.items():
+            validation.keep_for_clone(trial_id, restored.checkpoint.path)
 
     def save(self, checkpoint_path: str) -> None:
         """Save the base scheduler, and where it has seen each trial last, to a file.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import numbers
 from collections.abc import Callable, Collection, Mapping
@@ -142,7 +143,8 @@ class LeasingCheckpointManager(_CheckpointManager):
         for index in doomed:
             checkpoint = results[index].checkpoint
             del self._entries[checkpoint.path]
-            _delete_fs_path(fs=checkpoint.filesystem, fs_path=checkpoint.path)
+            with contextlib.suppress(FileNotFoundError):  # a restored state may be older
+                _delete_fs_path(fs=checkpoint.filesystem, fs_path=checkpoint.path)
 
     def _take(self, result: _TrainingResult) -> None:
         self._entries[result.checkpoint.path] = _Entry(self._next_order, self._score_of(result))

@@ -63,9 +63,8 @@ class Controller:
 
     @property
     def still(self) -> bool:
-        """Whether no trial runs or is about to, though some are paused."""
-        tune = self._tune
-        return bool(tune._paused_trials) and not (tune._running_trials or tune._pending_trials)
+        """Whether no trial runs or is about to."""
+        return not (self._tune._running_trials or self._tune._pending_trials)
 
     @property
     def running(self) -> Collection[Trial]:

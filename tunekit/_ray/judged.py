@@ -181,8 +181,8 @@ class JudgedTrial:
     def latest_checkpoint_result(self) -> _TrainingResult | None:
         if self.change.restored_from is not None:
             return self.change.restored_from
-        if self.version is None:
-            return None
+        if self.version is None or self.version.trial_id != self.real.trial_id:
+            return None  # a clone without a score of its own is not worth cloning yet
         self._scheduling.offered(self)
         return _TrainingResult(checkpoint=self.version.checkpoint, metrics=self.last_result)
 

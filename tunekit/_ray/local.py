@@ -308,7 +308,10 @@ class _LocalActors:
         handle, _ = self._live_actors_to_ray_actors_resources.pop(tracked_actor)
         handle.instance.stop()
         if tracked_actor in self._ready:  # else nobody is told, as by the real one
-            self._at(self._clock.monotonic(), lambda: tracked_actor._on_stop(tracked_actor))
+            self._at(
+                self._clock.monotonic(),
+                lambda: tracked_actor._on_stop and tracked_actor._on_stop(tracked_actor),
+            )
         return True
 
     def schedule_actor_task(
