@@ -228,7 +228,7 @@ def test_a_misbehaving_validation_fails_no_trial_and_is_recorded(tmp_path):
         status, reason = list(BAD.values())[int(result.config["scale"])]
         frame = result.metrics_dataframe.set_index("training_iteration")
         assert frame["accuracy"].dropna().to_dict() == {1: 0.1, 3: 0.3}
-        record = ended[f"{result.metrics['trial_id']}:2:1"]
+        record = ended[f"{result.metrics['trial_id']}:0:2:1"]
         assert record["status"] == status
         assert record["reason"].startswith(reason)
     raised = [e for e in ended.values() if (e["reason"] or "").startswith("raised ValueError")]
