@@ -70,6 +70,7 @@ class Heard:
 
     results: list[tuple[int, int, float, str]] = field(default_factory=list)
     generations: list[int] = field(default_factory=list)
+    statuses: list[str] = field(default_factory=list)
     ends: list[tuple[int, float | None]] = field(default_factory=list)
     errors: list[int] = field(default_factory=list)
 
@@ -89,6 +90,7 @@ def listen(base: TrialScheduler, metric: str = "accuracy") -> Heard:
     on_remove, on_error = base.on_trial_remove, base.on_trial_error
 
     def result(controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        heard.statuses.append(trial.status)
         score, at = result.get(metric), len(heard.results)
         decision = on_result(controller, trial, result)
         told = (index_of(trial), result["training_iteration"], score, decision)

@@ -45,6 +45,7 @@ def check_contract(ran: Ran) -> None:
         (e["trial_id"], e["generation"], e["iteration"]) for e in events if e["event"] == "reminded"
     }
     told = list(zip(heard.results, heard.generations, strict=True))
+    assert set(heard.statuses) <= {Trial.RUNNING}, "as Tune promises its schedulers"
     paused_and_stopped = {e["trial_id"] for e in events if e["event"] == "decided"}
     for trial in ran.trials:
         index = index_of(trial)

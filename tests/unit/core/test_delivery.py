@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tunekit.core.delivery import Completion, Delivery, Scored
 from tunekit.core.validation import Outcome, Request, Status
 
@@ -155,3 +157,42 @@ def test_what_was_delivered_survives_a_restore():
     restored.ended(validated(request(1, run=2)))
     restored.ended(validated(request(2)))
     assert taken(restored) == [2]
+
+
+def test_scores_of_a_former_generation_are_not_delivered():
+    delivery = asked(1, 2)
+    delivery.ended(validated(request(1)))
+    delivery.overwritten("a", generation=1, iteration=1)
+    assert taken(delivery) == [] and not delivery.waits("a")
+    delivery.ended(validated(request(2)))
+    assert taken(delivery) == []
+    late = replace(request(3), generation=0)
+    delivery.offered("a", 3, generation=0)
+    delivery.requested(late)
+    delivery.ended(validated(late))
+    assert taken(delivery) == [] and not delivery.holds(late)
+    own = replace(request(2), generation=1)
+    delivery.offered("a", 2, generation=1)
+    delivery.requested(own)
+    assert delivery.holds(own)
+    delivery.ended(validated(own))
+    assert taken(delivery) == [2]
+
+
+def test_nothing_is_taken_while_the_scheduler_does_not_hear():
+    delivery = asked(1)
+    delivery.ended(validated(request(1)))
+    delivery.complete("a")
+    assert list(delivery.take("a", lambda: False)) == []
+    assert taken(delivery) == [1, None]
+
+
+def test_a_trial_does_not_end_with_a_result_that_cannot_be_judged_by():
+    delivery = Delivery(counts=lambda result: "accuracy" in result)
+    for iteration, metrics in ((1, {"accuracy": 0.5}), (2, {"other": 1})):
+        delivery.offered("a", iteration)
+        delivery.requested(request(iteration))
+        delivery.ended(Outcome(request(iteration), Status.VALIDATED, metrics))
+    delivery.complete("a")
+    *_, completion = delivery.take("a")
+    assert completion.result["accuracy"] == 0.5
