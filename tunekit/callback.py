@@ -364,11 +364,12 @@ class ValidationCallback(tune.Callback):
             result["should_checkpoint"] = True
         generation = self.ancestry.generation(trial_id)
         self.history.reported(trial_id, step, generation)
-        own = _of_generation(result, generation)
-        if not self.history.names.keys().isdisjoint(leaf for leaf, _ in leaves(own)):
-            own = hide(own, self.history.names)
-        result.clear()
-        result.update(own)
+        names = [*self.history.names, *([GENERATION] if GENERATION in result else [])]
+        if names and not set(names).isdisjoint(leaf for leaf, _ in leaves(result)):
+            hidden = hide(result, names)
+            result.clear()
+            result.update(hidden)
+        result[GENERATION] = generation
         if self._scheduler is None:
             self._delivery.offered(trial_id, step)
         elif self.config.every == "decision":

@@ -167,6 +167,7 @@ class ValidatedScheduler(TrialScheduler):
         decides = innermost(base)
         # It takes a trial that restarts for a second one, and refuses that.
         self._replays = isinstance(decides, PopulationBasedTrainingReplay)
+        self._never_pauses = type(decides) in (FIFOScheduler, AsyncHyperBandScheduler)
         self._clones = type(decides) not in _CLONE_NOTHING
         self._waits_for_all = (isinstance(decides, PopulationBasedTraining) and decides._synch) or (
             isinstance(decides, HyperBandScheduler) and not isinstance(decides, HyperBandForBOHB)
@@ -298,6 +299,8 @@ class ValidatedScheduler(TrialScheduler):
             if trial.status == Trial.PAUSED:
                 return trial
             del self._ready[trial_id]
+        if self._never_pauses and self._controller is not None and self._controller.all_run:
+            return None  # it would look through all trials
         return self._chosen()
 
     # What it will use --------------------------------------------------------------------------

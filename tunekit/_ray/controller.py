@@ -67,6 +67,11 @@ class Controller:
         return not (self._tune._running_trials or self._tune._pending_trials)
 
     @property
+    def all_run(self) -> bool:
+        """Whether no trial waits for being started or resumed."""
+        return not (self._tune._pending_trials or self._tune._paused_trials)
+
+    @property
     def running(self) -> Collection[Trial]:
         """The trials that have an actor."""
         return list(self._tune._running_trials)

@@ -306,9 +306,16 @@ class JudgedController:
         scheduling: Scheduling,
     ):
         self._wrapped, self._judged, self._scheduling = wrapped, judged, scheduling
+        self._trials: list[JudgedTrial] = []
+        self._as_of: tuple[int, Trial | None] = (0, None)
 
     def get_trials(self) -> list[JudgedTrial]:
-        return [self._judged(trial) for trial in self._wrapped.get_trials()]
+        # Schedulers ask several times a step. A trial is added at the end, or moved there.
+        trials = self._wrapped.get_trials()
+        as_of = (len(trials), trials[-1] if trials else None)
+        if as_of != self._as_of:
+            self._trials, self._as_of = [self._judged(trial) for trial in trials], as_of
+        return list(self._trials)
 
     def get_live_trials(self) -> set[JudgedTrial]:
         ended = (Trial.TERMINATED, Trial.ERROR)
