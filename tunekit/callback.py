@@ -825,6 +825,9 @@ class ValidationCallback(tune.Callback):
         self._selection.load(state["selection"])
         self.history.load(state["history"])
         self._delivery.load(state["delivery"])
+        for request in self._delivery.undelivered():
+            self.lease(("validation", request.id), request.path)
+            self._ended.setdefault(request.trial_id, []).append(request)
         self._seen = dict(state["seen"])
         self._criteria = dict(state["criteria"])
         for exploit in state["exploits"]:

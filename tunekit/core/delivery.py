@@ -158,6 +158,12 @@ class Delivery:
         kept = None if line is None else line.requests.get(request.iteration)
         return kept is not None and kept.id == request.id
 
+    def undelivered(self) -> Iterator[Request]:
+        """The requests that have ended and whose scores wait to be delivered."""
+        for line in self._lines.values():
+            for outcome in line.outcomes.values():
+                yield outcome.request
+
     def completed(self, trial_id: str) -> bool:
         """Whether :meth:`complete` or :meth:`forget` was called for the trial."""
         line = self._lines.get(trial_id)

@@ -196,3 +196,11 @@ def test_a_trial_does_not_end_with_a_result_that_cannot_be_judged_by():
     delivery.complete("a")
     *_, completion = delivery.take("a")
     assert completion.result["accuracy"] == 0.5
+
+
+def test_what_is_not_delivered_is_known_after_a_restore():
+    delivery = asked(1, 2)
+    delivery.ended(validated(request(2)))
+    restored = Delivery()
+    restored.load(delivery.state())
+    assert [waiting.id for waiting in restored.undelivered()] == [request(2).id]
