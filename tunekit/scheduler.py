@@ -811,6 +811,7 @@ class ValidatedScheduler(TrialScheduler):
     def gone(self, trial: Trial) -> None:
         """A trial has ended or failed for good: nothing of it is cloned any more."""
         self._offers.pop(trial.trial_id, None)
+        self._give_up_change(self._judged_of(trial))
         if self._validation is not None:
             for use in ("scored", "offered"):
                 self._validation.release((use, trial.trial_id))

@@ -1,0 +1,706 @@
+"""A randomised population, and the interleavings of its events that once went wrong.
+
+Trials fail, save and restore slowly, validations are late or fail, few checkpoints are kept, and
+the experiment is interrupted and restored. Each trial writes down what it loads, so that what a
+clone goes on with is known from the trial itself and not from what the scheduler believes.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.experiment.trial import _TrainingRunMetadata
+from ray.tune.schedulers import FIFOScheduler, ResourceChangingScheduler, TrialScheduler
+
+import tunekit
+from tests import schedulers
+from tests.contract.test_contract import check_contract, lags
+from tests.contract.test_contract import run as run_case
+from tests.schedulers import MODES, more_and_less, pb2, pbt, seed_all
+from tests.sweeps import Counting, Ran, sweep
+from tunekit.core.lineage import Exploit
+from tunekit.core.validation import Attempt
+
+#: A sweep that is not over after so many steps hangs.
+MOST_STEPS = 30_000
+#: A sweep with so many problems need not go on.
+MOST_PROBLEMS = 5
+
+Event: TypeAlias = dict[str, Any]
+Watch: TypeAlias = Callable[[Ran], None]
+
+
+class Wrong(Enum):
+    """What must not happen."""
+
+    HANGS = "the sweep does not end"
+    VALIDATED_OTHER = "a validation found other content than was reported"
+    NOT_SCORED = "a clone was made of what was not scored so"
+    DONOR_CONFIG = "the donor's configuration is not that of the checkpoint"
+    CLONE_VERSION = "a clone has loaded another version than was scored"
+    CLONE_CONFIG = "a clone goes on with another configuration than was recorded"
+    CLONE_ITERATION = "a clone goes on at another iteration than was recorded"
+    KNOWN_IS_GONE = "a checkpoint that Tune knows was deleted"
+    LATEST_IS_GONE = "the checkpoint that a trial would be restored from was deleted"
+    LEASED_IS_GONE = "a checkpoint that is leased was deleted"
+    RESTORED_GONE = "a trial was restored from a checkpoint that does not exist"
+    TOO_MANY = "more checkpoints are left than were to be kept"
+    LEASE_LEFT = "a lease is left that nobody needs"
+    STATE_LEFT = "the scheduler has something to do that it never did"
+    NOT_TERMINATED = "a trial has not ended as it should"
+    FAILED = "a trial has failed, other than on purpose"
+    ROWS = "the rows of a trial's results are not in order"
+    ROW_SCORE = "a row has another score than its iteration"
+    ROW_VERSION = "a row has the score of another version"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that went wrong, and what to look at."""
+
+    wrong: Wrong
+    details: Any
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What kind of a population.
+
+    Attributes:
+        kind: Its scheduler.
+        on_pending: What a trial does that waits for its score.
+        trials, slots: How many there are, and how many may run at once.
+        lag_s, save_s, restore_s: What a validation, a save and a restore take, at most.
+        keep: How many checkpoints of each trial; None for all.
+        ranked: Whether the best are kept, rather than the newest.
+        failing: The probability that a call of the trainable fails.
+        invalid: The probability that a validation fails.
+        max_in_flight, on_stale: As in ``ValidationConfig``.
+        interval, burn_in: How often PBT perturbs, and from when.
+        every: Iterations from one checkpoint to the next.
+        length: How many iterations, if ``end_by`` is not a score.
+        end_by: ``"done"`` by the trainable, ``"stop"`` by an iteration, ``"stop_metric"`` by a
+            score.
+        at_end: Whether a trial saves a checkpoint when it ends.
+        reuse: Whether trials take over each other's actors.
+        loggers: Whether results are written to files.
+        restore_at: After which steps the experiment is interrupted and restored.
+    """
+
+    kind: str
+    on_pending: str
+    trials: int
+    lag_s: float
+    slots: int
+    keep: int | None
+    ranked: bool
+    failing: float
+    save_s: float
+    restore_s: float
+    max_in_flight: int | None
+    on_stale: str
+    invalid: float
+    interval: int
+    every: int
+    length: int
+    reuse: bool
+    burn_in: int
+    at_end: bool
+    loggers: bool
+    end_by: str
+    restore_at: tuple[int, ...]
+
+
+def draw(seed: int, *, restores: int = 0, **fixed: Any) -> Settings:
+    """Settings at random, but for those that are given."""
+    rng = random.Random(seed)
+    settings = Settings(
+        kind=rng.choice(["pbt", "pbt", "pbt-sync", "pb2", "replay", "resources-pbt"]),
+        on_pending=rng.choice(MODES),
+        trials=rng.randint(2, 7),
+        lag_s=rng.choice([0.0, 1.0, 4.0, 10.0]),
+        slots=rng.randint(1, 8),
+        keep=rng.choice([None, 1, 2]),
+        ranked=rng.choice([True, False]),
+        failing=rng.choice([0.0, 0.0, 0.05]),
+        save_s=rng.choice([0.0, 0.3, 2.5]),
+        restore_s=rng.choice([0.0, 0.3, 1.5]),
+        max_in_flight=rng.choice([None, 1, 3]),
+        on_stale=rng.choice(["keep", "skip"]),
+        invalid=rng.choice([0.0, 0.0, 0.2]),
+        interval=rng.choice([1, 2, 3]),
+        every=rng.choice([1, 1, 2]),
+        length=rng.choice([6, 12]),
+        reuse=rng.choice([False, False, True]),
+        burn_in=rng.choice([0, 2]),
+        at_end=rng.choice([False, True]),
+        loggers=rng.choice([False, False, True]),
+        end_by=rng.choice(["done", "stop", "stop_metric"]),
+        restore_at=tuple(sorted(rng.sample(range(5, 400), restores))),
+    )
+    return _compatible(replace(settings, **fixed))
+
+
+def _compatible(settings: Settings) -> Settings:
+    """The same, without what does not go together."""
+    if settings.kind == "pbt-sync" and settings.on_pending == "continue":
+        settings = replace(settings, on_pending="hold")
+    if settings.on_pending == "pause" or settings.kind == "resources-pbt":
+        settings = replace(settings, reuse=False)
+    if settings.kind == "replay":
+        settings = replace(settings, trials=1)
+    if settings.kind == "pb2":  # slow
+        settings = replace(settings, length=6)
+    return settings
+
+
+def scheduler(settings: Settings, folder: Path, constants: dict[str, Any]) -> TrialScheduler:
+    """The scheduler of a population; ``constants`` are what all of its trials are configured with.
+
+    A replay knows the whole configuration, so they are put into its policy.
+    """
+    interval = settings.interval
+    if settings.kind == "pbt":
+        return pbt(perturbation_interval=interval, burn_in_period=settings.burn_in, log_config=True)
+    if settings.kind == "pbt-sync":
+        return pbt(perturbation_interval=interval, synch=True)
+    if settings.kind == "pb2":
+        return pb2(folder)
+    if settings.kind == "resources-pbt":
+        return ResourceChangingScheduler(pbt(perturbation_interval=interval), more_and_less)
+    replay = schedulers.replay(folder)
+    for config in [replay.config, *(config for _, config in replay._policy)]:
+        config.update(constants)
+    return replay
+
+
+def write(log: Path, event: str, **what: Any) -> None:
+    """Add an event to the log of a population."""
+    with log.open("a") as file:
+        file.write(json.dumps({"event": event, **what}) + "\n")
+
+
+def read(log: Path) -> list[Event]:
+    """What was written so far."""
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def quality(version: str, steps: int) -> float:
+    """The score of a version: no two have the same, and training helps a bit."""
+    return random.Random(version).random() + 0.05 * steps
+
+
+class Logged(tune.Trainable):
+    """Its weights are a version, another one after each step; it logs those that it saves or loads.
+
+    Any of its calls may fail.
+    """
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self.config = config
+        self.steps, self.version = 0, "new"
+        # Another one in each actor, also in those of one trial.
+        self.rng = random.Random(f"{config['seed']}/{len(read(Path(config['log'])))}")
+        self.note("setup")
+
+    def step(self) -> dict[str, Any]:
+        self.may_fail()
+        self.steps += 1
+        self.version = f"{self.rng.getrandbits(64):016x}"
+        length = self.config["length"]
+        done = length is not None and self.steps >= length
+        return {"loss": 1.0, "version": self.version, "done": done}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+        self.may_fail()
+        self.note("save")
+        return {"version": self.version, "steps": self.steps, "lr": self.config["lr"]}
+
+    def load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.may_fail()
+        self.version, self.steps = checkpoint["version"], checkpoint["steps"]
+        self.note("load", iteration=self.iteration)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self.config = new_config
+        self.steps, self.version = 0, "reset"
+        return True
+
+    def may_fail(self) -> None:
+        if self.rng.random() < self.config["failing"]:
+            raise RuntimeError("fails on purpose")
+
+    def note(self, event: str, **more: Any) -> None:
+        write(
+            Path(self.config["log"]),
+            event,
+            trial=self.trial_id,
+            version=self.version,
+            lr=self.config["lr"],
+            **more,
+        )
+
+
+class Population:
+    """Runs a population, and looks for what must not happen.
+
+    Args:
+        seed: Of all that is drawn while it runs.
+        folder: Where its files go.
+        settings: What kind of a population.
+        watch: Gets the sweep after each step.
+    """
+
+    def __init__(
+        self, seed: int, folder: Path, settings: Settings, watch: Watch = lambda ran: None
+    ):
+        self.seed, self.folder, self.settings, self.watch = seed, folder, settings, watch
+        self.log = folder / "events.jsonl"
+        self.problems: list[Problem] = []
+        self._failures = random.Random(seed)
+        self._lags = random.Random(seed + 1)
+        self._calls = random.Random(seed + 2)
+        self._built = 0
+        seed_all(seed)
+        self.ran = self._build()
+
+    def found(self, *wrong: Wrong) -> list[Problem]:
+        """The problems of some kinds."""
+        return [problem for problem in self.problems if problem.wrong in wrong]
+
+    def run(self) -> Population:
+        """Run it to the end, with its interruptions."""
+        steps = 0
+        while not self.ran.sweep.controller.is_finished():
+            self.ran.sweep.step()
+            steps += 1
+            self.watch(self.ran)
+            if steps in self.settings.restore_at:
+                self._restore()
+            if steps % 7 == 0:
+                self.problems += check_disk(self.ran)
+            if steps > MOST_STEPS:
+                self.problems.append(Problem(Wrong.HANGS, self._standing()))
+            if len(self.problems) > MOST_PROBLEMS or self.found(Wrong.HANGS):
+                break
+        else:
+            self.ran.sweep.run(most=1)  # what comes after the last step
+        self._check()
+        return self
+
+    def _check(self) -> None:
+        events, keep = read(self.log), self.settings.keep
+        self.problems += check_clones(events)
+        self.problems += check_ends(self.ran, may_fail=self.settings.failing > 0)
+        self.problems += check_left(self.ran)
+        if keep is not None:
+            self.problems += check_kept(self.ran, keep)
+        if self.settings.loggers:
+            self.problems += check_rows(self.ran, events)
+
+    def _standing(self) -> dict[str, Any]:
+        judged = self.ran.sweep.controller._scheduler_alg._judged
+        return {
+            str(t): (t.status, judged[t.trial_id].phase, judged[t.trial_id].doing)
+            for t in self.ran.trials
+        }
+
+    def _build(self) -> Ran:
+        settings = self.settings
+        constants = {
+            "log": str(self.log),
+            "seed": self.seed,
+            "failing": settings.failing,
+            "length": settings.length if settings.end_by == "done" else None,
+        }
+        base = scheduler(settings, self.folder, constants)
+        searched = {} if settings.kind == "replay" else {"lr": tune.uniform(0.0, 1.0)}
+        ran = sweep(
+            self.folder,
+            base,
+            on_pending=settings.on_pending,
+            trainable=Logged,
+            trials=settings.trials,
+            seed=self.seed,
+            validate=self._validate,
+            validation_s=lambda attempt: settings.lag_s * self._lags.random(),
+            training_s=self._training_s,
+            settings={
+                "max_in_flight": settings.max_in_flight,
+                "on_stale": settings.on_stale,
+                "max_retries": 0,
+            },
+            policy=tunekit.EveryIterations(settings.every),
+            loggers=settings.loggers,
+            checkpoint_config=tune.CheckpointConfig(
+                num_to_keep=settings.keep,
+                checkpoint_at_end=settings.at_end,
+                checkpoint_score_attribute="accuracy" if settings.ranked else None,
+            ),
+            slots=settings.slots,
+            max_failures=-1 if settings.failing else 0,
+            param_space={**constants, **searched} if searched else {},
+            stop=self._stop(),
+            run=False,
+        )
+        _forget_listeners(base)
+        self._log_exploits(ran.validation)
+        controller = ran.sweep.controller
+        controller._reuse_actors = settings.reuse
+        # Tune names the files of an experiment's state by the second at which it began, and
+        # restores the newest: a restored one may begin within the same second.
+        controller._session_str = f"{self._built:04d}"
+        self._built += 1
+        return ran
+
+    def _restore(self) -> None:
+        """Save the experiment, drop it, and go on with another one that is restored from it."""
+        if self.ran.sweep.controller.is_finished():
+            return
+        self.ran.sweep.controller.checkpoint(force=True, wait=True)
+        self.ran = self._build()
+        self.ran.sweep.controller.resume(tune.ResumeConfig())
+
+    def _stop(self) -> dict[str, float] | None:
+        length = self.settings.length
+        return {
+            "done": None,
+            "stop": {"training_iteration": length},
+            "stop_metric": {"accuracy": 1.5, "training_iteration": 3 * length},
+        }[self.settings.end_by]
+
+    def _training_s(self, trial: Trial, method: str) -> float:
+        share = self._calls.random()
+        if method == "train":
+            return 0.5 + share
+        return share * {"save": self.settings.save_s, "restore": self.settings.restore_s}.get(
+            method, 0.0
+        )
+
+    def _validate(self, attempt: Attempt) -> dict[str, float]:
+        request = attempt.request
+        saved = pickle.loads(Path(request.path, "_dict_checkpoint.pkl").read_bytes())
+        if saved["version"] != request.report["version"]:
+            self.problems.append(Problem(Wrong.VALIDATED_OTHER, (attempt.id, request.path)))
+        if self._failures.random() < self.settings.invalid:
+            raise ValueError("fails on purpose")
+        score = quality(saved["version"], saved["steps"])
+        write(self.log, "validated", path=request.path, score=score, **saved)
+        return {"accuracy": score}
+
+    def _log_exploits(self, validation: tunekit.ValidationCallback) -> None:
+        real = validation.exploited
+
+        def exploited(trial: Trial, exploit: Exploit) -> None:
+            write(
+                self.log,
+                "exploited",
+                trial=trial.trial_id,
+                path=exploit.checkpoint,
+                score=exploit.score,
+                iteration=exploit.iteration,
+                donor_lr=exploit.donor_config["lr"],
+                lr=exploit.config["lr"],
+            )
+            real(trial, exploit)
+
+        validation.exploited = exploited
+
+
+def _forget_listeners(base: TrialScheduler) -> None:
+    """Undo ``tests.sweeps.listen``, with which a scheduler cannot be saved."""
+    for name in ("on_trial_result", "on_trial_complete", "on_trial_remove", "on_trial_error"):
+        vars(base).pop(name, None)
+
+
+def check_disk(ran: Ran) -> Iterator[Problem]:
+    """While it runs: what Tune may still restore is there."""
+    for trial in ran.trials:
+        if not trial.local_path or trial.is_saving:
+            continue
+        gone = {path for path in known(trial) if not Path(path).exists()}
+        if gone:
+            yield Problem(Wrong.KNOWN_IS_GONE, (str(trial), gone))
+        latest = trial.checkpoint
+        if latest and not Path(latest.path).exists() and not trial.is_finished():
+            yield Problem(Wrong.LATEST_IS_GONE, (str(trial), trial.status, latest.path))
+
+
+def check_clones(events: list[Event]) -> Iterator[Problem]:
+    """Each clone has loaded what was scored, and goes on as was recorded."""
+    scored: dict[tuple[str, float], Event] = {}
+    # By trial, what it is to load until it saves something of its own.
+    due: dict[str, tuple[Event, Event]] = {}
+    for event in events:
+        if event["event"] == "validated":
+            scored[event["path"], event["score"]] = event
+        elif event["event"] == "exploited":
+            version = scored.get((event["path"], event["score"]))
+            if version is None:
+                yield Problem(Wrong.NOT_SCORED, event)
+                continue
+            if version["lr"] != event["donor_lr"]:
+                yield Problem(Wrong.DONOR_CONFIG, (event, version))
+            due[event["trial"]] = (event, version)
+        elif event["event"] == "load" and event["trial"] in due:
+            yield from check_loaded(event, *due[event["trial"]])
+        elif event["event"] == "save":
+            due.pop(event["trial"], None)
+
+
+def check_loaded(loaded: Event, exploit: Event, version: Event) -> Iterator[Problem]:
+    if loaded["version"] != version["version"]:
+        yield Problem(Wrong.CLONE_VERSION, (loaded, exploit, version))
+    if loaded["lr"] != exploit["lr"]:
+        yield Problem(Wrong.CLONE_CONFIG, (loaded, exploit))
+    if loaded["iteration"] != exploit["iteration"]:
+        yield Problem(Wrong.CLONE_ITERATION, (loaded, exploit))
+
+
+def check_ends(ran: Ran, *, may_fail: bool) -> Iterator[Problem]:
+    """At the end: all trials have come to theirs."""
+    for trial in ran.trials:
+        file = Path(trial.local_path, "error.txt") if trial.local_path else None
+        error = file.read_text() if file and file.exists() else ""
+        if trial.status != Trial.TERMINATED:
+            yield Problem(Wrong.NOT_TERMINATED, (str(trial), trial.status, error[-500:]))
+        elif trial.num_failures and not may_fail:
+            yield Problem(Wrong.FAILED, (str(trial), error[-500:]))
+        if "not exist" in error:
+            yield Problem(Wrong.RESTORED_GONE, (str(trial), error[-500:]))
+
+
+def check_left(ran: Ran) -> Iterator[Problem]:
+    """At the end: nothing is left to do, and nothing is kept but what a trial is restored from."""
+    controller = ran.sweep.controller
+    scheduler = controller._scheduler_alg
+    for name in ("_exploits", "_offers", "_ready", "_since", "_touched"):
+        if left := getattr(scheduler, name):
+            yield Problem(Wrong.STATE_LEFT, (name, left))
+    # Of a trial that has ended there would be nothing to do at the next step, which is none.
+    if left := [judged for judged in scheduler._open.values() if not judged.is_finished()]:
+        yield Problem(Wrong.STATE_LEFT, ("_open", left))
+    if controller._cached_trial_decisions:
+        yield Problem(Wrong.STATE_LEFT, dict(controller._cached_trial_decisions))
+    restorable = {trial.checkpoint.path for trial in ran.trials if trial.checkpoint}
+    for path in ran.validation._leases:
+        if path not in restorable:
+            yield Problem(Wrong.LEASE_LEFT, path)
+        if not Path(path).exists():
+            yield Problem(Wrong.LEASED_IS_GONE, path)
+
+
+def check_kept(ran: Ran, keep: int) -> Iterator[Problem]:
+    """At the end: each trial has what was to be kept, its newest checkpoint and what is leased."""
+    for trial in ran.trials:
+        kept = known(trial) - set(ran.validation._leases)
+        if len(kept) > keep + 1:
+            yield Problem(Wrong.TOO_MANY, (str(trial), kept))
+
+
+def check_rows(ran: Ran, events: list[Event]) -> Iterator[Problem]:
+    """At the end: the rows of each trial are in order, with the scores of what they report."""
+    versions = {e["score"]: e["version"] for e in events if e["event"] == "validated"}
+    for trial in ran.trials:
+        file = Path(trial.local_path or "", "result.json")
+        if not trial.local_path or not file.exists():
+            continue
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        places = [(row.get("generation"), row["training_iteration"]) for row in rows]
+        if any(generation is None for generation, _ in places) or places != sorted(set(places)):
+            yield Problem(Wrong.ROWS, (str(trial), places))
+        scores = {
+            place: m["accuracy"] for place, m in ran.validation.history.scores(trial.trial_id)
+        }
+        for place, row in zip(places, rows, strict=True):
+            score = scores.get(place)
+            if row.get("accuracy") != score:
+                yield Problem(Wrong.ROW_SCORE, (str(trial), place, row.get("accuracy"), score))
+            elif score is not None and row["version"] != versions[score]:
+                yield Problem(Wrong.ROW_VERSION, (str(trial), place))
+
+
+def known(trial: Trial) -> set[str]:
+    """The paths of the checkpoints that Tune has of a trial."""
+    results = trial.run_metadata.checkpoint_manager._checkpoint_results
+    return {result.checkpoint.path for result in results}
+
+
+def calm(seed: int, **settings: Any) -> Settings:
+    """A population in which only validations are late: for what is to be shown alone."""
+    return draw(
+        seed,
+        **{
+            "trials": 6,
+            "slots": 6,
+            "lag_s": 10.0,
+            "keep": 1,
+            "failing": 0.0,
+            "invalid": 0.0,
+            "interval": 1,
+            "every": 1,
+            "length": 12,
+            "end_by": "stop_metric",
+            "reuse": False,
+            "burn_in": 0,
+            "loggers": False,
+            **settings,
+        },
+    )
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_any_population(tmp_path, seed):
+    settings = draw(seed, restores=seed % 3)
+    assert not Population(seed, tmp_path, settings).run().problems, settings
+
+
+@pytest.mark.parametrize("seed", [400, 402, 403, 405])
+def test_a_failed_validation_does_not_hang_synchronous_pbt(tmp_path, seed):
+    """A trial without a score at a perturbation goes past it, where the others wait for it."""
+    settings = calm(seed, kind="pbt-sync", invalid=0.2)
+    assert not Population(seed, tmp_path, settings).run().found(Wrong.HANGS)
+
+
+def test_synchronous_pbt_with_checkpoints_rarer_than_perturbations(tmp_path):
+    """All trials go past the iteration at which they are to be compared."""
+    for seed in range(3):
+        settings = calm(seed, kind="pbt-sync", every=2, trials=2, end_by="stop", length=8)
+        assert not Population(seed, tmp_path / str(seed), settings).run().found(Wrong.HANGS)
+
+
+def test_where_a_trial_stands_is_never_deleted(tmp_path):
+    """A clone stands at its donor's checkpoint until its own first score, and may be cloned."""
+
+    def watch(ran: Ran) -> None:
+        for judged in ran.sweep.controller._scheduler_alg._judged.values():
+            if judged.version is not None and not judged.is_finished():
+                assert Path(judged.version.checkpoint.path).exists()
+
+    for seed in range(3):
+        settings = calm(seed, kind="pbt", invalid=0.2)
+        Population(seed, tmp_path / str(seed), settings, watch).run()
+
+
+def test_an_ended_trial_drops_the_exploit_it_was_to_make(tmp_path):
+    """Neither the exploit nor the lease on what it was to clone is left."""
+    ended: list[str] = []
+
+    def watch(ran: Ran) -> None:
+        scheduler = ran.sweep.controller._scheduler_alg
+        if ended or not scheduler._exploits:
+            return
+        ended.append(next(iter(scheduler._exploits)))
+        [trial_id] = ended
+        scheduler.conclude(scheduler._judged[trial_id].real)
+        assert trial_id not in scheduler._exploits
+        coming = ran.validation.ancestry.generation(trial_id) + 1
+        assert ran.validation._leases.held(("clone", trial_id, coming)) is None
+
+    settings = calm(1, kind="pbt", save_s=2.5, on_pending="continue")
+    Population(1, tmp_path, settings, watch).run()
+    assert ended, "no trial was to be overwritten: the test shows nothing"
+
+
+def test_an_exploit_is_recorded_with_the_score_and_iteration_of_its_checkpoint(tmp_path):
+    """A trial that has just become a clone is a donor of what it stands at, not of what it was."""
+    for seed in range(400, 404):
+        settings = calm(seed, kind="pbt-sync", invalid=0.2)
+        population = Population(seed, tmp_path / str(seed), settings).run()
+        assert not population.found(Wrong.NOT_SCORED, Wrong.CLONE_ITERATION)
+
+
+class FailsOnce(Counting):
+    """Fails at its sixth iteration when it gets there first."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        super().setup(config)
+        self.fail_at = 6
+
+    def iteration_was_restored(self) -> bool:
+        mark = Path(self.logdir, "has-failed")
+        again = mark.exists()
+        mark.touch()
+        return again
+
+
+def test_a_reminded_trial_hears_what_is_due(tmp_path):
+    """HyperBand, reminded of a trial, may let another one go on that has ended meanwhile."""
+    for repetition in range(8):
+        ran = run_case(
+            "hyperband",
+            tmp_path / str(repetition),
+            on_pending="continue",
+            trainable=FailsOnce,
+            max_failures=1,
+            policy=tunekit.EveryIterations(2),
+            validation_s=lags(3, 6.0),
+            slots=3,
+        )
+        check_contract(ran)
+
+
+@pytest.mark.parametrize("on_pending", MODES)
+def test_a_restored_sweep_keeps_what_may_be_cloned(tmp_path, on_pending):
+    """Where trials stand, what is offered and what is to be cloned is leased again."""
+    for seed in (500, 501, 507):
+        settings = calm(
+            seed, kind="pbt", lag_s=4.0, on_pending=on_pending, at_end=False, restores=1
+        )
+        population = Population(seed, tmp_path / str(seed), settings).run()
+        assert not population.found(
+            Wrong.NOT_TERMINATED, Wrong.RESTORED_GONE, Wrong.LEASED_IS_GONE, Wrong.LATEST_IS_GONE
+        )
+
+
+def test_a_checkpoint_that_is_gone_already_ends_no_sweep(tmp_path):
+    """As after a crash: the restored state knows one that was deleted since it was saved."""
+    ran = sweep(
+        tmp_path,
+        FIFOScheduler(),
+        trials=1,
+        on_pending="hold",
+        validate=lambda attempt: {"accuracy": attempt.request.iteration},
+        checkpoint_config=tune.CheckpointConfig(
+            num_to_keep=1, checkpoint_score_attribute="accuracy"
+        ),
+        run=False,
+    )
+    gone: list[str] = []
+    while not ran.sweep.controller.is_finished():
+        ran.sweep.step()
+        for trial in ran.trials:
+            results = trial.run_metadata.checkpoint_manager._checkpoint_results
+            if len(results) > 1 and not gone:
+                gone.append(results[0].checkpoint.path)
+                shutil.rmtree(gone[0])
+    assert gone, "no checkpoint was there to be deleted: the test shows nothing"
+    assert ran.trials[0].status == Trial.TERMINATED
+
+
+def test_the_saved_state_of_a_trial_knows_no_deleted_checkpoint(tmp_path):
+    """A checkpoint that is deleted when its lease is given back goes from the saved state too."""
+    looked: list[int] = []
+
+    def watch(ran: Ran) -> None:
+        looked.append(len(looked))
+        if len(looked) % 20:
+            return
+        for _, metadata in ran.sweep.controller._get_trial_checkpoints().values():
+            manager = _TrainingRunMetadata.from_json_state(metadata).checkpoint_manager
+            for result in manager._checkpoint_results:
+                assert Path(result.checkpoint.path).exists()
+
+    settings = calm(500, kind="pbt", lag_s=4.0, on_pending="pause", ranked=True)
+    Population(500, tmp_path, settings, watch).run()
