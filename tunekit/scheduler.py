@@ -236,7 +236,7 @@ class ValidatedScheduler(TrialScheduler):
         """A trial was added, or is about to be restarted after a failure."""
         validation, again = self._wire(tune_controller), trial.trial_id in self._judged
         judged = self._judged_of(trial)
-        judged.real = trial
+        judged.real, judged.ending = trial, False
         self._open[trial.trial_id] = judged
         if trial.trial_id in self._known:
             self._known.discard(trial.trial_id)
@@ -280,6 +280,7 @@ class ValidatedScheduler(TrialScheduler):
         judged = self._judged_of(trial)
         self._stands_no_more(judged)
         self._starts(judged)
+        judged.ending = True
         if judged.change.restored_from is not None:
             self._void(judged)
         self._wire(tune_controller).complete(trial.trial_id)

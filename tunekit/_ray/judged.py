@@ -120,6 +120,8 @@ class JudgedTrial:
         self.phase = Phase.PENDING
         #: Whether the trial has reported and was told to wait.
         self.held = False
+        #: Whether Tune has said that the trial ends; its status tells so a little later.
+        self.ending = False
         #: Whether the scheduler is just getting a result of it.
         self.judging = False
         #: What it is to take up.
@@ -130,7 +132,7 @@ class JudgedTrial:
     @property
     def doing(self) -> Doing:
         """What the trial really does."""
-        if self.real.is_finished():
+        if self.ending or self.real.is_finished():
             return Doing.ENDED
         if self.real.is_saving:
             return Doing.SAVING
@@ -162,7 +164,7 @@ class JudgedTrial:
         # One that has ended can be cloned as long as there is something of it to be seen, but it
         # cannot be overwritten, which PBT does with the trial whose result it gets.
         ended = self.phase is Phase.ENDED or self.real.status == Trial.ERROR
-        return ended or (self.judging and self.real.is_finished())
+        return ended or (self.judging and self.doing is Doing.ENDED)
 
     @property
     def is_saving(self) -> bool:
