@@ -22,13 +22,12 @@ from ray.tune.schedulers import (
     MedianStoppingRule,
     PopulationBasedTraining,
     PopulationBasedTrainingReplay,
-    ResourceChangingScheduler,
     TrialScheduler,
 )
 
 from tunekit._ray.checkpoints import latest_checkpoint
 from tunekit._ray.controller import Controller
-from tunekit._ray.decisions import rule_for, time_attr_of
+from tunekit._ray.decisions import innermost, is_synchronous, rule_for, time_attr_of
 from tunekit._ray.judged import Change, JudgedController, JudgedTrial, Version
 from tunekit.callback import ValidationCallback
 from tunekit.core.decisions import Decisions
@@ -59,13 +58,6 @@ _CLONE_NOTHING = (
 )
 
 
-def innermost(scheduler: TrialScheduler) -> TrialScheduler:
-    """The scheduler that decides, inside of one that changes resources."""
-    while isinstance(scheduler, ResourceChangingScheduler):
-        scheduler = scheduler._base_scheduler
-    return scheduler
-
-
 def pauses(scheduler: Any) -> bool:
     """Whether a scheduler pauses trials, so that more of them live than run at once."""
     if isinstance(scheduler, ValidatedScheduler):
@@ -92,7 +84,7 @@ def wrong_together(
     if isinstance(search_alg, str) and search_alg in ("random", "variant_generator"):
         search_alg = None
     if isinstance(decides, PopulationBasedTraining):
-        if decides._synch and on_pending == "continue":
+        if is_synchronous(decides) and on_pending == "continue":
             problems.add(
                 f"{name}(synch=True) compares all trials at the same iteration, and "
                 "on_pending='continue' lets them train on. Use on_pending='pause' (or 'hold'), or "
@@ -169,7 +161,7 @@ class ValidatedScheduler(TrialScheduler):
         self._replays = isinstance(decides, PopulationBasedTrainingReplay)
         self._never_pauses = type(decides) in (FIFOScheduler, AsyncHyperBandScheduler)
         self._clones = type(decides) not in _CLONE_NOTHING
-        self._waits_for_all = (isinstance(decides, PopulationBasedTraining) and decides._synch) or (
+        self._waits_for_all = is_synchronous(decides) or (
             isinstance(decides, HyperBandScheduler) and not isinstance(decides, HyperBandForBOHB)
         )
         self._controller: Controller | None = None

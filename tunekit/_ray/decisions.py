@@ -24,7 +24,19 @@ from tunekit._ray.compat import TESTED
 from tunekit.core.decisions import Always, DecisionRule, Interval, Never, Rungs
 from tunekit.errors import UnsupportedRayError
 
-__all__ = ["rule_for", "time_attr_of"]
+__all__ = ["innermost", "is_synchronous", "rule_for", "time_attr_of"]
+
+
+def innermost(scheduler: TrialScheduler) -> TrialScheduler:
+    """The scheduler that decides, inside of one that changes resources."""
+    while isinstance(scheduler, ResourceChangingScheduler):
+        scheduler = _its(scheduler, "_base_scheduler")
+    return scheduler
+
+
+def is_synchronous(scheduler: TrialScheduler) -> bool:
+    """Whether it is PBT (or PB2) that perturbs all trials at the same time."""
+    return isinstance(scheduler, PopulationBasedTraining) and bool(_its(scheduler, "_synch"))
 
 
 def rule_for(base: TrialScheduler, trial: Trial) -> DecisionRule:
