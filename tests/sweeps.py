@@ -207,6 +207,7 @@ def sweep(
         mode=mode,
         seconds=training_s or (lambda trial, method: 1.0 if method == "train" else 0.0),
         next_due=executor.next_due,
+        seed=seed,
         **options,
     )
     if run:

@@ -39,6 +39,7 @@ def run(folder: Path, *, seed: int = 0, synch: bool = False, **options) -> tuple
         **{
             "trainable": Versioned,
             "validate": validate,
+            "seed": seed,
             "validation_s": lags(seed),
             "more_callbacks": (versions,),
             "stop": {"training_iteration": 24},

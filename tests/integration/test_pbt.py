@@ -58,7 +58,24 @@ def pbt(**settings):
     )
 
 
-def run(folder, trainable, scheduler, *, on_pending, keep=None, length=20, **tune_settings):
+class AfterExploits(tune.Stopper):
+    """Ends all trials at an iteration, or later, once they have gone on from others that often."""
+
+    def __init__(self, length: int, exploits: int):
+        self.length, self.missing = length, exploits
+        self.versions: dict[str, int] = {}
+
+    def __call__(self, trial_id, result):
+        version = result["version"]
+        self.missing -= version != self.versions.get(trial_id, version - 1) + 1
+        self.versions[trial_id] = version
+        return result["training_iteration"] >= self.length and self.missing <= 0
+
+    def stop_all(self):
+        return False
+
+
+def run(folder, trainable, scheduler, *, on_pending, keep=None, stop, **tune_settings):
     versions = Versions(noise=NOISE)
     tuner = tunekit.Tuner(
         trainable,
@@ -69,7 +86,7 @@ def run(folder, trainable, scheduler, *, on_pending, keep=None, length=20, **tun
         run_config=tune.RunConfig(
             name="pbt",
             storage_path=str(folder),
-            stop={"training_iteration": length},
+            stop=stop,
             callbacks=[versions],
             checkpoint_config=tune.CheckpointConfig(
                 num_to_keep=keep, checkpoint_score_attribute="accuracy" if keep else None
@@ -100,11 +117,11 @@ def check(results, validation, versions):
     return exact.count(True)
 
 
-@pytest.mark.parametrize(("on_pending", "least"), [("continue", 1), ("hold", 20)])
-def test_clones_are_exact_in_reused_actors(ray_cluster, tmp_path, on_pending, least):
+@pytest.mark.parametrize(("on_pending", "exploits"), [("continue", 5), ("hold", 20)])
+def test_clones_are_exact_in_reused_actors(ray_cluster, tmp_path, on_pending, exploits):
     """Half of the population runs at a time, one checkpoint is kept.
 
-    How many exploits there are while training goes on is a matter of timing.
+    How soon trials exploit others is a matter of timing, so the run goes on until they have.
     """
     results, validation, versions = run(
         tmp_path,
@@ -112,10 +129,10 @@ def test_clones_are_exact_in_reused_actors(ray_cluster, tmp_path, on_pending, le
         pbt(),
         on_pending=on_pending,
         keep=1,
-        length=30,
+        stop=AfterExploits(20, exploits),
         reuse_actors=True,
     )
-    assert check(results, validation, versions) >= least
+    assert check(results, validation, versions) >= exploits
     lineage = validation.lineage
     assert len(tunekit.Lineage.load(results.experiment_path)) == len(lineage)
     for result in results:
@@ -130,7 +147,7 @@ def test_clones_are_exact_in_a_function_that_holds(ray_cluster, tmp_path):
         versioned,
         pbt(synch=True),
         on_pending="hold",
-        length=6,
+        stop={"training_iteration": 6},
         reuse_actors=True,
     )
     assert check(results, validation, versions) >= 4

@@ -58,7 +58,7 @@ class LocalSweep:
         slots: How many trials may run at once.
         seconds: ``seconds(trial, method)``: how long a call of an actor's method takes.
         next_due: When something else happens next, that the clock must not jump over.
-        seed: Of Tune's random choices.
+        seed: Of Tune's random choices, and part of the names of trials.
     """
 
     def __init__(
@@ -97,6 +97,8 @@ class LocalSweep:
         scheduler = scheduler or FIFOScheduler()
         if search_alg is None:
             search_alg = BasicVariantGenerator(random_state=seed)
+            # Trials' names are drawn from the machine's clock otherwise.
+            search_alg._uuid_prefix = f"{seed:05x}_"
         elif isinstance(search_alg, Searcher):
             search_alg = SearchGenerator(search_alg)
         spec = experiment.public_spec
