@@ -69,6 +69,7 @@ def run_inline(folder, base, trainable, seed, trials, slots):
         seconds=training_s(seed, inline=True),
         slots=slots,
         stop={"training_iteration": 30},
+        seed=seed,
         **space(),
     ).run(most=50_000)
     lengths = {index_of(t): t.last_result["training_iteration"] for t in local.trials}
