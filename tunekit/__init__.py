@@ -9,9 +9,11 @@ import logging as _logging
 from tunekit._ray.compat import TESTED as RAY_TESTED
 from tunekit.callback import ValidationCallback
 from tunekit.config import ValidationConfig
+from tunekit.distributed import TrainerFactory, WorkerConfig
 from tunekit.errors import (
     ConfigError,
     MetricNotFoundError,
+    TrialError,
     TunekitError,
     UnsupportedRayError,
     ValidationFailedError,
@@ -31,6 +33,7 @@ from tunekit.policies import (
 from tunekit.report import VALIDATION, checkpoint_with, report
 from tunekit.scheduler import ValidatedScheduler
 from tunekit.searcher import ValidatedSearcher
+from tunekit.trainer_validation import TrainerValidation
 from tunekit.tuner import Tuner, checkpointable
 
 __all__ = [
@@ -47,6 +50,9 @@ __all__ = [
     "MetricNotFoundError",
     "OnImprovement",
     "TensorBoardLogger",
+    "TrainerFactory",
+    "TrainerValidation",
+    "TrialError",
     "TunekitError",
     "Tuner",
     "UnsupportedRayError",
@@ -57,6 +63,7 @@ __all__ = [
     "ValidationFailedError",
     "When",
     "WiringError",
+    "WorkerConfig",
     "checkpoint_with",
     "checkpointable",
     "report",

@@ -33,7 +33,8 @@ from tunekit.errors import (
     ValidationFailedError,
     WiringError,
 )
-from tunekit.executor import Executor, RayExecutor
+from tunekit.evaluators import executor_of
+from tunekit.executor import Executor
 from tunekit.fold import Fold
 from tunekit.lineage import Lineage
 from tunekit.loggers import JsonLogger, TensorBoardLogger
@@ -195,7 +196,7 @@ class ValidationCallback(tune.Callback):
         #: Runs the validations.
         self.validator = Validator(
             self.config,
-            executor or RayExecutor(self.config.fn, self.config.ray_remote_kwargs),
+            executor or executor_of(self.config),
             self._clock,
             conclude=self._conclude,
             judged=self._judged,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import numbers
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +13,7 @@ from ray import train
 
 from tunekit.core.problems import Problems
 
-__all__ = ["PAUSE_NEEDS_OWN_ACTORS", "ValidationConfig"]
+__all__ = ["PAUSE_NEEDS_OWN_ACTORS", "ValidationConfig", "is_built"]
 
 #: Why ``on_pending="pause"`` and ``reuse_actors=True`` exclude each other.
 PAUSE_NEEDS_OWN_ACTORS = (
@@ -22,6 +24,17 @@ PAUSE_NEEDS_OWN_ACTORS = (
 _VALIDATE = "Pass a function like `def validate(checkpoint, **kwargs) -> dict`."
 
 
+def is_built(fn: Any) -> bool:
+    """Whether a validation function is made by calling it first: a class, or a partial of one.
+
+    Example:
+        >>> class Evaluator: ...
+        >>> is_built(Evaluator), is_built(functools.partial(Evaluator, 3)), is_built(len)
+        (True, True, False)
+    """
+    return isinstance(fn.func if isinstance(fn, functools.partial) else fn, type)
+
+
 class ValidationConfig(train.ValidationConfig):
     """A ``ray.train.ValidationConfig`` with what a sweep needs besides.
 
@@ -30,7 +43,8 @@ class ValidationConfig(train.ValidationConfig):
     arguments, and returns a dict of metrics, which overwrite training metrics of the same name.
 
     Args:
-        fn: ``fn(checkpoint, **fn_kwargs) -> dict``. Must be picklable by Ray.
+        fn: ``fn(checkpoint, **fn_kwargs) -> dict``. Must be picklable by Ray. With ``evaluators``
+            also a class, or a ``functools.partial`` of one, whose instances are called like that.
         task_config: A ``ray.train.ValidationTaskConfig``: the default keyword arguments
             (``fn_kwargs``) and the time limit of one attempt (``timeout_s``: seconds from the
             start of running, None for no limit). A checkpoint's own
@@ -39,11 +53,21 @@ class ValidationConfig(train.ValidationConfig):
         ray_remote_kwargs: Options of the Ray task, such as ``{"num_cpus": 1, "num_gpus": 0.5}``.
             Ray's own ``max_retries`` is 0 unless it is given here: ``max_retries`` below counts
             attempts of every kind.
+        evaluators: Validate in so many processes (Ray actors) that live on from one validation to
+            the next, and build ``fn`` once if it is a class: its data is loaded and its model made
+            once, and no process is started for a validation. They are started when they are
+            needed, replaced when they die, and end when they have had nothing to do for 30 s.
+            ``ray_remote_kwargs`` are options of the actor then. None: each in a task of its own.
+        nested_resources: What one call of ``fn`` takes in tasks, actors and workers of its own,
+            besides ``ray_remote_kwargs``, such as ``{"CPU": 2}`` for a dataset mapped by two
+            actors; so that trials leave room for it. ``fn.nested_resources`` by default, if ``fn``
+            has them, as a :class:`~tunekit.TrainerValidation` does.
         every: Validate each ``every``-th checkpoint of a trial, counted from its first. With
             ``"decision"``, only those whose score the scheduler will use (at ASHA's and
             HyperBand's rungs, PBT's perturbation interval) and the one at the trial's end; with a
             scheduler that tunekit does not know, each one. :class:`tunekit.AtDecisions` saves
-            where it is needed.
+            where it is needed. With ``"asked"``, as in Ray Train, only those whose report says
+            ``validation=True`` or has a ``ValidationTaskConfig``.
         max_in_flight: How many validations may be in flight at once, over the whole sweep. None:
             as many as free resources allow, and at least one.
         max_retries: How many more attempts a validation gets that raised, timed out or lost its
@@ -81,6 +105,8 @@ class ValidationConfig(train.ValidationConfig):
         task_config: train.ValidationTaskConfig | None = None,
         ray_remote_kwargs: Mapping[str, Any] | None = None,
         *,
+        evaluators: int | None = None,
+        nested_resources: Mapping[str, float] | None = None,
         every: int | str = 1,
         max_in_flight: int | None = None,
         max_retries: int = 1,
@@ -98,17 +124,27 @@ class ValidationConfig(train.ValidationConfig):
             "Pass ray.train.ValidationTaskConfig(fn_kwargs={...}, timeout_s=...).",
         ):
             kwargs = _check_task_config("task_config", task_config, problems)
-        if callable_ and kwargs is not None:
+        if callable_ and is_built(fn) and evaluators is None:
+            problems.add(
+                f"fn={fn!r} is a class, and evaluators is not set. Pass evaluators=1 to build it "
+                "once, in a process that validates one checkpoint after another, or a function."
+            )
+        elif callable_ and kwargs is not None:
             _check_signature(fn, kwargs, problems)
+        problems.integer("evaluators", evaluators, least=1, optional=True)
+        if nested_resources is not None and problems.instance(
+            "nested_resources", nested_resources, Mapping, 'Pass a dict such as {"CPU": 2}.'
+        ):
+            _check_amounts("nested_resources", nested_resources, problems)
         if ray_remote_kwargs is not None and problems.instance(
             "ray_remote_kwargs", ray_remote_kwargs, Mapping, 'Pass a dict such as {"num_cpus": 1}.'
         ):
-            _check_remote_kwargs(ray_remote_kwargs, problems)
+            _check_remote_kwargs(ray_remote_kwargs, problems, actor=evaluators is not None)
         if isinstance(every, str):
-            if every != "decision":
+            if every not in ("decision", "asked"):
                 problems.add(
-                    f"every={every!r} is neither a number nor 'decision'. Pass a whole number of "
-                    "at least 1, or every='decision'."
+                    f"every={every!r} is neither a number nor 'decision' or 'asked'. Pass a whole "
+                    "number of at least 1, or one of these."
                 )
         else:
             problems.integer("every", every, least=1)
@@ -119,12 +155,22 @@ class ValidationConfig(train.ValidationConfig):
         problems.choice("on_failure", on_failure, ["record", "raise"])
         problems.raise_any()
         super().__init__(fn, task_config, dict(ray_remote_kwargs or {}))
+        self.evaluators = evaluators
+        if nested_resources is None:
+            nested_resources = getattr(fn, "nested_resources", None)
+        self.nested_resources = dict(nested_resources or {})
         self.every = every
         self.max_in_flight = max_in_flight
         self.max_retries = max_retries
         self.on_pending = on_pending
         self.on_stale = on_stale
         self.on_failure = on_failure
+
+    @property
+    def most_in_flight(self) -> int | None:
+        """How many validations may be in flight at once; None for no limit but resources."""
+        limits = [limit for limit in (self.max_in_flight, self.evaluators) if limit is not None]
+        return min(limits, default=None)
 
     @classmethod
     def of(cls, config: train.ValidationConfig) -> ValidationConfig:
@@ -207,8 +253,25 @@ def _check_task_config(
 
 
 def _check_signature(fn: Callable[..., Any], kwargs: Mapping[str, Any], problems: Problems) -> None:
+    called = fn
+    if is_built(fn):
+        problems.attempt(
+            lambda: inspect.signature(fn).bind(),
+            lambda error: (
+                f"fn={fn!r} is built without arguments, and takes some: {error}. Give them "
+                "defaults, or pass functools.partial(fn, ...)."
+            ),
+        )
+        built: Any = fn.func if isinstance(fn, functools.partial) else fn
+        call = next((vars(c)["__call__"] for c in built.__mro__ if "__call__" in vars(c)), None)
+        if call is None:
+            problems.add(
+                f"fn={fn!r} is a class without __call__. Define __call__(self, checkpoint)."
+            )
+            return
+        called = functools.partial(call, None)
     try:
-        signature = inspect.signature(fn)
+        signature = inspect.signature(called)
     except (TypeError, ValueError):
         return  # a builtin without a signature: the call will tell
     given = ", ".join(["checkpoint", *(f"{key}={value!r}" for key, value in kwargs.items())])
@@ -222,7 +285,16 @@ def _check_signature(fn: Callable[..., Any], kwargs: Mapping[str, Any], problems
     )
 
 
-def _check_remote_kwargs(kwargs: Mapping[str, Any], problems: Problems) -> None:
+def _check_amounts(name: str, amounts: Mapping[str, Any], problems: Problems) -> None:
+    for resource, amount in amounts.items():
+        if isinstance(amount, bool) or not isinstance(amount, numbers.Real) or amount < 0:
+            problems.add(
+                f"{name}[{resource!r}]={amount!r} must be a number of at least 0. Pass what one "
+                "validation takes."
+            )
+
+
+def _check_remote_kwargs(kwargs: Mapping[str, Any], problems: Problems, *, actor: bool) -> None:
     kwargs = dict(kwargs)
     if "num_returns" in kwargs:
         value = kwargs.pop("num_returns")
@@ -232,13 +304,18 @@ def _check_remote_kwargs(kwargs: Mapping[str, Any], problems: Problems) -> None:
         )
     if kwargs:
         problems.attempt(
-            lambda: ray.remote(**kwargs)(_no_validation),
+            lambda: ray.remote(**kwargs)(_NoValidation if actor else _no_validation),
             lambda error: (
                 f"ray_remote_kwargs={kwargs!r} is not what ray.remote takes: "
-                f"{str(error).rstrip('.')}. See the options of ray.remote for tasks."
+                f"{str(error).rstrip('.')}. See the options of ray.remote for "
+                f"{'actors' if actor else 'tasks'}."
             ),
         )
 
 
 def _no_validation() -> None:
     """Stands in for a validation while Ray checks the options of one."""
+
+
+class _NoValidation:
+    """Stands in for an evaluator while Ray checks the options of one."""

@@ -7,6 +7,7 @@
     ├── UnsupportedRayError (ImportError) this Ray lacks something tunekit needs
     ├── WiringError (RuntimeError)        parts that need each other were not all given to Tune
     ├── MetricNotFoundError (ValueError)  neither reports nor validations contain the metric
+    ├── TrialError (RuntimeError)         a distributed trial cannot go on
     └── ValidationFailedError (RuntimeError)
                                           a validation failed and ``on_failure="raise"``
 """
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 __all__ = [
     "ConfigError",
     "MetricNotFoundError",
+    "TrialError",
     "TunekitError",
     "UnsupportedRayError",
     "ValidationFailedError",
@@ -69,6 +71,10 @@ class WiringError(TunekitError, RuntimeError):
 
 class MetricNotFoundError(TunekitError, ValueError):
     """A scheduler or searcher is to judge by a metric that nobody produces; lists what is."""
+
+
+class TrialError(TunekitError, RuntimeError):
+    """A distributed trial cannot start or go on; the trial fails, and Tune may restart it."""
 
 
 class ValidationFailedError(TunekitError, RuntimeError):

@@ -14,11 +14,13 @@ from ray.exceptions import (
     TaskCancelledError,
     WorkerCrashedError,
 )
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from tunekit.core.room import left_free
+from tunekit.core.room import fits, total
 from tunekit.core.validation import Attempt
 
-__all__ = ["Began", "Event", "Executor", "Failed", "RayExecutor", "Returned"]
+__all__ = ["Began", "Event", "Executor", "Failed", "RayExecutor", "Returned", "explain", "plain"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,10 @@ class Executor(Protocol):
         """The logical resources of one attempt: ``{"CPU": 1, ...}``."""
         ...
 
+    def reserve(self, slots: int) -> None:
+        """Keep resources for so many attempts from now on, whatever else wants them."""
+        ...
+
     def start(self, attempt: Attempt) -> None:
         """Start an attempt; whatever goes wrong with it comes out of :meth:`poll`."""
         ...
@@ -82,6 +88,10 @@ class Executor(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Give back what it holds: nothing more is to run."""
+        ...
+
 
 class RayExecutor:
     """Runs each attempt as a Ray task, started from the driver.
@@ -93,20 +103,32 @@ class RayExecutor:
     Args:
         fn: ``fn(checkpoint, **kwargs) -> dict``.
         ray_remote_kwargs: Options of the task.
+        nested_resources: What a call takes besides, in tasks and actors of its own.
     """
 
     poll_interval_s = 0.02
 
-    def __init__(self, fn: Callable[..., Any], ray_remote_kwargs: Mapping[str, Any]):
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        ray_remote_kwargs: Mapping[str, Any],
+        *,
+        nested_resources: Mapping[str, float] | None = None,
+    ):
         self._fn = fn
         options = dict(ray_remote_kwargs)
         options.setdefault("max_retries", 0)
+        self._placed = "placement_group" in options or "scheduling_strategy" in options
         if "placement_group" not in options:
             options.setdefault("scheduling_strategy", "DEFAULT")
         self._name = options.pop("name", None)
         self._options = options
-        self._need = {"CPU": options.get("num_cpus", 1), "GPU": options.get("num_gpus", 0) or 0}
-        self._need.update(options.get("resources") or {})
+        own = {"CPU": options.get("num_cpus", 1) or 0, "GPU": options.get("num_gpus", 0) or 0}
+        self._own = total({**own, **(options.get("resources") or {})})
+        self._need = total(self._own, nested_resources or {})
+        self._slots = 0
+        self._group: PlacementGroup | None = None
+        self._in_group: set[str] = set()
         self._task: Any = None
         self._fn_ref: Any = None
         self._streams: dict[Any, str] = {}
@@ -117,7 +139,13 @@ class RayExecutor:
     @property
     def need(self) -> dict[str, float]:
         """See :class:`Executor`."""
-        return {name: amount for name, amount in self._need.items() if amount}
+        return dict(self._need)
+
+    def reserve(self, slots: int) -> None:
+        """See :class:`Executor`."""
+        if self._own and not self._placed:
+            self._slots = slots
+            self._group = placement_group([dict(self._own)] * slots)
 
     def start(self, attempt: Attempt) -> None:
         """See :class:`Executor`."""
@@ -127,13 +155,20 @@ class RayExecutor:
             if self._task is None:
                 self._task = ray.remote(num_returns="streaming", **self._options)(_validate)
                 self._fn_ref = ray.put(self._fn)
+            options = {"name": name}
+            if len(self._in_group) < self._slots:
+                self._in_group.add(attempt.id)
+                options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
+                    self._group, placement_group_capture_child_tasks=False
+                )
             # In a list, the function is not fetched before the task has said that it has begun.
-            stream = self._task.options(name=name).remote(
+            stream = self._task.options(**options).remote(
                 [self._fn_ref], request.checkpoint, dict(request.kwargs)
             )
         except Exception as error:  # cannot be pickled, for example
             reason = f"could not be started: {type(error).__name__}: {error}"
             self._unstarted.append(Failed(attempt.id, reason))
+            self._in_group.discard(attempt.id)
             return
         self._streams[stream] = attempt.id
         self._by_id[attempt.id] = stream
@@ -159,13 +194,17 @@ class RayExecutor:
 
     def capacity(self, promised: Sequence[Mapping[str, float]]) -> int:
         """See :class:`Executor`."""
-        need = self.need
-        if not need:  # it still runs on a core
+        if not self._need:  # it still runs on a core
             return int(ray.cluster_resources().get("CPU", 1)) - len(self._streams)
-        free = left_free(ray.available_resources(), promised)
-        fits = min(int(free.get(name, 0.0) / amount) for name, amount in need.items())
-        waiting_for_resources = len(self._streams) - len(self._begun)
-        return max(0, fits - waiting_for_resources)
+        waiting_for_resources = len(set(self._streams.values()) - self._in_group - self._begun)
+        room = fits(ray.available_resources(), promised, self._need)
+        return self._slots - len(self._in_group) + max(0, room - waiting_for_resources)
+
+    def close(self) -> None:
+        """See :class:`Executor`."""
+        if self._group is not None:
+            remove_placement_group(self._group)
+            self._group, self._slots = None, 0
 
     def _advance(self, stream: Any) -> Iterator[Event]:
         attempt_id = self._streams[stream]
@@ -176,7 +215,7 @@ class RayExecutor:
             yield Failed(attempt_id, "ended without a result")
         except Exception as error:  # all that a task can end with, Ray's own errors included
             self._forget(stream)
-            yield Failed(attempt_id, *_explain(error))
+            yield Failed(attempt_id, *explain(error))
         else:
             if attempt_id not in self._begun:
                 self._begun.add(attempt_id)
@@ -189,24 +228,25 @@ class RayExecutor:
         attempt_id = self._streams.pop(stream)
         del self._by_id[attempt_id]
         self._begun.discard(attempt_id)
+        self._in_group.discard(attempt_id)
 
 
 def _validate(fn_ref: list[Any], checkpoint: Any, kwargs: dict[str, Any]) -> Iterator[Any]:
     yield None  # has begun
     fn = ray.get(fn_ref[0])
-    yield _plain(fn(checkpoint, **kwargs))
+    yield plain(fn(checkpoint, **kwargs))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Replace arrays and tensors of one element by the number in them: the driver needs no torch.
 
     Example:
         >>> import numpy
-        >>> _plain({"accuracy": numpy.float32(0.5), "by_class": {"7": numpy.array([1])}})
+        >>> plain({"accuracy": numpy.float32(0.5), "by_class": {"7": numpy.array([1])}})
         {'accuracy': 0.5, 'by_class': {'7': 1}}
     """
     if isinstance(value, dict):
-        return {key: _plain(below) for key, below in value.items()}
+        return {key: plain(below) for key, below in value.items()}
     item, size = getattr(value, "item", None), getattr(value, "size", 1)
     count = size() if callable(size) else size
     if callable(item) and count in (1, (), (1,)):
@@ -217,7 +257,7 @@ def _plain(value: Any) -> Any:
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def _explain(error: Exception) -> tuple[str, str]:
+def explain(error: Exception) -> tuple[str, str]:
     """One line that says what happened, and the traceback."""
     trace = _COLOURS.sub("", str(error))
     if isinstance(error, RayTaskError):

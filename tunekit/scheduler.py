@@ -579,7 +579,8 @@ class ValidatedScheduler(TrialScheduler):
             overwritten=judged.change.restored_from is not None,
             changed=bool(judged.change),
             waits=stands_still and validation.waits(judged.trial_id),
-            gives_way=validation.config.on_pending == "pause",
+            # Those that had to give way, to let validations run, get their turn.
+            gives_way=validation.config.on_pending == "pause" or bool(self._ready),
         )
 
     def _make(

@@ -22,11 +22,24 @@ from ray.tune.search import (
 )
 
 from tunekit._ray.functions import checkpointable_class, is_checkpointable_function
+from tunekit._ray.trials import is_distributed, is_trainer
 from tunekit._ray.tuner import Settings, settings_of, trial_resources
 from tunekit.callback import ValidationCallback
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
 from tunekit.core.problems import Problems
 from tunekit.core.room import trials_beside
+from tunekit.distributed import (
+    TrainerFactory,
+    WorkerConfig,
+    check_saving,
+    check_trainer,
+    check_workers,
+    keeps_warm,
+    run_config_of,
+    settle,
+    trials_of,
+    validation_config_of,
+)
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
 from tunekit.scheduler import ValidatedScheduler, pauses, wrong_together
 from tunekit.searcher import ValidatedSearcher
@@ -74,20 +87,34 @@ class Tuner(tune.Tuner):
 
     Unless ``TuneConfig(max_concurrent_trials=...)`` is set, so many trials train at once that
     ``max_in_flight`` validations (one, if that is None) fit beside them, where the cluster has
-    room for both. ``on_pending="pause"`` frees resources by itself and sets no limit; neither do
-    schedulers that pause trials (HyperBand, population based training), whose trials take turns.
+    room for both; schedulers that pause trials (HyperBand, population based training), whose
+    trials take turns, leave resources for so many validations. ``on_pending="pause"`` frees
+    resources by itself, and leaves none.
+
+    A ``TorchTrainer``, or another data-parallel trainer of Ray Train's, makes distributed trials:
+    each is a run of it, with workers that call ``ray.train.report`` and
+    ``ray.train.get_checkpoint`` as ever. They live in the trial's placement group, so that a trial
+    starts only where all of it fits, and go over from one trial to the next
+    (:class:`~tunekit.WorkerConfig`). The trainer's own ``run_config`` is the sweep's if none is
+    given here, and so is its ``validation_config``, which, if it is a plain one, validates what
+    reports ask for.
 
     Args:
-        trainable: A function, a ``ray.tune.Trainable`` class, or the name that one was registered
-            by.
-        param_space: The search space, as for ``ray.tune.Tuner``.
+        trainable: A function, a ``ray.tune.Trainable`` class, the name that one was registered
+            by, a trainer, or a :class:`~tunekit.TrainerFactory`.
+        param_space: The search space, as for ``ray.tune.Tuner``. Of a trainer it has
+            ``"train_loop_config"`` and ``"scaling_config"`` (a ``ScalingConfig``, or a dict of what
+            differs from the trainer's), which are laid over the trainer's own, ``"datasets"``, and
+            ``"resume_from_checkpoint"``, what ``ray.train.get_checkpoint()`` returns at first.
         tune_config: As for ``ray.tune.Tuner``. ``metric`` may name what only validation produces.
             The scheduler and the searcher are wrapped, not changed.
         run_config: As for ``ray.tune.Tuner``.
         validation_config: How to validate: a :class:`tunekit.ValidationConfig`, or a plain
             ``ray.train.ValidationConfig``. Without one, nothing is validated.
         checkpoint_policy: When to save: a :class:`~tunekit.CheckpointPolicy`, in addition to what
-            the trainable and ``CheckpointConfig`` ask for.
+            the trainable and ``CheckpointConfig`` ask for. Not for trainers, whose workers
+            themselves say when.
+        worker_config: How the workers of distributed trials are kept.
 
     Raises:
         tunekit.ConfigError: If an argument is wrong; the message lists all that are.
@@ -118,10 +145,19 @@ class Tuner(tune.Tuner):
         run_config: tune.RunConfig | None = None,
         validation_config: train.ValidationConfig | None = None,
         checkpoint_policy: CheckpointPolicy | None = None,
+        worker_config: WorkerConfig | None = None,
         **internal: Any,
     ):
         problems = Problems("Tuner")
-        _check_trainable(trainable, problems)
+        distributed = is_trainer(trainable) or isinstance(trainable, TrainerFactory)
+        if distributed:
+            check_trainer(trainable, param_space, problems)
+            validation_config = validation_config or validation_config_of(trainable)
+            run_config = run_config or run_config_of(trainable)
+            check_saving(checkpoint_policy, run_config, problems)
+        else:
+            _check_trainable(trainable, problems)
+        check_workers(worker_config, distributed, problems)
         _check_tune_config(tune_config, problems)
         _check_run_config(run_config, problems)
         if validation_config is not None:
@@ -152,8 +188,11 @@ class Tuner(tune.Tuner):
             )
         problems.raise_any()
 
-        trainable = checkpointable_class(trainable)
         tune_config = copy.copy(tune_config) or tune.TuneConfig()
+        if distributed:
+            trainable = trials_of(trainable, worker_config, validation_config)
+            tune_config.reuse_actors = tune_config.reuse_actors or keeps_warm(trainable)
+        trainable = checkpointable_class(trainable)
         run_config = copy.copy(run_config) or tune.RunConfig()
         callbacks = list(run_config.callbacks or [])
         if checkpoint_policy is not None:
@@ -179,13 +218,21 @@ class Tuner(tune.Tuner):
         )
 
     @classmethod
-    def restore(cls, path: str, trainable: Any, *args: Any, **options: Any) -> Tuner:
+    def restore(
+        cls,
+        path: str,
+        trainable: Any,
+        *args: Any,
+        worker_config: WorkerConfig | None = None,
+        **options: Any,
+    ) -> Tuner:
         """Restore a sweep that was interrupted.
 
         Args:
             path: The experiment's directory.
             trainable: What the sweep was started with.
             *args: As for ``ray.tune.Tuner.restore``.
+            worker_config: As for :class:`Tuner`.
             **options: As for ``ray.tune.Tuner.restore``.
 
         Returns:
@@ -195,11 +242,20 @@ class Tuner(tune.Tuner):
             tunekit.ConfigError: If ``trainable`` is none.
         """
         problems = Problems("Tuner.restore")
-        _check_trainable(trainable, problems)
+        distributed = is_trainer(trainable) or isinstance(trainable, TrainerFactory)
+        if distributed:
+            check_trainer(trainable, None, problems)
+        else:
+            _check_trainable(trainable, problems)
+        check_workers(worker_config, distributed, problems)
         problems.raise_any()
+        if distributed:
+            trainable = trials_of(trainable, worker_config, None)
         restored = tune.Tuner.restore(path, checkpointable_class(trainable), *args, **options)
         tuner = cls.__new__(cls)
         tuner.__dict__.update(restored.__dict__)
+        if distributed and tuner.validation is not None:
+            settle(trainable, tuner.validation.config)
         return tuner
 
     @property
@@ -222,6 +278,10 @@ class Tuner(tune.Tuner):
         """
         settings = settings_of(self)
         if settings is not None:
+            if is_distributed(settings.trainable):
+                # A trial that was stopped in the middle of an iteration ends after that many
+                # seconds, and not at its next report.
+                os.environ.setdefault("TUNE_FORCE_TRIAL_CLEANUP_S", "5")
             _leave_room(settings)
         return super().fit()
 
@@ -360,11 +420,13 @@ def _leave_room(settings: Settings) -> None:
     per_trial = trial_resources(settings.trainable, settings.param_space)
     if per_trial is None:
         return
-    if pauses(config.scheduler):
-        return  # a limit would count the trials that it has paused
-    slots = validation.config.max_in_flight or 1
-    limit = trials_beside(cluster, per_trial, per_validation, slots)
-    if limit is not None:
+    slots = validation.config.most_in_flight or 1
+    room = trials_beside(cluster, per_trial, per_validation, slots)
+    if room is not None and pauses(config.scheduler):
+        # A limit would count the trials that it has paused.
+        validation.validator.reserve(room[1])
+    elif room is not None:
+        limit, _ = room
         config.max_concurrent_trials = limit
         logger.info(
             "At most %d %s (%s each) at once, to leave room for validation (%s each). "

@@ -44,7 +44,7 @@ class Validator:
         promised: Callable[[], Sequence[Mapping[str, float]]],
     ):
         self._pool = Pool(
-            max_in_flight=config.max_in_flight,
+            max_in_flight=config.most_in_flight,
             max_retries=config.max_retries,
             skip_stale=config.on_stale == "skip",
         )
@@ -65,6 +65,10 @@ class Validator:
     def resources(self) -> dict[str, float]:
         """The logical resources of one validation, such as ``{"CPU": 1}``."""
         return self._executor.need
+
+    def reserve(self, slots: int) -> None:
+        """Keep resources for so many validations from now on, whatever else wants them."""
+        self._executor.reserve(slots)
 
     @property
     def idle(self) -> bool:
@@ -128,6 +132,7 @@ class Validator:
             logger.warning("%d validations had not ended; the sweep is over without them.", left)
         for attempt in self._pool.in_flight():
             self._executor.cancel(attempt)
+        self._executor.close()
         if self._journal is not None:
             self._journal.close()
             self._journal = None

@@ -20,7 +20,7 @@ FLOORS = [
     {"core"},
     {"_ray", "clock"},
     {"config", "executor", "journal", "loggers", "report", "fold"},
-    {"lineage", "policies", "validator"},
+    {"distributed", "evaluators", "lineage", "policies", "trainer_validation", "validator"},
     {"callback", "searcher"},
     {"scheduler"},
     {"tuner"},

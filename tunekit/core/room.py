@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-__all__ = ["left_free", "trials_beside"]
+__all__ = ["fits", "left_free", "total", "trials_beside"]
 
 
 def left_free(
@@ -32,13 +32,46 @@ def left_free(
     return rest
 
 
+def fits(
+    free: Mapping[str, float],
+    promised: Iterable[Mapping[str, float]],
+    need: Mapping[str, float],
+) -> int:
+    """Return how often a need fits into what is free, besides what is promised to others.
+
+    Args:
+        free: What is free, by name of the resource.
+        promised: What each that waits needs, as for :func:`left_free`.
+        need: What one takes; at least one amount is above 0.
+
+    Example:
+        >>> fits({"CPU": 4, "GPU": 1}, [{"CPU": 1}], {"CPU": 1.5, "GPU": 0})
+        2
+    """
+    rest = left_free(free, promised)
+    wanted = {name: amount for name, amount in need.items() if amount > 0}
+    return min(int(rest.get(name, 0.0) / amount + 1e-9) for name, amount in wanted.items())
+
+
+def total(*parts: Mapping[str, float]) -> dict[str, float]:
+    """Return what several things take together, without what none of them does.
+
+    Example:
+        >>> total({"CPU": 1, "GPU": 0}, {"CPU": 2})
+        {'CPU': 3}
+    """
+    names = dict.fromkeys(name for part in parts for name in part)
+    sums = {name: sum(part.get(name) or 0 for part in parts) for name in names}
+    return {name: amount for name, amount in sums.items() if amount}
+
+
 def trials_beside(
     cluster: Mapping[str, float],
     trial: Mapping[str, float],
     validation: Mapping[str, float],
     slots: int,
-) -> int | None:
-    """Return how many trials leave resources for ``slots`` validations.
+) -> tuple[int, int] | None:
+    """Return how many trials leave resources for how many validations, at most ``slots``.
 
     Args:
         cluster: What there is, by name of the resource: ``{"CPU": 8, "GPU": 1}``.
@@ -47,14 +80,14 @@ def trials_beside(
         slots: Validations to leave room for; fewer if they would leave none for a trial.
 
     Returns:
-        The number of trials, at least 1; None if trials take nothing that validations need, or
-        if not even one of each fits together.
+        The numbers of trials and of validations, both at least 1; None if trials take nothing
+        that validations need, or if not even one of each fits together.
 
     Example:
         >>> trials_beside({"CPU": 8}, {"CPU": 1}, {"CPU": 2}, slots=1)
-        6
+        (6, 1)
         >>> trials_beside({"CPU": 2}, {"CPU": 1}, {"CPU": 1}, slots=4)  # one slot has to do
-        1
+        (1, 1)
         >>> trials_beside({"CPU": 8, "GPU": 1}, {"GPU": 1}, {"CPU": 1}, slots=1)
         >>> trials_beside({"CPU": 1}, {"CPU": 1}, {"CPU": 1}, slots=1)
     """
@@ -62,10 +95,10 @@ def trials_beside(
     if not shared:
         return None
     for count in range(slots, 0, -1):
-        fits = min(
+        beside = min(
             math.floor((cluster.get(name, 0) - count * validation[name]) / trial[name] + 1e-9)
             for name in shared
         )
-        if fits >= 1:
-            return fits
+        if beside >= 1:
+            return beside, count
     return None

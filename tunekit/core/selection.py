@@ -12,7 +12,7 @@ class Selection:
 
     Args:
         every: Validate each ``every``-th checkpoint of a trial, counted from its first; or
-            ``"decision"``: those whose score is used.
+            ``"decision"``: those whose score is used; or ``"asked"``: those whose report asks.
 
     Example:
         >>> selection = Selection(every=2)
@@ -20,6 +20,9 @@ class Selection:
         [False, True, False, True]
         >>> selection.wants("a", wish=True), selection.wants("a", wish=False)
         (True, False)
+        >>> asked = Selection(every="asked")
+        >>> asked.wants("a"), asked.wants("a", wish=True)
+        (False, True)
     """
 
     def __init__(self, every: int | str = 1):
@@ -37,7 +40,9 @@ class Selection:
         count = self._saved[trial_id] = self._saved.get(trial_id, 0) + 1
         if wish is not None:
             return wish
-        return used if isinstance(self._every, str) else count % self._every == 0
+        if isinstance(self._every, str):
+            return used and self._every == "decision"
+        return count % self._every == 0
 
     def state(self) -> dict[str, Any]:
         """What to save for a restore."""

@@ -53,6 +53,9 @@ class FakeExecutor:
         """One CPU."""
         return {"CPU": 1.0}
 
+    def reserve(self, slots: int) -> None:
+        """See :class:`tunekit.executor.Executor`."""
+
     def start(self, attempt: Attempt) -> None:
         """See :class:`~tunekit.executor.Executor`."""
         self.started.append(attempt)
@@ -87,6 +90,9 @@ class FakeExecutor:
     def capacity(self, promised: Sequence[Mapping[str, float]]) -> int:
         """See :class:`~tunekit.executor.Executor`."""
         return self._slots - len(self._live)
+
+    def close(self) -> None:
+        """See :class:`tunekit.executor.Executor`."""
 
     def hurry(self) -> None:
         """Let everything that waits for resources begin now."""

@@ -1,0 +1,308 @@
+"""What distributed trials and their validations cost, beside stock Ray Train, in one run.
+
+    python scripts/bench_distributed.py [validations reports exploits sweep]
+
+- validations: seconds from the request of a validation to its score, beyond what the function
+  itself takes: stock Ray Train outside of Tune (inside it hangs), and tunekit;
+- reports: seconds from ``ray.train.report`` in the worker to the scheduler;
+- exploits: seconds of a pause and resume, of an exploit, and from a trial's end to the next one's
+  first report, with workers started anew and taken over;
+- sweep: how long a sweep of short trials takes, started anew and taken over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
+
+import ray
+from ray import train, tune
+from ray.train.torch import TorchTrainer
+from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining
+
+import tunekit
+
+OWN_S = 0.2
+
+
+def loop(config):
+    """Reports a checkpoint each time; with ``wait``, until it is validated, as Ray Train can."""
+    steps = 0
+    checkpoint = train.get_checkpoint()
+    if checkpoint:
+        with checkpoint.as_directory() as folder:
+            steps = int(Path(folder, "steps").read_text())
+    while steps < config["length"]:
+        time.sleep(config.get("sleep_s", 0.0))
+        steps += 1
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "steps").write_text(str(steps))
+            began = time.time()
+            train.report(
+                {"steps": steps, "at": began},
+                checkpoint=train.Checkpoint.from_directory(folder),
+                **({"validation": True} if config.get("wait") else {}),
+            )
+        if config.get("wait"):
+            train.get_all_reported_checkpoints()
+            took = time.time() - began
+            if train.get_context().get_world_rank() == 0:
+                with open(config["wait"], "a") as file:
+                    file.write(f"{took}\n")
+
+
+def validate(checkpoint) -> dict[str, float]:
+    """In a task."""
+    time.sleep(OWN_S)
+    return {"accuracy": 0.5}
+
+
+class Evaluator:
+    """In a process that lives on."""
+
+    def __call__(self, checkpoint) -> dict[str, float]:
+        return validate(checkpoint)
+
+
+validate_by_workers = tunekit.TrainerValidation(
+    lambda config: validate(config["checkpoint"]), train.ScalingConfig(num_workers=2)
+)
+
+
+def validate_by_mapping(checkpoint) -> dict[str, float]:
+    """By an actor of Ray Data."""
+
+    class Predictor:
+        def __call__(self, batch):
+            time.sleep(OWN_S)
+            return batch
+
+    rows = ray.data.range(1).map_batches(Predictor, concurrency=1)
+    return {"accuracy": float(rows.sum("id"))}
+
+
+KINDS = {
+    "task": {"fn": validate},
+    "evaluator": {"fn": Evaluator, "evaluators": 1},
+    "trainer": {"fn": validate_by_workers, "ray_remote_kwargs": {"num_cpus": 0}},
+    "map_batches": {"fn": validate_by_mapping, "ray_remote_kwargs": {"num_cpus": 0}},
+}
+
+
+def trainer(workers=1, **config):
+    settings = config.pop("settings", {})
+    return TorchTrainer(
+        loop,
+        train_loop_config=config,
+        scaling_config=train.ScalingConfig(num_workers=workers),
+        **settings,
+    )
+
+
+def events(results, kind):
+    lines = Path(results.experiment_path, "validations.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event.get("event") == kind]
+
+
+def fit(folder, trainable, *, callbacks=(), workers=None, stop=None, **settings):
+    return tunekit.Tuner(
+        trainable,
+        run_config=tune.RunConfig(
+            name="bench", storage_path=folder, verbose=0, callbacks=list(callbacks), stop=stop
+        ),
+        worker_config=workers,
+        **settings,
+    ).fit()
+
+
+def validations(count):
+    """Median seconds beyond the function's own, by kind: stock and tunekit."""
+    print(f"\nSeconds per validation beyond the function's own {OWN_S} s")
+    print(f"{'':14}{'stock':>8}{'tunekit':>9}{'ratio':>8}")
+    for name, how in KINDS.items():
+        stock = None
+        if name != "evaluator":
+            with tempfile.TemporaryDirectory() as folder:
+                took = Path(folder, "took")
+                config = train.ValidationConfig(how["fn"], None, how.get("ray_remote_kwargs"))
+                trainer(
+                    length=count,
+                    wait=str(took),
+                    settings={
+                        "validation_config": config,
+                        "run_config": train.RunConfig(name="stock", storage_path=folder),
+                    },
+                ).fit()
+                stock = statistics.median(map(float, took.read_text().split())) - OWN_S
+        with tempfile.TemporaryDirectory() as folder:
+            config = tunekit.ValidationConfig(**how, on_pending="hold")
+            results = fit(folder, trainer(length=count), validation_config=config)
+            asked = {event["id"]: event["time"] for event in events(results, "requested")}
+            waits = [e["time"] - asked[e["id"]] - OWN_S for e in events(results, "ended")]
+            ours = statistics.median(waits)
+        shown = f"{stock:8.2f}" if stock is not None else f"{'':8}"
+        ratio = f"{stock / ours:8.1f}" if stock is not None else ""
+        print(f"{name:14}{shown}{ours:9.2f}{ratio}", flush=True)
+
+
+class Clock(tune.Callback):
+    """When each trial's reports came, and which generation they were of."""
+
+    def __init__(self):
+        self.reports, self.ends, self.latencies = [], [], []
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        now = time.time()
+        self.latencies.append(now - result["at"])
+        self.reports.append((now, trial.trial_id, result))
+
+    def on_trial_complete(self, iteration, trials, trial, **info):
+        self.ends.append((time.time(), trial.trial_id))
+
+
+def reports(count):
+    print("\nSeconds from ray.train.report in the worker to the scheduler (goal: 0.2)")
+    for sleep_s in (0.0, 0.5):
+        clock = Clock()
+        with tempfile.TemporaryDirectory() as folder:
+            fit(folder, trainer(2, length=count, sleep_s=sleep_s), callbacks=[clock])
+        late = sorted(clock.latencies)
+        print(
+            f"  every {sleep_s} s: median {statistics.median(late):.3f}, "
+            f"nine of ten within {late[int(0.9 * len(late))]:.3f}",
+            flush=True,
+        )
+
+
+class Pauses(FIFOScheduler):
+    """Pauses each trial at every third report."""
+
+    def on_trial_result(self, tune_controller, trial, result):
+        return self.PAUSE if result["training_iteration"] % 3 == 0 else self.CONTINUE
+
+    def choose_trial_to_run(self, tune_controller):
+        paused = [t for t in tune_controller.get_trials() if t.status == "PAUSED"]
+        return super().choose_trial_to_run(tune_controller) or (paused[0] if paused else None)
+
+
+def gaps(clock, where):
+    """Seconds between two reports of a trial where ``where(former, later)``."""
+    last, found = {}, []
+    for at, trial_id, result in clock.reports:
+        if trial_id in last and where(last[trial_id][1], result):
+            found.append(at - last[trial_id][0])
+        last[trial_id] = (at, result)
+    return statistics.median(found)
+
+
+def exploits():
+    print("\nSeconds to the next report (goals, warm: 2)")
+    print(f"{'':22}{'cold':>8}{'warm':>8}{'ratio':>8}")
+    rows = {"pause and resume": [], "exploit": [], "next trial": []}
+    for warm in (False, True):
+        workers = tunekit.WorkerConfig(keep_warm=warm)
+        config = tunekit.ValidationConfig(
+            fn=Evaluator, evaluators=1, on_pending="hold", ray_remote_kwargs={"num_cpus": 0.1}
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            clock = Clock()
+            fit(
+                folder,
+                trainer(2, length=10),
+                callbacks=[clock],
+                workers=workers,
+                tune_config=tune.TuneConfig(scheduler=Pauses()),
+            )
+            rows["pause and resume"].append(
+                gaps(clock, lambda a, b: a["training_iteration"] % 3 == 0)
+            )
+        with tempfile.TemporaryDirectory() as folder:
+            clock = Clock()
+            fit(
+                folder,
+                trainer(2, length=12),
+                callbacks=[clock],
+                workers=workers,
+                validation_config=config,
+                param_space={"train_loop_config": {"lr": tune.uniform(0, 1)}},
+                tune_config=tune.TuneConfig(
+                    metric="steps",
+                    mode="max",
+                    num_samples=2,
+                    scheduler=PopulationBasedTraining(
+                        time_attr="training_iteration",
+                        perturbation_interval=2,
+                        quantile_fraction=0.5,
+                        hyperparam_mutations={"train_loop_config": {"lr": tune.uniform(0.0, 1.0)}},
+                    ),
+                ),
+            )
+            rows["exploit"].append(gaps(clock, lambda a, b: b["generation"] > a["generation"]))
+        with tempfile.TemporaryDirectory() as folder:
+            clock = Clock()
+            fit(
+                folder,
+                trainer(2, length=2),
+                callbacks=[clock],
+                workers=workers,
+                tune_config=tune.TuneConfig(num_samples=4, max_concurrent_trials=1),
+            )
+            firsts = {}
+            for at, trial_id, _ in clock.reports:
+                firsts.setdefault(trial_id, at)
+            waits = [
+                at - end
+                for (end, _), at in zip(clock.ends, list(firsts.values())[1:], strict=False)
+            ]
+            rows["next trial"].append(statistics.median(waits))
+    for name, (cold, warm) in rows.items():
+        print(f"{name:22}{cold:8.2f}{warm:8.2f}{cold / warm:8.1f}", flush=True)
+
+
+def sweep(trials):
+    print(f"\nSeconds of a sweep of {trials} trials of two workers and two reports, one at a time")
+    took = []
+    for warm in (False, True):
+        with tempfile.TemporaryDirectory() as folder:
+            began = time.time()
+            fit(
+                folder,
+                trainer(2, length=2),
+                workers=tunekit.WorkerConfig(keep_warm=warm),
+                tune_config=tune.TuneConfig(num_samples=trials, max_concurrent_trials=1),
+            )
+            took.append(time.time() - began)
+    cold, warm = took
+    print(f"  cold {cold:.1f}, warm {warm:.1f}, ratio {cold / warm:.1f} (goal: 3)", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", help="what to measure (all)")
+    parser.add_argument("--validations", type=int, default=7, help="of each kind (7)")
+    parser.add_argument("--reports", type=int, default=40, help="to time (40)")
+    parser.add_argument("--trials", type=int, default=20, help="in the sweep (20)")
+    options = parser.parse_args()
+    parts = options.parts or ["validations", "reports", "exploits", "sweep"]
+    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    if "validations" in parts:
+        validations(options.validations)
+    if "reports" in parts:
+        reports(options.reports)
+    if "exploits" in parts:
+        exploits()
+    if "sweep" in parts:
+        sweep(options.trials)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""Distributed trials on a real Ray."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from ray import train, tune
+from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
+
+import tunekit
+from tests.integration.crews import fit, trainer, validate
+from tests.integration.test_pbt import AfterExploits
+from tunekit.testing.versions import Versions, score_of
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing(ray_cluster):
+    """Every CPU is free soon after each test, and no placement group is left."""
+    yield
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        groups = ray_cluster.util.placement_group_table().values()
+        left = [group for group in groups if group["state"] != "REMOVED"]
+        free = ray_cluster.available_resources().get("CPU", 0)
+        if not left and free == ray_cluster.cluster_resources()["CPU"]:
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"{free} CPUs are free, and there are {left}")
+
+
+def events(results, kind):
+    lines = Path(results.experiment_path, "validations.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event.get("event") == kind]
+
+
+def test_asha_over_trainers_ranks_by_validated_accuracy(ray_cluster, tmp_path):
+    results, _ = fit(
+        trainer(tmp_path, length=9, sleep_s=0.05),
+        tmp_path,
+        param_space={"train_loop_config": {"lr": tune.uniform(0, 1)}},
+        tune_config=tune.TuneConfig(
+            metric="accuracy",
+            mode="max",
+            num_samples=6,
+            scheduler=ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3),
+        ),
+    )
+    assert not results.errors
+    best = results.get_best_result()
+    assert best.metrics["accuracy"] == max(r.metrics["accuracy"] for r in results)
+    for result in results:
+        table = result.metrics_dataframe
+        assert table["training_iteration"].tolist() == list(range(1, len(table) + 1))
+        assert table["accuracy"].tolist() == [score_of(v, 5.0) for v in table["version"]]
+        # What the workers have uploaded is what Tune tracks: nothing lies anywhere else.
+        on_disk = {str(path) for path in Path(result.path).glob("checkpoint_*")}
+        assert on_disk == {checkpoint.path for checkpoint, _ in result.best_checkpoints}
+        assert {p.name for p in Path(result.checkpoint.path).iterdir()} == {
+            "rank0",
+            "rank1",
+            "version",
+        }
+    pids = {pid for result in results for pid in result.metrics_dataframe["pid"]}
+    assert len(pids) < len(results), "some trials took over the workers of others"
+
+
+def test_twenty_trials_stopped_early_leave_nothing_behind(ray_cluster, tmp_path):
+    results, _ = fit(
+        trainer(tmp_path, length=100, workers=4),
+        tmp_path,
+        tune_config=tune.TuneConfig(num_samples=20),
+        stop={"training_iteration": 2},
+    )
+    assert not results.errors
+    assert [r.metrics["training_iteration"] for r in results] == [2] * 20
+
+
+def test_clones_take_up_what_was_scored_on_all_ranks(ray_cluster, tmp_path):
+    versions = Versions(noise=5.0)
+    results, validation = fit(
+        trainer(tmp_path, length=500, sleep_s=0.05),
+        tmp_path,
+        param_space={"train_loop_config": {"lr": tune.uniform(0, 1)}},
+        tune_config=tune.TuneConfig(
+            metric="accuracy",
+            mode="max",
+            num_samples=4,
+            scheduler=PopulationBasedTraining(
+                time_attr="training_iteration",
+                perturbation_interval=2,
+                hyperparam_mutations={"train_loop_config": {"lr": tune.uniform(0.0, 1.0)}},
+                quantile_fraction=0.4,
+            ),
+        ),
+        stop=AfterExploits(8, 7),
+        callbacks=[versions],
+        checkpoint_config=tune.CheckpointConfig(
+            num_to_keep=1, checkpoint_score_attribute="accuracy"
+        ),
+        validation_config=tunekit.ValidationConfig(
+            fn=validate,
+            evaluators=1,
+            every="decision",
+            on_pending="hold",
+            ray_remote_kwargs={"num_cpus": 0.5},
+        ),
+    )
+    assert not results.errors
+    exact = [versions.is_exact(exploit) for exploit in validation.ancestry]
+    assert False not in exact and exact.count(True) >= 5
+
+
+def test_workers_that_are_not_kept_warm_start_anew(ray_cluster, tmp_path):
+    results, _ = fit(
+        trainer(tmp_path, length=2),
+        tmp_path,
+        tune_config=tune.TuneConfig(num_samples=2, max_concurrent_trials=1),
+        worker_config=tunekit.WorkerConfig(keep_warm=False),
+    )
+    assert len({r.metrics["pid"] for r in results}) == 2
+
+
+def test_a_group_that_was_taken_over_gives_the_same_numbers_as_a_fresh_one(ray_cluster, tmp_path):
+    def draws(config):
+        """Leaves behind what a loop can: the same numbers come out all the same."""
+        import os
+
+        import torch
+
+        before = {
+            "threads": torch.get_num_threads(),
+            "dtype": str(torch.get_default_dtype()),
+            "mark": os.environ.get("MARK", ""),
+            "checkpoint": train.get_checkpoint() is not None,
+        }
+        torch.set_num_threads(3)
+        torch.set_default_dtype(torch.float64)
+        os.environ["MARK"] = "left behind"
+        for step in range(2):
+            numbers = {"draw": torch.rand(1).item(), "folder": os.getcwd(), **before}
+            with tempfile.TemporaryDirectory() as directory:
+                saved = train.Checkpoint.from_directory(directory) if step == 0 else None
+                train.report({**numbers, "pid": os.getpid()}, checkpoint=saved)
+
+    from ray.train.torch import TorchTrainer
+
+    results, _ = fit(
+        TorchTrainer(draws, scaling_config=train.ScalingConfig(num_workers=2)),
+        tmp_path,
+        tune_config=tune.TuneConfig(num_samples=2, max_concurrent_trials=1),
+        validation_config=None,
+    )
+    first, second = [result.metrics_dataframe for result in results]
+    assert (first["pid"] == second["pid"]).all(), "the second has taken over the workers"
+    same = ["draw", "threads", "dtype", "checkpoint"]
+    assert first[same].equals(second[same])
+    assert second["mark"].isna().all() or (second["mark"] == "").all()
+    assert first["folder"][0] != second["folder"][0]
+
+
+def test_a_worker_that_dies_costs_what_came_after_its_last_checkpoint(ray_cluster, tmp_path):
+    """The trainer starts workers anew, without Tune's knowing: the iterations go on as before."""
+    results, _ = fit(
+        trainer(
+            tmp_path,
+            length=6,
+            kill_at=4,
+            run_config=train.RunConfig(failure_config=train.FailureConfig(max_failures=1)),
+        ),
+        tmp_path,
+    )
+    [result] = results
+    assert not results.errors
+    assert result.metrics_dataframe["training_iteration"].tolist() == [1, 2, 3, 4, 5, 6]
+    versions = result.metrics_dataframe["version"] % 1000
+    assert versions.tolist() == [1, 2, 3, 4, 5, 6]
+    requested = [event["iteration"] for event in events(results, "requested")]
+    assert requested == [1, 2, 3, 4, 5, 6], "nothing is validated twice"
+
+
+def test_tune_restarts_a_trial_whose_workers_are_given_up(ray_cluster, tmp_path):
+    results, _ = fit(
+        trainer(tmp_path, length=6, kill_at=4),
+        tmp_path,
+        failure_config=tune.FailureConfig(max_failures=1),
+    )
+    [result] = results
+    assert not results.errors
+    assert result.metrics_dataframe["training_iteration"].tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_loop_s_error_is_the_trial_s(ray_cluster, tmp_path):
+    results, _ = fit(trainer(tmp_path / "missing", length=6), tmp_path)
+    assert "No such file or directory" in str(results.errors[0])
+
+
+def test_a_trainer_s_own_validation_config_validates_what_reports_ask_for(ray_cluster, tmp_path):
+    def asks(config):
+        for step in range(1, 5):
+            directory = tempfile.mkdtemp()
+            Path(directory, "version").write_text(str(step))
+            train.report(
+                {"step": step},
+                checkpoint=train.Checkpoint.from_directory(directory),
+                validation=step % 2 == 0,
+                checkpoint_upload_mode=train.CheckpointUploadMode.ASYNC,
+                delete_local_checkpoint_after_upload=True,
+            )
+
+    from ray.train.torch import TorchTrainer
+
+    results, _ = fit(
+        TorchTrainer(
+            asks,
+            scaling_config=train.ScalingConfig(num_workers=1),
+            validation_config=train.ValidationConfig(fn=validate),
+        ),
+        tmp_path,
+        validation_config=None,
+    )
+    [result] = results
+    assert result.metrics_dataframe["accuracy"].notna().tolist() == [False, True, False, True]
+
+
+def test_trials_begin_at_a_checkpoint_that_was_passed(ray_cluster, tmp_path):
+    first = tmp_path / "first"
+    first.mkdir()
+    for name in ("version", "rank0", "rank1"):
+        (first / name).write_text("5003")
+    results, _ = fit(
+        trainer(tmp_path, length=6),
+        tmp_path,
+        param_space={"resume_from_checkpoint": tune.Checkpoint.from_directory(first)},
+    )
+    [result] = results
+    assert result.metrics_dataframe["version"].tolist() == [5004, 5005, 5006]
+
+
+def test_each_trial_may_have_a_trainer_of_its_own(ray_cluster, tmp_path):
+    results, _ = fit(
+        tunekit.TrainerFactory(
+            lambda config: trainer(tmp_path, length=config["length"], workers=config["workers"])
+        ),
+        tmp_path,
+        param_space={"length": 3, "workers": tune.grid_search([1, 2])},
+    )
+    assert not results.errors
+    assert [len(list(Path(r.checkpoint.path).glob("rank*"))) for r in results] == [1, 2]

@@ -1,0 +1,129 @@
+"""Validation in processes that live on, and validation that is itself distributed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+from ray import train, tune
+
+import tunekit
+from tests.integration.runs import counting, fit
+
+pytestmark = pytest.mark.ray
+
+
+class Evaluator:
+    """Says which process it is in, and how many it has validated; ``harm`` harms its process."""
+
+    def __init__(self, marks: str = "", fails: bool = False):
+        if fails:
+            raise RuntimeError("no data here")
+        self.marks, self.count = marks, 0
+
+    def __call__(self, checkpoint, *, sleep_s=0.0):
+        self.count += 1
+        with checkpoint.as_directory() as folder:
+            steps = json.loads(Path(folder, "state.json").read_text())["steps"]
+        mark = Path(self.marks, f"at-{steps}")
+        if self.marks and steps in (3, 5) and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), 9) if steps == 3 else time.sleep(60)
+        time.sleep(sleep_s)
+        return {"accuracy": steps / 10, "pid": os.getpid(), "count": self.count}
+
+
+def validations(results, kind="ended"):
+    lines = Path(results.experiment_path, "validations.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event.get("event") == kind]
+
+
+def run(tmp_path, length=6, **settings):
+    return fit(
+        counting,
+        tmp_path,
+        param_space={"length": length},
+        validation_config=tunekit.ValidationConfig(**settings),
+        checkpoint_policy=tunekit.EveryIterations(1),
+    )
+
+
+def test_an_evaluator_is_built_once(ray_cluster, tmp_path):
+    results = run(tmp_path, fn=Evaluator, evaluators=1)
+    table = results[0].metrics_dataframe
+    assert table["accuracy"].tolist() == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+    assert table["pid"].nunique() == 1
+    assert table["count"].tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_function_on_evaluators_starts_no_process_for_each(ray_cluster, tmp_path):
+    results = run(
+        tmp_path, fn=lambda checkpoint: {"accuracy": 1.0, "pid": os.getpid()}, evaluators=2
+    )
+    assert results[0].metrics_dataframe["pid"].nunique() <= 2
+
+
+def test_one_that_dies_or_hangs_is_replaced(ray_cluster, tmp_path):
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    results = run(
+        tmp_path,
+        fn=partial(Evaluator, str(marks)),
+        evaluators=1,
+        task_config=train.ValidationTaskConfig(timeout_s=1.0),
+    )
+    table = results[0].metrics_dataframe
+    assert table["accuracy"].tolist() == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+    assert table["pid"].nunique() == 3
+    assert [event["attempts"] for event in validations(results)] == [1, 1, 2, 1, 2, 1]
+
+
+def test_one_that_cannot_be_built_says_why(ray_cluster, tmp_path):
+    results = run(tmp_path, 2, fn=partial(Evaluator, fails=True), evaluators=1)
+    assert not results.errors
+    reasons = {event["reason"] for event in validations(results)}
+    [reason] = reasons
+    assert reason.startswith(
+        "its evaluator could not be built: it raised RuntimeError: no data here"
+    )
+
+
+def test_they_are_gone_when_the_sweep_is_over(ray_cluster, tmp_path):
+    run(tmp_path, 2, fn=Evaluator, evaluators=2, ray_remote_kwargs={"num_cpus": 2})
+    deadline = time.monotonic() + 10
+    while ray_cluster.available_resources().get("CPU") != 6 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert ray_cluster.available_resources().get("CPU") == 6
+
+
+@pytest.mark.parametrize("kind", ["evaluator", "by_workers", "by_mapping"])
+def test_all_kinds_of_validation_give_the_same_scores(ray_cluster, tmp_path, kind):
+    from tunekit.demo import resnet
+
+    how = {
+        "evaluator": {"fn": resnet.Evaluator, "evaluators": 1},
+        "by_workers": {
+            "fn": resnet.validate_by_workers,
+            "ray_remote_kwargs": {"num_cpus": 0},
+        },
+        "by_mapping": {
+            "fn": resnet.validate_by_mapping,
+            "ray_remote_kwargs": {"num_cpus": 0},
+            "nested_resources": {"CPU": 1},
+        },
+    }[kind]
+    results = tunekit.Tuner(
+        resnet.trainer(epochs=2),
+        run_config=tune.RunConfig(name="resnet", storage_path=str(tmp_path), verbose=0),
+        validation_config=tunekit.ValidationConfig(**how),
+    ).fit()
+    [result] = results
+    assert not results.errors
+    scores = [resnet.validate(checkpoint) for checkpoint, _ in result.best_checkpoints]
+    for name in ("accuracy", "shifted_accuracy"):
+        expected = [score[name] for score in scores]
+        assert result.metrics_dataframe[name].tolist() == pytest.approx(expected)

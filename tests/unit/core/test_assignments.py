@@ -1,0 +1,75 @@
+"""Workers stay together without a word among themselves."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunekit.core.assignments import Desk, Verdict, may_return
+
+# What the trial says, in order: "one more report is decided about", or "something else to do".
+MESSAGES = st.lists(st.sampled_from(["allow", "assign"]), max_size=30)
+
+
+class Rank:
+    """A worker that hears the trial's messages in order, each as late as it likes."""
+
+    def __init__(self):
+        self.desk, self.number, self.report = Desk(), 1, 0
+        self.inbox, self.left_at = [], {}
+
+    def hear(self):
+        kind, number, upto = self.inbox.pop(0)
+        (self.desk.assigned if kind == "assign" else self.desk.allowed)(number, upto)
+
+    def train(self):
+        """One more report, unless it waits in one; on to the next assignment if it leaves."""
+        verdict = self.desk.verdict(self.number, self.report) if self.report else Verdict.GO_ON
+        if self.report and verdict is Verdict.WAIT:
+            return
+        if verdict is Verdict.LEAVE:
+            self.left_at[self.number] = self.report
+            self.number, self.report = self.number + 1, 0
+        if self.desk.newest >= self.number:
+            self.report += 1
+
+
+@given(MESSAGES, st.integers(0, 3), st.data())
+def test_all_ranks_leave_at_the_same_report(messages, ahead, data):
+    ranks = [Rank() for _ in range(3)]
+    number, decided = 1, 0
+    said = [("assign", 1, may_return(0, ahead))]
+    for kind in messages:
+        if kind == "assign":
+            number, decided = number + 1, 0
+        else:
+            decided += 1
+        said.append((kind, number, may_return(decided, ahead)))
+    for rank in ranks:
+        rank.inbox = list(said)
+    while any(rank.inbox for rank in ranks):
+        rank = data.draw(st.sampled_from([rank for rank in ranks if rank.inbox]))
+        rank.hear()
+        for _ in range(data.draw(st.integers(0, 4))):
+            data.draw(st.sampled_from(ranks)).train()
+    for rank in ranks:
+        for _ in range(200):
+            rank.train()
+    assert ranks[0].left_at == ranks[1].left_at == ranks[2].left_at
+    assert all(rank.number == number for rank in ranks), "all are at the last assignment"
+    assert {rank.report for rank in ranks} == {may_return(decided, ahead) + 1}
+
+
+def test_a_permission_that_comes_after_the_next_assignment_is_too_late():
+    desk = Desk()
+    desk.assigned(1, upto=1)
+    desk.assigned(2, upto=0)
+    desk.allowed(1, upto=5)
+    assert desk.verdict(1, report=2) is Verdict.LEAVE
+
+
+def test_a_permission_is_never_taken_back():
+    desk = Desk()
+    desk.assigned(1, upto=2)
+    desk.allowed(1, upto=1)
+    assert desk.verdict(1, report=2) is Verdict.GO_ON

@@ -1,0 +1,337 @@
+"""A crew: the living workers of a distributed trial, and the trial's side of them.
+
+Ray Train's controller runs in the trial's own actor, in a thread, and its workers in the bundles
+of the trial's placement group. So Tune starts a trial only where all of it fits, and whatever ends
+the trial's actor, or gives its placement group back, ends the workers and frees what they held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import queue
+import threading
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import ray
+from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+from ray.train.v2._internal.constants import (
+    ENABLE_PREEMPTION_WATCHER_ENV_VAR,
+    HEALTH_CHECK_INTERVAL_S_ENV_VAR,
+)
+from ray.train.v2._internal.execution.callback import ReportCallback, WorkerGroupCallback
+from ray.train.v2._internal.execution.context import TrainRunContext
+from ray.train.v2._internal.execution.controller import TrainController
+from ray.train.v2._internal.execution.failure_handling import create_failure_policy
+from ray.train.v2._internal.execution.scaling_policy import create_scaling_policy
+from ray.train.v2._internal.execution.training_report import _TrainingReport
+from ray.train.v2._internal.execution.worker_group import WorkerGroup, WorkerGroupPollStatus
+from ray.train.v2._internal.execution.worker_group.placement_group_handle import (
+    DefaultPlacementGroupHandle,
+)
+from ray.train.v2._internal.util import ObjectRefWrapper
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+from ray.util.placement_group import get_current_placement_group
+
+from tunekit._ray.workers import TAG, Assignment, TrialWorker, allow, assign, serve
+from tunekit.core.assignments import may_return
+
+__all__ = ["Begun", "Crew", "Ended", "Event", "Finished", "Report"]
+
+logger = logging.getLogger(__name__)
+
+# Ray's own is 2 s. A poll is one call of each worker's idle actor, and the next one follows at
+# once where there was a report.
+_POLL_INTERVAL_S = 0.05
+
+# How long to wait for workers to die that were killed.
+_KILL_S = 30.0
+
+
+@dataclass(frozen=True)
+class Begun:
+    """All workers have begun the assignment."""
+
+    job: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """All workers have reported.
+
+    Attributes:
+        job: Of which assignment, counted by the crew.
+        number, report: Of which assignment, and which of its reports, counted by the workers.
+        iteration: Which iteration of the trial it is.
+        metrics: Those of rank 0.
+        checkpoint: What the workers have uploaded; None without one.
+        validation: What the report said about validating it.
+    """
+
+    job: int
+    number: int
+    report: int
+    iteration: int
+    metrics: dict[str, Any]
+    checkpoint: Any
+    validation: Any
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The training loop has returned in all workers."""
+
+    job: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The workers are gone for good."""
+
+    error: Exception | None
+
+
+Event = Begun | Report | Finished | Ended
+
+
+class Crew:
+    """Starts the workers of a trainer, and gives them one assignment after another.
+
+    Args:
+        trainer: The trainer, with the settings of the first assignment.
+        ahead: From how many reports workers may return before it is known what becomes of the
+            trial.
+        validates: Whether a report may ask for a validation.
+    """
+
+    def __init__(self, trainer: DataParallelTrainer, *, ahead: int, validates: bool):
+        self._trainer, self._ahead = trainer, ahead
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._link = _Link(self._events, ahead, validates)
+        self._job = 0
+        self._controller: _Controller | None = None
+        self._loop = asyncio.new_event_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._thread = threading.Thread(target=self._run, name="tunekit-crew", daemon=True)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it may take another assignment."""
+        return self._thread.is_alive() and not self._link.closed
+
+    def assign(self, run_context: TrainRunContext, checkpoint: Any, iteration: int) -> None:
+        """Let the workers train, from a checkpoint of that iteration, or from scratch."""
+        self._job += 1
+        give = partial(self._link.assign, self._job, run_context, checkpoint, iteration)
+        if self._thread.ident is None:
+            give()
+            self._thread.start()
+        else:
+            self._loop.call_soon_threadsafe(give)
+
+    def decided(self, report: Report) -> None:
+        """It is known what becomes of the trial after that report: it goes on."""
+        self._loop.call_soon_threadsafe(self._link.decided, report)
+
+    def next_event(self, timeout_s: float | None = None) -> Event | None:
+        """Wait for what happens next in the newest assignment; None if nothing does in time."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                event = self._events.get(timeout=left)
+            except queue.Empty:
+                return None
+            if isinstance(event, Ended) or event.job == self._job:
+                return event
+
+    def dismiss(self) -> None:
+        """End the workers, at once, and wait until they are gone."""
+        self._link.closed = True
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._cancel)
+            self._thread.join(_KILL_S)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        error: Exception | None = None
+        try:
+            self._loop.run_until_complete(self._train())
+            if self._controller is not None:
+                error = self._controller.get_training_failed_error()
+        except asyncio.CancelledError:
+            pass
+        except Exception as raised:
+            error = raised
+        finally:
+            if self._controller is not None:
+                self._controller.kill_workers()
+            self._events.put(Ended(error))
+
+    async def _train(self) -> None:
+        self._task = asyncio.current_task()
+        trainer = self._trainer
+        serving = partial(
+            serve, trainer.train_loop_per_worker, trainer.backend_config.train_func_context
+        )
+        callbacks = [
+            callback
+            for callback in trainer._create_default_callbacks()
+            if not isinstance(callback, PlacementGroupCleanerCallback)  # the group is Tune's
+        ]
+        if sum(node["Alive"] for node in ray.nodes()) == 1:
+            # There is nowhere to go, and the watcher would be one more process.
+            os.environ.setdefault(ENABLE_PREEMPTION_WATCHER_ENV_VAR, "0")
+        self._controller = _Controller(
+            train_fn_ref=ObjectRefWrapper(serving),
+            train_run_context=trainer.train_run_context,
+            scaling_policy=create_scaling_policy(trainer.scaling_config),
+            failure_policy=create_failure_policy(trainer.run_config.failure_config),
+            callbacks=[self._link, *callbacks],
+        )
+        await self._controller.run()
+
+
+class _Link(ReportCallback, WorkerGroupCallback):
+    """Between Ray Train's controller and the trial; all but ``closed`` lives in the crew's thread.
+
+    What the workers do is numbered: each assignment of the trial, and each start of new workers
+    for it after a failure, is an assignment for them.
+    """
+
+    def __init__(self, events: queue.SimpleQueue[Event], ahead: int, validates: bool):
+        self._events, self._ahead, self._validates = events, ahead, validates
+        self.closed = False
+        self._group: WorkerGroup | None = None
+        self._job = self._number = 0
+        self._run_context: TrainRunContext | None = None
+        # Where the workers begin when they start anew.
+        self._checkpoint: Any = None
+        self._iteration = 0
+        # Where they have begun.
+        self._base = 0
+        self._begun = self._finished = 0
+
+    # From the trial ----------------------------------------------------------------------------
+
+    def assign(
+        self, job: int, run_context: TrainRunContext, checkpoint: Any, iteration: int
+    ) -> None:
+        self._job, self._run_context = job, run_context
+        self._checkpoint, self._iteration = checkpoint, iteration
+        if self._group is not None:
+            self._give(self._group)
+
+    def decided(self, report: Report) -> None:
+        if self._group is not None and report.number == self._number:
+            upto = may_return(report.report, self._ahead)
+            self._group.execute_async(allow, self._number, upto)
+
+    # From the workers --------------------------------------------------------------------------
+
+    def before_init_train_context(self, workers: list[Any]) -> dict[str, list[Any]]:
+        return {"has_validation_fn": [self._validates] * len(workers)}
+
+    def after_worker_group_training_start(self, worker_group: WorkerGroup) -> None:
+        if self.closed:
+            raise RuntimeError("The trial does not need its workers any more.")
+        self._group = worker_group
+        self._give(worker_group)
+
+    def before_worker_group_shutdown(self, worker_group: WorkerGroup) -> None:
+        self._group = None
+
+    def after_report(self, training_report: _TrainingReport, metrics: list[dict[str, Any]]) -> None:
+        tags = [own.pop(TAG) for own in metrics]
+        number, report = tags[0]
+        event = Report(
+            job=self._job,
+            number=number,
+            report=report,
+            iteration=self._base + report,
+            metrics=dict(metrics[0]),
+            checkpoint=training_report.checkpoint,
+            validation=training_report.validation,
+        )
+        if number != self._number:
+            return  # the trial has been given something else to do
+        if event.checkpoint is not None:
+            self._checkpoint, self._iteration = event.checkpoint, event.iteration
+        self._events.put(event)
+
+    def after_worker_group_poll_status(self, worker_group_status: WorkerGroupPollStatus) -> None:
+        statuses = worker_group_status.worker_statuses.values()
+        if self._begun < self._number == _of_all(statuses, "begun"):
+            self._begun = self._number
+            self._events.put(Begun(self._job))
+        if self._finished < self._number == _of_all(statuses, "finished"):
+            self._finished = self._number
+            self._events.put(Finished(self._job))
+
+    def _give(self, group: WorkerGroup) -> None:
+        assert self._run_context is not None
+        self._number += 1
+        self._base = self._iteration
+        upto = may_return(0, self._ahead)
+        assignment = Assignment(self._number, self._run_context, self._checkpoint)
+        group.execute_async(assign, assignment, upto)
+
+
+def _of_all(statuses: Any, name: str) -> int:
+    """The number that all workers have reached; 0 if one has not said it."""
+    return min(getattr(status, name, 0) for status in statuses)
+
+
+class _InTrial(DefaultPlacementGroupHandle):
+    """The trial's own placement group, which Tune makes and removes."""
+
+    def shutdown(self) -> None:
+        """It is not the workers' to remove."""
+
+
+class _Group(WorkerGroup):
+    """Workers in the bundles of the trial's placement group."""
+
+    _worker_cls = TrialWorker
+
+    def _create_placement_group(self, *args: Any, **options: Any) -> _InTrial:
+        return _InTrial(get_current_placement_group())
+
+
+class _Controller(TrainController):
+    """Ray Train's, in the trial's own process."""
+
+    worker_group_cls = _Group
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        if HEALTH_CHECK_INTERVAL_S_ENV_VAR not in os.environ:
+            self._health_check_interval_s = _POLL_INTERVAL_S
+        # Tune tracks, keeps and deletes the checkpoints, and says where a trial begins.
+        self._checkpoint_manager.after_report = _no_record
+
+    async def _poll_workers(self) -> WorkerGroupPollStatus:
+        status = await super()._poll_workers()
+        if any(worker.training_report for worker in status.worker_statuses.values()):
+            self._latest_poll_time = float("-inf")
+        return status
+
+    def kill_workers(self) -> None:
+        """End what is left of the workers."""
+        group = self.get_worker_group()
+        if group is not None and group.has_started():
+            state = group.get_worker_group_state()
+            for actor in [*(worker.actor for worker in state.workers), state.sync_actor]:
+                ray.kill(actor)
+
+
+def _no_record(training_report: _TrainingReport, metrics: list[dict[str, Any]]) -> None:
+    """What Ray Train's checkpoint manager does with a report here."""

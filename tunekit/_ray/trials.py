@@ -1,0 +1,292 @@
+"""Distributed trials: a Ray Train trainer as something that Tune can run.
+
+Each trial is one run of the trainer. Its workers report to the trial as they do to Ray Train, and
+the checkpoints that they have uploaded into the trial's directory are the trial's checkpoints,
+without a second copy.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+import os
+import posixpath
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ray import train, tune
+from ray.train._internal.session import _TrainingResult
+from ray.train.v2._internal.execution.context import TrainRunContext
+from ray.train.v2._internal.execution.storage import (
+    _exists_at_fs_path,
+    _list_at_fs_path,
+    delete_fs_path,
+)
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+from ray.tune.result import (
+    DONE,
+    RESULT_DUPLICATE,
+    SHOULD_CHECKPOINT,
+    TIME_TOTAL_S,
+    TRAINING_ITERATION,
+)
+
+from tunekit._ray.crew import Begun, Crew, Ended, Finished, Report
+from tunekit.errors import TrialError
+
+__all__ = ["SPACE", "distributed_class", "is_distributed", "is_trainer", "trainer_of"]
+
+logger = logging.getLogger(__name__)
+
+#: What the search space of a trainer may have.
+SPACE = ("train_loop_config", "scaling_config", "datasets", "resume_from_checkpoint")
+
+
+def is_trainer(trainable: Any) -> bool:
+    """Whether it is a trainer of Ray Train's, of which each trial is a run."""
+    return isinstance(trainable, DataParallelTrainer)
+
+
+def is_distributed(trainable: Any) -> bool:
+    """Whether it is a class that :func:`distributed_class` made."""
+    return isinstance(trainable, type) and issubclass(trainable, _DistributedTrial)
+
+
+def distributed_class(
+    source: DataParallelTrainer | Callable[[dict[str, Any]], DataParallelTrainer],
+    *,
+    keep_warm: bool,
+    ahead: int,
+    takeover_timeout_s: float,
+    validates: bool,
+    wish_key: str,
+) -> type[_DistributedTrial]:
+    """Return the trainable whose trials are runs of a trainer.
+
+    Args:
+        source: The trainer, or a function that makes one of a configuration.
+        keep_warm: Whether workers may go over from one trial to the next.
+        ahead: From how many reports workers may return before it is decided what becomes of them.
+        takeover_timeout_s: How long going over may take.
+        validates: Whether the sweep validates checkpoints.
+        wish_key: Under which key of a result to pass on what a report said about validation.
+    """
+    name = type(source).__name__ if is_trainer(source) else getattr(source, "__name__", "trainer")
+    settings = {
+        "source": staticmethod(source) if callable(source) else source,
+        "keep_warm": keep_warm,
+        "ahead": ahead,
+        "takeover_timeout_s": takeover_timeout_s,
+        "validates": validates,
+        "wish_key": wish_key,
+    }
+    return type(name, (_DistributedTrial,), {"_name": name, **settings})
+
+
+def trainer_of(source: Any, config: Mapping[str, Any]) -> DataParallelTrainer:
+    """The trainer of one trial.
+
+    Raises:
+        tunekit.TrialError: If the function that makes trainers returned something else.
+    """
+    if not is_trainer(source):
+        made = source(
+            {key: value for key, value in config.items() if key != "resume_from_checkpoint"}
+        )
+        if not is_trainer(made):
+            raise TrialError(
+                f"{source!r} returned {made!r}, which is no trainer of Ray Train's. Return "
+                "ray.train.torch.TorchTrainer(...), for example."
+            )
+        return made
+    trainer = copy.copy(source)
+    loop_config = {**(source.train_loop_config or {}), **config.get("train_loop_config", {})}
+    trainer.train_loop_config = loop_config
+    trainer.scaling_config = _scaling_config(source.scaling_config, config.get("scaling_config"))
+    trainer.datasets = {**source.datasets, **config.get("datasets", {})}
+    return trainer
+
+
+def _scaling_config(default: train.ScalingConfig, changed: Any) -> train.ScalingConfig:
+    if isinstance(changed, Mapping):
+        return dataclasses.replace(default, **changed)
+    return default if changed is None else changed
+
+
+def _resources(scaling_config: train.ScalingConfig) -> tune.PlacementGroupFactory:
+    """One bundle for each worker; the trial's own process sits in the first, and takes nothing."""
+    return scaling_config.as_placement_group_factory()
+
+
+class _DistributedTrial(tune.Trainable):
+    """A trial that is a run of a trainer."""
+
+    source: Any
+    keep_warm: bool
+    ahead: int
+    takeover_timeout_s: float
+    validates: bool
+    wish_key: str
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
+        return _resources(trainer_of(cls.source, config).scaling_config)
+
+    # What Tune calls ---------------------------------------------------------------------------
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self._crew: Crew | None = None
+        self._crew_of: DataParallelTrainer | None = None
+        self._report: Report | None = None
+        self._uploads: _Uploads | None = None
+        self._unsaved: Any = None
+        self._last_metrics: dict[str, Any] = {}
+        self._assign_anew()
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self._assign_anew()
+        return True
+
+    def restore(self, checkpoint_path: Any) -> None:
+        saved = checkpoint_path
+        if not isinstance(saved, _TrainingResult):
+            saved = _TrainingResult(checkpoint=saved, metrics={})
+        checkpoint = saved.checkpoint
+        if not _exists_at_fs_path(checkpoint.filesystem, checkpoint.path):
+            raise TrialError(
+                f"The checkpoint {checkpoint.path} that trial {self.trial_id} is to go on from "
+                "does not exist. Was it deleted, or the experiment moved?"
+            )
+        self._begin_at = checkpoint
+        self._iteration = saved.metrics.get(TRAINING_ITERATION, 0)
+        self._time_total = saved.metrics.get(TIME_TOTAL_S, 0)
+        self._time_since_restore, self._iterations_since_restore = 0.0, 0
+        self._restored = True
+
+    def step(self) -> dict[str, Any]:
+        if self._crew is None or not self._assigned:
+            self._crew = self._assign()
+        elif self._report is not None:
+            self._crew.decided(self._report)
+        event = self._crew.next_event()
+        while not isinstance(event, (Report, Finished, Ended)):
+            event = self._crew.next_event()
+        if isinstance(event, Ended):
+            self._crew = None
+            raise event.error or TrialError("The workers of the trial have ended.")
+        if isinstance(event, Finished):
+            return {**self._last_metrics, DONE: True, RESULT_DUPLICATE: True}
+        self._report = event
+        self._unsaved = event.checkpoint
+        self._iteration = event.iteration - 1  # lower than before if workers had to start anew
+        result = dict(event.metrics)
+        if event.checkpoint is not None:
+            result[SHOULD_CHECKPOINT] = True
+        if event.validation:
+            result[self.wish_key] = event.validation
+        self._last_metrics = result
+        return result
+
+    def save(self, checkpoint_dir: str | None = None) -> _TrainingResult:
+        checkpoint, self._unsaved = self._unsaved, None
+        if checkpoint is not None and self._uploads is not None:
+            self._uploads.keep(checkpoint.path)
+        return _TrainingResult(checkpoint=checkpoint, metrics=dict(self._last_result or {}))
+
+    def cleanup(self) -> None:
+        if self._crew is not None:
+            self._crew.dismiss()
+        if self._uploads is not None:
+            self._uploads.delete_rest()
+
+    # What its workers do -----------------------------------------------------------------------
+
+    def _assign_anew(self) -> None:
+        self._assigned = False
+        self._begin_at = self.config.get("resume_from_checkpoint")
+        self._report, self._unsaved, self._last_metrics = None, None, {}
+
+    def _assign(self) -> Crew:
+        """Let the living workers take the trial over, or others start with it."""
+        self._assigned = True
+        trainer, crew, former = self._trainer(), self._crew, self._uploads
+        self._uploads = _Uploads(self._storage.storage_filesystem, self._storage.trial_fs_path)
+        assignment = (trainer.train_run_context, self._begin_at, self._iteration)
+        taken_over = False
+        if crew is not None and crew.alive and self._can_take_over(trainer):
+            crew.assign(*assignment)
+            taken_over = isinstance(crew.next_event(self.takeover_timeout_s), Begun)
+            if not taken_over:
+                logger.warning(
+                    "The workers cannot take trial %s over: others are started.", self.trial_id
+                )
+        if crew is not None and not taken_over:
+            crew.dismiss()
+        if former is not None:
+            former.delete_rest()
+        if crew is None or not taken_over:
+            crew = Crew(trainer, ahead=self.ahead, validates=self.validates)
+            self._crew_of = trainer
+            crew.assign(*assignment)
+        return crew
+
+    def _trainer(self) -> DataParallelTrainer:
+        """The trainer of the trial's configuration, storing where the trial does."""
+        trainer = trainer_of(type(self).source, self.config)
+        folder, name = os.path.split(self._storage.trial_fs_path)
+        trainer.run_config = dataclasses.replace(
+            trainer.run_config,
+            name=name,
+            storage_path=folder,
+            storage_filesystem=self._storage.storage_filesystem,
+            checkpoint_config=train.CheckpointConfig(),
+        )
+        trainer.train_run_context = TrainRunContext(
+            run_config=trainer.run_config,
+            train_loop_config=trainer.train_loop_config,
+            scaling_config=trainer.scaling_config,
+            backend_config=trainer.backend_config,
+            dataset_config=trainer.data_config,
+        )
+        return trainer
+
+    def _can_take_over(self, trainer: DataParallelTrainer) -> bool:
+        """Whether the living workers can run a trainer: no process of theirs would differ."""
+        former = self._crew_of
+        return (
+            self.keep_warm
+            and former is not None
+            and not (trainer.datasets or former.datasets)
+            and not (trainer.run_config.callbacks or former.run_config.callbacks)
+            and trainer.train_loop_per_worker == former.train_loop_per_worker
+            and vars(trainer.scaling_config) == vars(former.scaling_config)
+            and type(trainer.backend_config) is type(former.backend_config)
+            and vars(trainer.backend_config) == vars(former.backend_config)
+            and trainer.run_config.worker_runtime_env == former.run_config.worker_runtime_env
+        )
+
+
+class _Uploads:
+    """The checkpoints that workers upload into a trial's directory.
+
+    Workers may have run ahead of what Tune decided, or have died while they uploaded: what Tune
+    has not taken is nobody's.
+    """
+
+    def __init__(self, filesystem: Any, folder: str):
+        self._filesystem, self._folder = filesystem, folder
+        self._kept = self._there()
+
+    def keep(self, path: str) -> None:
+        """Tune takes that one."""
+        self._kept.add(posixpath.basename(path))
+
+    def delete_rest(self) -> None:
+        """Delete what was uploaded since this was made and not taken."""
+        for name in self._there() - self._kept:
+            delete_fs_path(self._filesystem, posixpath.join(self._folder, name))
+
+    def _there(self) -> set[str]:
+        names = _list_at_fs_path(self._filesystem, self._folder)
+        return {name for name in names if name.startswith("checkpoint_")}

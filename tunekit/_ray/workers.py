@@ -1,0 +1,241 @@
+"""What runs in the worker processes of a distributed trial.
+
+The train function that Ray Train starts in each worker is :func:`serve`: it runs the user's
+training loop on one assignment after another, in the same processes and the same process group.
+It gets them through the worker's own actor, which is free while the loop runs in a thread.
+
+Ray's seam for that is ``TrainFnUtils`` (``ray/train/v2/_internal/execution/train_fn_utils.py``):
+"this class can be patched if new user APIs behaviors is wanted".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import random
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ray.train.constants import RAY_CHDIR_TO_TRIAL_DIR
+from ray.train.v2._internal.execution.context import (
+    TrainContext,
+    TrainRunContext,
+    get_train_context,
+)
+from ray.train.v2._internal.execution.train_fn_utils import (
+    DistributedTrainFnUtils,
+    set_train_fn_utils,
+)
+from ray.train.v2._internal.execution.worker_group.poll import WorkerStatus
+from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
+from ray.train.v2._internal.util import construct_train_func
+
+from tunekit.core.assignments import Desk, Verdict
+
+__all__ = ["TAG", "Assignment", "TrialWorker", "allow", "assign", "serve"]
+
+#: The key of a report's metrics under which it says which assignment it belongs to.
+TAG = "tunekit_assignment"
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a worker group is to train.
+
+    Attributes:
+        number: Counts the assignments of one worker group, from 1.
+        run_context: Ray Train's, with the configuration and where checkpoints are stored.
+        checkpoint: What ``ray.train.get_checkpoint()`` returns at first.
+    """
+
+    number: int
+    run_context: TrainRunContext
+    checkpoint: Any
+
+
+class _Leave(BaseException):
+    """Leaves the user's training loop: there is another assignment."""
+
+
+class _Post:
+    """This worker's desk, and the thread of the training loop that waits at it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._desk = Desk()
+        self._assignments: deque[Assignment] = deque()
+        #: The newest assignment whose loop has returned, or was left.
+        self.finished = 0
+        #: The newest assignment that was begun.
+        self.begun = 0
+
+    def assign(self, assignment: Assignment, upto: int) -> None:
+        with self._changed:
+            self._assignments.append(assignment)
+            self._desk.assigned(assignment.number, upto)
+            self._changed.notify_all()
+
+    def allow(self, number: int, upto: int) -> None:
+        with self._changed:
+            self._desk.allowed(number, upto)
+            self._changed.notify_all()
+
+    def take(self) -> Assignment:
+        """Wait for the next assignment: all workers begin each, and so stay together."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._assignments)
+            assignment = self._assignments.popleft()
+            self.begun = assignment.number
+            return assignment
+
+    def reported(self, number: int, report: int) -> None:
+        """Return when the worker may go on after a report.
+
+        Raises:
+            _Leave: If it is to begin another assignment.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._desk.verdict(number, report) is not Verdict.WAIT)
+            if self._desk.verdict(number, report) is Verdict.LEAVE:
+                raise _Leave
+
+
+_post = _Post()
+
+
+def assign(assignment: Assignment, upto: int) -> None:
+    """Give this worker an assignment; called on the worker by the trial."""
+    _post.assign(assignment, upto)
+
+
+def allow(number: int, upto: int) -> None:
+    """Let this worker return from its reports up to that one; called on it by the trial."""
+    _post.allow(number, upto)
+
+
+class TrialWorker(RayTrainWorker):
+    """A Ray Train worker that also says when its loop has returned."""
+
+    def poll_status(self) -> WorkerStatus:
+        """What Ray's says, and ``finished``: the assignment whose loop has returned."""
+        finished = _post.finished  # before the queue is looked at: its reports come first
+        status = super().poll_status()
+        empty = get_train_context().execution_context.result_queue.empty()
+        if status.training_report is not None or not empty:
+            finished = 0
+        status.finished, status.begun = finished, _post.begun
+        return status
+
+
+class _Utils(DistributedTrainFnUtils):
+    """Lets a report return when the worker may go on."""
+
+    def __init__(self, number: int):
+        self._number = number
+        self._reports = 0
+
+    def report(self, metrics: dict[str, Any], *args: Any, **options: Any) -> None:
+        self._reports += 1
+        tagged = {**metrics, TAG: (self._number, self._reports)}
+        super().report(tagged, *args, **options)
+        _post.reported(self._number, self._reports)
+
+    def get_all_reported_checkpoints(self, *args: Any, **options: Any) -> Any:
+        raise NotImplementedError(
+            "ray.train.get_all_reported_checkpoints() is not available in a Tune trial: the "
+            "trial's checkpoints and their validated scores are kept by Tune, outside of the "
+            "workers. Read them from the Result that tuner.fit() returns."
+        )
+
+
+def serve(train_loop: Callable[..., Any], loop_context: Any) -> None:
+    """Run the user's training loop on one assignment after another; never returns.
+
+    Args:
+        train_loop: ``train_loop_per_worker``.
+        loop_context: What Ray's backend wraps it in: a function that returns a context manager.
+    """
+    fresh = _Surroundings()
+    while True:
+        assignment = _post.take()
+        if assignment.number > 1:
+            gc.collect()
+            fresh.restore()
+        context = get_train_context()
+        _begin(context, assignment)
+        set_train_fn_utils(_Utils(assignment.number))
+        loop = construct_train_func(
+            train_loop,
+            config=assignment.run_context.train_loop_config,
+            train_func_context=loop_context,
+        )
+        with contextlib.suppress(_Leave):
+            loop()
+        del loop
+        _flush(context)
+        _post.finished = assignment.number
+
+
+def _flush(context: TrainContext) -> None:
+    """Wait until the checkpoints that are being uploaded are reported."""
+    context.checkpoint_upload_threadpool.submit(int).result()
+
+
+def _begin(context: TrainContext, assignment: Assignment) -> None:
+    storage = assignment.run_context.run_config.storage_context
+    context.train_run_context = assignment.run_context
+    context.storage_context = storage
+    with context.report_order_condition:
+        context.checkpoint = assignment.checkpoint
+    if os.environ.get(RAY_CHDIR_TO_TRIAL_DIR, "1") == "1":
+        os.makedirs(storage.local_working_directory, exist_ok=True)
+        os.chdir(storage.local_working_directory)
+
+
+class _Surroundings:
+    """What a training loop can change in its process, as it was before the first one.
+
+    Restored are the environment, random generators, torch's switches, and CUDA memory that is not
+    in use. As in a fresh process, torch's generators begin in the same state each time, and those
+    of Python and numpy do not.
+    """
+
+    def __init__(self) -> None:
+        self._environment = dict(os.environ)
+        self._torch = list(_torch_state())
+
+    def restore(self) -> None:
+        """Put back what can be."""
+        os.environ.clear()
+        os.environ.update(self._environment)
+        random.seed()
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed()
+        for restore in self._torch:
+            restore()
+
+
+def _torch_state() -> Iterator[Callable[[], object]]:
+    """How to put back each part of torch's state, if it is loaded."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    cpu, dtype, threads = torch.get_rng_state(), torch.get_default_dtype(), torch.get_num_threads()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    gradients, benchmark = torch.is_grad_enabled(), torch.backends.cudnn.benchmark
+    yield lambda: torch.set_rng_state(cpu)
+    yield lambda: torch.set_default_dtype(dtype)
+    yield lambda: torch.set_num_threads(threads)
+    yield lambda: torch.use_deterministic_algorithms(deterministic)
+    yield lambda: torch.set_grad_enabled(gradients)
+    yield lambda: setattr(torch.backends.cudnn, "benchmark", benchmark)
+    if torch.cuda.is_available():
+        cuda = torch.cuda.get_rng_state_all()
+        yield lambda: torch.cuda.set_rng_state_all(cuda)
+        yield torch.cuda.empty_cache
+        yield torch.cuda.reset_peak_memory_stats

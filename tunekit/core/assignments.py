@@ -1,0 +1,82 @@
+"""What the workers of a distributed trial work on, and how far they may run ahead.
+
+A worker group can outlive its trial: at a report all workers leave their training loop together
+and begin another one, with another configuration and checkpoint. That is an assignment. They stay
+together without a word among themselves: after its n-th report of an assignment a worker goes on
+if it may return from that report, and leaves if another assignment is there. The permission to
+return is the same for all of them and is not raised after the next assignment was given, so that
+all leave at the same report, the first that they may not return from.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+__all__ = ["Desk", "Verdict", "may_return"]
+
+
+def may_return(decided: int, ahead: int) -> int:
+    """Return the number of the last report that a worker may return from.
+
+    Args:
+        decided: Of how many reports it is known what becomes of the trial.
+        ahead: How many more a worker may return from before that is known.
+
+    Example:
+        >>> may_return(decided=3, ahead=0)  # it waits in its fourth report
+        3
+        >>> may_return(decided=3, ahead=2)
+        5
+    """
+    return decided + ahead
+
+
+class Verdict(Enum):
+    """What a worker does that has reported."""
+
+    GO_ON = "go on"
+    WAIT = "wait"
+    LEAVE = "leave"  #: leave the training loop, for the next assignment
+
+
+class Desk:
+    """A worker's side: which assignment is the newest, and how far it may run.
+
+    Example:
+        >>> desk = Desk()
+        >>> desk.assigned(1, upto=1)
+        >>> desk.verdict(1, report=1), desk.verdict(1, report=2)
+        (<Verdict.GO_ON: 'go on'>, <Verdict.WAIT: 'wait'>)
+        >>> desk.allowed(1, upto=2)
+        >>> desk.assigned(2, upto=0)  # the second report may return still, the third leaves
+        >>> desk.verdict(1, report=2), desk.verdict(1, report=3)
+        (<Verdict.GO_ON: 'go on'>, <Verdict.LEAVE: 'leave'>)
+    """
+
+    def __init__(self) -> None:
+        self._newest = 0
+        self._upto: dict[int, int] = {}
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest assignment; 0 if there was none."""
+        return self._newest
+
+    def assigned(self, number: int, upto: int) -> None:
+        """There is a new assignment, in which a worker may return from ``upto`` reports."""
+        self._newest = number
+        self._upto[number] = upto
+
+    def allowed(self, number: int, upto: int) -> None:
+        """In an assignment a worker may return from its reports up to that one.
+
+        What comes after the next assignment is too late: some worker may have left already.
+        """
+        if number == self._newest:
+            self._upto[number] = max(self._upto[number], upto)
+
+    def verdict(self, number: int, report: int) -> Verdict:
+        """Say what a worker does that has made its ``report``-th report of an assignment."""
+        if report <= self._upto.get(number, 0):
+            return Verdict.GO_ON
+        return Verdict.WAIT if number == self._newest else Verdict.LEAVE

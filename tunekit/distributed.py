@@ -1,0 +1,229 @@
+"""Distributed trials: what a user says about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ray import train, tune
+
+from tunekit._ray.trials import SPACE, distributed_class
+from tunekit.config import ValidationConfig
+from tunekit.core.problems import Problems
+from tunekit.report import VALIDATION
+
+__all__ = [
+    "TrainerFactory",
+    "WorkerConfig",
+    "check_saving",
+    "check_trainer",
+    "check_workers",
+    "keeps_warm",
+    "run_config_of",
+    "settle",
+    "trials_of",
+    "validation_config_of",
+]
+
+
+class WorkerConfig:
+    """How the workers of distributed trials are kept, and how far they may run ahead.
+
+    Args:
+        keep_warm: Let the workers of a trial that has paused or ended take over the next one, or
+            the trial's own next weights, in the same processes and process group: seconds instead
+            of a start of all processes. The training loop begins anew with the new configuration
+            and checkpoint; the environment, the random generators, torch's switches and its cache
+            of CUDA memory are reset, and what else the loop has changed in its process is not.
+            Switch it off if the loop leaves something behind. Workers start anew in any case for
+            another ``ScalingConfig``, for trainers with ``datasets`` or ``RunConfig(callbacks=)``,
+            and with ``on_pending="pause"``, which gives their resources back.
+        reports_ahead: From how many reports workers may return before Tune has decided what
+            becomes of the trial; with ``on_pending="hold"`` or ``"pause"`` from none, whatever
+            this says. 0 lets each report wait for Tune, about as long as a report takes to it.
+        takeover_timeout_s: After how many seconds workers that have not come to a report, to take
+            over, are ended, and others started.
+
+    Raises:
+        tunekit.ConfigError: If an argument is wrong; the message lists all that are.
+
+    Example:
+        >>> WorkerConfig(keep_warm=False)
+        WorkerConfig(keep_warm=False, reports_ahead=1, takeover_timeout_s=60.0)
+    """
+
+    def __init__(
+        self,
+        *,
+        keep_warm: bool = True,
+        reports_ahead: int = 1,
+        takeover_timeout_s: float = 60.0,
+    ):
+        problems = Problems("WorkerConfig")
+        problems.instance("keep_warm", keep_warm, bool, "Pass True or False.")
+        problems.integer("reports_ahead", reports_ahead, least=0)
+        problems.seconds("takeover_timeout_s", takeover_timeout_s)
+        problems.raise_any()
+        self.keep_warm = keep_warm
+        self.reports_ahead = reports_ahead
+        self.takeover_timeout_s = takeover_timeout_s
+
+    def __repr__(self) -> str:
+        return (
+            f"WorkerConfig(keep_warm={self.keep_warm}, reports_ahead={self.reports_ahead}, "
+            f"takeover_timeout_s={self.takeover_timeout_s})"
+        )
+
+
+class TrainerFactory:
+    """Makes the trainer of each trial, for those of which every argument may depend on the trial.
+
+    Args:
+        make: ``make(config)`` returns a ``TorchTrainer``, or another data-parallel trainer of Ray
+            Train's, for a trial's configuration. Called in the driver, for its resources, and in
+            the trial.
+
+    Raises:
+        tunekit.ConfigError: If ``make`` is not callable.
+
+    Example:
+        >>> from ray import train
+        >>> from ray.train.torch import TorchTrainer
+        >>> def loop(config): ...
+        >>> factory = TrainerFactory(
+        ...     lambda config: TorchTrainer(
+        ...         loop,
+        ...         train_loop_config={"lr": config["lr"]},
+        ...         scaling_config=train.ScalingConfig(num_workers=config["workers"]),
+        ...     )
+        ... )
+        >>> factory.make({"lr": 0.1, "workers": 2}).scaling_config.num_workers
+        2
+    """
+
+    def __init__(self, make: Callable[[dict[str, Any]], Any]):
+        problems = Problems("TrainerFactory")
+        problems.function("make", make, "Pass `def make(config) -> TorchTrainer`.")
+        problems.raise_any()
+        self.make = make
+
+
+def check_trainer(source: Any, space: Mapping[str, Any] | None, problems: Problems) -> None:
+    """Add what is wrong with a trainer, or with the search space of one."""
+    if isinstance(source, TrainerFactory):
+        return
+    _check_scaling("the trainer's scaling_config", source.scaling_config, problems)
+    for key, value in (space or {}).items():
+        if key not in SPACE:
+            problems.add(
+                f"param_space has {key!r}, which is no argument of the trainer. What the training "
+                'loop gets goes into {"train_loop_config": {...}}; the other keys are '
+                f"{', '.join(map(repr, SPACE[1:]))}."
+            )
+        elif key == "scaling_config":
+            _check_scaling("param_space['scaling_config']", value, problems)
+
+
+def _check_scaling(name: str, scaling: Any, problems: Problems) -> None:
+    if isinstance(scaling, Mapping):
+        workers = scaling.get("num_workers", 1)
+    else:
+        workers = getattr(scaling, "num_workers", 1)
+    if workers == 0:
+        problems.add(
+            f"{name} has num_workers=0, which trains in the driver. Use 1 or more: a trial with "
+            "one worker trains in a process of its own."
+        )
+    elif isinstance(workers, tuple):
+        problems.add(
+            f"{name} has num_workers={workers!r}: a trial's resources are reserved before it "
+            "starts, and its number of workers cannot change. Pass one number."
+        )
+
+
+def check_saving(policy: Any, run_config: Any, problems: Problems) -> None:
+    """Add what asks the trials of a trainer to save, which only their workers do."""
+    checkpoints = getattr(run_config, "checkpoint_config", None)
+    asked = []
+    if policy is not None:
+        asked.append(f"checkpoint_policy={policy!r}")
+    for name in ("checkpoint_frequency", "checkpoint_at_end"):
+        if getattr(checkpoints, name, None):
+            asked.append(f"CheckpointConfig({name}={getattr(checkpoints, name)!r})")
+    for one in asked:
+        problems.add(
+            f"{one} cannot make the workers of a trainer save. Leave it out; call "
+            "ray.train.report(metrics, checkpoint=...) in the training loop when one is due."
+        )
+
+
+def check_workers(workers: Any, distributed: bool, problems: Problems) -> None:
+    """Add what is wrong with a ``worker_config``."""
+    if workers is None:
+        return
+    if problems.instance(
+        "worker_config", workers, WorkerConfig, "Pass tunekit.WorkerConfig(...)."
+    ) and (not distributed):
+        problems.add(
+            f"worker_config={workers!r} is for the trials of trainers, and trainable is none. "
+            "Leave it out, or pass a TorchTrainer."
+        )
+
+
+def validation_config_of(source: Any) -> ValidationConfig | None:
+    """The trainer's own ``validation_config``, validating what Ray Train would."""
+    config = getattr(source, "validation_config", None)
+    if config is None or isinstance(config, ValidationConfig):
+        return config
+    return ValidationConfig(config.fn, config.task_config, config.ray_remote_kwargs, every="asked")
+
+
+def run_config_of(source: Any) -> tune.RunConfig | None:
+    """The trainer's own ``run_config``, as far as it is about the sweep."""
+    config = getattr(source, "run_config", None)
+    if config is None:
+        return None
+    kept = config.checkpoint_config
+    return tune.RunConfig(
+        name=config.name,
+        storage_path=config.storage_path,
+        storage_filesystem=config.storage_filesystem,
+        checkpoint_config=tune.CheckpointConfig(
+            num_to_keep=kept.num_to_keep,
+            checkpoint_score_attribute=kept.checkpoint_score_attribute,
+            checkpoint_score_order=kept.checkpoint_score_order,
+        ),
+    )
+
+
+def trials_of(
+    source: Any, workers: WorkerConfig | None, validation: train.ValidationConfig | None
+) -> Any:
+    """The trainable whose trials are runs of a trainer."""
+    workers = workers or WorkerConfig()
+    trainable = distributed_class(
+        source.make if isinstance(source, TrainerFactory) else source,
+        keep_warm=workers.keep_warm,
+        ahead=workers.reports_ahead,
+        takeover_timeout_s=workers.takeover_timeout_s,
+        validates=False,
+        wish_key=VALIDATION,
+    )
+    if validation is not None:
+        settle(trainable, validation)
+    return trainable
+
+
+def settle(trainable: Any, validation: train.ValidationConfig) -> None:
+    """Let the trials of a trainer wait for scores as the sweep does."""
+    trainable.validates = True
+    on_pending = getattr(validation, "on_pending", "continue")
+    if on_pending != "continue":
+        trainable.ahead = 0
+    if on_pending == "pause":
+        trainable.keep_warm = False
+
+
+def keeps_warm(trainable: Any) -> bool:
+    """Whether workers of a trainer's trials may go over from one to the next."""
+    return bool(trainable.keep_warm)

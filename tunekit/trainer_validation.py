@@ -1,0 +1,94 @@
+"""Validation that is itself distributed: by the workers of a trainer."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ray
+from ray import train
+
+from tunekit.core.problems import Problems
+from tunekit.core.room import total
+
+__all__ = ["TrainerValidation"]
+
+
+class TrainerValidation:
+    """A validation function that runs a loop in the workers of a ``TorchTrainer``.
+
+    Every worker runs ``loop(config)`` with ``config["checkpoint"]`` and the validation's keyword
+    arguments; what rank 0 returns is the score, a dict of numbers. The workers' resources come
+    besides those of the validation itself (``nested_resources`` of the ``ValidationConfig``, which
+    is taken from here). Ray Train's runs are named after the validation: trial and iteration.
+
+    Args:
+        loop: ``loop(config) -> dict``, as ``train_loop_per_worker``; it reports nothing.
+        scaling_config: The workers: a ``ray.train.ScalingConfig``.
+        **trainer_options: More arguments of ``TorchTrainer``, such as ``datasets``.
+
+    Raises:
+        tunekit.ConfigError: If an argument is wrong; the message lists all that are.
+
+    Example:
+        >>> from ray import train
+        >>> def loop(config):
+        ...     with config["checkpoint"].as_directory() as directory:
+        ...         ...  # each worker its part; then torch.distributed.all_reduce
+        ...     return {"accuracy": 0.9}
+        >>> validate = TrainerValidation(loop, train.ScalingConfig(num_workers=2))
+        >>> validate.nested_resources
+        {'CPU': 2.0}
+    """
+
+    def __init__(
+        self,
+        loop: Callable[[dict[str, Any]], Mapping[str, Any]],
+        scaling_config: train.ScalingConfig,
+        **trainer_options: Any,
+    ):
+        problems = Problems("TrainerValidation")
+        problems.function("loop", loop, "Pass `def loop(config) -> dict`.")
+        problems.instance(
+            "scaling_config",
+            scaling_config,
+            train.ScalingConfig,
+            "Pass ray.train.ScalingConfig(num_workers=2).",
+        )
+        for taken in {"train_loop_config", "run_config", "validation_config"} & set(
+            trainer_options
+        ):
+            problems.add(
+                f"{taken} is set for each validation. Leave it out; what the loop needs comes as "
+                "ValidationTaskConfig(fn_kwargs={...})."
+            )
+        problems.raise_any()
+        self._loop, self._scaling_config, self._options = loop, scaling_config, trainer_options
+
+    @property
+    def nested_resources(self) -> dict[str, float]:
+        """What the workers take together, such as ``{"CPU": 2.0}``."""
+        bundles = self._scaling_config.as_placement_group_factory().bundles
+        return total(*bundles)
+
+    def __call__(self, checkpoint: Any, **kwargs: Any) -> Any:
+        """Validate a checkpoint.
+
+        Raises:
+            ray.train.TrainingFailedError: If the loop raises, or a worker dies.
+        """
+        from ray.train.torch import TorchTrainer
+
+        named = ray.get_runtime_context().get_task_name() if ray.is_initialized() else None
+        name = re.sub(r"[^\w.-]+", "-", named or "validate")
+        with tempfile.TemporaryDirectory(prefix="tunekit-validation-") as folder:
+            trainer = TorchTrainer(
+                self._loop,
+                train_loop_config={**kwargs, "checkpoint": checkpoint},
+                scaling_config=self._scaling_config,
+                run_config=train.RunConfig(name=name, storage_path=folder),
+                **self._options,
+            )
+            return trainer.fit().return_value
