@@ -7,6 +7,7 @@ from typing import Any
 
 from ray import train, tune
 
+from tunekit._ray.decisions import innermost
 from tunekit._ray.trials import SPACE, distributed_class
 from tunekit.config import ValidationConfig
 from tunekit.core.problems import Problems
@@ -16,6 +17,7 @@ __all__ = [
     "TrainerFactory",
     "WorkerConfig",
     "check_saving",
+    "check_scheduler",
     "check_trainer",
     "check_workers",
     "keeps_warm",
@@ -138,6 +140,16 @@ def _check_scaling(name: str, scaling: Any, problems: Problems) -> None:
         problems.add(
             f"{name} has num_workers={workers!r}: a trial's resources are reserved before it "
             "starts, and its number of workers cannot change. Pass one number."
+        )
+
+
+def check_scheduler(scheduler: Any, problems: Problems) -> None:
+    """Add what a scheduler cannot do with the trials of a trainer."""
+    if innermost(scheduler) is not scheduler:
+        problems.add(
+            f"{type(scheduler).__name__} changes the resources of trials, and those of a trainer "
+            "are its workers'. Pass its base scheduler, and search for the number of workers with "
+            "param_space={'scaling_config': {'num_workers': tune.choice([1, 2])}}."
         )
 
 

@@ -8,7 +8,6 @@ import os
 from functools import partial
 from typing import Any
 
-import ray
 from ray import train, tune
 from ray.tune.logger import JsonLoggerCallback, LoggerCallback, TBXLoggerCallback
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
@@ -23,15 +22,16 @@ from ray.tune.search import (
 
 from tunekit._ray.functions import checkpointable_class, is_checkpointable_function
 from tunekit._ray.trials import is_distributed, is_trainer
-from tunekit._ray.tuner import Settings, settings_of, trial_resources
+from tunekit._ray.tuner import Settings, settings_of
 from tunekit.callback import ValidationCallback
+from tunekit.cluster import leave_room
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
 from tunekit.core.problems import Problems
-from tunekit.core.room import trials_beside
 from tunekit.distributed import (
     TrainerFactory,
     WorkerConfig,
     check_saving,
+    check_scheduler,
     check_trainer,
     check_workers,
     keeps_warm,
@@ -41,7 +41,7 @@ from tunekit.distributed import (
     validation_config_of,
 )
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
-from tunekit.scheduler import ValidatedScheduler, pauses, wrong_together
+from tunekit.scheduler import ValidatedScheduler, wrong_together
 from tunekit.searcher import ValidatedSearcher
 
 __all__ = ["Tuner", "checkpointable"]
@@ -155,6 +155,7 @@ class Tuner(tune.Tuner):
             validation_config = validation_config or validation_config_of(trainable)
             run_config = run_config or run_config_of(trainable)
             check_saving(checkpoint_policy, run_config, problems)
+            check_scheduler(getattr(tune_config, "scheduler", None), problems)
         else:
             _check_trainable(trainable, problems)
         check_workers(worker_config, distributed, problems)
@@ -282,7 +283,7 @@ class Tuner(tune.Tuner):
                 # A trial that was stopped in the middle of an iteration ends after that many
                 # seconds, and not at its next report.
                 os.environ.setdefault("TUNE_FORCE_TRIAL_CLEANUP_S", "5")
-            _leave_room(settings)
+            leave_room(settings, _validation_of(settings))
         return super().fit()
 
 
@@ -391,61 +392,3 @@ def _limits_training(search_alg: Any) -> bool:
 
 def _validation_of(settings: Settings) -> ValidationCallback | None:
     return next((c for c in settings.callbacks if isinstance(c, ValidationCallback)), None)
-
-
-def _leave_room(settings: Settings) -> None:
-    """Limit the trials that train at once so that validations fit beside them."""
-    config = settings.tune_config
-    validation = _validation_of(settings)
-    if validation is None:
-        return
-    if not ray.is_initialized():
-        ray.init()
-    cluster, per_validation = ray.cluster_resources(), validation.validator.resources
-    lacking = [name for name, amount in per_validation.items() if cluster.get(name, 0) < amount]
-    if lacking:
-        logger.warning(
-            "A validation needs %s, and the cluster has %s: unless it grows, no validation will "
-            "ever start, and the sweep will not end. Ask for less with ray_remote_kwargs.",
-            _listed(per_validation),
-            _listed({name: cluster.get(name, 0.0) for name in lacking}),
-        )
-    if config.max_concurrent_trials or validation.config.on_pending == "pause":
-        return
-    search_alg = config.search_alg
-    if isinstance(search_alg, ValidatedSearcher):
-        search_alg = search_alg.searcher
-    if isinstance(search_alg, (SearchAlgorithm, ConcurrencyLimiter)):
-        return  # the user has set a limit, or Tune would not keep to one
-    per_trial = trial_resources(settings.trainable, settings.param_space)
-    if per_trial is None:
-        return
-    slots = validation.config.most_in_flight or 1
-    room = trials_beside(cluster, per_trial, per_validation, slots)
-    if room is not None and pauses(config.scheduler):
-        # A limit would count the trials that it has paused.
-        validation.validator.reserve(room[1])
-    elif room is not None:
-        limit, _ = room
-        config.max_concurrent_trials = limit
-        logger.info(
-            "At most %d %s (%s each) at once, to leave room for validation (%s each). "
-            "Set TuneConfig(max_concurrent_trials=...) to change that.",
-            limit,
-            "trials train" if limit > 1 else "trial trains",
-            _listed(per_trial),
-            _listed(per_validation),
-        )
-    elif any(name in per_validation for name in per_trial):
-        logger.warning(
-            "A trial (%s) and a validation (%s) do not fit beside each other on this cluster "
-            "(%s): scores arrive when trials end. Ask for less with ray_remote_kwargs or "
-            "tune.with_resources, or use on_pending='pause'.",
-            _listed(per_trial),
-            _listed(per_validation),
-            _listed({name: cluster.get(name, 0.0) for name in per_validation}),
-        )
-
-
-def _listed(resources: dict[str, float]) -> str:
-    return ", ".join(f"{amount:g} {name}" for name, amount in resources.items()) or "nothing"

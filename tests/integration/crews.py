@@ -48,7 +48,7 @@ def loop(config: dict[str, Any]) -> None:
             Path(directory, f"rank{rank}").write_text(str(version))
             if rank == 0:
                 Path(directory, "version").write_text(str(version))
-            metrics = {"version": version, "pid": os.getpid(), "at": time.time()}
+            metrics = {"version": version, "worker_pid": os.getpid(), "at": time.time()}
             train.report(metrics, checkpoint=train.Checkpoint.from_directory(directory))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -14,7 +16,7 @@ from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 import tunekit
 from tests.integration.crews import fit, trainer, validate
 from tests.integration.test_pbt import AfterExploits
-from tunekit.testing.versions import Versions, score_of
+from tunekit.testing.versions import Versions, score_of, version_at
 
 pytestmark = pytest.mark.ray
 
@@ -66,7 +68,7 @@ def test_asha_over_trainers_ranks_by_validated_accuracy(ray_cluster, tmp_path):
             "rank1",
             "version",
         }
-    pids = {pid for result in results for pid in result.metrics_dataframe["pid"]}
+    pids = {pid for result in results for pid in result.metrics_dataframe["worker_pid"]}
     assert len(pids) < len(results), "some trials took over the workers of others"
 
 
@@ -123,7 +125,7 @@ def test_workers_that_are_not_kept_warm_start_anew(ray_cluster, tmp_path):
         tune_config=tune.TuneConfig(num_samples=2, max_concurrent_trials=1),
         worker_config=tunekit.WorkerConfig(keep_warm=False),
     )
-    assert len({r.metrics["pid"] for r in results}) == 2
+    assert len({r.metrics["worker_pid"] for r in results}) == 2
 
 
 def test_a_group_that_was_taken_over_gives_the_same_numbers_as_a_fresh_one(ray_cluster, tmp_path):
@@ -146,7 +148,7 @@ def test_a_group_that_was_taken_over_gives_the_same_numbers_as_a_fresh_one(ray_c
             numbers = {"draw": torch.rand(1).item(), "folder": os.getcwd(), **before}
             with tempfile.TemporaryDirectory() as directory:
                 saved = train.Checkpoint.from_directory(directory) if step == 0 else None
-                train.report({**numbers, "pid": os.getpid()}, checkpoint=saved)
+                train.report({**numbers, "worker_pid": os.getpid()}, checkpoint=saved)
 
     from ray.train.torch import TorchTrainer
 
@@ -157,7 +159,9 @@ def test_a_group_that_was_taken_over_gives_the_same_numbers_as_a_fresh_one(ray_c
         validation_config=None,
     )
     first, second = [result.metrics_dataframe for result in results]
-    assert (first["pid"] == second["pid"]).all(), "the second has taken over the workers"
+    assert (first["worker_pid"] == second["worker_pid"]).all(), (
+        "the second has taken over the workers"
+    )
     same = ["draw", "threads", "dtype", "checkpoint"]
     assert first[same].equals(second[same])
     assert second["mark"].isna().all() or (second["mark"] == "").all()
@@ -193,6 +197,54 @@ def test_tune_restarts_a_trial_whose_workers_are_given_up(ray_cluster, tmp_path)
     [result] = results
     assert not results.errors
     assert result.metrics_dataframe["training_iteration"].tolist() == [1, 2, 3, 4, 5, 6]
+
+
+class KillsTrial(tune.Callback):
+    """Kills the process of each trial at an iteration, the first time."""
+
+    def __init__(self, iteration):
+        self.iteration, self.killed = iteration, set()
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        if result["training_iteration"] == self.iteration and trial.trial_id not in self.killed:
+            self.killed.add(trial.trial_id)
+            os.kill(result["pid"], signal.SIGKILL)
+
+
+def dies_once(checkpoint, *, marks):
+    """Kills its own process for the third checkpoint, the first time."""
+    with checkpoint.as_directory() as directory:
+        mark = Path(marks, f"validated-{version_at(directory)}")
+    if version_at(checkpoint.path) % 1000 == 3 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return validate(checkpoint)
+
+
+def test_a_trial_and_a_validation_that_are_killed_change_nothing(ray_cluster, tmp_path):
+    results, _ = fit(
+        trainer(tmp_path, length=8, sleep_s=0.1),
+        tmp_path,
+        tune_config=tune.TuneConfig(num_samples=2),
+        failure_config=tune.FailureConfig(max_failures=1),
+        callbacks=[KillsTrial(5)],
+        validation_config=tunekit.ValidationConfig(
+            fn=dies_once,
+            task_config=train.ValidationTaskConfig(fn_kwargs={"marks": str(tmp_path)}),
+            ray_remote_kwargs={"num_cpus": 0.5},
+        ),
+    )
+    assert not results.errors
+    for result in results:
+        table = result.metrics_dataframe
+        assert table["training_iteration"].tolist() == list(range(1, 9))
+        assert (table["version"] % 1000).tolist() == list(range(1, 9))
+        assert table["accuracy"].tolist() == [score_of(v, 5.0) for v in table["version"]]
+    # What the killed trial had saved and Tune had not taken yet is trained, and scored, again.
+    ended = [event["id"] for event in events(results, "ended")]
+    assert len(ended) == len(set(ended))
+    assert len({id_.rsplit(":", 1)[0] for id_ in ended}) == 16
+    assert len(ended) <= 18
 
 
 def test_the_loop_s_error_is_the_trial_s(ray_cluster, tmp_path):

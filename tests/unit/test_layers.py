@@ -23,6 +23,7 @@ FLOORS = [
     {"distributed", "evaluators", "lineage", "policies", "trainer_validation", "validator"},
     {"callback", "searcher"},
     {"scheduler"},
+    {"cluster"},
     {"tuner"},
     {"testing", "__init__"},
     {"demo"},

@@ -26,8 +26,8 @@ from ray.tune.search.optuna import OptunaSearch
 
 import tunekit
 from tunekit._ray.tuner import settings_of
+from tunekit.cluster import leave_room
 from tunekit.policies import FunctionCheckpoints
-from tunekit.tuner import _leave_room
 
 VALIDATION = tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.5})
 
@@ -40,6 +40,10 @@ def make(folder, **settings):
     run_config = settings.pop("run_config", None) or tune.RunConfig()
     run_config.storage_path, run_config.name = str(folder), "sweep"
     return settings_of(tunekit.Tuner(trainable, run_config=run_config, **settings))
+
+
+def validation_of(settings):
+    return next(c for c in settings.callbacks if isinstance(c, tunekit.ValidationCallback))
 
 
 def kinds(callbacks) -> list[str]:
@@ -166,7 +170,7 @@ def test_a_batch_is_limit_enough(tmp_path, monkeypatch):
     ):
         config = tune.TuneConfig(search_alg=search)
         settings = make(tmp_path, tune_config=config, validation_config=VALIDATION)
-        _leave_room(settings)
+        leave_room(settings, validation_of(settings))
         assert settings.tune_config.max_concurrent_trials == limit
     batch = ConcurrencyLimiter(OptunaSearch(), 2, batch=True)
     assert not tunekit.ValidatedSearcher(batch).set_max_concurrency(3)

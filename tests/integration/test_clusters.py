@@ -1,0 +1,36 @@
+"""Clusters of several nodes, nodes that are lost, drivers that are killed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.ray
+
+
+def run(what, folder):
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.integration.clusters", what, str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_validation_survives_the_loss_of_its_node(tmp_path):
+    told = run("nodes", tmp_path)
+    assert not told["errors"]
+    assert told["iterations"] == [list(range(1, 13))] * 3
+    assert told["validated"] == [12, 12, 12]
+    assert len(told["nodes"]) == 2, "the first node's place was taken by another"
+
+
+def test_a_cluster_gets_everything_back_from_a_driver_that_is_killed(tmp_path):
+    told = run("driver", tmp_path)
+    assert told["busy"] >= 4
+    assert told["free"] == 6 and told["groups"] == 0

@@ -1,0 +1,70 @@
+"""What fits on the cluster; nothing here starts Ray."""
+
+from __future__ import annotations
+
+import pytest
+import ray
+from ray import train, tune
+from ray.train.torch import TorchTrainer
+from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler
+
+import tunekit
+from tunekit._ray.tuner import settings_of
+from tunekit.cluster import leave_room
+
+
+def validate(checkpoint):
+    return {"accuracy": 0.5}
+
+
+@pytest.fixture
+def on_cluster(monkeypatch, tmp_path):
+    """Look what a sweep does on a cluster of so many CPUs."""
+
+    def look(cpus, scheduler=None, workers=2, **options):
+        monkeypatch.setattr(ray, "is_initialized", lambda: True)
+        monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": float(cpus)})
+        tuner = tunekit.Tuner(
+            TorchTrainer(
+                lambda config: None, scaling_config=train.ScalingConfig(num_workers=workers)
+            ),
+            tune_config=tune.TuneConfig(metric="accuracy", mode="max", scheduler=scheduler),
+            run_config=tune.RunConfig(name="sweep", storage_path=str(tmp_path)),
+            validation_config=tunekit.ValidationConfig(fn=validate, **options),
+        )
+        reserved = []
+        monkeypatch.setattr(tuner.validation.validator, "reserve", reserved.append)
+        settings = settings_of(tuner)
+        leave_room(settings, tuner.validation)
+        return settings.tune_config.max_concurrent_trials, reserved
+
+    return look
+
+
+@pytest.mark.parametrize(
+    ("cpus", "options", "limit"),
+    [
+        (8, {}, 3),  # 3 trials of 2 workers, and 1 for validation
+        (8, {"max_in_flight": 3}, 2),
+        (8, {"evaluators": 4}, 2),
+        (8, {"nested_resources": {"CPU": 3}}, 2),
+        (8, {"on_pending": "pause"}, None),
+    ],
+)
+def test_trials_workers_and_validations_fit_together(on_cluster, cpus, options, limit):
+    assert on_cluster(cpus, ASHAScheduler(), **options) == (limit, [])
+
+
+def test_trials_that_take_turns_leave_resources_for_validation(on_cluster):
+    assert on_cluster(8, HyperBandScheduler(), evaluators=2) == (None, [2])
+    # With as many as are wanted there would be no room for a trial.
+    assert on_cluster(4, HyperBandScheduler(), evaluators=3) == (None, [2])
+    assert on_cluster(8, HyperBandScheduler(), on_pending="pause") == (None, [])
+
+
+def test_what_cannot_fit_at_all_is_said(on_cluster, caplog):
+    on_cluster(3, workers=4)
+    assert "A trial needs 4 CPU, and the cluster has 3 CPU" in caplog.text
+    assert "fewer workers" in caplog.text
+    on_cluster(3, ray_remote_kwargs={"num_cpus": 1, "resources": {"validation": 1}})
+    assert "A validation needs 1 CPU, 1 validation, and the cluster has 0 validation" in caplog.text

@@ -1,0 +1,96 @@
+"""What fits on the cluster: trials, and validations beside them."""
+
+from __future__ import annotations
+
+import logging
+
+import ray
+from ray.tune.search import ConcurrencyLimiter, SearchAlgorithm
+
+from tunekit._ray.tuner import Settings, trial_resources
+from tunekit.callback import ValidationCallback
+from tunekit.core.room import trials_beside
+from tunekit.scheduler import pauses
+from tunekit.searcher import ValidatedSearcher
+
+__all__ = ["leave_room"]
+
+logger = logging.getLogger(__name__)
+
+
+def leave_room(settings: Settings, validation: ValidationCallback | None) -> None:
+    """See that trials and validations fit beside each other on the cluster; start Ray for that.
+
+    Limits the trials that train at once, or reserves resources for validations if the scheduler
+    pauses trials; says what is needed and what there is if something does not fit.
+
+    Args:
+        settings: The sweep's; ``max_concurrent_trials`` is set in them.
+        validation: The sweep's validations, if it has some.
+    """
+    if not ray.is_initialized():
+        ray.init()
+    cluster = ray.cluster_resources()
+    per_trial = trial_resources(settings.trainable, settings.param_space)
+    if per_trial is not None:
+        advice = "Ask for less with tune.with_resources, or with fewer workers in scaling_config."
+        _warn_of_too_much("trial", per_trial, cluster, advice)
+    if validation is None:
+        return
+    config, per_validation = settings.tune_config, validation.validator.resources
+    advice = "Ask for less with ray_remote_kwargs."
+    _warn_of_too_much("validation", per_validation, cluster, advice)
+    if config.max_concurrent_trials or validation.config.on_pending == "pause":
+        return
+    search_alg = config.search_alg
+    if isinstance(search_alg, ValidatedSearcher):
+        search_alg = search_alg.searcher
+    if isinstance(search_alg, (SearchAlgorithm, ConcurrencyLimiter)):
+        return  # the user has set a limit, or Tune would not keep to one
+    if per_trial is None:
+        return
+    slots = validation.config.most_in_flight or 1
+    room = trials_beside(cluster, per_trial, per_validation, slots)
+    if room is not None and pauses(config.scheduler):
+        # A limit would count the trials that it has paused.
+        validation.validator.reserve(room[1])
+    elif room is not None:
+        limit, _ = room
+        config.max_concurrent_trials = limit
+        logger.info(
+            "At most %d %s (%s each) at once, to leave room for validation (%s each). "
+            "Set TuneConfig(max_concurrent_trials=...) to change that.",
+            limit,
+            "trials train" if limit > 1 else "trial trains",
+            _listed(per_trial),
+            _listed(per_validation),
+        )
+    elif any(name in per_validation for name in per_trial):
+        logger.warning(
+            "A trial (%s) and a validation (%s) do not fit beside each other on this cluster "
+            "(%s): scores arrive when trials end. Ask for less with ray_remote_kwargs or "
+            "tune.with_resources, or use on_pending='pause'.",
+            _listed(per_trial),
+            _listed(per_validation),
+            _listed({name: cluster.get(name, 0.0) for name in per_validation}),
+        )
+
+
+def _warn_of_too_much(
+    what: str, need: dict[str, float], cluster: dict[str, float], advice: str
+) -> None:
+    lacking = [name for name, amount in need.items() if cluster.get(name, 0) < amount]
+    if lacking:
+        logger.warning(
+            "A %s needs %s, and the cluster has %s: unless it grows, no %s will ever start, and "
+            "the sweep will not end. %s",
+            what,
+            _listed(need),
+            _listed({name: cluster.get(name, 0.0) for name in lacking}),
+            what,
+            advice,
+        )
+
+
+def _listed(resources: dict[str, float]) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in resources.items()) or "nothing"
