@@ -16,6 +16,7 @@ import argparse
 import json
 import logging
 import os
+import random
 import statistics
 import tempfile
 import time
@@ -93,6 +94,11 @@ KINDS = {
     "task": {"fn": validate},
     "evaluator": {"fn": Evaluator, "evaluators": 1},
     "trainer": {"fn": validate_by_workers, "ray_remote_kwargs": {"num_cpus": 0}},
+    "trainer, warm": {
+        "fn": validate_by_workers,
+        "ray_remote_kwargs": {"num_cpus": 0},
+        "evaluators": 1,
+    },
     "map_batches": {"fn": validate_by_mapping, "ray_remote_kwargs": {"num_cpus": 0}},
 }
 
@@ -129,7 +135,7 @@ def validations(count):
     print(f"{'':14}{'stock':>8}{'tunekit':>9}{'ratio':>8}")
     for name, how in KINDS.items():
         stock = None
-        if name != "evaluator":
+        if "evaluators" not in how:
             with tempfile.TemporaryDirectory() as folder:
                 took = Path(folder, "took")
                 config = train.ValidationConfig(how["fn"], None, how.get("ray_remote_kwargs"))
@@ -210,7 +216,10 @@ def exploits():
     for warm in (False, True):
         workers = tunekit.WorkerConfig(keep_warm=warm)
         config = tunekit.ValidationConfig(
-            fn=Evaluator, evaluators=1, on_pending="hold", ray_remote_kwargs={"num_cpus": 0.1}
+            fn=lambda checkpoint: {"score": random.random()},
+            evaluators=1,
+            on_pending="hold",
+            ray_remote_kwargs={"num_cpus": 0.1},
         )
         with tempfile.TemporaryDirectory() as folder:
             clock = Clock()
@@ -234,7 +243,7 @@ def exploits():
                 validation_config=config,
                 param_space={"train_loop_config": {"lr": tune.uniform(0, 1)}},
                 tune_config=tune.TuneConfig(
-                    metric="steps",
+                    metric="score",
                     mode="max",
                     num_samples=2,
                     scheduler=PopulationBasedTraining(

@@ -9,6 +9,8 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayActorError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tunekit.config import ValidationConfig, is_built
 from tunekit.core.room import fits, total
@@ -42,6 +44,8 @@ class _Evaluator:
     """One actor, and what it is doing."""
 
     actor: Any
+    #: Where it and its workers are placed; None if it has none.
+    group: PlacementGroup | None
     #: What it is waited for: that it is built, or that it returns; None if for nothing.
     awaited: Any
     built: bool = False
@@ -57,7 +61,8 @@ class EvaluatorExecutor:
 
     Args:
         fn: A class (or a ``functools.partial`` of one) that is built in each actor and called as
-            ``instance(checkpoint, **kwargs)``; or a function, called like that.
+            ``instance(checkpoint, **kwargs)``; or a function, called like that. If it has
+            ``bundles``, an actor is placed together with these, and told so (``placed``).
         count: How many actors there may be.
         ray_remote_kwargs: Options of the actor. Each takes one CPU unless they say otherwise.
         nested_resources: What a call takes besides, in tasks and actors of its own.
@@ -86,7 +91,8 @@ class EvaluatorExecutor:
         self._options = options
         self._fn, self._count, self._idle_s, self._monotonic = fn, count, idle_s, monotonic
         own = {"CPU": options["num_cpus"] or 0, "GPU": options.get("num_gpus") or 0}
-        self._need = total({**own, **(options.get("resources") or {})}, nested_resources or {})
+        self._own = total({**own, **(options.get("resources") or {})})
+        self._need = total(self._own, nested_resources or {})
         self._kept = 0
         self._class: Any = None
         self._fn_ref: Any = None
@@ -157,8 +163,16 @@ class EvaluatorExecutor:
         if self._class is None:
             self._class = ray.remote(**self._options)(_Actor)
             self._fn_ref = ray.put(self._fn)
-        actor = self._class.remote([self._fn_ref])
-        evaluator = _Evaluator(actor, actor.build.remote())
+        placed = self._class
+        group, first = None, 0
+        bundles = getattr(self._fn, "bundles", None)
+        if bundles:
+            first = 1 if self._own else 0
+            group = placement_group([dict(self._own)] * first + [dict(each) for each in bundles])
+            strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
+            placed = placed.options(scheduling_strategy=strategy)
+        actor = placed.remote([self._fn_ref], first if bundles else None)
+        evaluator = _Evaluator(actor, group, actor.build.remote())
         self._evaluators.append(evaluator)
         return evaluator
 
@@ -210,18 +224,22 @@ class EvaluatorExecutor:
         if evaluator in self._evaluators:
             self._evaluators.remove(evaluator)
             ray.kill(evaluator.actor)
+            if evaluator.group is not None:
+                remove_placement_group(evaluator.group)
 
 
 class _Actor:
     """Builds the validation function, and calls it for one checkpoint after another."""
 
-    def __init__(self, fn_ref: list[Any]):
-        self._fn_ref = fn_ref
+    def __init__(self, fn_ref: list[Any], first_bundle: int | None):
+        self._fn_ref, self._first_bundle = fn_ref, first_bundle
         self._evaluate: Any = None
 
     def build(self) -> None:
         fn = ray.get(self._fn_ref[0])
         self._evaluate = fn() if is_built(fn) else fn
+        if self._first_bundle is not None:
+            self._evaluate.placed(self._first_bundle)
 
     def evaluate(self, checkpoint: Any, kwargs: dict[str, Any]) -> Any:
         return plain(self._evaluate(checkpoint, **kwargs))

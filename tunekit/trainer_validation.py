@@ -10,6 +10,7 @@ from typing import Any
 import ray
 from ray import train
 
+from tunekit._ray.crew import ValidationCrew
 from tunekit.core.problems import Problems
 from tunekit.core.room import total
 
@@ -23,6 +24,10 @@ class TrainerValidation:
     arguments; what rank 0 returns is the score, a dict of numbers. The workers' resources come
     besides those of the validation itself (``nested_resources`` of the ``ValidationConfig``, which
     is taken from here). Ray Train's runs are named after the validation: trial and iteration.
+
+    With ``ValidationConfig(evaluators=n)`` the workers live on from one validation to the next,
+    in resources of their own, and a validation costs no start of processes. The loop must not
+    leave anything behind in its process that the next validation would notice.
 
     Args:
         loop: ``loop(config) -> dict``, as ``train_loop_per_worker``; it reports nothing.
@@ -66,12 +71,22 @@ class TrainerValidation:
             )
         problems.raise_any()
         self._loop, self._scaling_config, self._options = loop, scaling_config, trainer_options
+        self._first_bundle: int | None = None
+        self._crew: ValidationCrew | None = None
+
+    @property
+    def bundles(self) -> list[dict[str, float]]:
+        """What each worker takes: ``[{"CPU": 1.0}, {"CPU": 1.0}]``."""
+        return [dict(each) for each in self._scaling_config.as_placement_group_factory().bundles]
 
     @property
     def nested_resources(self) -> dict[str, float]:
         """What the workers take together, such as ``{"CPU": 2.0}``."""
-        bundles = self._scaling_config.as_placement_group_factory().bundles
-        return total(*bundles)
+        return total(*self.bundles)
+
+    def placed(self, first_bundle: int) -> None:
+        """It lives on, and its workers have bundles of this process's placement group."""
+        self._first_bundle = first_bundle
 
     def __call__(self, checkpoint: Any, **kwargs: Any) -> Any:
         """Validate a checkpoint.
@@ -79,16 +94,29 @@ class TrainerValidation:
         Raises:
             ray.train.TrainingFailedError: If the loop raises, or a worker dies.
         """
+        config = {**kwargs, "checkpoint": checkpoint}
+        if self._first_bundle is None:
+            with tempfile.TemporaryDirectory(prefix="tunekit-validation-") as folder:
+                return self._trainer(folder, config).fit().return_value
+        if self._crew is None:
+            folder = tempfile.mkdtemp(prefix="tunekit-validation-")
+            self._crew = ValidationCrew(self._trainer(folder, config), self._first_bundle)
+        try:
+            return self._crew.run(config)
+        except Exception:
+            self._crew = None
+            raise
+
+    def _trainer(self, folder: str, config: dict[str, Any]) -> Any:
         from ray.train.torch import TorchTrainer
 
         named = ray.get_runtime_context().get_task_name() if ray.is_initialized() else None
-        name = re.sub(r"[^\w.-]+", "-", named or "validate")
-        with tempfile.TemporaryDirectory(prefix="tunekit-validation-") as folder:
-            trainer = TorchTrainer(
-                self._loop,
-                train_loop_config={**kwargs, "checkpoint": checkpoint},
-                scaling_config=self._scaling_config,
-                run_config=train.RunConfig(name=name, storage_path=folder),
-                **self._options,
-            )
-            return trainer.fit().return_value
+        return TorchTrainer(
+            self._loop,
+            train_loop_config=config,
+            scaling_config=self._scaling_config,
+            run_config=train.RunConfig(
+                name=re.sub(r"[^\w.-]+", "-", named or "validate"), storage_path=folder
+            ),
+            **self._options,
+        )

@@ -13,7 +13,7 @@ import os
 import queue
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -40,7 +40,7 @@ from ray.util.placement_group import get_current_placement_group
 from tunekit._ray.workers import TAG, Assignment, TrialWorker, allow, assign, serve
 from tunekit.core.assignments import may_return
 
-__all__ = ["Begun", "Crew", "Ended", "Event", "Finished", "Report"]
+__all__ = ["Begun", "Crew", "Ended", "Event", "Finished", "Report", "ValidationCrew"]
 
 logger = logging.getLogger(__name__)
 
@@ -83,9 +83,10 @@ class Report:
 
 @dataclass(frozen=True)
 class Finished:
-    """The training loop has returned in all workers."""
+    """The loop has returned in all workers, and ``value`` in that of rank 0."""
 
     job: int
+    value: Any = None
 
 
 @dataclass(frozen=True)
@@ -106,10 +107,19 @@ class Crew:
         ahead: From how many reports workers may return before it is known what becomes of the
             trial.
         validates: Whether a report may ask for a validation.
+        first_bundle: Which bundle of this actor's placement group is that of rank 0; those of the
+            others follow.
     """
 
-    def __init__(self, trainer: DataParallelTrainer, *, ahead: int, validates: bool):
-        self._trainer, self._ahead = trainer, ahead
+    def __init__(
+        self,
+        trainer: DataParallelTrainer,
+        *,
+        ahead: int = 0,
+        validates: bool = False,
+        first_bundle: int = 0,
+    ):
+        self._trainer, self._first_bundle = trainer, first_bundle
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._link = _Link(self._events, ahead, validates)
         self._job = 0
@@ -191,6 +201,7 @@ class Crew:
             # There is nowhere to go, and the watcher would be one more process.
             os.environ.setdefault(ENABLE_PREEMPTION_WATCHER_ENV_VAR, "0")
         self._controller = _Controller(
+            first_bundle=self._first_bundle,
             train_fn_ref=ObjectRefWrapper(serving),
             train_run_context=trainer.train_run_context,
             scaling_policy=create_scaling_policy(trainer.scaling_config),
@@ -198,6 +209,36 @@ class Crew:
             callbacks=[self._link, *callbacks],
         )
         await self._controller.run()
+
+
+class ValidationCrew:
+    """Workers that live on, each of whose assignments is a validation.
+
+    Args:
+        trainer: The trainer whose loop validates.
+        first_bundle: As for :class:`Crew`.
+    """
+
+    def __init__(self, trainer: DataParallelTrainer, first_bundle: int):
+        self._trainer = trainer
+        self._crew = Crew(trainer, first_bundle=first_bundle)
+
+    def run(self, config: dict[str, Any]) -> Any:
+        """Run the loop with a configuration; returns what it returns in rank 0.
+
+        Raises:
+            ray.train.TrainingFailedError: If the loop raises, or a worker dies. No other can run.
+        """
+        context = replace(self._trainer.train_run_context, train_loop_config=config)
+        self._crew.assign(context, None, 0)
+        while True:
+            event = self._crew.next_event()
+            if isinstance(event, Finished):
+                return event.value
+            if isinstance(event, Report):  # which is of no use to a validation
+                self._crew.decided(event)
+            elif isinstance(event, Ended):
+                raise event.error or RuntimeError("The workers have ended.")
 
 
 class _Link(ReportCallback, WorkerGroupCallback):
@@ -274,7 +315,7 @@ class _Link(ReportCallback, WorkerGroupCallback):
             self._events.put(Begun(self._job))
         if self._finished < self._number == _of_all(statuses, "finished"):
             self._finished = self._number
-            self._events.put(Finished(self._job))
+            self._events.put(Finished(self._job, worker_group_status.worker_statuses[0].value))
 
     def _give(self, group: WorkerGroup) -> None:
         assert self._run_context is not None
@@ -298,20 +339,25 @@ class _InTrial(DefaultPlacementGroupHandle):
 
 
 class _Group(WorkerGroup):
-    """Workers in the bundles of the trial's placement group."""
+    """Workers in the bundles of the placement group that this actor is in."""
 
     _worker_cls = TrialWorker
+    first_bundle = 0
 
     def _create_placement_group(self, *args: Any, **options: Any) -> _InTrial:
         return _InTrial(get_current_placement_group())
+
+    def _create_workers(self, num_workers: int, *args: Any, **options: Any) -> list[Any]:
+        bundles = range(self.first_bundle, self.first_bundle + num_workers)
+        options["placement_group_bundle_indices"] = list(bundles)
+        return super()._create_workers(num_workers, *args, **options)
 
 
 class _Controller(TrainController):
     """Ray Train's, in the trial's own process."""
 
-    worker_group_cls = _Group
-
-    def __init__(self, **options: Any):
+    def __init__(self, *, first_bundle: int, **options: Any):
+        self.worker_group_cls = type("_Group", (_Group,), {"first_bundle": first_bundle})
         super().__init__(**options)
         if HEALTH_CHECK_INTERVAL_S_ENV_VAR not in os.environ:
             self._health_check_interval_s = _POLL_INTERVAL_S

@@ -69,8 +69,9 @@ class _Post:
         self._changed = threading.Condition()
         self._desk = Desk()
         self._assignments: deque[Assignment] = deque()
-        #: The newest assignment whose loop has returned, or was left.
+        #: The newest assignment whose loop has returned, or was left, and what it returned.
         self.finished = 0
+        self.value: Any = None
         #: The newest assignment that was begun.
         self.begun = 0
 
@@ -119,16 +120,17 @@ def allow(number: int, upto: int) -> None:
 
 
 class TrialWorker(RayTrainWorker):
-    """A Ray Train worker that also says when its loop has returned."""
+    """A Ray Train worker that also says when its loop has returned, and what."""
 
     def poll_status(self) -> WorkerStatus:
-        """What Ray's says, and ``finished``: the assignment whose loop has returned."""
+        """What Ray's says, and ``finished``: the assignment whose loop has returned ``value``."""
         finished = _post.finished  # before the queue is looked at: its reports come first
         status = super().poll_status()
         empty = get_train_context().execution_context.result_queue.empty()
         if status.training_report is not None or not empty:
             finished = 0
         status.finished, status.begun = finished, _post.begun
+        status.value = _post.value if finished else None
         return status
 
 
@@ -174,11 +176,12 @@ def serve(train_loop: Callable[..., Any], loop_context: Any) -> None:
             config=assignment.run_context.train_loop_config,
             train_func_context=loop_context,
         )
+        value = None
         with contextlib.suppress(_Leave):
-            loop()
+            value = loop()
         del loop
         _flush(context)
-        _post.finished = assignment.number
+        _post.value, _post.finished = value, assignment.number
 
 
 def _flush(context: TrainContext) -> None:
