@@ -228,6 +228,7 @@ def exploits():
                 trainer(2, length=10),
                 callbacks=[clock],
                 workers=workers,
+                validation_config=config,
                 tune_config=tune.TuneConfig(scheduler=Pauses()),
             )
             rows["pause and resume"].append(

@@ -42,11 +42,6 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
     _warn_of_too_much("validation", per_validation, cluster, advice)
     if config.max_concurrent_trials or validation.config.on_pending == "pause":
         return
-    search_alg = config.search_alg
-    if isinstance(search_alg, ValidatedSearcher):
-        search_alg = search_alg.searcher
-    if isinstance(search_alg, (SearchAlgorithm, ConcurrencyLimiter)):
-        return  # the user has set a limit, or Tune would not keep to one
     if per_trial is None:
         return
     slots = validation.config.most_in_flight or 1
@@ -54,7 +49,13 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
     if room is not None and pauses(config.scheduler):
         # A limit would count the trials that it has paused.
         validation.validator.reserve(room[1])
-    elif room is not None:
+        return
+    search_alg = config.search_alg
+    if isinstance(search_alg, ValidatedSearcher):
+        search_alg = search_alg.searcher
+    if isinstance(search_alg, (SearchAlgorithm, ConcurrencyLimiter)):
+        return  # the user has set a limit, or Tune would not keep to one
+    if room is not None:
         limit, _ = room
         config.max_concurrent_trials = limit
         logger.info(

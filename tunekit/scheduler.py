@@ -672,7 +672,8 @@ class ValidatedScheduler(TrialScheduler):
         judged.held = False
         if self._validation is not None:
             self._since.setdefault(judged.trial_id, self._validation.now())
-        controller.pause(judged.real, save=False)  # it resumes what is being validated
+        # It resumes what is being validated.
+        controller.pause(judged.real, save=False, for_validations=True)
 
     def _waited(self, trial_id: str, validation: ValidationCallback) -> None:
         since = self._since.pop(trial_id, None)

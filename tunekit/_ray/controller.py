@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from ray.tune.execution.tune_controller import TrialRunnerWrapper, TuneController
@@ -82,12 +83,37 @@ class Controller:
         """End a trial, whatever it is doing. It must not be saving."""
         self._tune.stop_trial(trial)
 
-    def pause(self, trial: Trial, *, save: bool) -> None:
-        """Give back a running trial's resources; without ``save`` it resumes its last checkpoint.
+    def pause(self, trial: Trial, *, save: bool, for_validations: bool = False) -> None:
+        """Take a running trial's actor from it; without ``save`` it resumes its last checkpoint.
 
-        It must not be saving, and without ``save`` nothing of it must be under way.
+        It must not be saving, and without ``save`` nothing of it must be under way. Its resources
+        are given back, unless actors are reused and a trial starts in the next step.
+
+        Args:
+            trial: The trial.
+            save: Whether to save first.
+            for_validations: Whether it is validations that need the resources.
         """
-        self._tune.pause_trial(trial, should_checkpoint=save)
+        with contextlib.nullcontext() if for_validations else self._keeping_actor(trial):
+            self._tune.pause_trial(trial, should_checkpoint=save)
+
+    @contextlib.contextmanager
+    def _keeping_actor(self, trial: Trial) -> Iterator[None]:
+        """Let Tune keep a paused trial's actor until the next step, if it reuses actors.
+
+        It would end it unless other trials wait for one, but this one may resume at once.
+        """
+        tune, resources = self._tune, trial.placement_group_factory
+        if not self.reuses_actors or trial in tune._staged_trials:
+            yield
+            return
+        tune._staged_trials.add(trial)
+        tune._actor_cache.increase_max(resources)
+        try:
+            yield
+        finally:
+            tune._staged_trials.discard(trial)
+            tune._actor_cache.decrease_max(resources)
 
     def train(self, trial: Trial) -> None:
         """Let a held trial run its next iteration."""
