@@ -94,11 +94,6 @@ KINDS = {
     "task": {"fn": validate},
     "evaluator": {"fn": Evaluator, "evaluators": 1},
     "trainer": {"fn": validate_by_workers, "ray_remote_kwargs": {"num_cpus": 0}},
-    "trainer, warm": {
-        "fn": validate_by_workers,
-        "ray_remote_kwargs": {"num_cpus": 0},
-        "evaluators": 1,
-    },
     "map_batches": {"fn": validate_by_mapping, "ray_remote_kwargs": {"num_cpus": 0}},
 }
 

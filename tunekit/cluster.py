@@ -10,6 +10,7 @@ from ray.tune.search import ConcurrencyLimiter, SearchAlgorithm
 from tunekit._ray.tuner import Settings, trial_resources
 from tunekit.callback import ValidationCallback
 from tunekit.core.room import trials_beside
+from tunekit.errors import ConfigError
 from tunekit.scheduler import pauses
 from tunekit.searcher import ValidatedSearcher
 
@@ -27,6 +28,9 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
     Args:
         settings: The sweep's; ``max_concurrent_trials`` is set in them.
         validation: The sweep's validations, if it has some.
+
+    Raises:
+        tunekit.ConfigError: If trials that wait for scores could keep validations from running.
     """
     if not ray.is_initialized():
         ray.init()
@@ -48,6 +52,7 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
     room = trials_beside(cluster, per_trial, per_validation, slots)
     if room is not None and pauses(config.scheduler):
         # A limit would count the trials that it has paused.
+        _check_nested(settings, validation, per_trial, per_validation, cluster)
         validation.validator.reserve(room[1])
         return
     search_alg = config.search_alg
@@ -74,6 +79,36 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
             _listed(per_trial),
             _listed(per_validation),
             _listed({name: cluster.get(name, 0.0) for name in per_validation}),
+        )
+
+
+def _check_nested(
+    settings: Settings,
+    validation: ValidationCallback,
+    per_trial: dict[str, float],
+    per_validation: dict[str, float],
+    cluster: dict[str, float],
+) -> None:
+    """Refuse what could wait for ever: trials hold all, and a validation that runs waits inside."""
+    config, trials = validation.config, settings.tune_config.num_samples
+    if config.on_pending != "hold" or not config.nested_resources or hasattr(config.fn, "bundles"):
+        return
+    nested = config.nested_resources
+    short = [
+        name
+        for name in nested
+        if trials * per_trial.get(name, 0) + per_validation[name] > cluster.get(name, 0)
+    ]
+    if per_trial.keys() & nested.keys() and short:
+        raise ConfigError(
+            "Tuner.fit",
+            [
+                f"{trials} trials ({_listed(per_trial)} each) can hold all that there is "
+                f"({_listed({name: cluster.get(name, 0.0) for name in short})}), and a validation "
+                f"would wait for ever for its nested_resources ({_listed(nested)}), which cannot "
+                "be kept for it. Use on_pending='pause' or 'continue', or a "
+                "tunekit.TrainerValidation, whose workers are kept."
+            ],
         )
 
 

@@ -35,11 +35,12 @@ class WorkerConfig:
         keep_warm: Let the workers of a trial that has paused or ended take over the next one, or
             the trial's own next weights, in the same processes and process group: seconds instead
             of a start of all processes. The training loop begins anew with the new configuration
-            and checkpoint; the environment, the random generators, torch's switches and its cache
-            of CUDA memory are reset, and what else the loop has changed in its process is not.
-            Switch it off if the loop leaves something behind. Workers start anew in any case for
-            another ``ScalingConfig``, for trainers with ``datasets`` or ``RunConfig(callbacks=)``,
-            and with ``on_pending="pause"``, which gives their resources back.
+            and checkpoint; the environment, the working directory, the random generators, torch's
+            settings and unused CUDA memory are reset, and what else the loop has changed in its
+            process is not. Switch it off if the loop leaves something behind. Workers start anew
+            in any case for another ``ScalingConfig``, for trainers with ``datasets`` or
+            ``RunConfig(callbacks=)``, for backends other than torch's, and with
+            ``on_pending="pause"``, which gives their resources back.
         reports_ahead: From how many reports workers may return before Tune has decided what
             becomes of the trial; with ``on_pending="hold"`` or ``"pause"`` from none, whatever
             this says. 0 lets each report wait for Tune, about as long as a report takes to it.
@@ -115,6 +116,11 @@ def check_trainer(source: Any, space: Mapping[str, Any] | None, problems: Proble
     if isinstance(source, TrainerFactory):
         return
     _check_scaling("the trainer's scaling_config", source.scaling_config, problems)
+    if source.backend_config.backend_cls.has_replica_groups:
+        problems.add(
+            f"{type(source.backend_config).__name__} replaces single workers, and those of a trial "
+            "start and end together. Use TorchConfig."
+        )
     for key, value in (space or {}).items():
         if key not in SPACE:
             problems.add(
@@ -136,7 +142,12 @@ def _check_scaling(name: str, scaling: Any, problems: Problems) -> None:
             f"{name} has num_workers=0, which trains in the driver. Use 1 or more: a trial with "
             "one worker trains in a process of its own."
         )
-    elif isinstance(workers, tuple):
+    if getattr(scaling, "topology", None):
+        problems.add(
+            f"{name} has topology={scaling.topology!r}, and a trial's placement group is no TPU "
+            "slice. Leave it out."
+        )
+    if isinstance(workers, tuple):
         problems.add(
             f"{name} has num_workers={workers!r}: a trial's resources are reserved before it "
             "starts, and its number of workers cannot change. Pass one number."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import ray
@@ -23,20 +24,36 @@ from tunekit.executor import (
     RayExecutor,
     Returned,
     explain,
+    own_resources,
     plain,
 )
 
 __all__ = ["EvaluatorExecutor", "executor_of"]
 
 
+# As many evaluators as there is room for.
+_ANY_NUMBER = 1_000_000
+
+
 def executor_of(config: ValidationConfig) -> Executor:
-    """Where a sweep's validations run: on evaluators if it has some, else each in a task."""
+    """Where a sweep's validations run: on evaluators if it has some, else each in a task.
+
+    What has workers of its own runs on evaluators in any case: their resources can only be kept
+    for them, and given back whatever happens, in a placement group that the driver owns.
+    """
     nested = config.nested_resources
-    if config.evaluators is None:
+    if config.evaluators is None and not hasattr(config.fn, "bundles"):
         return RayExecutor(config.fn, config.ray_remote_kwargs, nested_resources=nested)
-    return EvaluatorExecutor(
-        config.fn, config.evaluators, config.ray_remote_kwargs, nested_resources=nested
-    )
+    count = config.evaluators or _ANY_NUMBER
+    return EvaluatorExecutor(config.fn, count, config.ray_remote_kwargs, nested_resources=nested)
+
+
+class _Stage(Enum):
+    """How far an evaluator has come."""
+
+    STARTING = "starting"  #: its process is not there yet
+    BUILDING = "building"  #: the validation function is being built
+    BUILT = "built"
 
 
 @dataclass
@@ -44,11 +61,11 @@ class _Evaluator:
     """One actor, and what it is doing."""
 
     actor: Any
-    #: Where it and its workers are placed; None if it has none.
+    #: Where it and its workers are placed; None if wherever there is room.
     group: PlacementGroup | None
-    #: What it is waited for: that it is built, or that it returns; None if for nothing.
+    #: What is waited for: that it starts, is built, or returns; None if nothing is.
     awaited: Any
-    built: bool = False
+    stage: _Stage = _Stage.STARTING
     attempt: Attempt | None = None
     idle_since: float = 0.0
 
@@ -86,14 +103,17 @@ class EvaluatorExecutor:
         self._name = options.pop("name", None)
         options.pop("max_retries", None)  # a task's
         options.setdefault("num_cpus", 1)
+        self._placed = "placement_group" in options or "scheduling_strategy" in options
         if "placement_group" not in options:
             options.setdefault("scheduling_strategy", "DEFAULT")
         self._options = options
         self._fn, self._count, self._idle_s, self._monotonic = fn, count, idle_s, monotonic
-        own = {"CPU": options["num_cpus"] or 0, "GPU": options.get("num_gpus") or 0}
-        self._own = total({**own, **(options.get("resources") or {})})
+        self._own = own_resources(options)
         self._need = total(self._own, nested_resources or {})
+        #: How many are to be there whether or not there is anything to do.
         self._kept = 0
+        #: Groups of those that have died, for those that replace them.
+        self._spare: list[PlacementGroup] = []
         self._class: Any = None
         self._fn_ref: Any = None
         self._evaluators: list[_Evaluator] = []
@@ -113,7 +133,7 @@ class EvaluatorExecutor:
     def start(self, attempt: Attempt) -> None:
         """See :class:`tunekit.executor.Executor`."""
         idle = [evaluator for evaluator in self._evaluators if evaluator.attempt is None]
-        idle.sort(key=lambda evaluator: not evaluator.built)
+        idle.sort(key=lambda evaluator: list(_Stage).index(evaluator.stage), reverse=True)
         try:
             evaluator = idle[0] if idle else self._build()
         except Exception as error:  # cannot be pickled, for example
@@ -121,8 +141,9 @@ class EvaluatorExecutor:
             self._unstarted.append(Failed(attempt.id, reason))
             return
         evaluator.attempt = attempt
-        if evaluator.built:
+        if evaluator.stage is _Stage.BUILT:
             self._call(evaluator)
+        if evaluator.stage is not _Stage.STARTING:
             self._unstarted.append(Began(attempt.id))
 
     def poll(self) -> list[Event]:
@@ -148,9 +169,9 @@ class EvaluatorExecutor:
         idle = sum(evaluator.attempt is None for evaluator in self._evaluators)
         more = self._count - len(self._evaluators)
         if self._need:
-            building = sum(not evaluator.built for evaluator in self._evaluators)
+            waiting = sum(evaluator.stage is _Stage.STARTING for evaluator in self._evaluators)
             room = fits(ray.available_resources(), promised, self._need)
-            more = min(more, room - building)
+            more = min(more, len(self._spare) + max(0, room - waiting))
         return idle + max(0, more)
 
     def close(self) -> None:
@@ -158,21 +179,30 @@ class EvaluatorExecutor:
         self._kept = 0
         for evaluator in list(self._evaluators):
             self._end(evaluator)
+        while self._spare:
+            remove_placement_group(self._spare.pop())
 
     def _build(self) -> _Evaluator:
+        """Start one more."""
         if self._class is None:
-            self._class = ray.remote(**self._options)(_Actor)
             self._fn_ref = ray.put(self._fn)
-        placed = self._class
-        group, first = None, 0
-        bundles = getattr(self._fn, "bundles", None)
-        if bundles:
-            first = 1 if self._own else 0
-            group = placement_group([dict(self._own)] * first + [dict(each) for each in bundles])
-            strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
-            placed = placed.options(scheduling_strategy=strategy)
-        actor = placed.remote([self._fn_ref], first if bundles else None)
-        evaluator = _Evaluator(actor, group, actor.build.remote())
+            self._class = ray.remote(**self._options)(_Actor)
+        bundles = [dict(bundle) for bundle in getattr(self._fn, "bundles", [])]
+        own = [dict(self._own)] if self._own else []
+        remote, group = self._class, None
+        if not self._placed and (bundles or (own and self._kept)):
+            group = self._spare.pop() if self._spare else placement_group([*own, *bundles])
+            strategy = PlacementGroupSchedulingStrategy(
+                group, placement_group_bundle_index=0, placement_group_capture_child_tasks=False
+            )
+            remote = remote.options(scheduling_strategy=strategy)
+        try:
+            actor = remote.remote([self._fn_ref], len(own) if bundles else None)
+        except Exception:
+            if group is not None:
+                remove_placement_group(group)
+            raise
+        evaluator = _Evaluator(actor, group, actor.__ray_ready__.remote())
         self._evaluators.append(evaluator)
         return evaluator
 
@@ -190,23 +220,28 @@ class EvaluatorExecutor:
         try:
             value = ray.get(ref)
         except Exception as error:  # all that a task can end with, Ray's own errors included
-            reason, trace = explain(error)
-            if isinstance(error, RayActorError) or not evaluator.built:
+            built = evaluator.stage is _Stage.BUILT
+            if isinstance(error, RayActorError) or not built:
                 self._end(evaluator)
             self._rest(evaluator)
             if attempt is not None:
-                what = "" if evaluator.built else "its evaluator could not be built: it "
+                reason, trace = explain(error)
+                what = "" if built else "its evaluator could not be built: it "
                 yield Failed(attempt.id, what + reason, trace)
             return
-        if evaluator.built:
-            self._rest(evaluator)
+        if evaluator.stage is _Stage.STARTING:
+            evaluator.stage = _Stage.BUILDING
+            evaluator.awaited = evaluator.actor.build.remote()
+            if attempt is not None:
+                yield Began(attempt.id)
+        elif evaluator.stage is _Stage.BUILDING:
+            evaluator.stage = _Stage.BUILT
+            if attempt is not None:
+                self._call(evaluator)
+        else:
             assert attempt is not None
+            self._rest(evaluator)
             yield Returned(attempt.id, value)
-            return
-        evaluator.built = True
-        if attempt is not None:
-            self._call(evaluator)
-            yield Began(attempt.id)
 
     def _rest(self, evaluator: _Evaluator) -> None:
         evaluator.attempt, evaluator.idle_since = None, self._monotonic()
@@ -215,17 +250,22 @@ class EvaluatorExecutor:
         now = self._monotonic()
         for evaluator in list(self._evaluators):
             idle = evaluator.attempt is None and evaluator.awaited is None
-            if len(self._evaluators) <= self._kept:
-                return
-            if idle and now - evaluator.idle_since >= self._idle_s:
+            long = idle and now - evaluator.idle_since >= self._idle_s
+            if long and len(self._evaluators) > self._kept:
                 self._end(evaluator)
 
     def _end(self, evaluator: _Evaluator) -> None:
-        if evaluator in self._evaluators:
-            self._evaluators.remove(evaluator)
-            ray.kill(evaluator.actor)
-            if evaluator.group is not None:
-                remove_placement_group(evaluator.group)
+        """End an actor; what is reserved is kept for the one that replaces it."""
+        if evaluator not in self._evaluators:
+            return
+        self._evaluators.remove(evaluator)
+        ray.kill(evaluator.actor)
+        if evaluator.group is None:
+            return
+        if len(self._evaluators) + len(self._spare) < self._kept:
+            self._spare.append(evaluator.group)
+        else:
+            remove_placement_group(evaluator.group)
 
 
 class _Actor:

@@ -20,7 +20,17 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tunekit.core.room import fits, total
 from tunekit.core.validation import Attempt
 
-__all__ = ["Began", "Event", "Executor", "Failed", "RayExecutor", "Returned", "explain", "plain"]
+__all__ = [
+    "Began",
+    "Event",
+    "Executor",
+    "Failed",
+    "RayExecutor",
+    "Returned",
+    "explain",
+    "own_resources",
+    "plain",
+]
 
 
 @dataclass(frozen=True)
@@ -93,6 +103,22 @@ class Executor(Protocol):
         ...
 
 
+def own_resources(options: Mapping[str, Any]) -> dict[str, float]:
+    """What a task or actor with those options of ``ray.remote`` takes.
+
+    Example:
+        >>> own_resources({"num_gpus": 0.5, "resources": {"validation": 1}})
+        {'CPU': 1, 'GPU': 0.5, 'validation': 1}
+    """
+    own = {
+        "CPU": options.get("num_cpus", 1),
+        "GPU": options.get("num_gpus"),
+        "memory": options.get("memory"),
+        **(options.get("resources") or {}),
+    }
+    return {name: amount for name, amount in own.items() if amount}
+
+
 class RayExecutor:
     """Runs each attempt as a Ray task, started from the driver.
 
@@ -123,8 +149,7 @@ class RayExecutor:
             options.setdefault("scheduling_strategy", "DEFAULT")
         self._name = options.pop("name", None)
         self._options = options
-        own = {"CPU": options.get("num_cpus", 1) or 0, "GPU": options.get("num_gpus", 0) or 0}
-        self._own = total({**own, **(options.get("resources") or {})})
+        self._own = own_resources(options)
         self._need = total(self._own, nested_resources or {})
         self._slots = 0
         self._group: PlacementGroup | None = None
@@ -153,8 +178,8 @@ class RayExecutor:
         name = self._name or f"validate {request.trial_id}@{request.iteration}"
         try:
             if self._task is None:
-                self._task = ray.remote(num_returns="streaming", **self._options)(_validate)
                 self._fn_ref = ray.put(self._fn)
+                self._task = ray.remote(num_returns="streaming", **self._options)(_validate)
             options = {"name": name}
             if len(self._in_group) < self._slots:
                 self._in_group.add(attempt.id)

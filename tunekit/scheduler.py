@@ -592,7 +592,7 @@ class ValidatedScheduler(TrialScheduler):
     ) -> None:
         trial, trial_id = judged.real, judged.trial_id
         if move is Move.GIVE_WAY:
-            self._give_way(judged, controller)
+            self._give_way(judged, controller)  # to validations, or to a trial that is ready
             return
         self._waited(trial_id, validation)
         judged.held = False
@@ -668,12 +668,14 @@ class ValidatedScheduler(TrialScheduler):
             if self._validation is not None:
                 self._validation.deliver(judged.trial_id)
 
-    def _give_way(self, judged: JudgedTrial, controller: Controller) -> None:
+    def _give_way(
+        self, judged: JudgedTrial, controller: Controller, *, for_validations: bool = False
+    ) -> None:
         judged.held = False
         if self._validation is not None:
             self._since.setdefault(judged.trial_id, self._validation.now())
         # It resumes what is being validated.
-        controller.pause(judged.real, save=False, for_validations=True)
+        controller.pause(judged.real, save=False, for_validations=for_validations)
 
     def _waited(self, trial_id: str, validation: ValidationCallback) -> None:
         since = self._since.pop(trial_id, None)
@@ -699,7 +701,7 @@ class ValidatedScheduler(TrialScheduler):
                 "something is left for validation, or use on_pending='pause'.",
                 waiting[0].trial_id,
             )
-            self._give_way(waiting[0], controller)
+            self._give_way(waiting[0], controller, for_validations=True)
             validation.validator.relieved()
 
     # How it is kept ----------------------------------------------------------------------------

@@ -25,9 +25,10 @@ class TrainerValidation:
     besides those of the validation itself (``nested_resources`` of the ``ValidationConfig``, which
     is taken from here). Ray Train's runs are named after the validation: trial and iteration.
 
-    With ``ValidationConfig(evaluators=n)`` the workers live on from one validation to the next,
-    in resources of their own, and a validation costs no start of processes. The loop must not
-    leave anything behind in its process that the next validation would notice.
+    In a sweep the workers live on from one validation to the next, in resources of their own
+    (``ValidationConfig(evaluators=n)`` says how many groups of them there may be), and a
+    validation costs no start of processes. The loop must not leave anything behind in its process
+    that the next validation would notice. Called by itself, it starts a trainer each time.
 
     Args:
         loop: ``loop(config) -> dict``, as ``train_loop_per_worker``; it reports nothing.
@@ -73,6 +74,7 @@ class TrainerValidation:
         self._loop, self._scaling_config, self._options = loop, scaling_config, trainer_options
         self._first_bundle: int | None = None
         self._crew: ValidationCrew | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     @property
     def bundles(self) -> list[dict[str, float]]:
@@ -98,14 +100,11 @@ class TrainerValidation:
         if self._first_bundle is None:
             with tempfile.TemporaryDirectory(prefix="tunekit-validation-") as folder:
                 return self._trainer(folder, config).fit().return_value
-        if self._crew is None:
-            folder = tempfile.mkdtemp(prefix="tunekit-validation-")
-            self._crew = ValidationCrew(self._trainer(folder, config), self._first_bundle)
-        try:
-            return self._crew.run(config)
-        except Exception:
-            self._crew = None
-            raise
+        if self._crew is None or not self._crew.alive:
+            self._folder = tempfile.TemporaryDirectory(prefix="tunekit-validation-")
+            trainer = self._trainer(self._folder.name, config)
+            self._crew = ValidationCrew(trainer, self._first_bundle)
+        return self._crew.run(config)
 
     def _trainer(self, folder: str, config: dict[str, Any]) -> Any:
         from ray.train.torch import TorchTrainer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from ray.tune.search import (
 )
 
 from tunekit._ray.functions import checkpointable_class, is_checkpointable_function
-from tunekit._ray.trials import is_distributed, is_trainer
+from tunekit._ray.trials import ended_soon, is_distributed, is_trainer
 from tunekit._ray.tuner import Settings, settings_of
 from tunekit.callback import ValidationCallback
 from tunekit.cluster import leave_room
@@ -278,13 +279,16 @@ class Tuner(tune.Tuner):
             tunekit.ValidationFailedError: If a validation fails and ``on_failure="raise"``.
         """
         settings = settings_of(self)
-        if settings is not None:
-            if is_distributed(settings.trainable):
-                # A trial that was stopped in the middle of an iteration ends after that many
-                # seconds, and not at its next report.
-                os.environ.setdefault("TUNE_FORCE_TRIAL_CLEANUP_S", "5")
-            leave_room(settings, _validation_of(settings))
-        return super().fit()
+        if settings is None:
+            return super().fit()
+        validation = _validation_of(settings)
+        try:
+            leave_room(settings, validation)
+            with ended_soon() if is_distributed(settings.trainable) else nullcontext():
+                return super().fit()
+        finally:
+            if validation is not None:
+                validation.validator.free()
 
 
 def _check_trainable(trainable: Any, problems: Problems) -> None:

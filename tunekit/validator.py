@@ -70,6 +70,10 @@ class Validator:
         """Keep resources for so many validations from now on, whatever else wants them."""
         self._executor.reserve(slots)
 
+    def free(self) -> None:
+        """Give back what is kept for validations: nothing more is to run."""
+        self._executor.close()
+
     @property
     def idle(self) -> bool:
         """Whether every validation has ended."""
@@ -132,7 +136,7 @@ class Validator:
             logger.warning("%d validations had not ended; the sweep is over without them.", left)
         for attempt in self._pool.in_flight():
             self._executor.cancel(attempt)
-        self._executor.close()
+        self.free()
         if self._journal is not None:
             self._journal.close()
             self._journal = None

@@ -100,7 +100,7 @@ def test_they_are_gone_when_the_sweep_is_over(ray_cluster, tmp_path):
     assert ray_cluster.available_resources().get("CPU") == 6
 
 
-@pytest.mark.parametrize("kind", ["evaluator", "by_workers", "by_warm_workers", "by_mapping"])
+@pytest.mark.parametrize("kind", ["evaluator", "by_workers", "by_mapping"])
 def test_all_kinds_of_validation_give_the_same_scores(ray_cluster, tmp_path, kind):
     from tunekit.demo import resnet
 
@@ -108,11 +108,6 @@ def test_all_kinds_of_validation_give_the_same_scores(ray_cluster, tmp_path, kin
         "evaluator": {"fn": resnet.Evaluator, "evaluators": 1},
         "by_workers": {
             "fn": resnet.validate_by_workers,
-            "ray_remote_kwargs": {"num_cpus": 0},
-        },
-        "by_warm_workers": {
-            "fn": resnet.validate_by_workers,
-            "evaluators": 1,
             "ray_remote_kwargs": {"num_cpus": 0.5},
         },
         "by_mapping": {

@@ -96,6 +96,8 @@ class Controller:
         """
         with contextlib.nullcontext() if for_validations else self._keeping_actor(trial):
             self._tune.pause_trial(trial, should_checkpoint=save)
+        if for_validations and self.reuses_actors:
+            self._tune._cleanup_cached_actors(force_all=True)
 
     @contextlib.contextmanager
     def _keeping_actor(self, trial: Trial) -> Iterator[None]:

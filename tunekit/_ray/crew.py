@@ -38,7 +38,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util.placement_group import get_current_placement_group
 
 from tunekit._ray.workers import TAG, Assignment, TrialWorker, allow, assign, serve
-from tunekit.core.assignments import may_return
+from tunekit.core.assignments import Roll, may_return
 
 __all__ = ["Begun", "Crew", "Ended", "Event", "Finished", "Report", "ValidationCrew"]
 
@@ -133,10 +133,20 @@ class Crew:
         """Whether it may take another assignment."""
         return self._thread.is_alive() and not self._link.closed
 
-    def assign(self, run_context: TrainRunContext, checkpoint: Any, iteration: int) -> None:
-        """Let the workers train, from a checkpoint of that iteration, or from scratch."""
+    def assign(
+        self, run_context: TrainRunContext, checkpoint: Any, iteration: int, token: str
+    ) -> None:
+        """Let the workers train.
+
+        Args:
+            run_context: The configuration, and where to store.
+            checkpoint: Where to begin; None to begin from scratch.
+            iteration: Which iteration of the trial that is.
+            token: What the names of the checkpoints that they upload end with.
+        """
         self._job += 1
-        give = partial(self._link.assign, self._job, run_context, checkpoint, iteration)
+        work = _Work(self._job, run_context, token)
+        give = partial(self._give, work, checkpoint, iteration)
         if self._thread.ident is None:
             give()
             self._thread.start()
@@ -166,6 +176,11 @@ class Crew:
             self._loop.call_soon_threadsafe(self._cancel)
             self._thread.join(_KILL_S)
 
+    def _give(self, work: _Work, checkpoint: Any, iteration: int) -> None:
+        if self._controller is not None:  # failures of former assignments do not count
+            self._controller.forget_failures(work.run_context.run_config.failure_config)
+        self._link.assign(work, checkpoint, iteration)
+
     def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
@@ -182,9 +197,11 @@ class Crew:
         except Exception as raised:
             error = raised
         finally:
-            if self._controller is not None:
-                self._controller.kill_workers()
-            self._events.put(Ended(error))
+            try:
+                if self._controller is not None:
+                    self._controller.end_workers()
+            finally:
+                self._events.put(Ended(error))
 
     async def _train(self) -> None:
         self._task = asyncio.current_task()
@@ -211,6 +228,15 @@ class Crew:
         await self._controller.run()
 
 
+@dataclass(frozen=True)
+class _Work:
+    """What the trial wants done."""
+
+    job: int
+    run_context: TrainRunContext
+    token: str
+
+
 class ValidationCrew:
     """Workers that live on, each of whose assignments is a validation.
 
@@ -223,6 +249,11 @@ class ValidationCrew:
         self._trainer = trainer
         self._crew = Crew(trainer, first_bundle=first_bundle)
 
+    @property
+    def alive(self) -> bool:
+        """Whether it may run another."""
+        return self._crew.alive
+
     def run(self, config: dict[str, Any]) -> Any:
         """Run the loop with a configuration; returns what it returns in rank 0.
 
@@ -230,7 +261,7 @@ class ValidationCrew:
             ray.train.TrainingFailedError: If the loop raises, or a worker dies. No other can run.
         """
         context = replace(self._trainer.train_run_context, train_loop_config=config)
-        self._crew.assign(context, None, 0)
+        self._crew.assign(context, None, 0, "validation")
         while True:
             event = self._crew.next_event()
             if isinstance(event, Finished):
@@ -238,6 +269,7 @@ class ValidationCrew:
             if isinstance(event, Report):  # which is of no use to a validation
                 self._crew.decided(event)
             elif isinstance(event, Ended):
+                self._crew.dismiss()
                 raise event.error or RuntimeError("The workers have ended.")
 
 
@@ -252,22 +284,20 @@ class _Link(ReportCallback, WorkerGroupCallback):
         self._events, self._ahead, self._validates = events, ahead, validates
         self.closed = False
         self._group: WorkerGroup | None = None
-        self._job = self._number = 0
-        self._run_context: TrainRunContext | None = None
+        self._work: _Work | None = None
+        self._number = 0
         # Where the workers begin when they start anew.
         self._checkpoint: Any = None
         self._iteration = 0
         # Where they have begun.
         self._base = 0
         self._begun = self._finished = 0
+        self._roll_of_begun, self._roll_of_finished = Roll(), Roll()
 
     # From the trial ----------------------------------------------------------------------------
 
-    def assign(
-        self, job: int, run_context: TrainRunContext, checkpoint: Any, iteration: int
-    ) -> None:
-        self._job, self._run_context = job, run_context
-        self._checkpoint, self._iteration = checkpoint, iteration
+    def assign(self, work: _Work, checkpoint: Any, iteration: int) -> None:
+        self._work, self._checkpoint, self._iteration = work, checkpoint, iteration
         if self._group is not None:
             self._give(self._group)
 
@@ -293,42 +323,48 @@ class _Link(ReportCallback, WorkerGroupCallback):
     def after_report(self, training_report: _TrainingReport, metrics: list[dict[str, Any]]) -> None:
         tags = [own.pop(TAG) for own in metrics]
         number, report = tags[0]
-        event = Report(
-            job=self._job,
-            number=number,
-            report=report,
-            iteration=self._base + report,
-            metrics=dict(metrics[0]),
-            checkpoint=training_report.checkpoint,
-            validation=training_report.validation,
-        )
-        if number != self._number:
+        if number != self._number or self._work is None:
             return  # the trial has been given something else to do
-        if event.checkpoint is not None:
-            self._checkpoint, self._iteration = event.checkpoint, event.iteration
-        self._events.put(event)
+        self._say_begun()
+        iteration = self._base + report
+        if training_report.checkpoint is not None:
+            self._checkpoint, self._iteration = training_report.checkpoint, iteration
+        self._events.put(
+            Report(
+                job=self._work.job,
+                number=number,
+                report=report,
+                iteration=iteration,
+                metrics=dict(metrics[0]),
+                checkpoint=training_report.checkpoint,
+                validation=training_report.validation,
+            )
+        )
 
     def after_worker_group_poll_status(self, worker_group_status: WorkerGroupPollStatus) -> None:
-        statuses = worker_group_status.worker_statuses.values()
-        if self._begun < self._number == _of_all(statuses, "begun"):
-            self._begun = self._number
-            self._events.put(Begun(self._job))
-        if self._finished < self._number == _of_all(statuses, "finished"):
+        statuses = list(worker_group_status.worker_statuses.values())
+        begun = self._roll_of_begun.heard(getattr(each, "begun", 0) for each in statuses)
+        finished = self._roll_of_finished.heard(getattr(each, "finished", 0) for each in statuses)
+        if begun == self._number:
+            self._say_begun()
+        if self._finished < self._number == finished and self._work is not None:
             self._finished = self._number
-            self._events.put(Finished(self._job, worker_group_status.worker_statuses[0].value))
+            self._events.put(Finished(self._work.job, getattr(statuses[0], "value", None)))
+
+    def _say_begun(self) -> None:
+        if self._begun < self._number and self._work is not None:
+            self._begun = self._number
+            self._events.put(Begun(self._work.job))
 
     def _give(self, group: WorkerGroup) -> None:
-        assert self._run_context is not None
+        assert self._work is not None
         self._number += 1
         self._base = self._iteration
         upto = may_return(0, self._ahead)
-        assignment = Assignment(self._number, self._run_context, self._checkpoint)
+        assignment = Assignment(
+            self._number, self._work.run_context, self._checkpoint, self._work.token
+        )
         group.execute_async(assign, assignment, upto)
-
-
-def _of_all(statuses: Any, name: str) -> int:
-    """The number that all workers have reached; 0 if one has not said it."""
-    return min(getattr(status, name, 0) for status in statuses)
 
 
 class _InTrial(DefaultPlacementGroupHandle):
@@ -370,12 +406,20 @@ class _Controller(TrainController):
             self._latest_poll_time = float("-inf")
         return status
 
-    def kill_workers(self) -> None:
-        """End what is left of the workers."""
+    def forget_failures(self, failure_config: Any) -> None:
+        """Count failures anew, by these settings."""
+        self._failure_policy = create_failure_policy(failure_config)
+
+    def end_workers(self) -> None:
+        """End what is left of the workers, and of what came with them."""
         group = self.get_worker_group()
-        if group is not None and group.has_started():
-            state = group.get_worker_group_state()
-            for actor in [*(worker.actor for worker in state.workers), state.sync_actor]:
+        if group is None or not group.has_started():
+            return
+        actors = [worker.actor for worker in group.get_workers()]
+        try:
+            group.abort()
+        finally:
+            for actor in actors:
                 ray.kill(actor)
 
 

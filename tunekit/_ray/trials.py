@@ -7,12 +7,14 @@ without a second copy.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import logging
 import os
 import posixpath
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ray import train, tune
@@ -33,11 +35,23 @@ from ray.tune.result import (
 )
 
 from tunekit._ray.crew import Begun, Crew, Ended, Finished, Report
+from tunekit.core.assignments import abandoned
 from tunekit.errors import TrialError
 
-__all__ = ["SPACE", "distributed_class", "is_distributed", "is_trainer", "trainer_of"]
+__all__ = [
+    "SPACE",
+    "distributed_class",
+    "ended_soon",
+    "is_distributed",
+    "is_trainer",
+    "trainer_of",
+]
 
 logger = logging.getLogger(__name__)
+
+# Backends whose processes can run one training loop after another. XGBoost's rendezvous, for one,
+# is there for one loop only.
+_LASTING = ("ray.train.torch.config.TorchConfig", "ray.train.backend.BackendConfig")
 
 #: What the search space of a trainer may have.
 SPACE = ("train_loop_config", "scaling_config", "datasets", "resume_from_checkpoint")
@@ -84,6 +98,23 @@ def distributed_class(
     return type(name, (_DistributedTrial,), {"_name": name, **settings})
 
 
+@contextlib.contextmanager
+def ended_soon() -> Iterator[None]:
+    """Let Tune end a trial that was stopped in the middle of an iteration in seconds.
+
+    By default it waits 10 minutes for the iteration's end. While Tune waits for an actor that it
+    has asked to end twice, it does nothing else for up to 10 s; so no less than these.
+    """
+    name = "TUNE_FORCE_TRIAL_CLEANUP_S"
+    given = os.environ.get(name)
+    os.environ.setdefault(name, "10")
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[name]
+
+
 def trainer_of(source: Any, config: Mapping[str, Any]) -> DataParallelTrainer:
     """The trainer of one trial.
 
@@ -115,8 +146,24 @@ def _scaling_config(default: train.ScalingConfig, changed: Any) -> train.Scaling
 
 
 def _resources(scaling_config: train.ScalingConfig) -> tune.PlacementGroupFactory:
-    """One bundle for each worker; the trial's own process sits in the first, and takes nothing."""
-    return scaling_config.as_placement_group_factory()
+    """One bundle for each worker; the trial's own process sits in the first, and takes nothing.
+
+    Raises:
+        tunekit.TrialError: If a trial cannot have such workers.
+    """
+    workers = scaling_config.num_workers
+    if not isinstance(workers, int) or workers < 1:
+        raise TrialError(
+            f"num_workers={workers!r}: a trial's resources are reserved before it starts. Pass one "
+            "number of at least 1."
+        )
+    factory = scaling_config.as_placement_group_factory()
+    labels = scaling_config._label_selector_per_worker(workers)
+    if labels is None:
+        return factory
+    return tune.PlacementGroupFactory(
+        [{}, *factory.bundles], factory.strategy, bundle_label_selector=labels
+    )
 
 
 class _DistributedTrial(tune.Trainable):
@@ -191,7 +238,7 @@ class _DistributedTrial(tune.Trainable):
     def save(self, checkpoint_dir: str | None = None) -> _TrainingResult:
         checkpoint, self._unsaved = self._unsaved, None
         if checkpoint is not None and self._uploads is not None:
-            self._uploads.keep(checkpoint.path)
+            self._uploads.take(checkpoint.path)
         return _TrainingResult(checkpoint=checkpoint, metrics=dict(self._last_result or {}))
 
     def cleanup(self) -> None:
@@ -212,7 +259,8 @@ class _DistributedTrial(tune.Trainable):
         self._assigned = True
         trainer, crew, former = self._trainer(), self._crew, self._uploads
         self._uploads = _Uploads(self._storage.storage_filesystem, self._storage.trial_fs_path)
-        assignment = (trainer.train_run_context, self._begin_at, self._iteration)
+        token = self._uploads.token
+        assignment = (trainer.train_run_context, self._begin_at, self._iteration, token)
         taken_over = False
         if crew is not None and crew.alive and self._can_take_over(trainer):
             crew.assign(*assignment)
@@ -261,32 +309,38 @@ class _DistributedTrial(tune.Trainable):
             and not (trainer.run_config.callbacks or former.run_config.callbacks)
             and trainer.train_loop_per_worker == former.train_loop_per_worker
             and vars(trainer.scaling_config) == vars(former.scaling_config)
+            and _name_of(type(trainer.backend_config)) in _LASTING
             and type(trainer.backend_config) is type(former.backend_config)
             and vars(trainer.backend_config) == vars(former.backend_config)
             and trainer.run_config.worker_runtime_env == former.run_config.worker_runtime_env
         )
 
 
-class _Uploads:
-    """The checkpoints that workers upload into a trial's directory.
+def _name_of(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
 
-    Workers may have run ahead of what Tune decided, or have died while they uploaded: what Tune
-    has not taken is nobody's.
+
+class _Uploads:
+    """The checkpoints that workers upload into a trial's directory during one assignment.
+
+    Args:
+        filesystem: Of the trial's storage.
+        folder: The trial's directory there.
     """
 
     def __init__(self, filesystem: Any, folder: str):
         self._filesystem, self._folder = filesystem, folder
-        self._kept = self._there()
+        self._taken: set[str] = set()
+        #: What the names of its checkpoints end with.
+        self.token = uuid.uuid4().hex[:8]
 
-    def keep(self, path: str) -> None:
-        """Tune takes that one."""
-        self._kept.add(posixpath.basename(path))
+    def take(self, path: str) -> None:
+        """Tune gets that one."""
+        self._taken.add(posixpath.relpath(path, self._folder).split("/")[0])
 
     def delete_rest(self) -> None:
-        """Delete what was uploaded since this was made and not taken."""
-        for name in self._there() - self._kept:
-            delete_fs_path(self._filesystem, posixpath.join(self._folder, name))
-
-    def _there(self) -> set[str]:
-        names = _list_at_fs_path(self._filesystem, self._folder)
-        return {name for name in names if name.startswith("checkpoint_")}
+        """Delete those that Tune has not got."""
+        there = _list_at_fs_path(self._filesystem, self._folder)
+        for name in abandoned(there, self.token, self._taken):
+            with contextlib.suppress(FileNotFoundError):
+                delete_fs_path(self._filesystem, posixpath.join(self._folder, name))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ray import tune
+from ray.tune.search.sample import Categorical
 
 __all__ = ["Settings", "settings_of", "trial_resources"]
 
@@ -34,12 +35,30 @@ def settings_of(tuner: tune.Tuner) -> Settings | None:
 
 
 def trial_resources(trainable: Any, param_space: dict[str, Any]) -> dict[str, float] | None:
-    """What one trial takes, such as ``{"CPU": 1.0}``; None if it depends on its configuration."""
+    """What one trial takes, such as ``{"CPU": 1.0}``; None if it depends on its configuration.
+
+    Of what is chosen from a list for the workers of a trainer, the largest counts.
+    """
     cls = tune.registry.get_trainable_cls(trainable) if isinstance(trainable, str) else trainable
+    space = dict(param_space)
+    if isinstance(space.get("scaling_config"), dict):
+        scaling = space["scaling_config"].items()
+        space["scaling_config"] = {name: _largest(value) for name, value in scaling}
     try:
-        request = cls.default_resource_request(dict(param_space))
+        request = cls.default_resource_request(space)
     except Exception:  # a user's function of a configuration that is not drawn yet
         return None
     if request is None:
         return {"CPU": 1.0}
     return dict(request.required_resources)
+
+
+def _largest(value: Any) -> Any:
+    """The largest number of those to choose from."""
+    if isinstance(value, Categorical):
+        value = value.categories
+    elif isinstance(value, dict) and value.keys() == {"grid_search"}:
+        value = value["grid_search"]
+    else:
+        return value
+    return max(value) if all(isinstance(one, (int, float)) for one in value) else value[0]

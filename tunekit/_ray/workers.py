@@ -19,6 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ray.train.constants import RAY_CHDIR_TO_TRIAL_DIR
@@ -27,6 +28,7 @@ from ray.train.v2._internal.execution.context import (
     TrainRunContext,
     get_train_context,
 )
+from ray.train.v2._internal.execution.storage import StorageContext
 from ray.train.v2._internal.execution.train_fn_utils import (
     DistributedTrainFnUtils,
     set_train_fn_utils,
@@ -51,11 +53,13 @@ class Assignment:
         number: Counts the assignments of one worker group, from 1.
         run_context: Ray Train's, with the configuration and where checkpoints are stored.
         checkpoint: What ``ray.train.get_checkpoint()`` returns at first.
+        token: What the names of checkpoints end with that are uploaded for it.
     """
 
     number: int
     run_context: TrainRunContext
     checkpoint: Any
+    token: str
 
 
 class _Leave(BaseException):
@@ -137,14 +141,25 @@ class TrialWorker(RayTrainWorker):
 class _Utils(DistributedTrainFnUtils):
     """Lets a report return when the worker may go on."""
 
-    def __init__(self, number: int):
-        self._number = number
+    def __init__(self, assignment: Assignment):
+        self._number, self._token = assignment.number, assignment.token
         self._reports = 0
 
-    def report(self, metrics: dict[str, Any], *args: Any, **options: Any) -> None:
+    def report(
+        self,
+        metrics: dict[str, Any],
+        checkpoint: Any = None,
+        checkpoint_dir_name: str | None = None,
+        *args: Any,
+        **options: Any,
+    ) -> None:
         self._reports += 1
+        if checkpoint_dir_name is None:  # rank 0's is taken
+            checkpoint_dir_name = (
+                f"{StorageContext.make_default_checkpoint_dir_name()}-{self._token}"
+            )
         tagged = {**metrics, TAG: (self._number, self._reports)}
-        super().report(tagged, *args, **options)
+        super().report(tagged, checkpoint, checkpoint_dir_name, *args, **options)
         _post.reported(self._number, self._reports)
 
     def get_all_reported_checkpoints(self, *args: Any, **options: Any) -> Any:
@@ -170,7 +185,7 @@ def serve(train_loop: Callable[..., Any], loop_context: Any) -> None:
             fresh.restore()
         context = get_train_context()
         _begin(context, assignment)
-        set_train_fn_utils(_Utils(assignment.number))
+        set_train_fn_utils(_Utils(assignment))
         loop = construct_train_func(
             train_loop,
             config=assignment.run_context.train_loop_config,
@@ -228,17 +243,20 @@ def _torch_state() -> Iterator[Callable[[], object]]:
     torch = sys.modules.get("torch")
     if torch is None:
         return
-    cpu, dtype, threads = torch.get_rng_state(), torch.get_default_dtype(), torch.get_num_threads()
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    gradients, benchmark = torch.is_grad_enabled(), torch.backends.cudnn.benchmark
-    yield lambda: torch.set_rng_state(cpu)
-    yield lambda: torch.set_default_dtype(dtype)
-    yield lambda: torch.set_num_threads(threads)
-    yield lambda: torch.use_deterministic_algorithms(deterministic)
-    yield lambda: torch.set_grad_enabled(gradients)
-    yield lambda: setattr(torch.backends.cudnn, "benchmark", benchmark)
-    if torch.cuda.is_available():
-        cuda = torch.cuda.get_rng_state_all()
-        yield lambda: torch.cuda.set_rng_state_all(cuda)
-        yield torch.cuda.empty_cache
-        yield torch.cuda.reset_peak_memory_stats
+    backends, cuda = torch.backends, torch.cuda
+    for setting, put_back in (
+        (torch.get_rng_state(), torch.set_rng_state),
+        (torch.get_default_dtype(), torch.set_default_dtype),
+        (torch.get_default_device(), torch.set_default_device),
+        (torch.get_num_threads(), torch.set_num_threads),
+        (torch.is_grad_enabled(), torch.set_grad_enabled),
+        (torch.get_float32_matmul_precision(), torch.set_float32_matmul_precision),
+        (torch.get_deterministic_debug_mode(), torch.set_deterministic_debug_mode),
+        (backends.cudnn.benchmark, partial(setattr, backends.cudnn, "benchmark")),
+        (backends.cudnn.deterministic, partial(setattr, backends.cudnn, "deterministic")),
+    ):
+        yield partial(put_back, setting)
+    if cuda.is_available():
+        yield partial(cuda.set_rng_state_all, cuda.get_rng_state_all())
+        yield cuda.empty_cache
+        yield cuda.reset_peak_memory_stats

@@ -10,9 +10,10 @@ all leave at the same report, the first that they may not return from.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from enum import Enum
 
-__all__ = ["Desk", "Verdict", "may_return"]
+__all__ = ["Desk", "Roll", "Verdict", "abandoned", "may_return"]
 
 
 def may_return(decided: int, ahead: int) -> int:
@@ -80,3 +81,42 @@ class Desk:
         if report <= self._upto.get(number, 0):
             return Verdict.GO_ON
         return Verdict.WAIT if number == self._newest else Verdict.LEAVE
+
+
+class Roll:
+    """Which assignment all workers have come to; each says so now and then, and not all at once.
+
+    Example:
+        >>> roll = Roll()
+        >>> roll.heard([1, 0]), roll.heard([0, 1])  # the first was not heard the second time
+        (0, 1)
+    """
+
+    def __init__(self) -> None:
+        self._newest: list[int] = []
+
+    def heard(self, numbers: Iterable[int]) -> int:
+        """Take what each worker says, 0 for nothing; return what all have said by now."""
+        said = list(numbers)
+        known = self._newest if len(self._newest) == len(said) else [0] * len(said)
+        self._newest = [max(pair) for pair in zip(known, said, strict=True)]
+        return min(self._newest, default=0)
+
+
+def abandoned(there: Collection[str], token: str, taken: Collection[str]) -> list[str]:
+    """Return which uploaded checkpoints nobody knows of.
+
+    Workers may have run ahead of what was decided, or have died while they uploaded.
+
+    Args:
+        there: The names in the trial's directory.
+        token: What the names of those end with that the assignment has uploaded.
+        taken: The names of those that the trial has handed over.
+
+    Example:
+        >>> there = ["checkpoint_1-aa", "checkpoint_2-aa", "checkpoint_2-bb", "result.json"]
+        >>> abandoned(there, "aa", taken=["checkpoint_1-aa"])
+        ['checkpoint_2-aa']
+    """
+    own = (name for name in there if name.endswith(f"-{token}"))
+    return sorted(name for name in own if name not in taken)
