@@ -169,7 +169,10 @@ def test_a_group_that_was_taken_over_gives_the_same_numbers_as_a_fresh_one(ray_c
 
 
 def test_a_worker_that_dies_costs_what_came_after_its_last_checkpoint(ray_cluster, tmp_path):
-    """The trainer starts workers anew, without Tune's knowing: the iterations go on as before."""
+    """The trainer starts workers anew, without Tune's knowing: the iterations go on as before.
+
+    The second trial takes over workers that have used up the first one's failures.
+    """
     results, _ = fit(
         trainer(
             tmp_path,
@@ -178,14 +181,76 @@ def test_a_worker_that_dies_costs_what_came_after_its_last_checkpoint(ray_cluste
             run_config=train.RunConfig(failure_config=train.FailureConfig(max_failures=1)),
         ),
         tmp_path,
+        tune_config=tune.TuneConfig(num_samples=2, max_concurrent_trials=1),
     )
-    [result] = results
     assert not results.errors
-    assert result.metrics_dataframe["training_iteration"].tolist() == [1, 2, 3, 4, 5, 6]
-    versions = result.metrics_dataframe["version"] % 1000
-    assert versions.tolist() == [1, 2, 3, 4, 5, 6]
+    for result in results:
+        table = result.metrics_dataframe
+        assert table["training_iteration"].tolist() == [1, 2, 3, 4, 5, 6]
+        assert (table["version"] % 1000).tolist() == [1, 2, 3, 4, 5, 6]
     requested = [event["iteration"] for event in events(results, "requested")]
-    assert requested == [1, 2, 3, 4, 5, 6], "nothing is validated twice"
+    assert requested == [1, 2, 3, 4, 5, 6] * 2, "nothing is validated twice"
+
+
+class Slow(tune.Callback):
+    """Keeps the sweep from deciding about the first report, and notes when it does."""
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        if result["training_iteration"] == 1:
+            time.sleep(1.5)
+            self.decided_at = time.time()
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_workers_run_no_further_ahead_than_they_may(ray_cluster, tmp_path, ahead):
+    slow = Slow()
+    results, _ = fit(
+        trainer(tmp_path, length=6),
+        tmp_path,
+        callbacks=[slow],
+        validation_config=None,
+        worker_config=tunekit.WorkerConfig(reports_ahead=ahead),
+    )
+    reported = results[0].metrics_dataframe["at"]
+    before = (reported < slow.decided_at).sum()
+    assert before == 1 + ahead
+
+
+def test_held_workers_wait_in_the_report(ray_cluster, tmp_path):
+    results, _ = fit(
+        trainer(tmp_path, length=3),
+        tmp_path,
+        validation_config=tunekit.ValidationConfig(
+            fn=validate,
+            evaluators=1,
+            task_config=train.ValidationTaskConfig(fn_kwargs={"sleep_s": 0.5}),
+            on_pending="hold",
+            ray_remote_kwargs={"num_cpus": 0.5},
+        ),
+    )
+    assert (results[0].metrics_dataframe["at"].diff().dropna() > 0.5).all()
+
+
+def test_trials_that_hold_everything_make_room(ray_cluster, tmp_path):
+    """Their warm workers would keep the resources that validations wait for."""
+    results, _ = fit(
+        trainer(tmp_path, length=1, workers=6),
+        tmp_path,
+        tune_config=tune.TuneConfig(num_samples=1),
+        validation_config=tunekit.ValidationConfig(fn=validate, on_pending="hold"),
+    )
+    assert not results.errors
+    assert results[0].metrics["validated_iteration"] == 1
+
+
+def test_pausing_gives_the_resources_back(ray_cluster, tmp_path):
+    results, _ = fit(
+        trainer(tmp_path, length=2, workers=6),
+        tmp_path,
+        validation_config=tunekit.ValidationConfig(fn=validate, on_pending="pause"),
+    )
+    assert not results.errors
+    assert results[0].metrics_dataframe["accuracy"].notna().all()
 
 
 def test_tune_restarts_a_trial_whose_workers_are_given_up(ray_cluster, tmp_path):

@@ -92,6 +92,25 @@ def test_one_that_cannot_be_built_says_why(ray_cluster, tmp_path):
     )
 
 
+class NeverBuilt:
+    def __init__(self):
+        time.sleep(120)
+
+    def __call__(self, checkpoint): ...
+
+
+def test_one_that_takes_too_long_to_build_is_given_up(ray_cluster, tmp_path):
+    results = run(
+        tmp_path,
+        1,
+        fn=NeverBuilt,
+        evaluators=1,
+        max_retries=0,
+        task_config=train.ValidationTaskConfig(timeout_s=0.5),
+    )
+    assert [event["status"] for event in validations(results)] == ["timed_out"]
+
+
 def test_they_are_gone_when_the_sweep_is_over(ray_cluster, tmp_path):
     run(tmp_path, 2, fn=Evaluator, evaluators=2, ray_remote_kwargs={"num_cpus": 2})
     deadline = time.monotonic() + 10

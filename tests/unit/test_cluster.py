@@ -21,14 +21,17 @@ def validate(checkpoint):
 def on_cluster(monkeypatch, tmp_path):
     """Look what a sweep does on a cluster of so many CPUs."""
 
-    def look(cpus, scheduler=None, workers=2, **options):
+    def look(cpus, scheduler=None, workers=2, space=None, trials=1, **options):
         monkeypatch.setattr(ray, "is_initialized", lambda: True)
         monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": float(cpus)})
         tuner = tunekit.Tuner(
             TorchTrainer(
                 lambda config: None, scaling_config=train.ScalingConfig(num_workers=workers)
             ),
-            tune_config=tune.TuneConfig(metric="accuracy", mode="max", scheduler=scheduler),
+            param_space=space,
+            tune_config=tune.TuneConfig(
+                metric="accuracy", mode="max", scheduler=scheduler, num_samples=trials
+            ),
             run_config=tune.RunConfig(name="sweep", storage_path=str(tmp_path)),
             validation_config=tunekit.ValidationConfig(fn=validate, **options),
         )
@@ -68,3 +71,17 @@ def test_what_cannot_fit_at_all_is_said(on_cluster, caplog):
     assert "fewer workers" in caplog.text
     on_cluster(3, ray_remote_kwargs={"num_cpus": 1, "resources": {"validation": 1}})
     assert "A validation needs 1 CPU, 1 validation, and the cluster has 0 validation" in caplog.text
+
+
+@pytest.mark.parametrize("several", [tune.choice([1, 3]), tune.grid_search([3, 2])])
+def test_the_largest_number_of_workers_counts(on_cluster, several):
+    space = {"scaling_config": {"num_workers": several}}
+    assert on_cluster(8, ASHAScheduler(), space=space) == (2, [])
+
+
+def test_what_could_wait_for_ever_inside_of_a_validation_is_refused(on_cluster):
+    nested = {"on_pending": "hold", "nested_resources": {"CPU": 1}}
+    with pytest.raises(tunekit.ConfigError, match="which cannot be kept"):
+        on_cluster(8, HyperBandScheduler(), trials=4, **nested)
+    assert on_cluster(10, HyperBandScheduler(), trials=4, **nested) == (None, [1])
+    assert on_cluster(8, ASHAScheduler(), trials=4, **nested) == (3, [])

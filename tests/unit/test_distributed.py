@@ -149,3 +149,32 @@ def test_a_trainer_s_own_settings_are_the_sweep_s(tmp_path):
 def test_policies_for_functions_are_not_added(tmp_path):
     settings = make(trainer(), tmp_path)
     assert not any(isinstance(c, FunctionCheckpoints) for c in settings.callbacks)
+
+
+def test_an_actor_deletes_what_it_has_uploaded_itself_and_no_more(tmp_path):
+    import pyarrow.fs
+
+    from tunekit._ray.trials import _Uploads
+
+    former, present = (_Uploads(pyarrow.fs.LocalFileSystem(), str(tmp_path)) for _ in range(2))
+    for uploads in (former, present):
+        for name in ("taken", "not", "deep"):
+            (tmp_path / f"{name}-{uploads.token}" / "model").mkdir(parents=True)
+        uploads.take(str(tmp_path / f"taken-{uploads.token}"))
+        uploads.take(str(tmp_path / f"deep-{uploads.token}" / "model"))
+    (tmp_path / "result.json").touch()
+    former.delete_rest()
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {
+        "result.json",
+        *(f"{name}-{former.token}" for name in ("taken", "deep")),
+        *(f"{name}-{present.token}" for name in ("taken", "not", "deep")),
+    }
+
+
+def test_labels_go_with_the_bundles():
+    labels = {"ray.io/accelerator-type": "H100"}
+    source = trainer(scaling_config=train.ScalingConfig(num_workers=2, label_selector=labels))
+    trainable = settings_of(tunekit.Tuner(source)).trainable
+    request = trainable.default_resource_request({})
+    assert request._kwargs["bundle_label_selector"] == [labels, labels]
