@@ -18,6 +18,7 @@ from tunekit._ray.checkpoints import LeasingCheckpointManager, latest_checkpoint
 from tunekit._ray.controller import Controller
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
+from tunekit.core.criteria import Criteria
 from tunekit.core.delivery import Completion, Delivery, Scored
 from tunekit.core.history import GENERATION, History
 from tunekit.core.leases import Leases
@@ -230,7 +231,7 @@ class ValidationCallback(tune.Callback):
         self._unsettled: dict[str, Trial] = {}
         self._to_resubmit: dict[str, list[dict[str, Any]]] = {}
         self._waited_s = self._drained_s = 0.0
-        self._criteria: dict[str, dict[str, float]] = {}
+        self._criteria = Criteria()
         self._names_taken_over = 0
         self._told_of_no_checkpoint = False
         self._sigint_handler: Any = None
@@ -305,10 +306,8 @@ class ValidationCallback(tune.Callback):
 
     def _take_over_criteria(self, trial: Trial, names: Collection[str]) -> None:
         """Keep stopping criteria on metrics of those names from Tune, which looks at reports."""
-        taken = {n: v for n, v in trial.stopping_criterion.items() if n in names}
-        if taken:
-            self._criteria.setdefault(trial.trial_id, {}).update(taken)
-            rest = {n: v for n, v in trial.stopping_criterion.items() if n not in taken}
+        rest = self._criteria.take_over(trial.trial_id, trial.stopping_criterion, names)
+        if len(rest) < len(trial.stopping_criterion):
             trial.stopping_criterion = rest
             trial.invalidate_json_state()
 
@@ -320,8 +319,7 @@ class ValidationCallback(tune.Callback):
 
     def reached(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         """Whether a validated result meets a stopping criterion of ``RunConfig(stop={...})``."""
-        criteria = self._criteria.get(trial_id, {})
-        return any(name in result and result[name] >= value for name, value in criteria.items())
+        return self._criteria.reached(trial_id, result)
 
     # From the report to the request ------------------------------------------------------------
 
@@ -818,7 +816,7 @@ class ValidationCallback(tune.Callback):
                 if (path := self._leases.held(self._clone_of(trial_id))) is not None
             },
             "scheduler": None if self._scheduler is None else self._scheduler.get_state(),
-            "criteria": {trial_id: dict(kept) for trial_id, kept in self._criteria.items()},
+            "criteria": self._criteria.state(),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -830,7 +828,7 @@ class ValidationCallback(tune.Callback):
             self.lease(("validation", request.id), request.path)
             self._ended.setdefault(request.trial_id, []).append(request)
         self._seen = dict(state["seen"])
-        self._criteria = dict(state["criteria"])
+        self._criteria.load(state["criteria"])
         for exploit in state["exploits"]:
             self.ancestry.add(exploit)
         self._saved_scheduler = state["scheduler"]

@@ -9,9 +9,10 @@ from ray.tune.search import ConcurrencyLimiter, SearchAlgorithm
 
 from tunekit._ray.tuner import Settings, trial_resources
 from tunekit.callback import ValidationCallback
+from tunekit.combinations import pauses
 from tunekit.core.room import trials_beside
 from tunekit.errors import ConfigError
-from tunekit.scheduler import pauses
+from tunekit.scheduler import base_of
 from tunekit.searcher import ValidatedSearcher
 
 __all__ = ["leave_room"]
@@ -50,7 +51,7 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
         return
     slots = validation.config.most_in_flight or 1
     room = trials_beside(cluster, per_trial, per_validation, slots)
-    if room is not None and pauses(config.scheduler):
+    if room is not None and pauses(base_of(config.scheduler)):
         # A limit would count the trials that it has paused.
         _check_nested(settings, validation, per_trial, per_validation, cluster)
         validation.validator.reserve(room[1])

@@ -20,7 +20,6 @@ from ray.tune.schedulers import (
     HyperBandForBOHB,
     HyperBandScheduler,
     MedianStoppingRule,
-    PopulationBasedTraining,
     PopulationBasedTrainingReplay,
     TrialScheduler,
 )
@@ -30,18 +29,20 @@ from tunekit._ray.controller import Controller
 from tunekit._ray.decisions import innermost, is_synchronous, rule_for, time_attr_of
 from tunekit._ray.judged import Change, JudgedController, JudgedTrial, Version
 from tunekit.callback import ValidationCallback
+from tunekit.combinations import wrong_together
 from tunekit.core.decisions import Decisions
 from tunekit.core.delivery import Scored
 from tunekit.core.history import GENERATION
 from tunekit.core.lineage import Exploit
 from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
+from tunekit.core.reminders import Reminders
 from tunekit.core.standing import Doing, Move, Phase, next_move
 from tunekit.core.validation import Request
 from tunekit.errors import WiringError
 from tunekit.searcher import ValidatedSearcher
 
-__all__ = ["ValidatedScheduler", "wrong_together"]
+__all__ = ["ValidatedScheduler", "base_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,60 +59,9 @@ _CLONE_NOTHING = (
 )
 
 
-def pauses(scheduler: Any) -> bool:
-    """Whether a scheduler pauses trials, so that more of them live than run at once."""
-    if isinstance(scheduler, ValidatedScheduler):
-        scheduler = scheduler.base
-    return isinstance(innermost(scheduler), (HyperBandScheduler, PopulationBasedTraining))
-
-
-def wrong_together(
-    scheduler: Any, *, on_pending: str, reuse_actors: bool, search_alg: Any, problems: Problems
-) -> None:
-    """Add what cannot be right about a scheduler with the other settings of a sweep.
-
-    Args:
-        scheduler: The scheduler, wrapped or not; anything else is passed over.
-        on_pending: ``ValidationConfig(on_pending=...)``.
-        reuse_actors: ``TuneConfig(reuse_actors=...)``.
-        search_alg: ``TuneConfig(search_alg=...)``, as it was passed.
-        problems: Where to add it.
-    """
-    if isinstance(scheduler, ValidatedScheduler):
-        scheduler = scheduler.base
-    decides = innermost(scheduler)
-    name = type(decides).__name__
-    if isinstance(search_alg, str) and search_alg in ("random", "variant_generator"):
-        search_alg = None
-    if isinstance(decides, PopulationBasedTraining):
-        if is_synchronous(decides) and on_pending == "continue":
-            problems.add(
-                f"{name}(synch=True) compares all trials at the same iteration, and "
-                "on_pending='continue' lets them train on. Use on_pending='pause' (or 'hold'), or "
-                "synch=False."
-            )
-        if search_alg is not None and not isinstance(search_alg, tune.search.BasicVariantGenerator):
-            problems.add(
-                f"{name} chooses hyperparameters itself, and search_alg={search_alg!r} would, too. "
-                "Leave search_alg out."
-            )
-    if isinstance(decides, HyperBandForBOHB) and not _learns_pauses(search_alg):
-        problems.add(
-            f"{name} tells its searcher when a trial pauses, and search_alg={search_alg!r} cannot "
-            "be told. Pass TuneConfig(search_alg=ray.tune.search.bohb.TuneBOHB()), or use "
-            "HyperBandScheduler."
-        )
-    if decides is not scheduler and reuse_actors:
-        problems.add(
-            "ResourceChangingScheduler starts trials anew to change their resources, and "
-            "reuse_actors=True keeps them. Set TuneConfig(reuse_actors=False)."
-        )
-
-
-def _learns_pauses(search_alg: Any) -> bool:
-    while search_alg is not None and hasattr(search_alg, "searcher"):
-        search_alg = search_alg.searcher
-    return search_alg == "bohb" or hasattr(search_alg, "on_pause")
+def base_of(scheduler: Any) -> Any:
+    """The scheduler inside of a :class:`ValidatedScheduler`; any other is returned as it is."""
+    return scheduler.base if isinstance(scheduler, ValidatedScheduler) else scheduler
 
 
 class ValidatedScheduler(TrialScheduler):
@@ -184,10 +134,7 @@ class ValidatedScheduler(TrialScheduler):
         self._offers: dict[str, Version] = {}
         self._exploits: dict[str, tuple[Any, Version | None]] = {}
         self._told_of_no_state = False
-        # Where the trials that were left stood when the base scheduler was reminded of them, and
-        # how often that was.
-        self._reminded: dict[str, Version | None] = {}
-        self._reminders = 0
+        self._reminders = Reminders()
         # Trials of a restored sweep that the base scheduler knows and Tune has not added yet.
         self._known: set[str] = set()
 
@@ -528,23 +475,14 @@ class ValidatedScheduler(TrialScheduler):
         return None
 
     def _remind(self) -> None:
-        """Let a scheduler look again that waits for a trial that has ended.
-
-        Synchronous PBT and HyperBand go on when the result of the last of some trials comes in,
-        and Tune's would wait for ever for one that has ended or failed before. They get results
-        again that they have seen, which changes nothing but that they count the trials.
-        """
+        """Let a scheduler look again that waits for a trial that has ended."""
         if not self._waits_for_all or self._controller is None or not self._controller.still:
             return
         left = [j for j in self._judged.values() if j.status not in (Trial.TERMINATED, Trial.ERROR)]
         if any(j.phase is not Phase.PAUSED for j in left):
             return
-        standing = {j.trial_id: j.version for j in left}
-        if standing != self._reminded:
-            self._reminded, self._reminders = standing, 0
-        if self._reminders == 2:  # the first lets it act, the second shows it what it has done
+        if not self._reminders.due({j.trial_id: j.version and j.version.place for j in left}):
             return
-        self._reminders += 1
         scored = [(judged, judged.version) for judged in left if judged.version is not None]
         # A clone stands at its donor's score; one that has its own speaks for itself.
         own = [

@@ -26,6 +26,7 @@ from tunekit._ray.trials import ended_soon, is_distributed, is_trainer
 from tunekit._ray.tuner import Settings, settings_of
 from tunekit.callback import ValidationCallback
 from tunekit.cluster import leave_room
+from tunekit.combinations import wrong_together
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
 from tunekit.core.problems import Problems
 from tunekit.distributed import (
@@ -42,7 +43,7 @@ from tunekit.distributed import (
     validation_config_of,
 )
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
-from tunekit.scheduler import ValidatedScheduler, wrong_together
+from tunekit.scheduler import ValidatedScheduler, base_of
 from tunekit.searcher import ValidatedSearcher
 
 __all__ = ["Tuner", "checkpointable"]
@@ -182,7 +183,7 @@ class Tuner(tune.Tuner):
             problems.add(PAUSE_NEEDS_OWN_ACTORS)
         if validation_config is not None and isinstance(tune_config, tune.TuneConfig):
             wrong_together(
-                tune_config.scheduler,
+                base_of(tune_config.scheduler),
                 on_pending=getattr(validation_config, "on_pending", "continue"),
                 reuse_actors=bool(tune_config.reuse_actors),
                 search_alg=tune_config.search_alg,

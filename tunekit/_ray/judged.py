@@ -67,6 +67,11 @@ class Version:
     report: Mapping[str, Any] = field(repr=False)
     config: Mapping[str, Any] = field(repr=False)
 
+    @property
+    def place(self) -> tuple[str, int, int, str]:
+        """Which one it is: no two have the same."""
+        return self.trial_id, self.generation, self.iteration, self.checkpoint.path
+
     def restorable(self, **instead: Any) -> _TrainingResult:
         """What Tune restores a trial from, with other metrics in the place of some."""
         return _TrainingResult(checkpoint=self.checkpoint, metrics={**self.report, **instead})

@@ -252,7 +252,9 @@ class _DistributedTrial(tune.Trainable):
     def _assign_anew(self) -> None:
         self._assigned = False
         self._begin_at = self.config.get("resume_from_checkpoint")
-        self._report, self._unsaved, self._last_metrics = None, None, {}
+        self._report, self._unsaved = None, None
+        self._last_metrics = {}
+        self._last_result: dict[str, Any] = {}
 
     def _assign(self) -> Crew:
         """Let the living workers take the trial over, or others start with it."""

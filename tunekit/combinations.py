@@ -1,0 +1,69 @@
+"""Which schedulers, searchers and settings are right together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray import tune
+from ray.tune.schedulers import (
+    HyperBandForBOHB,
+    HyperBandScheduler,
+    PopulationBasedTraining,
+)
+
+from tunekit._ray.decisions import innermost, is_synchronous
+from tunekit.core.problems import Problems
+
+__all__ = ["pauses", "wrong_together"]
+
+
+def pauses(scheduler: Any) -> bool:
+    """Whether a scheduler pauses trials, so that more of them live than run at once."""
+    return isinstance(innermost(scheduler), (HyperBandScheduler, PopulationBasedTraining))
+
+
+def wrong_together(
+    scheduler: Any, *, on_pending: str, reuse_actors: bool, search_alg: Any, problems: Problems
+) -> None:
+    """Add what cannot be right about a scheduler with the other settings of a sweep.
+
+    Args:
+        scheduler: The scheduler, not wrapped; anything else is passed over.
+        on_pending: ``ValidationConfig(on_pending=...)``.
+        reuse_actors: ``TuneConfig(reuse_actors=...)``.
+        search_alg: ``TuneConfig(search_alg=...)``, as it was passed.
+        problems: Where to add it.
+    """
+    decides = innermost(scheduler)
+    name = type(decides).__name__
+    if isinstance(search_alg, str) and search_alg in ("random", "variant_generator"):
+        search_alg = None
+    if isinstance(decides, PopulationBasedTraining):
+        if is_synchronous(decides) and on_pending == "continue":
+            problems.add(
+                f"{name}(synch=True) compares all trials at the same iteration, and "
+                "on_pending='continue' lets them train on. Use on_pending='pause' (or 'hold'), or "
+                "synch=False."
+            )
+        if search_alg is not None and not isinstance(search_alg, tune.search.BasicVariantGenerator):
+            problems.add(
+                f"{name} chooses hyperparameters itself, and search_alg={search_alg!r} would, too. "
+                "Leave search_alg out."
+            )
+    if isinstance(decides, HyperBandForBOHB) and not _learns_pauses(search_alg):
+        problems.add(
+            f"{name} tells its searcher when a trial pauses, and search_alg={search_alg!r} cannot "
+            "be told. Pass TuneConfig(search_alg=ray.tune.search.bohb.TuneBOHB()), or use "
+            "HyperBandScheduler."
+        )
+    if decides is not scheduler and reuse_actors:
+        problems.add(
+            "ResourceChangingScheduler starts trials anew to change their resources, and "
+            "reuse_actors=True keeps them. Set TuneConfig(reuse_actors=False)."
+        )
+
+
+def _learns_pauses(search_alg: Any) -> bool:
+    while search_alg is not None and hasattr(search_alg, "searcher"):
+        search_alg = search_alg.searcher
+    return search_alg == "bohb" or hasattr(search_alg, "on_pause")

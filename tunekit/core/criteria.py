@@ -1,0 +1,47 @@
+"""When a validated result ends its trial: the stopping criteria on validated metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+__all__ = ["Criteria"]
+
+
+class Criteria:
+    """What was taken out of each trial's ``RunConfig(stop={...})``, because validation decides it.
+
+    Tune compares reports; a metric that validation produces is not training's to stop by.
+
+    Example:
+        >>> criteria = Criteria()
+        >>> criteria.take_over("a", {"accuracy": 0.9, "training_iteration": 9}, ["accuracy"])
+        {'training_iteration': 9}
+        >>> criteria.reached("a", {"accuracy": 0.8}), criteria.reached("a", {"accuracy": 0.9})
+        (False, True)
+    """
+
+    def __init__(self) -> None:
+        self._least: dict[str, dict[str, float]] = {}
+
+    def take_over(
+        self, trial_id: str, criterion: Mapping[str, float], names: Collection[str]
+    ) -> dict[str, float]:
+        """Take what a trial's criterion says about metrics of those names; return the rest."""
+        taken = {name: least for name, least in criterion.items() if name in names}
+        if taken:
+            self._least.setdefault(trial_id, {}).update(taken)
+        return {name: least for name, least in criterion.items() if name not in taken}
+
+    def reached(self, trial_id: str, result: Mapping[str, Any]) -> bool:
+        """Whether a validated result, flat, ends its trial."""
+        least = self._least.get(trial_id, {})
+        return any(name in result and result[name] >= value for name, value in least.items())
+
+    def state(self) -> dict[str, dict[str, float]]:
+        """What to save for a restore."""
+        return {trial_id: dict(least) for trial_id, least in self._least.items()}
+
+    def load(self, state: Mapping[str, Mapping[str, float]]) -> None:
+        """Take up what :meth:`state` returned."""
+        self._least = {trial_id: dict(least) for trial_id, least in state.items()}
