@@ -57,6 +57,7 @@ class ValidationConfig(train.ValidationConfig):
             the next, and build ``fn`` once if it is a class: its data is loaded and its model made
             once, and no process is started for a validation. They are started when they are
             needed, replaced when they die, and end when they have had nothing to do for 30 s.
+            A validation's time limit includes the building that it waits for.
             ``ray_remote_kwargs`` are options of the actor then. None: each in a task of its own.
         nested_resources: What one call of ``fn`` takes in tasks, actors and workers of its own,
             besides ``ray_remote_kwargs``, such as ``{"CPU": 2}`` for a dataset mapped by two

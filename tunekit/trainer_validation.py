@@ -23,7 +23,8 @@ class TrainerValidation:
     Every worker runs ``loop(config)`` with ``config["checkpoint"]`` and the validation's keyword
     arguments; what rank 0 returns is the score, a dict of numbers. The workers' resources come
     besides those of the validation itself (``nested_resources`` of the ``ValidationConfig``, which
-    is taken from here). Ray Train's runs are named after the validation: trial and iteration.
+    is taken from here). Ray Train's run is named after the first validation that it did: trial and
+    iteration.
 
     In a sweep the workers live on from one validation to the next, in resources of their own
     (``ValidationConfig(evaluators=n)`` says how many groups of them there may be), and a

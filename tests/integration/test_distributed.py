@@ -312,6 +312,39 @@ def test_a_trial_and_a_validation_that_are_killed_change_nothing(ray_cluster, tm
     assert len(ended) <= 18
 
 
+class Interrupts(tune.Callback):
+    """Once, as Ctrl-C does."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        if result["training_iteration"] == 4 and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def test_an_interrupted_sweep_goes_on_from_the_workers_checkpoints(ray_cluster, tmp_path):
+    source = trainer(tmp_path, length=8, sleep_s=0.1)
+    hold = tunekit.ValidationConfig(
+        fn=validate, on_pending="hold", ray_remote_kwargs={"num_cpus": 0.5}
+    )
+    interrupted, _ = fit(
+        source, tmp_path, callbacks=[Interrupts(tmp_path / "mark")], validation_config=hold
+    )
+    assert interrupted[0].metrics["training_iteration"] < 8
+    restored = tunekit.Tuner.restore(str(tmp_path / "sweep"), source)
+    results = restored.fit()
+    assert not results.errors
+    table = results[0].metrics_dataframe
+    assert table["training_iteration"].tolist() == list(range(1, 9))
+    assert (table["version"] % 1000).tolist() == list(range(1, 9))
+    assert table["accuracy"].tolist() == [score_of(v, 5.0) for v in table["version"]]
+    # Those of the former run are not run again, and workers hold as before.
+    ran = Path(tmp_path, "ran").read_text().split("\n")[:-1]
+    assert len(ran) <= 2 * 9
+
+
 def test_the_loop_s_error_is_the_trial_s(ray_cluster, tmp_path):
     results, _ = fit(trainer(tmp_path / "missing", length=6), tmp_path)
     assert "No such file or directory" in str(results.errors[0])
