@@ -64,8 +64,13 @@ def _note(path: Path, line: str) -> None:
         file.write(line + "\n")
 
 
-def trainer(folder: Path, *, length: int = 5, workers: int = 2, **options: Any) -> Any:
-    """A trainer of that loop; what is no argument of a trainer goes to the loop."""
+def trainer(
+    folder: Path, *, length: int = 5, workers: int = 2, cpus: float = 1, **options: Any
+) -> Any:
+    """A trainer of that loop; what is no argument of a trainer goes to the loop.
+
+    Each worker takes so many CPUs.
+    """
     from ray.train.torch import TorchTrainer
 
     run_config = options.pop("run_config", None)
@@ -73,7 +78,7 @@ def trainer(folder: Path, *, length: int = 5, workers: int = 2, **options: Any) 
     return TorchTrainer(
         loop,
         train_loop_config={"folder": str(folder), "length": length, **options},
-        scaling_config=train.ScalingConfig(num_workers=workers),
+        scaling_config=train.ScalingConfig(num_workers=workers, resources_per_worker={"CPU": cpus}),
         run_config=run_config,
         validation_config=validation_config,
     )

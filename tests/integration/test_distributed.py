@@ -74,7 +74,7 @@ def test_asha_over_trainers_ranks_by_validated_accuracy(ray_cluster, tmp_path):
 
 def test_twenty_trials_stopped_early_leave_nothing_behind(ray_cluster, tmp_path):
     results, _ = fit(
-        trainer(tmp_path, length=100, workers=4),
+        trainer(tmp_path, length=100, cpus=2),
         tmp_path,
         tune_config=tune.TuneConfig(num_samples=20),
         stop={"training_iteration": 2},
@@ -234,7 +234,7 @@ def test_held_workers_wait_in_the_report(ray_cluster, tmp_path):
 def test_trials_that_hold_everything_make_room(ray_cluster, tmp_path):
     """Their warm workers would keep the resources that validations wait for."""
     results, _ = fit(
-        trainer(tmp_path, length=1, workers=6),
+        trainer(tmp_path, length=1, cpus=3),
         tmp_path,
         tune_config=tune.TuneConfig(num_samples=1),
         validation_config=tunekit.ValidationConfig(fn=validate, on_pending="hold"),
@@ -245,7 +245,7 @@ def test_trials_that_hold_everything_make_room(ray_cluster, tmp_path):
 
 def test_pausing_gives_the_resources_back(ray_cluster, tmp_path):
     results, _ = fit(
-        trainer(tmp_path, length=2, workers=6),
+        trainer(tmp_path, length=2, cpus=3),
         tmp_path,
         validation_config=tunekit.ValidationConfig(fn=validate, on_pending="pause"),
     )
