@@ -34,7 +34,6 @@ NEEDED = (
     ("ray.train._internal.storage", "StorageContext._update_checkpoint_index"),
     ("ray.train.constants", "RAY_CHDIR_TO_TRIAL_DIR"),
     ("ray.train.v2._internal.callbacks.placement_group_callback", "PlacementGroupCleanerCallback"),
-    ("ray.train.v2._internal.constants", "ENABLE_PREEMPTION_WATCHER_ENV_VAR"),
     ("ray.train.v2._internal.constants", "HEALTH_CHECK_INTERVAL_S_ENV_VAR"),
     ("ray.train.v2._internal.execution.callback", "ReportCallback.after_report"),
     ("ray.train.v2._internal.execution.callback", "WorkerGroupCallback"),

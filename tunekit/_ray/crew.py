@@ -19,10 +19,7 @@ from typing import Any
 
 import ray
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
-from ray.train.v2._internal.constants import (
-    ENABLE_PREEMPTION_WATCHER_ENV_VAR,
-    HEALTH_CHECK_INTERVAL_S_ENV_VAR,
-)
+from ray.train.v2._internal.constants import HEALTH_CHECK_INTERVAL_S_ENV_VAR
 from ray.train.v2._internal.execution.callback import ReportCallback, WorkerGroupCallback
 from ray.train.v2._internal.execution.context import TrainRunContext
 from ray.train.v2._internal.execution.controller import TrainController
@@ -216,7 +213,7 @@ class Crew:
         ]
         if sum(node["Alive"] for node in ray.nodes()) == 1:
             # There is nowhere to go, and the watcher would be one more process.
-            os.environ.setdefault(ENABLE_PREEMPTION_WATCHER_ENV_VAR, "0")
+            os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
         self._controller = _Controller(
             first_bundle=self._first_bundle,
             train_fn_ref=ObjectRefWrapper(serving),
