@@ -36,7 +36,10 @@ VALIDATION = {
     "mapping": {
         "fn": resnet.validate_by_mapping,
         "ray_remote_kwargs": {"num_cpus": 0},
-        "nested_resources": {"CPU": 1},
+        # An actor, and the tasks that read and aggregate; two datasets at once would wait for
+        # each other's.
+        "nested_resources": {"CPU": 2},
+        "max_in_flight": 1,
         "every": "decision",  # each starts an actor, which imports torch
     },
 }
