@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import random
@@ -30,6 +29,7 @@ from ray.train.torch import TorchTrainer
 from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining
 
 import tunekit
+from tunekit.journal import read
 
 OWN_S = 0.2
 
@@ -109,8 +109,7 @@ def trainer(workers=1, **config):
 
 
 def events(results, kind):
-    lines = Path(results.experiment_path, "validations.jsonl").read_text().splitlines()
-    return [event for event in map(json.loads, lines) if event.get("event") == kind]
+    return [event for event in read(results.experiment_path) if event["event"] == kind]
 
 
 def fit(folder, trainable, *, callbacks=(), workers=None, stop=None, **settings):

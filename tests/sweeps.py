@@ -14,6 +14,7 @@ from ray.tune.schedulers import TrialScheduler
 
 import tunekit
 from tunekit.core.validation import Attempt
+from tunekit.snapshots import Mended
 from tunekit.testing import FakeClock, FakeExecutor, LocalSweep
 
 LENGTH = 9
@@ -174,6 +175,8 @@ def sweep(
     validation_slots: int = 1_000_000,
     metric: str | None = "accuracy",
     mode: str | None = "max",
+    mended: Mended | None = None,
+    listening: bool = True,
     **options: Any,
 ) -> Ran:
     """Run a sweep with validations that take, and come to, what a test says."""
@@ -182,14 +185,17 @@ def sweep(
 
     def by_default(attempt: Attempt) -> dict[str, float]:
         request = attempt.request
-        return {"accuracy": quality(numbers[request.trial_id], request.iteration, seed)}
+        index = numbers.get(request.trial_id, int(request.trial_id.rsplit("_", 1)[-1]))
+        return {"accuracy": quality(index, request.iteration, seed)}
 
     executor = FakeExecutor(clock, validate or by_default, validation_s, slots=validation_slots)
     config = tunekit.ValidationConfig(
         fn=lambda checkpoint: {}, on_pending=on_pending, **(settings or {})
     )
     validation = tunekit.ValidationCallback(config, executor=executor, clock=clock)
-    heard = listen(base)
+    if mended is not None:
+        validation.recover(mended)
+    heard = listen(base) if listening else Heard()
     policy = policy or tunekit.EveryIterations(1)
     callbacks = [_Numbers(numbers), policy, *more_callbacks, validation]
     if loggers:

@@ -12,7 +12,9 @@ from tunekit.config import ValidationConfig
 from tunekit.distributed import TrainerFactory, WorkerConfig
 from tunekit.errors import (
     ConfigError,
+    JournalError,
     MetricNotFoundError,
+    RestoreError,
     TrialError,
     TunekitError,
     UnsupportedRayError,
@@ -35,6 +37,7 @@ from tunekit.scheduler import ValidatedScheduler
 from tunekit.searcher import ValidatedSearcher
 from tunekit.trainer_validation import TrainerValidation
 from tunekit.tuner import Tuner, checkpointable
+from tunekit.version import VERSION
 
 __all__ = [
     "RAY_TESTED",
@@ -45,10 +48,12 @@ __all__ = [
     "ConfigError",
     "EveryIterations",
     "EverySeconds",
+    "JournalError",
     "JsonLogger",
     "Lineage",
     "MetricNotFoundError",
     "OnImprovement",
+    "RestoreError",
     "TensorBoardLogger",
     "TrainerFactory",
     "TrainerValidation",
@@ -69,7 +74,7 @@ __all__ = [
     "report",
 ]
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 
 def _show_log() -> None:

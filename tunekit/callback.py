@@ -7,15 +7,19 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
+import ray
 from ray import train, tune
 from ray.tune.experiment import Trial
+from ray.tune.logger import CSVLoggerCallback
 from ray.tune.result import DONE, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.checkpoints import LeasingCheckpointManager, latest_checkpoint
 from tunekit._ray.controller import Controller
+from tunekit._ray.storage import exists
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
 from tunekit.core.criteria import Criteria
@@ -23,13 +27,14 @@ from tunekit.core.delivery import Completion, Delivery, Scored
 from tunekit.core.history import GENERATION, History
 from tunekit.core.leases import Leases
 from tunekit.core.lineage import Ancestry, Exploit
-from tunekit.core.metrics import flatten, hide, leaves
+from tunekit.core.metrics import flatten, hide, leaves, merge
 from tunekit.core.problems import Problems
 from tunekit.core.selection import Selection
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.errors import (
     ConfigError,
     MetricNotFoundError,
+    RestoreError,
     TunekitError,
     ValidationFailedError,
     WiringError,
@@ -37,11 +42,16 @@ from tunekit.errors import (
 from tunekit.evaluators import executor_of
 from tunekit.executor import Executor
 from tunekit.fold import Fold
+from tunekit.journal import Journal, Places, read
 from tunekit.lineage import Lineage
 from tunekit.loggers import JsonLogger, TensorBoardLogger
 from tunekit.policies import AtDecisions, CheckpointPolicy
+from tunekit.replay import Replay
 from tunekit.report import VALIDATION, Wish, wish_of
+from tunekit.snapshots import Keeper, Mended
+from tunekit.storage import Folder, folder_at
 from tunekit.validator import Validator
+from tunekit.version import VERSION
 
 __all__ = ["ValidationCallback"]
 
@@ -69,8 +79,10 @@ class JudgingScheduler(Protocol):
         """Whether it may get a result of the trial, or its end, now."""
         ...
 
-    def judge(self, trial: Trial, result: dict[str, Any], scored: Scored) -> str:
-        """Take a validated result, flat, and decide."""
+    def judge(
+        self, trial: Trial, result: dict[str, Any], scored: Scored, decided: str | None = None
+    ) -> str:
+        """Take a validated result, flat, and decide, unless that was ``decided`` before."""
         ...
 
     def finish(self, trial: Trial, result: Mapping[str, Any] | None) -> None:
@@ -109,12 +121,20 @@ class JudgingScheduler(Protocol):
         """Be done with a trial: the sweep is over."""
         ...
 
-    def get_state(self) -> bytes | None:
+    def get_state(self, places: Places) -> bytes | None:
         """What to save for a restore."""
         ...
 
-    def set_state(self, saved: bytes) -> None:
+    def set_state(self, saved: bytes, places: Places) -> None:
         """Take that up."""
+        ...
+
+    def replay(self, event: str, trial: Trial, **known: Any) -> None:
+        """Do again what was done before the sweep was interrupted."""
+        ...
+
+    def resume(self) -> None:
+        """Go on from where the sweep was interrupted."""
         ...
 
 
@@ -219,17 +239,33 @@ class ValidationCallback(tune.Callback):
         self._required: set[str] = set()
         self._met = False
 
+        #: The journal, once the experiment's folder is known.
+        self.journal: Journal | None = None
+        self._folder: Folder | None = None
+        self._keeper: Keeper | None = None
+        #: Where the experiment is kept.
+        self.places = Places()
+        self._saved: dict[str, Any] | None = None
+        self._mended: Mended | None = None
+        self._state_taken = False
+        self._added: list[Trial] = []
+        self._recorded: set[str] = set()
+        self._offered: dict[str, int] = {}
+        self._reports: dict[str, Mapping[str, Any]] = {}
+        self._past: list[dict[str, Any]] = []
+        # The lines of the journal as of which the saved state is, and as of which these books are.
+        self._as_of = self._books_as_of = 0
+
         self._trials: dict[str, Trial] = {}
         self._wishes: dict[str, tuple[int, Wish]] = {}
         self._seen: dict[str, tuple[int, int, int]] = {}
         self._leases = Leases()
         self._owners: dict[str, Trial] = {}
         self._ended: dict[str, list[Request]] = {}
-        self._saved_scheduler: bytes | None = None
         self._pending: Counter[str] = Counter()
         self._touched: dict[str, Trial] = {}
         self._unsettled: dict[str, Trial] = {}
-        self._to_resubmit: dict[str, list[dict[str, Any]]] = {}
+        self._unfinished: dict[str, Request] = {}
         self._waited_s = self._drained_s = 0.0
         self._criteria = Criteria()
         self._names_taken_over = 0
@@ -281,9 +317,7 @@ class ValidationCallback(tune.Callback):
             for policy in callback.parts() if isinstance(callback, CheckpointPolicy) else ():
                 if isinstance(policy, AtDecisions):
                     policy.attach(scheduler.uses)
-        if self._saved_scheduler is not None:
-            scheduler.set_state(self._saved_scheduler)
-            self._saved_scheduler = None
+        self._at_home(controller.storage)
         if searcher is not None:
             searcher.attach(self.validator.poll)
             self._required |= searcher.judged
@@ -295,14 +329,10 @@ class ValidationCallback(tune.Callback):
         for saved in trial.run_metadata.checkpoint_manager._checkpoint_results:
             if saved.checkpoint.path in self._leases:
                 self._owners[saved.checkpoint.path] = trial
-        if not trial.is_finished():
-            self._delivery.reopen(trial.trial_id)
         self._take_over_criteria(trial, self._required)
-        for saved in self._to_resubmit.pop(trial.trial_id, []):
-            self._unsettled[trial.trial_id] = trial
-            LeasingCheckpointManager.install(trial, self._leases, self._validation_names)
-            checkpoint = tune.Checkpoint(saved["path"], trial.storage.storage_filesystem)
-            self._submit(trial, Request(checkpoint=checkpoint, **saved))
+        if trial.trial_id not in self._recorded:
+            self._recorded.add(trial.trial_id)
+            self._added.append(trial)
 
     def _take_over_criteria(self, trial: Trial, names: Collection[str]) -> None:
         """Keep stopping criteria on metrics of those names from Tune, which looks at reports."""
@@ -328,6 +358,13 @@ class ValidationCallback(tune.Callback):
         if self._controller is None:
             self._listeners = list(self._loggers)
         self._sigint_handler = signal.getsignal(signal.SIGINT)
+        if self._mended is not None and not (self._controller and self._controller.resumed):
+            raise RestoreError(
+                "Tune could not restore the sweep, for the reason that it has logged above, and "
+                "would begin a new one. Its files are as they were: mend that, and restore again."
+            )
+        if self._past and self._controller is not None:
+            self._resume()
         if self._controller is not None and self._controller.finished:
             # A restored sweep whose trials have ended: Tune will make no step.
             self._drain(list(self._trials.values()))
@@ -337,6 +374,7 @@ class ValidationCallback(tune.Callback):
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         """Called by Tune when a trial's actor is up, also after a pause or failure."""
+        self._at_home(trial.storage)
         self._trials[trial.trial_id] = trial
         self._unsettled[trial.trial_id] = trial
         self._touched[trial.trial_id] = trial
@@ -362,17 +400,27 @@ class ValidationCallback(tune.Callback):
         if wish:
             result["should_checkpoint"] = True
         generation = self.ancestry.generation(trial_id)
-        self.history.reported(trial_id, step, generation)
         names = [*self.history.names, *([GENERATION] if GENERATION in result else [])]
         if names and not set(names).isdisjoint(leaf for leaf, _ in leaves(result)):
             hidden = hide(result, names)
             result.clear()
             result.update(hidden)
         result[GENERATION] = generation
-        if self._scheduler is None:
-            self._delivery.offered(trial_id, step)
-        elif self.config.every == "decision":
+        offered = self._scheduler is None or self._offered.get(trial_id) == step
+        if self.journal is not None:
+            self.journal.reported(trial_id, result, offered=offered, at=self._clock.time())
+        self.reported(trial, result, offered=offered)
+
+    def reported(self, trial: Trial, result: Mapping[str, Any], *, offered: bool) -> None:
+        """Take a report that is in the journal; ``offered``: Tune asks the scheduler about it."""
+        trial_id, step = trial.trial_id, result[TRAINING_ITERATION]
+        generation = result[GENERATION]
+        self.history.reported(trial_id, step, generation)
+        if offered:
+            self._delivery.offered(trial_id, step, generation)
+        if self._scheduler is not None and self.config.every == "decision":
             self._scheduler.uses(trial, result)
+        self._reports[trial_id] = result
         self._touched[trial_id] = trial
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
@@ -387,12 +435,10 @@ class ValidationCallback(tune.Callback):
         clone = self._clone_of(trial_id)
         if self._leases.held(clone) == checkpoint.path:
             return  # nothing was saved: it is still what the trial was restored from
-        self._owners[checkpoint.path] = trial
-        self.release(clone)  # from now on the trial restarts from its own checkpoints
         run = self.history.run_of(trial_id, step, generation)
         if self._seen.get(trial_id) == (generation, step, run):
+            self._owners[checkpoint.path] = trial
             return  # the same state, saved again
-        self._seen[trial_id] = (generation, step, run)
         wished_at, wish = self._wishes.get(trial_id, (None, None))
         wish = wish if wished_at == step else None
         own = wish if isinstance(wish, train.ValidationTaskConfig) else train.ValidationTaskConfig()
@@ -409,35 +455,57 @@ class ValidationCallback(tune.Callback):
             timeout_s=default.timeout_s if own.timeout_s is None else own.timeout_s,
         )
         used = self._scheduler is None or self._scheduler.used(request)
+        used = used or bool(trial.last_result.get(DONE))
         wished = None if wish is None else bool(wish)
-        at_end = bool(trial.last_result.get(DONE))
-        if self._selection.wants(trial_id, wished, used=used or at_end):
-            self._submit(trial, request)
+        if self.journal is not None:
+            known = self._reports.get(trial_id)
+            other = None if request.report == known else request.report
+            self.journal.saved(request, self._clock.time(), report=other, wish=wished, used=used)
+        if self.saved(trial, request, wish=wished, used=used):
+            if self.journal is not None:
+                self.journal.requested(request, self._clock.time())
+            self.requested(trial, request)
+            self.validator.submit(request)
 
-    def _submit(self, trial: Trial, request: Request) -> None:
+    def saved(self, trial: Trial, request: Request, *, wish: bool | None, used: bool) -> bool:
+        """Take a checkpoint that is in the journal; say whether to validate it."""
+        self._owners[request.path] = trial
+        # From now on the trial restarts from its own checkpoints.
+        self.release(self._clone_of(request.trial_id))
+        self._seen[request.trial_id] = (*request.place, request.run)
+        return self._selection.wants(request.trial_id, wish, used=used)
+
+    def requested(self, trial: Trial, request: Request) -> None:
+        """Take a request that is in the journal."""
         self.lease(("validation", request.id), request.path, trial)
         self._pending[request.trial_id] += 1
+        self._unfinished[request.id] = request
         self._delivery.requested(request)
-        self.validator.submit(trial, request)
 
     # From the outcome to the fold and the delivery ---------------------------------------------
 
     def _conclude(self, outcome: Outcome) -> None:
+        self.ended(self._trials[outcome.request.trial_id], outcome)
+        self.deliver(outcome.request.trial_id)
+
+    def ended(self, trial: Trial, outcome: Outcome, *, again: bool = False) -> None:
+        """Take an outcome that is in the journal; ``again``: of a sweep that is restored."""
         request = outcome.request
-        trial = self._trials[request.trial_id]
         self._pending[request.trial_id] -= 1
+        del self._unfinished[request.id]
         if outcome.validated and self.history.ended(outcome):
             self._take_over_new_criteria()
             self._fold.score(trial, outcome)
             for listener in self._listeners:
                 if hasattr(listener, "on_trial_validated"):
                     listener.on_trial_validated(trial, request.report, outcome.metrics)
-        elif not outcome.validated:
+        elif not outcome.validated and not again:
             self._note_failure(outcome)
+        if again:
+            self.validator.count(outcome.status)
         self._changed(trial)
         self._delivery.ended(outcome)
         self._ended.setdefault(request.trial_id, []).append(request)
-        self.deliver(request.trial_id)
 
     def _note_failure(self, outcome: Outcome) -> None:
         request = outcome.request
@@ -464,8 +532,8 @@ class ValidationCallback(tune.Callback):
             )
 
     def offered(self, trial_id: str, iteration: int) -> None:
-        """Tune has asked the scheduler about a report."""
-        self._delivery.offered(trial_id, iteration, self.ancestry.generation(trial_id))
+        """Tune is asking the scheduler about a report."""
+        self._offered[trial_id] = iteration
 
     def waits(self, trial_id: str) -> bool:
         """Whether a score that the trial is judged by is pending."""
@@ -483,10 +551,21 @@ class ValidationCallback(tune.Callback):
         """A trial stood still for that long because a score was pending."""
         self._waited_s += seconds
 
-    def complete(self, trial_id: str) -> None:
-        """The trial has ended; its end is delivered after its last score."""
-        self._delivery.complete(trial_id)
+    def complete(self, trial_id: str, *, removed: bool = False) -> None:
+        """The trial has ended; its end is delivered after its last score.
+
+        Args:
+            trial_id: The trial.
+            removed: Whether it was not running.
+        """
+        if self.journal is not None and not self._delivery.completed(trial_id):
+            self.journal.completed(trial_id, self._clock.time(), removed=removed)
+        self.completed(trial_id)
         self.deliver(trial_id)
+
+    def completed(self, trial_id: str) -> None:
+        """Take that a trial has ended."""
+        self._delivery.complete(trial_id)
 
     def deliver(self, trial_id: str) -> None:
         """Give the scheduler and the searcher what they may see of a trial now."""
@@ -499,19 +578,86 @@ class ValidationCallback(tune.Callback):
                 if isinstance(due, Scored):
                     self._deliver_score(trial, due, scheduler)
                 elif isinstance(due, Completion):
-                    result = None if due.result is None else flatten(due.result)
-                    scheduler.finish(trial, result)
-                    if self._searcher is not None:
-                        self._searcher.finish(trial_id, result)
+                    if self.journal is not None:
+                        self.journal.finished(trial_id, self._clock.time())
+                    self._finish(trial, due, scheduler)
         self._give_back(trial_id)
 
-    def _deliver_score(self, trial: Trial, scored: Scored, scheduler: JudgingScheduler) -> None:
+    def delivered(
+        self, trial: Trial, place: tuple[int, int], decision: str, *, search: bool
+    ) -> None:
+        """Deliver again what was delivered before the sweep was interrupted.
+
+        Args:
+            trial: The trial.
+            place: The generation and the iteration of the score.
+            decision: What the scheduler decided.
+            search: Whether the searcher has not heard of it.
+        """
+        scheduler = self._scheduler
+        if scheduler is None:
+            return
+        for due in self._delivery.take(trial.trial_id):
+            if isinstance(due, Scored) and due.request.place <= place:
+                decided = decision if due.request.place == place else None
+                self._deliver_score(trial, due, scheduler, decided=decided, search=search)
+                if decided is not None:
+                    break
+        self._give_back(trial.trial_id)
+
+    def finished(self, trial: Trial, *, search: bool) -> None:
+        """Tell again of a trial's end; ``search``: the searcher has not heard of it."""
+        for due in self._delivery.take(trial.trial_id):
+            if isinstance(due, Completion) and self._scheduler is not None:
+                self._finish(trial, due, self._scheduler, search=search)
+        self._give_back(trial.trial_id)
+
+    @property
+    def policies(self) -> list[CheckpointPolicy]:
+        """The sweep's checkpoint policies."""
+        return [one for one in self._listeners if isinstance(one, CheckpointPolicy)]
+
+    def unfinished(self, request_id: str) -> Request | None:
+        """A request that has not ended."""
+        return self._unfinished.get(request_id)
+
+    def scored(self, request: Request, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """A report merged with its score, as a scheduler gets it."""
+        return {**flatten(merge(request.report, metrics)), DONE: False}
+
+    def _finish(
+        self, trial: Trial, end: Completion, scheduler: JudgingScheduler, *, search: bool = True
+    ) -> None:
+        result = None if end.result is None else flatten(end.result)
+        scheduler.finish(trial, result)
+        if search and self._searcher is not None:
+            self._searcher.finish(trial.trial_id, result)
+
+    def _deliver_score(
+        self,
+        trial: Trial,
+        scored: Scored,
+        scheduler: JudgingScheduler,
+        *,
+        decided: str | None = None,
+        search: bool = True,
+    ) -> None:
+        """Give the scheduler and the searcher a score.
+
+        Args:
+            trial: The trial.
+            scored: The score.
+            scheduler: The scheduler.
+            decided: What the scheduler has decided already, in a sweep that is restored.
+            search: Whether the searcher has not heard of it.
+        """
         result = {**flatten(scored.result), DONE: False}
         if not self._has_required(trial, scored, result):
             return
-        decision = scheduler.judge(trial, result, scored)
-        self.validator.journal_of(trial).delivered(scored.request, decision, self._clock.time())
-        if decision != TrialScheduler.STOP and self._searcher is not None:
+        decision = scheduler.judge(trial, result, scored, decided)
+        if self.journal is not None:
+            self.journal.delivered(scored.request, decision, self._clock.time())
+        if search and decision != TrialScheduler.STOP and self._searcher is not None:
             self._searcher.receive(scored.trial_id, result)
 
     def close(self, trial_id: str) -> None:
@@ -520,13 +666,31 @@ class ValidationCallback(tune.Callback):
 
     def decided(self, trial: Trial, decision: str) -> None:
         """The scheduler has decided about a trial other than on its result."""
-        self.validator.journal_of(trial).decided(trial.trial_id, decision, self._clock.time())
+        if self.journal is not None:
+            self.journal.decided(trial.trial_id, decision, self._clock.time())
 
     def reminded(self, trial: Trial, generation: int, iteration: int, decision: str) -> None:
         """The scheduler got a result once more, and decided."""
-        self.validator.journal_of(trial).reminded(
-            trial.trial_id, generation, iteration, decision, self._clock.time()
-        )
+        if self.journal is not None:
+            self.journal.reminded(
+                trial.trial_id, generation, iteration, decision, self._clock.time()
+            )
+
+    def chosen(self, trial: Trial, *, runs: bool) -> None:
+        """The scheduler lets a trial go on that it had paused; ``runs``: it has an actor."""
+        if self.journal is not None:
+            self.journal.chosen(trial.trial_id, self._clock.time(), runs=runs)
+
+    def failed(self, trial: Trial) -> None:
+        """A trial has failed; Tune may start it again."""
+        if self.journal is not None:
+            self.journal.failed(trial.trial_id, self._clock.time())
+
+    def retried(self, trial: Trial) -> None:
+        """A trial that has failed starts again: it will end again."""
+        if self.journal is not None:
+            self.journal.retried(trial.trial_id, self._clock.time())
+        self._delivery.reopen(trial.trial_id)
 
     # Cloning -----------------------------------------------------------------------------------
 
@@ -540,7 +704,8 @@ class ValidationCallback(tune.Callback):
 
     def exploited(self, trial: Trial, exploit: Exploit) -> None:
         """A trial is about to be overwritten: scores of what it was are not delivered any more."""
-        self.validator.journal_of(trial).exploited(exploit)
+        if self.journal is not None:
+            self.journal.exploited(exploit)
         self.ancestry.add(exploit)
         self._delivery.overwritten(trial.trial_id, exploit.generation, exploit.iteration)
         self._give_back(trial.trial_id)
@@ -556,10 +721,16 @@ class ValidationCallback(tune.Callback):
         """
         if owner is not None:
             self._owners[path] = owner
+        if self.journal is not None and self._leases.held(holder) != path:
+            self.journal.leased(holder, path, self._clock.time())
         self._prune(self._leases.take(holder, path))
 
     def release(self, holder: Hashable) -> None:
         """Give back what is kept for ``holder``, if anything."""
+        if self._leases.held(holder) is None:
+            return
+        if self.journal is not None:
+            self.journal.released(holder, self._clock.time())
         self._prune(self._leases.release(holder))
 
     def _prune(self, path: str | None) -> None:
@@ -612,6 +783,7 @@ class ValidationCallback(tune.Callback):
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Called by Tune after each event it has handled."""
+        self._keep()
         self.validator.poll()
         for trial in self._touched.values():
             self._fold.last_result(trial)
@@ -636,15 +808,29 @@ class ValidationCallback(tune.Callback):
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         """Called by Tune when a trial has failed for good: its validations are given up."""
-        self._delivery.forget(trial.trial_id)
+        if self.journal is not None:
+            self.journal.errored(trial.trial_id, self._clock.time())
         self.validator.drop(trial.trial_id, "its trial failed")
+        self.errored(trial)
+
+    def errored(self, trial: Trial) -> None:
+        """Take that a trial has failed for good."""
+        self._delivery.forget(trial.trial_id)
         self._give_back(trial.trial_id)
         if self._scheduler is not None:
             self._scheduler.gone(trial)
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         """Called by Tune last: what has not ended was interrupted, and is given up here."""
+        self._keep()
         self.validator.close()
+        if self.journal is not None:
+            if not self.journal.close():
+                logger.error(
+                    "The end of the journal could not be written: what it lacks is validated "
+                    "again if the sweep is restored."
+                )
+            self.journal = self._keeper = self.validator.journal = None
 
     def _require_a_checkpoint(self, trials: list[Trial]) -> None:
         """A sweep to be judged by what validation produces must have saved something."""
@@ -788,59 +974,165 @@ class ValidationCallback(tune.Callback):
             "drained_s": self._drained_s,
         }
 
+    def recover(self, mended: Mended) -> None:
+        """Be part of a sweep that was restored, from files that were mended."""
+        self._mended = mended
+
+    def _at_home(self, storage: Any) -> None:
+        """Get to know the experiment's folder: take up what was saved, and open the journal."""
+        if self._folder is not None:
+            return
+        self.places = Places(storage.experiment_fs_path)
+        self._folder = folder_at(storage.storage_filesystem, storage.experiment_fs_path)
+        saved, self._saved = self._saved, None
+        restored = saved is not None or self._mended is not None
+        if restored:
+            self._past = read(self._folder, unpickle=True)
+            self._recorded = {e["trial_id"] for e in self._past if e["event"] == "added"}
+            self._load(saved or {})
+        about = {"tunekit": VERSION, "ray": ray.__version__, "time": self._clock.time()}
+        self.journal = self.validator.journal = Journal(
+            self._folder, self.places, begins=not restored, after=self._as_of, about=about
+        )
+        self._keeper = Keeper(self._folder, self.journal, self._clock)
+
+    def _keep(self) -> None:
+        """Record trials that were added, and the state that Tune has saved, if it has."""
+        controller, keeper = self._controller, self._keeper
+        taken, self._state_taken = self._state_taken, False
+        if controller is None or keeper is None:
+            return
+        if taken:
+            keeper.snapshot(controller)
+        if self._added:
+            added, self._added = self._added, []
+            keeper.added(controller, added, kept=taken)
+
     def get_state(self) -> dict[str, Any]:
         """What Tune saves with the experiment."""
-        pending = [
-            {
-                "trial_id": request.trial_id,
-                "iteration": request.iteration,
-                "run": request.run,
-                "generation": request.generation,
-                "path": request.path,
-                "report": dict(request.report),
-                "kwargs": dict(request.kwargs),
-                "timeout_s": request.timeout_s,
-            }
-            for request in self.validator.pending()
-        ]
+        self._state_taken = True
+        as_of = 0 if self.journal is None else self.journal.last
+        state: dict[str, Any] = {"as_of": as_of}
+        scheduler = None
+        if self._scheduler is not None:
+            scheduler = self._scheduler.get_state(self.places)
+            if scheduler is None:
+                return state  # all is replayed from the journal
+        recorded = self.places.record
         return {
+            **state,
             "selection": self._selection.state(),
             "history": self.history.state(),
-            "delivery": self._delivery.state(),
-            "pending": pending,
+            "delivery": self._delivery.state(recorded),
+            "pending": [_bare(request, recorded) for request in self._unfinished.values()],
             "seen": dict(self._seen),
-            "exploits": list(self.ancestry),
+            "reports": dict(self._reports),
+            "exploits": [
+                replace(exploit, checkpoint=recorded(exploit.checkpoint))
+                for exploit in self.ancestry
+            ],
             "clones": {
-                trial_id: path
+                trial_id: recorded(path)
                 for trial_id in self._trials
                 if (path := self._leases.held(self._clone_of(trial_id))) is not None
             },
-            "scheduler": None if self._scheduler is None else self._scheduler.get_state(),
+            "scheduler": scheduler,
             "criteria": self._criteria.state(),
+            "counts": self.validator.ended_counts(),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """What Tune restores with the experiment."""
+        """What Tune restores with the experiment; it is taken up when its folder is known."""
+        self._saved = state
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self._as_of = state.get("as_of", 0)
+        if "history" not in state:
+            return
+        path = self.places.path
+        self._books_as_of = self._as_of
         self._selection.load(state["selection"])
         self.history.load(state["history"])
-        self._delivery.load(state["delivery"])
+        self._delivery.load(state["delivery"], path)
         for request in self._delivery.undelivered():
             self.lease(("validation", request.id), request.path)
             self._ended.setdefault(request.trial_id, []).append(request)
         self._seen = dict(state["seen"])
+        self._reports = dict(state["reports"])
         self._criteria.load(state["criteria"])
+        self.validator.load_counts(state["counts"])
         for exploit in state["exploits"]:
-            self.ancestry.add(exploit)
-        self._saved_scheduler = state["scheduler"]
-        for trial_id, path in state["clones"].items():
-            self.lease(self._clone_of(trial_id), path)
-        for saved in state["pending"]:
-            self._to_resubmit.setdefault(saved["trial_id"], []).append(saved)
+            self.ancestry.add(replace(exploit, checkpoint=path(exploit.checkpoint)))
+        for trial_id, recorded in state["clones"].items():
+            self.lease(self._clone_of(trial_id), path(recorded))
+        for request in state["pending"]:
+            request = replace(request, path=path(request.path))
+            self.lease(("validation", request.id), request.path)
+            self._pending[request.trial_id] += 1
+            self._unfinished[request.id] = request
+            self._delivery.requested(request)
+        if self._scheduler is not None and state["scheduler"] is not None:
+            self._scheduler.set_state(state["scheduler"], self.places)
+
+    def _resume(self) -> None:
+        """Replay what happened since the state was saved, and go on from there."""
+        controller, scheduler = self._controller, self._scheduler
+        if controller is None or scheduler is None or self.journal is None:
+            return
+        searched = None if self._mended is None else self._mended.search
+        self.journal.muted = True
+        replay = Replay(
+            self,
+            controller,
+            scheduler,
+            trials=self._trials,
+            books_as_of=self._books_as_of,
+            trials_as_of=self._as_of,
+            search_as_of=self._as_of if searched is None else searched,
+        )
+        owed = replay.run(self._past)
+        self.journal.muted = False
+        for trial in self._trials.values():
+            self._unsettled[trial.trial_id] = trial
+            self._touched[trial.trial_id] = trial
+            if not trial.is_finished() and self._delivery.completed(trial.trial_id):
+                self.retried(trial)
+        table = any(isinstance(listener, CSVLoggerCallback) for listener in self._listeners)
+        self._fold.restore(self._trials, self._past, self.ancestry, table=table)
+        self._past = []
+        unfinished, self._unfinished = self._unfinished, {}
+        for request in unfinished.values():
+            self._pending[request.trial_id] -= 1
+            if request.trial_id in self._trials:
+                self._submit_again(request)
+        for request in owed:
+            self.journal.requested(request, self._clock.time())
+            self._submit_again(request)
+        scheduler.resume()
+        for trial_id in list(self._trials):
+            self.deliver(trial_id)
 
     def _clone_of(self, trial_id: str) -> Hashable:
         """Who holds the checkpoint that a trial was restored from, until it has saved its own."""
         return ("clone", trial_id, self.ancestry.generation(trial_id))
 
+    def _submit_again(self, request: Request) -> None:
+        """Validate what a sweep that was interrupted has not."""
+        trial = self._trials[request.trial_id]
+        filesystem = trial.storage.storage_filesystem
+        request = replace(request, checkpoint=tune.Checkpoint(request.path, filesystem))
+        self.requested(trial, request)
+        if exists(filesystem, request.path):
+            self.validator.submit(request)
+        else:
+            reason = f"was not run: its checkpoint {request.path} is not in the storage any more"
+            self.validator.give_up(request, reason)
+
     def _changed(self, trial: Trial) -> None:
         if self._controller is not None:
             self._controller.changed(trial)
+
+
+def _bare(request: Request, recorded: Callable[[str], str]) -> Request:
+    """A request as it is saved."""
+    return replace(request, checkpoint=None, path=recorded(request.path))

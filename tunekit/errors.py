@@ -8,6 +8,8 @@
     ├── WiringError (RuntimeError)        parts that need each other were not all given to Tune
     ├── MetricNotFoundError (ValueError)  neither reports nor validations contain the metric
     ├── TrialError (RuntimeError)         a distributed trial cannot go on
+    ├── JournalError (ValueError)         an experiment's journal is damaged, or of another version
+    ├── RestoreError (RuntimeError)       an experiment cannot be restored; says what is missing
     └── ValidationFailedError (RuntimeError)
                                           a validation failed and ``on_failure="raise"``
 """
@@ -18,7 +20,9 @@ from collections.abc import Sequence
 
 __all__ = [
     "ConfigError",
+    "JournalError",
     "MetricNotFoundError",
+    "RestoreError",
     "TrialError",
     "TunekitError",
     "UnsupportedRayError",
@@ -75,6 +79,14 @@ class MetricNotFoundError(TunekitError, ValueError):
 
 class TrialError(TunekitError, RuntimeError):
     """A distributed trial cannot start or go on; the trial fails, and Tune may restart it."""
+
+
+class JournalError(TunekitError, ValueError):
+    """An experiment's journal is damaged, foreign or of another version; says where, and why."""
+
+
+class RestoreError(TunekitError, RuntimeError):
+    """An experiment cannot be restored; says what is missing. Its files are as they were."""
 
 
 class ValidationFailedError(TunekitError, RuntimeError):

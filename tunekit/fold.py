@@ -22,7 +22,8 @@ from ray.tune.result import EXPR_PROGRESS_FILE, EXPR_RESULT_FILE
 
 from tunekit._ray.checkpoints import LeasingCheckpointManager
 from tunekit._ray.storage import trial_file
-from tunekit.core.history import VALIDATED_ITERATION, History
+from tunekit.core.history import GENERATION, VALIDATED_ITERATION, History
+from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten, hide, merge
 from tunekit.core.validation import Outcome
 
@@ -88,10 +89,44 @@ class Fold:
         if not path.exists():
             return
         rows = list(self._history.rows(trial.trial_id, _read_rows(path)))
-        _replace(path, "".join(json.dumps(row, default=str) + "\n" for row in rows))
+        _replace(path, _as_lines(rows))
         table = trial_file(trial, EXPR_PROGRESS_FILE)
         if table.exists():
             _replace(table, _as_csv(rows))
+
+    def restore(
+        self,
+        trials: Mapping[str, Trial],
+        events: Iterable[Mapping[str, Any]],
+        ancestry: Ancestry,
+        *,
+        table: bool,
+    ) -> None:
+        """Write each trial's files anew, from the journal: they were last synced some time ago.
+
+        Args:
+            trials: The trials.
+            events: The journal.
+            ancestry: The exploits, which change hyperparameters.
+            table: Whether to write ``progress.csv``, too.
+        """
+        configs: dict[tuple[str, int], Mapping[str, Any]] = {}
+        for exploit in ancestry:
+            configs[exploit.trial_id, exploit.generation] = exploit.config
+            configs.setdefault((exploit.trial_id, exploit.generation - 1), exploit.old_config)
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for event in events:
+            trial = trials.get(event.get("trial_id", ""))
+            if event["event"] == "reported" and trial is not None:
+                place = (trial.trial_id, event["report"].get(GENERATION, 0))
+                row = {**event["report"], "config": configs.get(place, trial.config)}
+                rows.setdefault(trial.trial_id, []).append(row)
+        for trial_id, own in rows.items():
+            trial = trials[trial_id]
+            trial.init_local_path()
+            _replace(Path(trial.local_path, EXPR_RESULT_FILE), _as_lines(own))
+            if table:
+                _replace(Path(trial.local_path, EXPR_PROGRESS_FILE), _as_csv(own))
 
     def _analyse(self, trial: Trial, outcome: Outcome) -> None:
         """Let Tune's per-metric summary of the trial count validated values, and only those."""
@@ -129,6 +164,10 @@ def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
                 logger.warning("%s has an unreadable line, left out: %.80r", path, line)
                 continue
             yield row
+
+
+def _as_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(row, default=str) + "\n" for row in rows)
 
 
 def _as_csv(rows: Iterable[Mapping[str, Any]]) -> str:

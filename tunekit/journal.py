@@ -1,144 +1,414 @@
-"""The record of every validation's life, appended before it is acted on."""
+"""The record of a sweep: everything that a restored sweep needs to know, before it is acted on.
+
+The journal is a series of files, ``journal/000001.jsonl`` and so on, in the experiment's folder;
+each session of the sweep begins one. A line is a JSON object. The first of each file says what it
+is: ``{"journal": "tunekit", "version": 2, ...}``; in each other one, ``n`` numbers the lines,
+``event`` is one of these, and ``time`` is in seconds since the epoch:
+
+============== ===================================================================================
+``added``      a trial: its ``config``, ``folder``, and Tune's own record of it
+``reported``   a trial's report of an iteration; ``offered``: Tune showed it to the scheduler
+``saved``      a trial saved a checkpoint at the iteration it has reported last
+``requested``  that checkpoint is to be validated
+``started``    an attempt was handed to Ray
+``ended``      the validation ended for good: ``status``, ``metrics``, ``reason``, ``error``
+``delivered``  the scheduler got the validated result, and decided
+``decided``    the scheduler stopped a trial on another one's result
+``reminded``   the scheduler got a result again that it has seen, and decided
+``chosen``     the scheduler lets a trial go on that it had paused
+``completed``  a trial ended; ``removed``: without running then
+``finished``   the scheduler and the searcher were told so, after its last score
+``failed``     a trial failed; Tune may start it again
+``retried``    it is started again
+``errored``    it failed for good
+``exploited``  a trial is overwritten with a checkpoint
+``leased``     a checkpoint is kept for a holder
+``released``   it is not any more
+``snapshot``   the state of the whole sweep as of this line is in a file
+============== ===================================================================================
+
+Checkpoints are named by their paths below the experiment's folder, which may be moved. What JSON
+does not know is a pickle with a text to show, which reading does not open unless it is asked to.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Iterator
+import pickle
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
+
+import cloudpickle
+import pyarrow.fs
 
 from tunekit.core.lineage import Exploit
 from tunekit.core.validation import Attempt, Outcome, Request
+from tunekit.errors import JournalError
+from tunekit.storage import Folder, folder_at
 
-__all__ = ["FILE_NAME", "VERSION", "Journal", "read"]
+__all__ = ["SERIES", "VERSION", "Journal", "Places", "last_number", "read"]
 
-#: The journal's name in the experiment's directory.
-FILE_NAME = "validations.jsonl"
+#: The journal's folder in the experiment's.
+SERIES = "journal"
 
-#: The version of the format, in the journal's first line.
-VERSION = 1
+#: The version of the format, in each file's first line.
+VERSION = 2
+
+_PICKLED, _SHOWN = "__pickled__", "shown"
+
+
+class Places:
+    """Paths below an experiment's folder, which may have been moved since they were written down.
+
+    Args:
+        home: The experiment's folder; None leaves paths as they are.
+
+    Example:
+        >>> places = Places("/results/digits")
+        >>> places.record("/results/digits/trial_a/checkpoint_000001")
+        './trial_a/checkpoint_000001'
+        >>> Places("bucket/digits").path("./trial_a/checkpoint_000001")
+        'bucket/digits/trial_a/checkpoint_000001'
+        >>> places.record("/elsewhere/checkpoint")
+        '/elsewhere/checkpoint'
+    """
+
+    def __init__(self, home: str | None = None):
+        self.home = home
+
+    def record(self, path: str) -> str:
+        """How a path is written down."""
+        if self.home is not None and path.startswith(f"{self.home}/"):
+            return f"./{path[len(self.home) + 1 :]}"
+        return path
+
+    def path(self, recorded: str) -> str:
+        """The path that was written down."""
+        if self.home is not None and recorded.startswith("./"):
+            return f"{self.home}/{recorded[2:]}"
+        return recorded
 
 
 class Journal:
-    """Appends events, one JSON object a line, to a file.
+    """Appends events to the newest file of an experiment's journal.
 
-    The first line is ``{"journal": "tunekit", "version": 1}``; each other line has ``event``,
-    ``time`` (seconds since the epoch) and, if it is about one validation, ``id``
-    (``trial:generation:iteration:run``). A line is handed to the operating system before a method
-    returns: it outlives this process.
+    A line is handed to the storage before a method returns: in a local folder it outlives this
+    process (:mod:`tunekit.storage`).
 
     Args:
-        path: The file; it is made, with its directory, if it does not exist.
+        folder: The experiment's folder.
+        places: Where that is, for the paths of checkpoints.
+        begins: Whether a sweep begins, rather than one goes on: what is there of a former one in
+            the same folder does not count.
+        after: The number of the last line that is known of, if the journal may lack it.
+
+    Example:
+        >>> import tempfile
+        >>> from tunekit.core.validation import Request
+        >>> from tunekit.storage import LocalFolder
+        >>> folder = LocalFolder(Path(tempfile.mkdtemp()))
+        >>> journal = Journal(folder)
+        >>> journal.requested(Request("a", 1), at=12.5)
+        >>> [(event["n"], event["event"], event["id"]) for event in read(folder)]
+        [(1, 'requested', 'a:0:1:1')]
     """
 
-    def __init__(self, path: Path):
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: TextIO = path.open("a", encoding="utf-8")
-        if path.stat().st_size == 0:
-            self._write({"journal": "tunekit", "version": VERSION})
+    def __init__(
+        self,
+        folder: Folder,
+        places: Places | None = None,
+        *,
+        begins: bool = True,
+        after: int = 0,
+        about: Mapping[str, Any] | None = None,
+    ):
+        self._folder, self._places = folder, places or Places()
+        #: The number of the newest line.
+        self.last = max(last_number(folder), after)
+        #: The number of the last line before this sweep.
+        self.begin = self.last if begins else 0
+        #: Whether nothing is appended: what happens is being replayed.
+        self.muted = False
+        head = {"journal": "tunekit", "version": VERSION, "begins": begins, "after": self.last}
+        self._append({**head, **(about or {})})
+
+    # The life of a trial -----------------------------------------------------------------------
+
+    def added(self, trial_id: str, at: float, **known: Any) -> None:
+        """A trial was added to the sweep."""
+        self._event("added", at, trial_id=trial_id, **known)
+
+    def reported(
+        self, trial_id: str, report: Mapping[str, Any], *, offered: bool, at: float
+    ) -> None:
+        """A trial reported; ``offered``: Tune has shown it to the scheduler."""
+        shown = {name: value for name, value in report.items() if name != "config"}
+        self._event("reported", at, trial_id=trial_id, offered=offered, report=shown)
+
+    def saved(
+        self,
+        request: Request,
+        at: float,
+        *,
+        report: Mapping[str, Any] | None,
+        wish: bool | None,
+        used: bool,
+    ) -> None:
+        """A trial saved a checkpoint: ``request`` would validate it.
+
+        Args:
+            request: It.
+            at: The time.
+            report: The report that is stored with it, if that is not the trial's last.
+            wish: Whether the report asked for a validation.
+            used: Whether the scheduler will use the score, or it is the trial's last.
+        """
+        how = {"kwargs": dict(request.kwargs), "timeout_s": request.timeout_s}
+        event = {**self._of(request), "run": request.run, "wish": wish, "used": used, **how}
+        if report is not None:
+            event["report"] = {name: v for name, v in report.items() if name != "config"}
+        self._event("saved", at, **event, checkpoint=self._places.record(request.path))
+
+    def completed(self, trial_id: str, at: float, *, removed: bool = False) -> None:
+        """A trial ended; ``removed``: while it was not running."""
+        self._event("completed", at, trial_id=trial_id, removed=removed)
+
+    def finished(self, trial_id: str, at: float) -> None:
+        """The scheduler and the searcher were told of the trial's end."""
+        self._event("finished", at, trial_id=trial_id)
+
+    def chosen(self, trial_id: str, at: float, *, runs: bool) -> None:
+        """The scheduler lets a trial go on that it had paused; ``runs``: it has an actor."""
+        self._event("chosen", at, trial_id=trial_id, runs=runs)
+
+    def failed(self, trial_id: str, at: float) -> None:
+        """A trial failed."""
+        self._event("failed", at, trial_id=trial_id)
+
+    def retried(self, trial_id: str, at: float) -> None:
+        """A trial that failed is started again."""
+        self._event("retried", at, trial_id=trial_id)
+
+    def errored(self, trial_id: str, at: float) -> None:
+        """A trial failed for good."""
+        self._event("errored", at, trial_id=trial_id)
+
+    def exploited(self, exploit: Exploit) -> None:
+        """A trial is overwritten with a checkpoint."""
+        known = asdict(exploit)
+        known["checkpoint"] = self._places.record(exploit.checkpoint)
+        self._event("exploited", known.pop("time"), **known)
+
+    # The life of a validation ------------------------------------------------------------------
 
     def requested(self, request: Request, at: float) -> None:
         """A checkpoint is to be validated."""
-        self._write(
-            {
-                "event": "requested",
-                "time": at,
-                "id": request.id,
-                "trial_id": request.trial_id,
-                "iteration": request.iteration,
-                "run": request.run,
-                "generation": request.generation,
-                "checkpoint": request.path,
-            }
-        )
+        known = {"run": request.run, "checkpoint": self._places.record(request.path)}
+        self._event("requested", at, **self._of(request), **known)
 
     def started(self, attempt: Attempt, at: float) -> None:
         """An attempt was handed to Ray."""
-        self._write(
-            {"event": "started", "time": at, "id": attempt.request.id, "attempt": attempt.number}
-        )
+        self._event("started", at, id=attempt.request.id, attempt=attempt.number)
 
     def ended(self, outcome: Outcome, at: float) -> None:
         """A validation ended for good."""
-        self._write(
-            {
-                "event": "ended",
-                "time": at,
-                "id": outcome.request.id,
-                "status": outcome.status.value,
-                "metrics": dict(outcome.metrics),
-                "reason": outcome.reason,
-                "error": outcome.error,
-                "attempts": outcome.attempts,
-                "waited_s": round(outcome.waited_s, 4),
-                "ran_s": round(outcome.ran_s, 4),
-            }
+        self._event(
+            "ended",
+            at,
+            id=outcome.request.id,
+            status=outcome.status.value,
+            metrics=dict(outcome.metrics),
+            reason=outcome.reason,
+            error=outcome.error,
+            attempts=outcome.attempts,
+            waited_s=round(outcome.waited_s, 4),
+            ran_s=round(outcome.ran_s, 4),
         )
 
     def delivered(self, request: Request, decision: str, at: float) -> None:
         """The scheduler got a validated result, and decided."""
-        self._write(
-            {
-                "event": "delivered",
-                "time": at,
-                "id": request.id,
-                "trial_id": request.trial_id,
-                "iteration": request.iteration,
-                "generation": request.generation,
-                "decision": decision,
-            }
-        )
+        self._event("delivered", at, **self._of(request), decision=decision)
 
     def decided(self, trial_id: str, decision: str, at: float) -> None:
         """The scheduler decided about a trial on another one's result."""
-        self._write({"event": "decided", "time": at, "trial_id": trial_id, "decision": decision})
+        self._event("decided", at, trial_id=trial_id, decision=decision)
 
     def reminded(
         self, trial_id: str, generation: int, iteration: int, decision: str, at: float
     ) -> None:
         """The scheduler got a result again that it has seen, and decided."""
-        self._write(
-            {
-                "event": "reminded",
-                "time": at,
-                "trial_id": trial_id,
-                "iteration": iteration,
-                "generation": generation,
-                "decision": decision,
-            }
-        )
+        place = {"iteration": iteration, "generation": generation}
+        self._event("reminded", at, trial_id=trial_id, **place, decision=decision)
 
-    def exploited(self, exploit: Exploit) -> None:
-        """A trial is overwritten with a checkpoint."""
-        self._write({"event": "exploited", **asdict(exploit)})
+    # What is kept ------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Close the file; nothing can be appended afterwards."""
-        self._file.close()
+    def leased(self, holder: Any, path: str, at: float) -> None:
+        """A checkpoint is kept for a holder, instead of what was kept for it."""
+        self._event("leased", at, holder=holder, checkpoint=self._places.record(path))
 
-    def _write(self, line: dict[str, Any]) -> None:
-        self._file.write(json.dumps(line, default=str) + "\n")
-        self._file.flush()
+    def released(self, holder: Any, at: float) -> None:
+        """What was kept for a holder is not any more."""
+        self._event("released", at, holder=holder)
+
+    def snapshot(self, file: str, at: float) -> None:
+        """The state of the sweep as of this line is in a file of the experiment's folder."""
+        self._event("snapshot", at, file=file)
+
+    def close(self, patience_s: float = 60.0) -> bool:
+        """Write what waits; False if the storage did not take it in so many seconds."""
+        written = self._folder.settle(patience_s)
+        self._folder.close()
+        return written
+
+    # How it is written -------------------------------------------------------------------------
+
+    @staticmethod
+    def _of(request: Request) -> dict[str, Any]:
+        return {
+            "id": request.id,
+            "trial_id": request.trial_id,
+            "iteration": request.iteration,
+            "generation": request.generation,
+        }
+
+    def _event(self, event: str, at: float, **known: Any) -> None:
+        if self.muted:
+            return
+        self.last += 1
+        self._append({"n": self.last, "event": event, "time": at, **known})
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        self._folder.append(SERIES, f"{_encoded(line)}\n".encode())
 
 
-def read(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a journal; a torn last line is left out.
+def _encoded(line: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(line, default=_unknown_to_json)
+    except (TypeError, ValueError):  # keys that are no strings, or a cycle
+        odd = {name: value for name, value in line.items() if not _is_json(value)}
+        kept = {name: value for name, value in line.items() if name not in odd}
+        pickled = {name: _unknown_to_json(value) for name, value in odd.items()}
+        return json.dumps({**kept, **pickled}, default=_unknown_to_json)
 
-    Example:
-        >>> import tempfile
-        >>> from tunekit.core.validation import Request
-        >>> path = Path(tempfile.mkdtemp()) / FILE_NAME
-        >>> journal = Journal(path)
-        >>> journal.requested(Request("a", 1), at=12.5)
-        >>> [(event["event"], event["id"]) for event in read(path)]
-        [('requested', 'a:0:1:1')]
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, default=_unknown_to_json)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _unknown_to_json(value: Any) -> Any:
+    """What stands for something that JSON does not know."""
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        return value.item()  # a number of numpy's or torch's
+    shown = repr(value)[:200]
+    try:
+        return {_PICKLED: base64.b64encode(cloudpickle.dumps(value)).decode(), _SHOWN: shown}
+    except Exception:  # whatever its parts raise
+        return {_SHOWN: shown}
+
+
+def _shown(value: dict[str, Any]) -> Any:
+    return value[_SHOWN] if value.keys() <= {_PICKLED, _SHOWN} and _SHOWN in value else value
+
+
+def _opened(value: dict[str, Any]) -> Any:
+    if _PICKLED in value:
+        return pickle.loads(base64.b64decode(value[_PICKLED]))
+    return _shown(value)
+
+
+def last_number(folder: Folder) -> int:
+    """The number of the newest line of a journal; 0 if there is none."""
+    for name in reversed(_files(folder)):
+        lines = _complete_lines(folder.read(f"{SERIES}/{name}"))
+        if lines:
+            line = _parsed(lines[-1], f"{SERIES}/{name}", len(lines), unpickle=False)
+            return int(line.get("n", line.get("after", 0)))
+    return 0
+
+
+def read(
+    source: Folder | str | Path,
+    filesystem: pyarrow.fs.FileSystem | None = None,
+    *,
+    unpickle: bool = False,
+) -> list[dict[str, Any]]:
+    """Return the events of an experiment's newest sweep, in order.
+
+    The last line of a file is left out if it is torn: nothing has been done about it.
+
+    Args:
+        source: The experiment's folder.
+        filesystem: Where that is, if it is not a local path.
+        unpickle: Whether to open pickles; without it, a text stands for what JSON does not know.
+            A pickle can run any code.
+
+    Raises:
+        tunekit.JournalError: If a file is no journal, is of a newer version, or was damaged.
+        OSError: If the storage fails.
     """
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            if not line.endswith("\n"):
-                return
-            event = json.loads(line)
+    if isinstance(source, (str, Path)):
+        where = filesystem or pyarrow.fs.LocalFileSystem()
+        source = folder_at(where, str(source))
+    events: list[dict[str, Any]] = []
+    for name in _files(source):
+        file = f"{SERIES}/{name}"
+        lines = _complete_lines(source.read(file))
+        if not lines:
+            continue
+        head = _parsed(lines[0], file, 1, unpickle=False)
+        _check(head, file)
+        if head.get("begins"):
+            events = []
+        for number, line in enumerate(lines[1:], start=2):
+            event = _parsed(line, file, number, unpickle=unpickle)
             if "event" in event:
-                yield event
+                events.append(event)
+    return events
+
+
+def _files(folder: Folder) -> list[str]:
+    names = (name for name in folder.names(SERIES) if name.endswith(".jsonl"))
+    return sorted(name for name in names if name.split(".")[0].isdigit())
+
+
+def _complete_lines(data: bytes) -> list[bytes]:
+    lines = data.split(b"\n")
+    return lines[:-1]  # what follows the last newline is nothing, or torn
+
+
+def _parsed(line: bytes, file: str, number: int, *, unpickle: bool) -> dict[str, Any]:
+    try:
+        parsed = json.loads(line, object_hook=_opened if unpickle else _shown)
+    except Exception as error:  # of the JSON, or of a pickle's parts
+        raise JournalError(
+            f"{file}, line {number}, cannot be read: {type(error).__name__}: {error}. Each line "
+            "but the last must be as it was written. Put the file back as it was, or move it away "
+            "to go on without what it records."
+        ) from error
+    if not isinstance(parsed, dict):
+        raise JournalError(
+            f"{file}, line {number}, is {line[:40]!r}, not a JSON object. Each line but the last "
+            "must be as it was written. Put the file back as it was."
+        )
+    return parsed
+
+
+def _check(head: Mapping[str, Any], file: str) -> None:
+    version = head.get("version")
+    if head.get("journal") != "tunekit" or not isinstance(version, int):
+        raise JournalError(
+            f"{file} is no journal of tunekit's: its first line is {dict(head)!r}. Pass the folder "
+            "of an experiment that tunekit has run, or put the file back as it was."
+        )
+    if version != VERSION:
+        raise JournalError(
+            f"{file} has version {version}; this tunekit reads version {VERSION}. Install the "
+            f"{'newer' if version > VERSION else 'older'} tunekit that wrote it."
+        )

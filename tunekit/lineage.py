@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pandas as pd
 from tunekit.core.lineage import Ancestry, Exploit
 from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
-from tunekit.journal import FILE_NAME, read
+from tunekit.journal import SERIES, Places, read
 
 __all__ = ["Lineage"]
 
@@ -61,20 +61,22 @@ class Lineage:
         Raises:
             tunekit.ConfigError: If it has no journal of validations.
         """
-        journal = Path(path) / FILE_NAME
         problems = Problems("Lineage.load")
-        if not journal.is_file():
+        if not Path(path, SERIES).is_dir():
             problems.add(
-                f"path={str(path)!r} has no {FILE_NAME}, in which a sweep with validation writes "
-                "down what happens. Pass the directory of an experiment: results.experiment_path."
+                f"path={str(path)!r} has no folder {SERIES!r}, in which a sweep with validation "
+                "writes down what happens. Pass the directory of an experiment: "
+                "results.experiment_path."
             )
         problems.raise_any()
         known = [field.name for field in fields(Exploit)]
-        return cls(
+        exploits = (
             Exploit(**{name: event[name] for name in known})
-            for event in read(journal)
+            for event in read(path)
             if event["event"] == "exploited"
         )
+        places = Places(str(path))
+        return cls(replace(e, checkpoint=places.path(e.checkpoint)) for e in exploits)
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row per exploit, in order.

@@ -40,6 +40,7 @@ from tunekit.core.reminders import Reminders
 from tunekit.core.standing import Doing, Move, Phase, next_move
 from tunekit.core.validation import Request
 from tunekit.errors import WiringError
+from tunekit.journal import Places
 from tunekit.searcher import ValidatedSearcher
 
 __all__ = ["ValidatedScheduler", "base_of"]
@@ -135,6 +136,8 @@ class ValidatedScheduler(TrialScheduler):
         self._exploits: dict[str, tuple[Any, Version | None]] = {}
         self._told_of_no_state = False
         self._reminders = Reminders()
+        # Trials that the base scheduler stopped by a decision that is being replayed.
+        self._stopped_before: list[JudgedTrial] = []
         # Trials of a restored sweep that the base scheduler knows and Tune has not added yet.
         self._known: set[str] = set()
 
@@ -179,12 +182,20 @@ class ValidatedScheduler(TrialScheduler):
         self._open[trial.trial_id] = judged
         if trial.trial_id in self._known:
             self._known.discard(trial.trial_id)
-            if judged.phase is Phase.RUNNING and not trial.is_finished():
-                judged.phase = Phase.PENDING  # it starts again
-        elif judged.phase is not Phase.ENDED and not (again and self._replays):
+        elif again:
+            validation.retried(trial)
+            self._add_again(judged)
+        else:
             self.base.on_trial_add(self._view, judged)
             self._take_up()
         validation.adopt(trial)
+
+    def _add_again(self, judged: JudgedTrial) -> None:
+        """Tell the base scheduler of a trial that has failed and starts again."""
+        judged.ending = False
+        if judged.phase is not Phase.ENDED and not self._replays:
+            self.base.on_trial_add(self._view, judged)
+            self._take_up()
 
     def started(self, trial: Trial) -> None:
         """A trial's actor is up."""
@@ -192,7 +203,10 @@ class ValidatedScheduler(TrialScheduler):
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """A trial failed; it may be restarted."""
-        judged = self._judged_of(trial)
+        self._wire(tune_controller).failed(trial)
+        self._fail(self._judged_of(trial))
+
+    def _fail(self, judged: JudgedTrial) -> None:
         self._stands_no_more(judged)
         if judged.phase is not Phase.ENDED:
             judged.phase = Phase.PENDING
@@ -216,13 +230,15 @@ class ValidatedScheduler(TrialScheduler):
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         """A trial ended; the base scheduler hears of it after the trial's last score."""
-        judged = self._judged_of(trial)
+        self._starts(self._judged_of(trial))
+        self._complete(self._judged_of(trial))
+        self._wire(tune_controller).complete(trial.trial_id)
+
+    def _complete(self, judged: JudgedTrial) -> None:
         self._stands_no_more(judged)
-        self._starts(judged)
         judged.ending = True
         if judged.change.restored_from is not None:
             self._void(judged)
-        self._wire(tune_controller).complete(trial.trial_id)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
         """A trial that was not running ended."""
@@ -230,7 +246,7 @@ class ValidatedScheduler(TrialScheduler):
         self._stands_no_more(judged)
         if judged.phase is not Phase.ENDED:
             self._end(judged)
-        self._wire(tune_controller).complete(trial.trial_id)
+        self._wire(tune_controller).complete(trial.trial_id, removed=True)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """The next trial to start: those that have waited for a score first, then the base's."""
@@ -292,11 +308,14 @@ class ValidatedScheduler(TrialScheduler):
         """
         return self._judged[trial_id].phase in (Phase.RUNNING, Phase.ENDED)
 
-    def judge(self, trial: Trial, result: dict[str, Any], scored: Scored) -> str:
+    def judge(
+        self, trial: Trial, result: dict[str, Any], scored: Scored, decided: str | None = None
+    ) -> str:
         """Give the base scheduler a validated result of a trial; return what it decided.
 
         The decision is carried out by :meth:`act`, or at the trial's next report. The base
-        scheduler may add to the result.
+        scheduler may add to the result. In a sweep that is restored it may have ``decided``
+        before, which holds: it may have been carried out.
         """
         judged, request = self._judged_of(trial), scored.request
         checkpoint = request.checkpoint or tune.Checkpoint(
@@ -319,6 +338,14 @@ class ValidatedScheduler(TrialScheduler):
             judged.judging = True
             decision = self.base.on_trial_result(self._view, judged, result)
             judged.judging = False
+        if decided is not None and decision != decided:
+            logger.info(
+                "Trial %s, iteration %d: %s, as was decided before the sweep was interrupted.",
+                trial.trial_id,
+                scored.iteration,
+                decided,
+            )
+            decision = decided
         if decision == TrialScheduler.STOP:
             self._end(judged)
         elif decision == TrialScheduler.PAUSE:
@@ -464,10 +491,14 @@ class ValidatedScheduler(TrialScheduler):
                 return None  # it takes that up first
             if judged.doing in (Doing.STARTING, Doing.PAUSED):
                 if judged.phase is Phase.PAUSED:
+                    if self._validation is not None:
+                        self._validation.chosen(judged.real, runs=False)
                     judged.phase = Phase.PENDING
                     self._open[judged.trial_id] = judged
                 return judged.real
             # It is still running, or has ended: no need to start it.
+            if self._validation is not None:
+                self._validation.chosen(judged.real, runs=True)
             judged.phase = Phase.RUNNING
             self._open[judged.trial_id] = judged
             if self._validation is not None:
@@ -496,9 +527,10 @@ class ValidatedScheduler(TrialScheduler):
             if judged.phase is Phase.RUNNING and self._validation is not None:
                 self._validation.deliver(judged.trial_id)
 
-    def _remind_of(self, judged: JudgedTrial, version: Version) -> None:
+    def _remind_of(self, judged: JudgedTrial, version: Version, decided: str | None = None) -> None:
         judged.phase = Phase.RUNNING
         decision = self.base.on_trial_result(self._view, judged, dict(version.result))
+        decision = decided or decision
         if self._validation is not None:
             self._validation.reminded(judged.real, version.generation, version.iteration, decision)
         if decision == TrialScheduler.STOP:
@@ -560,15 +592,25 @@ class ValidatedScheduler(TrialScheduler):
         if restored is not None:
             _, source = self._exploits.pop(judged.trial_id)
             exploit = self._exploit(trial, change.config, restored, source, validation)
-            validation.exploited(trial, exploit)
-            self._decisions.moved(trial.trial_id)
-            if source is not None:
-                judged.version = source
-                validation.lease(("scored", judged.trial_id), source.checkpoint.path)
-                instead = {"trial_id": trial.trial_id, GENERATION: exploit.generation}
-                change.restored_from = source.restorable(config=change.config, **instead)
+            self._overwrite(judged, exploit, source, validation)
         judged.change = Change()
         controller.change(trial, change)
+
+    def _overwrite(
+        self,
+        judged: JudgedTrial,
+        exploit: Exploit,
+        source: Version | None,
+        validation: ValidationCallback,
+    ) -> None:
+        change = judged.change
+        validation.exploited(judged.real, exploit)
+        self._decisions.moved(judged.trial_id)
+        if source is not None:
+            judged.version = source
+            validation.lease(("scored", judged.trial_id), source.checkpoint.path)
+            instead = {"trial_id": judged.trial_id, GENERATION: exploit.generation}
+            change.restored_from = source.restorable(config=change.config, **instead)
 
     def _exploit(
         self,
@@ -675,7 +717,7 @@ class ValidatedScheduler(TrialScheduler):
             judged = self._judged[trial.trial_id] = JudgedTrial(self, trial)
         return judged
 
-    def get_state(self) -> bytes | None:
+    def get_state(self, places: Places | None = None) -> bytes | None:
         """The base scheduler with what it knows of each trial; None if it cannot be pickled."""
         state = {
             "base": self.base.__dict__,
@@ -686,22 +728,25 @@ class ValidatedScheduler(TrialScheduler):
         }
         file = io.BytesIO()
         try:
-            _Pickler(file).dump(state)
+            _Pickler(file, places or Places()).dump(state)
         except Exception as error:  # whatever its parts raise
             if not self._told_of_no_state:
                 self._told_of_no_state = True
                 logger.warning(
                     "%s cannot be saved with the experiment (%s): a restored sweep starts with a "
-                    "new one.",
+                    "new one, and shows it all results again.",
                     type(self.base).__name__,
                     error,
                 )
             return None
         return file.getvalue()
 
-    def set_state(self, saved: bytes) -> None:
+    def set_state(self, saved: bytes, places: Places | None = None) -> None:
         """Take up what :meth:`get_state` returned, before Tune adds the trials."""
-        state = _Unpickler(io.BytesIO(saved), self._judged, self).load()
+        storage = None if self._controller is None else self._controller.storage
+        filesystem = None if storage is None else storage.storage_filesystem
+        file = io.BytesIO(saved)
+        state = _Unpickler(file, self._judged, self, places or Places(), filesystem).load()
         self.base.__dict__.update(state["base"])
         self._offers, self._exploits = state["offers"], state["exploits"]
         self._decisions.load(state["decisions"])
@@ -710,6 +755,93 @@ class ValidatedScheduler(TrialScheduler):
         self._known = set(state["judged"])
         if self._validation is not None:
             self._keep_what_is_held(self._validation)
+
+    # How a sweep goes on that was interrupted --------------------------------------------------
+
+    def replay(self, event: str, trial: Trial, **known: Any) -> None:
+        """Do again what was done before the sweep was interrupted.
+
+        Args:
+            event: What happened, as the journal calls it.
+            trial: To which trial.
+            known: What the journal knows of it.
+        """
+        judged, validation = self._judged_of(trial), self._validation
+        if validation is None:
+            return
+        if event in ("reported", "delivered"):
+            judged.stands = Doing.TRAINING
+            if judged.phase is Phase.PENDING:
+                judged.phase = Phase.RUNNING
+        elif event == "decided":
+            self._stopped_before.append(judged)
+        elif event == "judged":
+            # The base scheduler has stopped others by that; if by chance it has not now, it shall.
+            stopped, self._stopped_before = self._stopped_before, []
+            for other in stopped:
+                self.stopped(other)
+        elif event == "chosen":
+            self.base.choose_trial_to_run(self._view)
+            judged.phase = Phase.RUNNING if known["runs"] else Phase.PENDING
+        elif event == "reminded" and judged.version is not None:
+            self._remind_of(judged, judged.version, known["decision"])
+            self._take_up()
+        elif event == "completed":
+            judged.stands = Doing.ENDED
+            if known["removed"] and judged.phase is not Phase.ENDED:
+                self._end(judged)
+            elif not known["removed"]:
+                if judged.phase is Phase.PENDING:
+                    judged.phase = Phase.RUNNING
+                self._complete(judged)
+        elif event == "failed":
+            judged.stands = Doing.STARTING
+            self._fail(judged)
+        elif event == "retried":
+            self._add_again(judged)
+        elif event == "exploited":
+            self._overwrite_again(judged, validation, **known)
+
+    def _overwrite_again(
+        self,
+        judged: JudgedTrial,
+        validation: ValidationCallback,
+        exploit: Exploit,
+        version: Version | None,
+        carried_out: bool,
+    ) -> None:
+        """Overwrite a trial as it was, whatever the base scheduler would do now."""
+        _, source = self._exploits.pop(judged.trial_id, (None, None))
+        place = (exploit.donor_id, exploit.donor_generation, exploit.iteration)
+        if source is None or source.place[:3] != place:
+            source = version
+        change, judged.change = judged.change, Change()
+        judged.change.tag, judged.change.config = change.tag, dict(exploit.config)
+        if source is not None:
+            judged.change.restored_from = source.restorable()
+        self._overwrite(judged, exploit, source, validation)
+        change, judged.change = judged.change, Change()
+        judged.phase = Phase.PAUSED
+        if self._controller is not None and not carried_out:
+            self._controller.change(judged.real, change)
+
+    def resume(self) -> None:
+        """Let each trial stand where it stood when the sweep was interrupted."""
+        controller, validation = self._controller, self._validation
+        if controller is None or validation is None:
+            return
+        self._judged = {i: judged for i, judged in self._judged.items() if judged.real is not None}
+        for trial_id, judged in self._judged.items():
+            judged.stands = None
+            if judged.real.is_finished():
+                continue
+            self._open[trial_id] = judged
+            stands_still = validation.config.on_pending != "continue"
+            waits = stands_still and validation.waits(trial_id)
+            if judged.phase is Phase.PAUSED or (judged.phase is Phase.RUNNING and waits):
+                controller.set_status(judged.real, Trial.PAUSED)
+            elif judged.phase is Phase.RUNNING:
+                judged.phase = Phase.PENDING  # it starts again
 
     def _keep_what_is_held(self, validation: ValidationCallback) -> None:
         """Take the leases again that the saved sweep had for cloning."""
@@ -753,16 +885,36 @@ class ValidatedScheduler(TrialScheduler):
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Saves stand-ins of trials by their names: the trials are Tune's."""
+    """Saves stand-ins of trials by their names, the trials being Tune's, and checkpoints by where
+    they lie in the experiment, which may be moved."""
 
-    def persistent_id(self, part: Any) -> str | None:
-        return part.trial_id if type(part) is JudgedTrial else None
+    def __init__(self, file: io.BytesIO, places: Places):
+        super().__init__(file)
+        self._places = places
+
+    def persistent_id(self, part: Any) -> tuple[str, str] | None:
+        if type(part) is JudgedTrial:
+            return ("trial", part.trial_id)
+        if isinstance(part, tune.Checkpoint):
+            return ("checkpoint", self._places.record(part.path))
+        return None
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, judged: dict[str, JudgedTrial], scheduling: Any):
+    def __init__(
+        self,
+        file: io.BytesIO,
+        judged: dict[str, JudgedTrial],
+        scheduling: Any,
+        places: Places,
+        filesystem: Any,
+    ):
         super().__init__(file)
         self._judged, self._scheduling = judged, scheduling
+        self._places, self._filesystem = places, filesystem
 
-    def persistent_load(self, trial_id: str) -> JudgedTrial:
-        return self._judged.setdefault(trial_id, JudgedTrial(self._scheduling))
+    def persistent_load(self, known: tuple[str, str]) -> Any:
+        kind, name = known
+        if kind == "trial":
+            return self._judged.setdefault(name, JudgedTrial(self._scheduling))
+        return tune.Checkpoint(self._places.path(name), self._filesystem)

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+import pyarrow.fs
 from ray import train, tune
 from ray.tune.logger import JsonLoggerCallback, LoggerCallback, TBXLoggerCallback
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
@@ -21,7 +22,9 @@ from ray.tune.search import (
     create_searcher,
 )
 
+from tunekit._ray.controller import STATE_FILES
 from tunekit._ray.functions import checkpointable_class, is_checkpointable_function
+from tunekit._ray.storage import TUNER_FILE, storage_at
 from tunekit._ray.trials import ended_soon, is_distributed, is_trainer
 from tunekit._ray.tuner import Settings, settings_of
 from tunekit.callback import ValidationCallback
@@ -42,9 +45,12 @@ from tunekit.distributed import (
     trials_of,
     validation_config_of,
 )
+from tunekit.journal import SERIES, read
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
 from tunekit.scheduler import ValidatedScheduler, base_of
 from tunekit.searcher import ValidatedSearcher
+from tunekit.snapshots import mend
+from tunekit.storage import Folder, folder_at
 
 __all__ = ["Tuner", "checkpointable"]
 
@@ -225,24 +231,46 @@ class Tuner(tune.Tuner):
         cls,
         path: str,
         trainable: Any,
-        *args: Any,
+        resume_unfinished: bool = True,
+        resume_errored: bool = False,
+        restart_errored: bool = False,
+        param_space: dict[str, Any] | None = None,
+        storage_filesystem: pyarrow.fs.FileSystem | None = None,
         worker_config: WorkerConfig | None = None,
-        **options: Any,
+        **internal: Any,
     ) -> Tuner:
-        """Restore a sweep that was interrupted.
+        """Restore a sweep that was interrupted, at whatever moment, however.
+
+        Nothing is done twice and nothing is left out: validations that were pending run, results
+        that were not delivered are delivered, in order, trials go on from their newest checkpoint,
+        and scheduler and searcher know all that they knew (``docs/how-it-works.md``).
 
         Args:
-            path: The experiment's directory.
+            path: The experiment's folder, a local path or a URI such as ``s3://bucket/digits``; it
+                may have been moved.
             trainable: What the sweep was started with.
-            *args: As for ``ray.tune.Tuner.restore``.
+            resume_unfinished: Whether trials go on that had not ended; otherwise they end.
+            resume_errored: Whether trials that failed go on from their newest checkpoint.
+            restart_errored: Whether they begin anew instead.
+            param_space: The search space again, where it has references to objects of the former
+                Ray cluster; the same names, with new references.
+            storage_filesystem: Where ``path`` is, if it was a filesystem of your own.
             worker_config: As for :class:`Tuner`.
-            **options: As for ``ray.tune.Tuner.restore``.
+            **internal: As for ``ray.tune.Tuner.restore``.
 
         Returns:
             A Tuner whose :meth:`fit` carries the sweep on.
 
         Raises:
-            tunekit.ConfigError: If ``trainable`` is none.
+            tunekit.ConfigError: If an argument is wrong.
+            tunekit.JournalError: If the experiment's journal is damaged, or of another version.
+            tunekit.RestoreError: If no trial had begun, so that there is nothing to restore.
+            OSError: If the storage fails.
+
+        Example:
+            >>> Tuner.restore("/no/such/folder", lambda config: None)
+            Traceback (most recent call last):
+            tunekit.errors.ConfigError: Tuner.restore: path='/no/such/folder' has no tuner.pkl...
         """
         problems = Problems("Tuner.restore")
         distributed = is_trainer(trainable) or isinstance(trainable, TrainerFactory)
@@ -251,15 +279,67 @@ class Tuner(tune.Tuner):
         else:
             _check_trainable(trainable, problems)
         check_workers(worker_config, distributed, problems)
+        folder = _folder_of(path, storage_filesystem, problems)
+        if folder is not None and TUNER_FILE not in folder.names(""):
+            problems.add(
+                f"path={path!r} has no {TUNER_FILE}, which Tune writes when a Tuner is made: it is "
+                "no experiment's folder. Pass results.experiment_path, the folder that "
+                "RunConfig(storage_path=..., name=...) named."
+            )
+        if param_space is not None:
+            problems.instance("param_space", param_space, dict, "Pass a dict, or nothing.")
+        if resume_errored and restart_errored:
+            problems.add(
+                "resume_errored and restart_errored are both set; a trial that failed does one or "
+                "the other. Pass one of them."
+            )
         problems.raise_any()
         if distributed:
             trainable = trials_of(trainable, worker_config, None)
-        restored = tune.Tuner.restore(path, checkpointable_class(trainable), *args, **options)
+        restored = tune.Tuner.restore(
+            os.fspath(path),
+            checkpointable_class(trainable),
+            resume_unfinished=resume_unfinished,
+            resume_errored=resume_errored,
+            restart_errored=restart_errored,
+            param_space=param_space,
+            storage_filesystem=storage_filesystem,
+            **internal,
+        )
         tuner = cls.__new__(cls)
         tuner.__dict__.update(restored.__dict__)
-        if distributed and tuner.validation is not None:
-            settle(trainable, tuner.validation.config)
+        if tuner.validation is not None and folder is not None:
+            if distributed:
+                settle(trainable, tuner.validation.config)
+            tuner.validation.recover(mend(folder, read(folder)))
         return tuner
+
+    @classmethod
+    def can_restore(
+        cls, path: str, storage_filesystem: pyarrow.fs.FileSystem | None = None
+    ) -> bool:
+        """Whether :meth:`restore` finds a sweep in a folder that has begun.
+
+        Args:
+            path: The experiment's folder, or what may be one.
+            storage_filesystem: Where that is, if it is a filesystem of your own.
+
+        Raises:
+            tunekit.ConfigError: If ``path`` is no path.
+            tunekit.JournalError: If there is one, and its journal is damaged.
+
+        Example:
+            >>> Tuner.can_restore("/no/such/folder")
+            False
+        """
+        problems = Problems("Tuner.can_restore")
+        folder = _folder_of(path, storage_filesystem, problems)
+        problems.raise_any()
+        if folder is None or TUNER_FILE not in folder.names(""):
+            return False
+        if folder.names(SERIES):
+            return any(event["event"] == "snapshot" for event in read(folder))
+        return any(name.startswith(STATE_FILES) for name in folder.names(""))
 
     @property
     def validation(self) -> ValidationCallback | None:
@@ -290,6 +370,20 @@ class Tuner(tune.Tuner):
         finally:
             if validation is not None:
                 validation.validator.free()
+
+
+def _folder_of(path: Any, filesystem: Any, problems: Problems) -> Folder | None:
+    """The folder at a path that a user has passed; None if there cannot be one."""
+    if not problems.instance("path", path, (str, os.PathLike), "Pass an experiment's folder."):
+        return None
+    try:
+        return folder_at(*storage_at(os.fspath(path), filesystem))
+    except (OSError, ValueError) as error:
+        problems.add(
+            f"path={path!r} cannot be reached: {error}. Pass a local path, or a URI of a storage "
+            "that pyarrow knows, such as s3://bucket/digits."
+        )
+        return None
 
 
 def _check_trainable(trainable: Any, problems: Problems) -> None:

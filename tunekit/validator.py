@@ -6,15 +6,12 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from ray.tune.experiment import Trial
-
-from tunekit._ray.storage import experiment_file
 from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
 from tunekit.core.pool import Pool
 from tunekit.core.validation import Attempt, Outcome, Request, Status
 from tunekit.executor import Began, Executor, Returned
-from tunekit.journal import FILE_NAME, Journal
+from tunekit.journal import Journal
 
 __all__ = ["Validator"]
 
@@ -53,7 +50,8 @@ class Validator:
         self._conclude = conclude
         self._judged = judged
         self._promised = promised
-        self._journal: Journal | None = None
+        #: The sweep's journal, once there is one.
+        self.journal: Journal | None = None
         self._ended: Counter[Status] = Counter()
         self._next_poll = 0.0
         self._polling = False
@@ -82,7 +80,7 @@ class Validator:
     def counts(self) -> dict[str, int]:
         """How many validations ended how, run, wait for resources, or wait to be started."""
         return {
-            **{status.value: self._ended[status] for status in Status},
+            **self.ended_counts(),
             "running": self._pool.running,
             "starting": self._pool.starting,
             "waiting": self._pool.waiting,
@@ -92,17 +90,26 @@ class Validator:
         """Every request that has not ended."""
         return list(self._pool.pending())
 
-    def journal_of(self, trial: Trial) -> Journal:
-        """The journal of the trial's experiment."""
-        if self._journal is None:
-            self._journal = Journal(experiment_file(trial, FILE_NAME))
-        return self._journal
+    def ended_counts(self) -> dict[str, int]:
+        """How many validations ended how."""
+        return {status.value: self._ended[status] for status in Status}
 
-    def submit(self, trial: Trial, request: Request) -> None:
-        """Take a request of a trial."""
-        self.journal_of(trial).requested(request, self._clock.time())
+    def load_counts(self, counts: Mapping[str, int]) -> None:
+        """Take up what :meth:`ended_counts` returned, of a sweep that goes on."""
+        self._ended = Counter({Status(name): count for name, count in counts.items()})
+
+    def count(self, status: Status) -> None:
+        """Count a validation that ended before the sweep was interrupted."""
+        self._ended[status] += 1
+
+    def submit(self, request: Request) -> None:
+        """Take a request that is in the journal."""
         for outcome in self._pool.submit(request, self._clock.monotonic()):
             self._end(outcome)
+
+    def give_up(self, request: Request, reason: str) -> None:
+        """End a request that cannot be run."""
+        self._end(Outcome(request, Status.FAILED, reason=reason))
 
     def drop(self, trial_id: str, reason: str) -> None:
         """Give up everything of a trial."""
@@ -137,9 +144,6 @@ class Validator:
         for attempt in self._pool.in_flight():
             self._executor.cancel(attempt)
         self.free()
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
 
     def starved_s(self) -> float:
         """For how many seconds validations have waited for resources with none running."""
@@ -171,8 +175,8 @@ class Validator:
     def _start(self, now: float) -> None:
         capacity = self._executor.capacity(self._promised()) if self._pool.needs_capacity else 0
         for attempt in self._pool.start(capacity, now):
-            if self._journal is not None:
-                self._journal.started(attempt, self._clock.time())
+            if self.journal is not None:
+                self.journal.started(attempt, self._clock.time())
             self._executor.start(attempt)
         if self._pool.running or not self._pool.starting:
             self._starved_since = None
@@ -186,8 +190,8 @@ class Validator:
             self._end(outcome)
 
     def _end(self, outcome: Outcome) -> None:
-        if self._journal is not None:
-            self._journal.ended(outcome, self._clock.time())
+        if self.journal is not None:
+            self.journal.ended(outcome, self._clock.time())
         self._ended[outcome.status] += 1
         self.ran_s += outcome.ran_s
         self._conclude(outcome)

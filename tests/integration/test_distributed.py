@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import tempfile
@@ -16,6 +15,7 @@ from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 import tunekit
 from tests.integration.crews import fit, trainer, validate
 from tests.integration.test_pbt import AfterExploits
+from tunekit.journal import read
 from tunekit.testing.versions import Versions, score_of, version_at
 
 pytestmark = pytest.mark.ray
@@ -37,8 +37,7 @@ def _leaves_nothing(ray_cluster):
 
 
 def events(results, kind):
-    lines = Path(results.experiment_path, "validations.jsonl").read_text().splitlines()
-    return [event for event in map(json.loads, lines) if event.get("event") == kind]
+    return [event for event in read(results.experiment_path) if event["event"] == kind]
 
 
 def test_asha_over_trainers_ranks_by_validated_accuracy(ray_cluster, tmp_path):

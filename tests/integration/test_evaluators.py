@@ -13,6 +13,7 @@ from ray import train, tune
 
 import tunekit
 from tests.integration.runs import counting, fit
+from tunekit.journal import read
 
 pytestmark = pytest.mark.ray
 
@@ -38,8 +39,7 @@ class Evaluator:
 
 
 def validations(results, kind="ended"):
-    lines = Path(results.experiment_path, "validations.jsonl").read_text().splitlines()
-    return [event for event in map(json.loads, lines) if event.get("event") == kind]
+    return [event for event in read(results.experiment_path) if event["event"] == kind]
 
 
 def run(tmp_path, length=6, **settings):

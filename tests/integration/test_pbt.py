@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from ray.tune.schedulers import HyperBandScheduler, PopulationBasedTraining
 
 import tunekit
 from tests.integration.runs import fit
+from tunekit.journal import read
 from tunekit.testing.versions import Versioned, Versions, score_of, version_at
 
 pytestmark = pytest.mark.ray
@@ -175,8 +175,7 @@ def test_hyperband_pauses_resumes_and_stops_by_validated_accuracy(ray_cluster, t
     assert not results.errors
     lengths = sorted(r.metrics["training_iteration"] for r in results)
     assert lengths[-1] == 9 and lengths[0] < 9, "some are halved away, some reach the end"
-    events = Path(results.experiment_path, "validations.jsonl").read_text().splitlines()
-    decisions = [e.get("decision") for e in map(json.loads, events)]
+    decisions = [event.get("decision") for event in read(results.experiment_path)]
     assert "PAUSE" in decisions and "STOP" in decisions
     for result in results:
         validated = result.metrics_dataframe.dropna(subset="accuracy")

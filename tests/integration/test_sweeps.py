@@ -29,7 +29,7 @@ BY_ACCURACY = {"metric": "accuracy", "mode": "max"}
 
 
 def journal(results: tune.ResultGrid) -> list[dict]:
-    return list(read(Path(results.experiment_path, "validations.jsonl")))
+    return read(results.experiment_path)
 
 
 @pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])

@@ -1,36 +1,53 @@
 from __future__ import annotations
 
 import json
+import math
+from pathlib import Path
 
+import numpy as np
+import pytest
+
+from tunekit.core.lineage import Exploit
 from tunekit.core.validation import Attempt, Outcome, Request, Status
-from tunekit.journal import VERSION, Journal, read
+from tunekit.errors import JournalError
+from tunekit.journal import VERSION, Journal, Places, last_number, read
+from tunekit.storage import LocalFolder
 
-REQUEST = Request("a", 3, path="/x/checkpoint_000001")
+REQUEST = Request("a", 3, path="/x/a/checkpoint_000001", report={"loss": 1.0})
+
+
+def journal_in(path: Path, **options) -> Journal:
+    return Journal(LocalFolder(path), Places("/x"), **options)
+
+
+def lines(path: Path, file: str = "000001") -> list[dict]:
+    return [json.loads(line) for line in (path / f"journal/{file}.jsonl").read_text().splitlines()]
 
 
 def test_a_line_is_in_the_file_before_the_call_returns(tmp_path):
-    journal = Journal(tmp_path / "deep" / "validations.jsonl")
+    journal = journal_in(tmp_path / "deep")
     journal.requested(REQUEST, at=1.0)
-    assert len(journal.path.read_text().splitlines()) == 2  # and the journal is still open
+    assert len(lines(tmp_path / "deep")) == 2  # and the journal is still open
 
 
 def test_the_first_line_names_the_format(tmp_path):
-    Journal(tmp_path / "j").close()
-    Journal(tmp_path / "j").close()  # opened again: appended to, no second header
-    assert [json.loads(line) for line in (tmp_path / "j").read_text().splitlines()] == [
-        {"journal": "tunekit", "version": VERSION}
+    journal_in(tmp_path, about={"ray": "2.60.0"})
+    assert lines(tmp_path) == [
+        {"journal": "tunekit", "version": VERSION, "begins": True, "after": 0, "ray": "2.60.0"}
     ]
 
 
 def test_a_life_can_be_read_back(tmp_path):
-    journal = Journal(tmp_path / "j")
+    journal = journal_in(tmp_path)
+    journal.saved(REQUEST, at=0.5, report=None, wish=None, used=True)
     journal.requested(REQUEST, at=1.0)
     journal.started(Attempt(REQUEST, 1), at=2.0)
     failed = Outcome(REQUEST, Status.FAILED, reason="raised X", error="trace\nback", attempts=1)
     journal.ended(failed, at=3.0)
     journal.delivered(REQUEST, "STOP", at=4.0)
-    requested, started, ended, delivered = read(tmp_path / "j")
-    assert (requested["checkpoint"], requested["iteration"]) == ("/x/checkpoint_000001", 3)
+    _, requested, started, ended, delivered = read(tmp_path)
+    # The experiment may be moved: paths are below its folder.
+    assert (requested["checkpoint"], requested["iteration"]) == ("./a/checkpoint_000001", 3)
     assert (started["attempt"], started["time"]) == (1, 2.0)
     assert (ended["status"], ended["reason"], ended["error"]) == (
         "failed",
@@ -38,19 +55,122 @@ def test_a_life_can_be_read_back(tmp_path):
         "trace\nback",
     )
     assert delivered["decision"] == "STOP"
+    assert [event["n"] for event in read(tmp_path)] == [1, 2, 3, 4, 5]
 
 
-def test_a_torn_last_line_is_left_out(tmp_path):
-    journal = Journal(tmp_path / "j")
+def test_a_torn_last_line_is_left_out_and_the_next_session_goes_on(tmp_path):
+    journal_in(tmp_path).requested(REQUEST, at=1.0)
+    with (tmp_path / "journal/000001.jsonl").open("a") as file:
+        file.write('{"n": 2, "event": "ended", "ti')
+    assert [event["event"] for event in read(tmp_path)] == ["requested"]
+    journal_in(tmp_path, begins=False).started(Attempt(REQUEST, 1), at=2.0)
+    assert [(e["n"], e["event"]) for e in read(tmp_path)] == [(1, "requested"), (2, "started")]
+
+
+def test_a_new_sweep_in_the_same_folder_begins_anew(tmp_path):
+    journal_in(tmp_path).requested(REQUEST, at=1.0)
+    second = journal_in(tmp_path)
+    second.started(Attempt(REQUEST, 1), at=2.0)
+    assert [event["event"] for event in read(tmp_path)] == ["started"]
+    assert second.begin == 1 and last_number(LocalFolder(tmp_path)) == 2
+
+
+def test_numbers_go_on_after_lines_that_were_lost(tmp_path):
+    journal_in(tmp_path).requested(REQUEST, at=1.0)
+    journal = journal_in(tmp_path, begins=False, after=40)  # as of which a saved state was
+    journal.started(Attempt(REQUEST, 1), at=2.0)
+    assert [event["n"] for event in read(tmp_path)] == [1, 41]
+
+
+def test_nothing_is_appended_while_muted(tmp_path):
+    journal = journal_in(tmp_path)
+    journal.muted = True
     journal.requested(REQUEST, at=1.0)
-    journal.close()
-    with (tmp_path / "j").open("a") as file:
-        file.write('{"event": "ended", "ti')
-    assert [event["event"] for event in read(tmp_path / "j")] == ["requested"]
+    assert read(tmp_path) == [] and journal.last == 0
 
 
-def test_metrics_that_json_does_not_know_are_written_as_text(tmp_path):
-    journal = Journal(tmp_path / "j")
-    journal.ended(Outcome(REQUEST, Status.VALIDATED, {"when": {1, 2}, "accuracy": 0.5}), at=1.0)
-    [event] = read(tmp_path / "j")
+def test_values_come_back_as_they_were(tmp_path):
+    report = {
+        "training_iteration": 1,
+        "float32": np.float32(0.1),
+        "int64": np.int64(7),
+        "nan": float("nan"),
+        "nested": {"deep": 1e-300},
+        "config": {"lr": 0.1},  # is the trial's
+    }
+    journal_in(tmp_path).reported("a", report, offered=True, at=1.0)
+    [event] = read(tmp_path)
+    assert event["report"]["float32"] == float(np.float32(0.1))
+    assert (event["report"]["int64"], event["report"]["nested"]) == (7, {"deep": 1e-300})
+    assert math.isnan(event["report"]["nan"]) and "config" not in event["report"]
+
+
+def test_what_json_does_not_know_is_shown_and_opened_on_request_only(tmp_path):
+    outcome = Outcome(REQUEST, Status.VALIDATED, {"when": {1, 2}, "accuracy": 0.5})
+    journal_in(tmp_path).ended(outcome, at=1.0)
+    [event] = read(tmp_path)
     assert event["metrics"] == {"when": "{1, 2}", "accuracy": 0.5}
+    [event] = read(tmp_path, unpickle=True)
+    assert event["metrics"] == {"when": {1, 2}, "accuracy": 0.5}
+
+
+def test_keys_that_are_no_strings_are_kept(tmp_path):
+    journal_in(tmp_path).reported("a", {"table": {(1, 2): 3}}, offered=True, at=1.0)
+    [event] = read(tmp_path, unpickle=True)
+    assert event["report"] == {"table": {(1, 2): 3}}
+
+
+class _Bomb:
+    """Runs code when it is unpickled."""
+
+    def __reduce__(self):
+        return Path.touch, (Path("/tmp/tunekit-was-here"),)
+
+
+def test_reading_runs_no_code(tmp_path):
+    outcome = Outcome(REQUEST, Status.VALIDATED, {"bomb": _Bomb()})
+    journal_in(tmp_path).ended(outcome, at=1.0)
+    read(tmp_path)
+    assert not Path("/tmp/tunekit-was-here").exists()
+
+
+def test_an_exploit_is_recorded_whole(tmp_path):
+    configs = {"old_config": {"lr": 1}, "donor_config": {"lr": 2}, "config": {"lr": 3}}
+    path = "/x/b/checkpoint_000002"
+    journal_in(tmp_path).exploited(Exploit(9.5, "a", 1, 5, "b", 0, 4, path, 0.9, **configs))
+    [event] = read(tmp_path)
+    assert (event["time"], event["checkpoint"]) == (9.5, "./b/checkpoint_000002")
+    assert {name: event[name] for name in configs} == configs
+
+
+GOOD = '{"journal": "tunekit", "version": 2}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("not json\n", "000001.jsonl, line 1, cannot be read"),
+        ("[1, 2]\n", "not a JSON object"),
+        ('{"event": "ended"}\n', "is no journal of tunekit's"),
+        ('{"journal": "other", "version": 2}\n', "is no journal of tunekit's"),
+        ('{"journal": "tunekit", "version": 3}\n', "version 3; this tunekit reads version 2"),
+        ('{"journal": "tunekit", "version": 1}\n', "Install the older tunekit"),
+        (GOOD + '{"n": 1, "event": "end\n{"n": 2, "event": "ended"}\n', "line 2, cannot be read"),
+        (GOOD + '{"n": 1, "event": \x00}\n', "line 2, cannot be read"),
+    ],
+)
+def test_a_damaged_journal_is_an_error_and_stays_as_it_is(tmp_path, text, says):
+    path = tmp_path / "journal/000001.jsonl"
+    path.parent.mkdir()
+    path.write_text(text)
+    with pytest.raises(JournalError, match=says):
+        read(tmp_path)
+    assert path.read_text() == text
+
+
+def test_an_empty_file_is_a_session_that_was_killed_at_once(tmp_path):
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "journal/000001.jsonl").write_text("")
+    assert read(tmp_path) == []
+    journal_in(tmp_path).requested(REQUEST, at=1.0)
+    assert len(read(tmp_path)) == 1

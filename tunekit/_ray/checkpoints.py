@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import numbers
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow.fs
 from ray.train._internal.checkpoint_manager import _CheckpointManager
 from ray.train._internal.session import _TrainingResult
 from ray.train._internal.storage import _delete_fs_path
@@ -18,13 +20,66 @@ from ray.tune.experiment import Trial
 from tunekit.core.metrics import flatten, hide, merge
 from tunekit.core.retention import Kept, rank, surplus
 
-__all__ = ["LeasingCheckpointManager", "latest_checkpoint", "set_checkpoint_config"]
+__all__ = [
+    "LeasingCheckpointManager",
+    "forget_missing",
+    "latest_checkpoint",
+    "set_checkpoint_config",
+    "skip_existing",
+    "take_saved",
+]
 
 
 def latest_checkpoint(trial: Trial) -> tuple[Any, dict[str, Any]] | None:
     """``(checkpoint, metrics)`` that a trial saved last; None if it never did."""
     result = trial.run_metadata.checkpoint_manager.latest_checkpoint_result
     return None if result is None else (result.checkpoint, result.metrics)
+
+
+def take_saved(trial: Trial, checkpoint: Any, report: dict[str, Any]) -> None:
+    """Let a trial have a checkpoint that it saved before its sweep was interrupted."""
+    trial.on_checkpoint(_TrainingResult(checkpoint=checkpoint, metrics=report))
+
+
+def skip_existing(trial: Trial) -> None:
+    """Let a trial's next checkpoint have a name that nothing in storage has.
+
+    A process that was killed may have left a part of one, which Tune does not know.
+    """
+    storage = trial.storage
+    selector = pyarrow.fs.FileSelector(storage.trial_fs_path, allow_not_found=True)
+    names = (info.base_name for info in storage.storage_filesystem.get_file_info(selector))
+    found = [int(n.rsplit("_", 1)[1]) for n in names if re.fullmatch(r"checkpoint_\d{6,}", n)]
+    storage.current_checkpoint_index = max([storage.current_checkpoint_index, *found])
+    trial.invalidate_json_state()
+
+
+def forget_missing(trial: Trial) -> list[str]:
+    """Forget the checkpoints of a trial that storage lacks; return where they lay.
+
+    The trial goes on from the newest that is left.
+    """
+    manager = trial.run_metadata.checkpoint_manager
+    there: dict[str, bool] = {}
+
+    def lies(result: _TrainingResult | None) -> bool:
+        if result is None:
+            return False
+        path = result.checkpoint.path
+        if path not in there:
+            info = result.checkpoint.filesystem.get_file_info(path)
+            there[path] = info.type != pyarrow.fs.FileType.NotFound
+        return there[path]
+
+    latest = manager._latest_checkpoint_result
+    manager._checkpoint_results = [r for r in manager._checkpoint_results if lies(r)]
+    if latest is not None and not lies(latest):
+        left = sorted(manager._checkpoint_results, key=lambda result: result.checkpoint.path)
+        manager._latest_checkpoint_result = left[-1] if left else None
+    missing = sorted(path for path, is_there in there.items() if not is_there)
+    if missing:
+        trial.run_metadata.invalidate_cache()
+    return missing
 
 
 def set_checkpoint_config(trial: Trial, *, frequency: int, at_end: bool) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Any
 
 from ray.tune.execution.tune_controller import TrialRunnerWrapper, TuneController
@@ -13,7 +15,16 @@ from ray.tune.search import SearchAlgorithm
 
 from tunekit._ray.judged import Change
 
-__all__ = ["Controller"]
+__all__ = ["STATE_FILES", "Controller"]
+
+#: How the names begin of the files in which Tune saves a sweep.
+STATE_FILES = (
+    "experiment_state-",
+    "basic-variant-state-",
+    "search_gen_state-",
+    "searcher-state-",
+    "callback-states-",
+)
 
 
 class Controller:
@@ -147,6 +158,46 @@ class Controller:
         """Write the experiment's state to storage, now."""
         self._tune.checkpoint(force=True, wait=True)
 
+    # What is kept of it ------------------------------------------------------------------------
+
+    @property
+    def storage(self) -> Any:
+        """Where the experiment is kept: its ``storage_filesystem`` and ``experiment_fs_path``."""
+        return self._tune._storage
+
+    @property
+    def resumed(self) -> bool:
+        """Whether it goes on from a saved state."""
+        return bool(self._tune.resumed)
+
+    def saved_files(self) -> dict[str, bytes]:
+        """The files in which Tune has saved this session last."""
+        return _files_in(
+            Path(self._tune._storage.experiment_driver_staging_path), self._tune._session_str
+        )
+
+    def search_files(self) -> dict[str, bytes]:
+        """Those of the search algorithm, as it is now."""
+        session = self._tune._session_str
+        with tempfile.TemporaryDirectory() as folder:
+            self._tune.search_alg.save_to_dir(folder, session_str=session)
+            return _files_in(Path(folder), session)
+
+    @staticmethod
+    def record_of(trial: Trial) -> tuple[str, str]:
+        """A trial as Tune saves it: what it is, and what has become of it."""
+        state, metadata = trial.get_json_state()
+        return state, metadata
+
+    def tell_search_of_end(self, trial: Trial, *, failed: bool) -> None:
+        """Tell the search algorithm that a trial has ended."""
+        result = None if failed else trial.last_result
+        self._tune.search_alg.on_trial_complete(trial.trial_id, result=result, error=failed)
+
+    def set_status(self, trial: Trial, status: str) -> None:
+        """Change the status of a trial that has no actor."""
+        self._tune._set_trial_status(trial, status)
+
     def changed(self, trial: Trial) -> None:
         """A trial's metadata was changed: it belongs into the next saved state."""
         trial.run_metadata.invalidate_cache()
@@ -171,3 +222,11 @@ class Controller:
             if metric is not None:
                 owner._metric = None
         return required
+
+
+def _files_in(folder: Path, session: str) -> dict[str, bytes]:
+    return {
+        path.name: path.read_bytes()
+        for path in sorted(folder.glob(f"*{session}*"))
+        if path.suffix in (".json", ".pkl") and path.name.startswith(STATE_FILES)
+    }

@@ -129,6 +129,8 @@ class JudgedTrial:
         self.ending = False
         #: Whether the scheduler is just getting a result of it.
         self.judging = False
+        #: What it did, while what has happened is replayed.
+        self.stands: Doing | None = None
         #: What it is to take up.
         self.change = Change()
         #: What the scheduler has seen of it last.
@@ -137,6 +139,8 @@ class JudgedTrial:
     @property
     def doing(self) -> Doing:
         """What the trial really does."""
+        if self.stands is not None:
+            return self.stands
         if self.ending or self.real.is_finished():
             return Doing.ENDED
         if self.real.is_saving:
@@ -159,7 +163,7 @@ class JudgedTrial:
 
     @property
     def status(self) -> str:
-        if self.real.status == Trial.ERROR:
+        if self.real.status == Trial.ERROR and self.stands is None:
             return Trial.ERROR
         if self.phase is Phase.PENDING:
             return Trial.RUNNING if self.real.status == Trial.RUNNING else Trial.PENDING
@@ -168,7 +172,7 @@ class JudgedTrial:
     def is_finished(self) -> bool:
         # One that has ended can be cloned as long as there is something of it to be seen, but it
         # cannot be overwritten, which PBT does with the trial whose result it gets.
-        ended = self.phase is Phase.ENDED or self.real.status == Trial.ERROR
+        ended = self.phase is Phase.ENDED or self.status == Trial.ERROR
         return ended or (self.judging and self.doing is Doing.ENDED)
 
     @property

@@ -22,6 +22,7 @@ from ray import tune
 from ray.air.execution._internal.tracked_actor import TrackedActor
 from ray.train._internal.session import _FutureTrainingResult
 from ray.train._internal.storage import StorageContext
+from ray.tune import ResumeConfig
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Experiment, Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
@@ -59,6 +60,9 @@ class LocalSweep:
         seconds: ``seconds(trial, method)``: how long a call of an actor's method takes.
         next_due: When something else happens next, that the clock must not jump over.
         seed: Of Tune's random choices, and part of the names of trials.
+        resume: How to go on with the sweep in ``folder``; None begins one.
+        saved_every_s: How often Tune saves the sweep, in seconds of the machine's clock; by default
+            after its first step and at its end.
     """
 
     def __init__(
@@ -81,6 +85,8 @@ class LocalSweep:
         seconds: Callable[[Trial, str], float] = lambda trial, method: 0.0,
         next_due: Callable[[], float | None] = lambda: None,
         seed: int = 0,
+        resume: ResumeConfig | None = None,
+        saved_every_s: float = float("inf"),
     ):
         space = dict(param_space or {})
         with mock.patch.dict(os.environ, RAY_CHDIR_TO_TRIAL_DIR="0"):
@@ -115,13 +121,15 @@ class LocalSweep:
                 trial_checkpoint_config=experiment.checkpoint_config,
                 storage=experiment.storage,
                 resource_manager_factory=lambda: None,
-                checkpoint_period=float("inf"),
+                checkpoint_period=saved_every_s,
+                resume_config=resume,
             )
         self.controller._actor_manager = self._actors = _LocalActors(
             self.controller, clock, slots, seconds, next_due
         )
         self.controller._class_cache = _Uncached()
-        search_alg.add_configurations([experiment])
+        if not self.controller.resumed:
+            search_alg.add_configurations([experiment])
         self.controller.setup_experiments([experiment], search_alg.total_samples)
 
     @property

@@ -5,22 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow.fs
+from ray.train._internal.storage import get_fs_and_path
 from ray.tune.experiment import Trial
 
-__all__ = ["experiment_file", "trial_file"]
+__all__ = ["TUNER_FILE", "exists", "storage_at", "trial_file"]
+
+#: What Tune writes first into an experiment's folder.
+TUNER_FILE = "tuner.pkl"
 
 
-def experiment_file(trial: Trial, name: str) -> Path:
-    """The driver's copy of a file of the trial's experiment.
+def storage_at(
+    path: str, filesystem: pyarrow.fs.FileSystem | None
+) -> tuple[pyarrow.fs.FileSystem, str]:
+    """The storage that a path or URI is in, and the path there."""
+    found, below = get_fs_and_path(path, filesystem)
+    return found, below
 
-    If there is none, as after a restore on another machine, what the storage has is fetched.
-    """
-    local = Path(trial.local_experiment_path, name)
-    return _fetched(trial, f"{trial.storage.experiment_fs_path}/{name}", local)
+
+def exists(filesystem: pyarrow.fs.FileSystem, path: str) -> bool:
+    """Whether there is a file or a folder at a path of a storage."""
+    return bool(filesystem.get_file_info(path).type != pyarrow.fs.FileType.NotFound)
 
 
 def trial_file(trial: Trial, name: str) -> Path:
-    """The driver's copy of a file of a trial, fetched likewise."""
+    """The driver's copy of a file of a trial.
+
+    If there is none, as after a restore on another machine, what the storage has is fetched.
+    """
     return _fetched(trial, f"{trial.storage.trial_fs_path}/{name}", Path(trial.local_path, name))
 
 

@@ -207,8 +207,8 @@ class Delivery:
             line.over = True
             yield Completion(trial_id, line.newest)
 
-    def state(self) -> dict[str, Any]:
-        """What to save for a restore.
+    def state(self, recorded: Callable[[str], str] = str) -> dict[str, Any]:
+        """What to save for a restore, with paths as ``recorded`` writes them down.
 
         How far each trial was delivered, its newest result, and the outcomes that wait for older
         ones. Requests that have not ended are to be requested again by whoever restores.
@@ -216,7 +216,7 @@ class Delivery:
         return {
             trial_id: {
                 "ended": [
-                    replace(outcome, request=replace(outcome.request, checkpoint=None))
+                    replace(outcome, request=_bare(outcome.request, recorded))
                     for outcome in line.outcomes.values()
                 ],
                 "generation": line.generation,
@@ -230,15 +230,20 @@ class Delivery:
             for trial_id, line in self._lines.items()
         }
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Take up what :meth:`state` returned."""
+    def load(self, state: Mapping[str, Any], path: Callable[[str], str] = str) -> None:
+        """Take up what :meth:`state` returned; ``path`` reads a path that was written down."""
         self._lines = {}
         for trial_id, saved in state.items():
             ended = saved["ended"]
             self._lines[trial_id] = _Line(**{k: v for k, v in saved.items() if k != "ended"})
             for outcome in ended:
+                outcome = replace(outcome, request=_bare(outcome.request, path))
                 self.requested(outcome.request)
                 self.ended(outcome)
 
     def _line(self, trial_id: str) -> _Line:
         return self._lines.setdefault(trial_id, _Line())
+
+
+def _bare(request: Request, path: Callable[[str], str]) -> Request:
+    return replace(request, checkpoint=None, path=path(request.path))

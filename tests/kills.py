@@ -1,0 +1,110 @@
+"""Sweeps that are killed at a line of their journal, and restored until they end."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from ray.tune import ResumeConfig
+
+from tests.sweeps import Ran
+from tunekit import callback
+from tunekit.journal import read
+from tunekit.snapshots import mend
+from tunekit.storage import LocalFolder
+
+
+class Killed(BaseException):
+    """The driver is no more."""
+
+
+class DoomedFolder(LocalFolder):
+    """A folder whose process is killed when so many things were written to it.
+
+    ``torn``: in the middle of writing the last one.
+    """
+
+    def __init__(self, root: Path, writes: Iterator[int], torn: bool):
+        super().__init__(root)
+        self._writes, self._torn = writes, torn
+
+    def _write_line(self, series: str, line: bytes) -> None:
+        if next(self._writes) > 0:
+            super()._write_line(series, line)
+            return
+        if self._torn:
+            super()._write_line(series, line[: len(line) // 2])
+        raise Killed
+
+    def put(self, name: str, data: bytes) -> None:
+        if next(self._writes) <= 0:
+            if self._torn:
+                path = self.root / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.with_name(f".{path.name}.draft").write_bytes(data[: len(data) // 2])
+            raise Killed
+        super().put(name, data)
+
+
+@contextmanager
+def killed_after(writes: int, *, torn: bool = False) -> Iterator[None]:
+    """Let a sweep be killed instead of its so-and-so-many-and-first write."""
+    countdown = iter(range(writes, -1, -1))
+
+    def folder_at(filesystem: Any, path: str) -> DoomedFolder:
+        return DoomedFolder(Path(path), countdown, torn)
+
+    with mock.patch.object(callback, "folder_at", folder_at):
+        yield
+
+
+def run_killed(
+    folder: Path,
+    make: Callable[..., Ran],
+    lives: Iterator[int],
+    *,
+    torn: bool = False,
+    most: int = 200,
+) -> tuple[Ran, int]:
+    """Run a sweep that is killed after so many writes in each of its lives, and then not any more.
+
+    Args:
+        folder: Where it goes.
+        make: ``make(folder, resume=..., mended=...)`` makes a sweep that has not run.
+        lives: After how many writes it is killed, life by life.
+        torn: Whether the last write is torn.
+        most: How many lives it may have.
+
+    Returns:
+        The sweep's last life, and how often it was killed.
+    """
+    kills, home = 0, folder / "sweep"
+    options: dict[str, Any] = {}
+    while kills < most:
+        writes = next(lives, None)
+        ran = None
+        try:
+            if writes is None:
+                ran = make(folder, **options)
+                ran.sweep.run(most=50_000)
+                return ran, kills
+            with killed_after(writes, torn=torn):
+                ran = make(folder, **options)
+                ran.sweep.run(most=50_000)
+                return ran, kills
+        except Killed:
+            kills += 1
+        if ran is not None:
+            ran.sweep.controller._storage.syncer.wait()
+        shutil.rmtree(f"{folder}-session", ignore_errors=True)  # the driver's own copies
+        events = read(home) if (home / "journal").is_dir() else []
+        if any(event["event"] == "snapshot" for event in events):
+            options = {"resume": ResumeConfig(), "mended": mend(LocalFolder(home), events)}
+        else:
+            shutil.rmtree(home)  # nothing had begun
+            options = {}
+    raise AssertionError(f"The sweep is not over after {kills} kills.")

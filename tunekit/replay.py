@@ -1,0 +1,215 @@
+"""Does again, from the journal, what a sweep did after its state was saved last.
+
+Tune's trials, the searcher, and the books of tunekit and the scheduler may each have been saved at
+another time: an event is told to those that have not heard of it. The scheduler is told in the
+order of the journal, decides again, and is overruled where it has decided otherwise before: a
+decision that was recorded may have been carried out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from ray import tune
+from ray.tune.experiment import Trial
+
+from tunekit._ray.checkpoints import take_saved
+from tunekit._ray.controller import Controller
+from tunekit._ray.judged import Version
+from tunekit._ray.storage import exists
+from tunekit.core.lineage import Exploit
+from tunekit.core.validation import Outcome, Request, Status
+
+if TYPE_CHECKING:
+    from tunekit.callback import JudgingScheduler, ValidationCallback
+
+__all__ = ["Replay"]
+
+logger = logging.getLogger(__name__)
+
+
+class Replay:
+    """Tells the parts of a restored sweep what has happened since they were saved.
+
+    Args:
+        books: The sweep's validations.
+        controller: The restored experiment.
+        scheduler: The scheduler.
+        trials: The trials that it has.
+        books_as_of: The number of the line of the journal as of which the books are.
+        trials_as_of: That as of which the trials are.
+        search_as_of: That as of which the searcher is.
+    """
+
+    def __init__(
+        self,
+        books: ValidationCallback,
+        controller: Controller,
+        scheduler: JudgingScheduler,
+        *,
+        trials: Mapping[str, Trial],
+        books_as_of: int,
+        trials_as_of: int,
+        search_as_of: int,
+    ):
+        self._books, self._controller, self._scheduler = books, controller, scheduler
+        self._trials = trials
+        self._books_as_of, self._trials_as_of = books_as_of, trials_as_of
+        self._search_as_of = search_as_of
+        self._reports: dict[str, Mapping[str, Any]] = {}
+        self._saved: dict[str, Request] = {}
+        self._owed: dict[str, Request] = {}
+        self._versions: dict[tuple[str, int, int], Request] = {}
+        self._scores: dict[tuple[str, int, int], Mapping[str, Any]] = {}
+
+    def run(self, events: Iterable[Mapping[str, Any]]) -> list[Request]:
+        """Tell of all events, in order; those of trials that are no more are left out.
+
+        Returns:
+            What was saved, and was to be validated next.
+        """
+        count = 0
+        for event in events:
+            kind, number = event["event"], event["n"]
+            trial = self._trials.get(event.get("trial_id") or event.get("id", "").rsplit(":", 3)[0])
+            if trial is None:
+                continue
+            if kind in ("reported", "saved", "ended"):
+                self._remember(kind, event, trial)
+            if number > self._trials_as_of and kind in ("reported", "saved"):
+                self._bring_forward(kind, event, trial)
+            if number > self._search_as_of and kind in ("completed", "errored"):
+                self._controller.tell_search_of_end(trial, failed=kind == "errored")
+            if number > self._books_as_of:
+                handle = getattr(self, f"_on_{kind}", None)
+                if handle is not None:
+                    handle(event, trial)
+                    count += 1
+        if count:
+            logger.info("Restored what happened after the sweep was saved: %d events.", count)
+        return list(self._owed.values())
+
+    # What is known of a checkpoint -------------------------------------------------------------
+
+    def _remember(self, kind: str, event: Mapping[str, Any], trial: Trial) -> None:
+        if kind == "reported":
+            self._reports[trial.trial_id] = {**event["report"], "config": trial.config}
+        elif kind == "saved":
+            request = self._request(event, trial)
+            self._saved[request.id] = request
+            self._versions[(trial.trial_id, *request.place)] = request
+        elif event["status"] == Status.VALIDATED.value and event["id"] in self._saved:
+            request = self._saved[event["id"]]
+            self._scores[(trial.trial_id, *request.place)] = event["metrics"]
+
+    def _request(self, event: Mapping[str, Any], trial: Trial) -> Request:
+        report = event.get("report") or self._reports.get(trial.trial_id, {})
+        path = self._books.places.path(event["checkpoint"])
+        return Request(
+            trial_id=trial.trial_id,
+            iteration=event["iteration"],
+            run=event["run"],
+            generation=event["generation"],
+            checkpoint=tune.Checkpoint(path, trial.storage.storage_filesystem),
+            path=path,
+            report=report,
+            kwargs=event["kwargs"],
+            timeout_s=event["timeout_s"],
+        )
+
+    def _bring_forward(self, kind: str, event: Mapping[str, Any], trial: Trial) -> None:
+        """Let Tune's trial be as far as it was."""
+        if kind == "reported":
+            report = self._reports[trial.trial_id]
+            trial.update_last_result(dict(report))
+            for policy in self._books.policies:
+                policy.due(trial, report)
+        else:
+            for policy in self._books.policies:
+                policy.saved(trial)
+            request = self._saved[event["id"]]
+            if exists(trial.storage.storage_filesystem, request.path):
+                take_saved(trial, request.checkpoint, dict(request.report))
+        self._controller.changed(trial)
+
+    # What the books are told -------------------------------------------------------------------
+
+    def _on_reported(self, event: Mapping[str, Any], trial: Trial) -> None:
+        self._scheduler.replay("reported", trial)
+        report = self._reports[trial.trial_id]
+        self._books.reported(trial, report, offered=event["offered"])
+
+    def _on_saved(self, event: Mapping[str, Any], trial: Trial) -> None:
+        request = self._saved[event["id"]]
+        self._scheduler.used(request)
+        if self._books.saved(trial, request, wish=event["wish"], used=event["used"]):
+            self._owed[request.id] = request
+
+    def _on_requested(self, event: Mapping[str, Any], trial: Trial) -> None:
+        self._owed.pop(event["id"], None)
+        self._books.requested(trial, self._saved[event["id"]])
+
+    def _on_ended(self, event: Mapping[str, Any], trial: Trial) -> None:
+        request = self._books.unfinished(event["id"])
+        if request is None:
+            return
+        known = {f.name: event[f.name] for f in fields(Outcome) if f.name in event}
+        outcome = Outcome(**{**known, "request": request, "status": Status(event["status"])})
+        self._books.ended(trial, outcome, again=True)
+
+    def _on_delivered(self, event: Mapping[str, Any], trial: Trial) -> None:
+        place = (event["generation"], event["iteration"])
+        search = event["n"] > self._search_as_of
+        self._scheduler.replay("delivered", trial)
+        self._books.delivered(trial, place, event["decision"], search=search)
+        self._scheduler.replay("judged", trial)
+
+    def _on_decided(self, event: Mapping[str, Any], trial: Trial) -> None:
+        self._scheduler.replay("decided", trial)
+
+    def _on_reminded(self, event: Mapping[str, Any], trial: Trial) -> None:
+        self._scheduler.replay("reminded", trial, decision=event["decision"])
+
+    def _on_chosen(self, event: Mapping[str, Any], trial: Trial) -> None:
+        self._scheduler.replay("chosen", trial, runs=event["runs"])
+
+    def _on_completed(self, event: Mapping[str, Any], trial: Trial) -> None:
+        self._scheduler.replay("completed", trial, removed=event["removed"])
+        self._books.completed(trial.trial_id)
+
+    def _on_finished(self, event: Mapping[str, Any], trial: Trial) -> None:
+        self._books.finished(trial, search=event["n"] > self._search_as_of)
+
+    def _on_failed(self, event: Mapping[str, Any], trial: Trial) -> None:
+        self._scheduler.replay("failed", trial)
+
+    def _on_retried(self, event: Mapping[str, Any], trial: Trial) -> None:
+        self._scheduler.replay("retried", trial)
+        self._books.retried(trial)
+
+    def _on_errored(self, event: Mapping[str, Any], trial: Trial) -> None:
+        self._books.errored(trial)
+
+    def _on_exploited(self, event: Mapping[str, Any], trial: Trial) -> None:
+        known = {f.name: event[f.name] for f in fields(Exploit)}
+        known["checkpoint"] = self._books.places.path(event["checkpoint"])
+        exploit = Exploit(**known)
+        place = (exploit.donor_id, exploit.donor_generation, exploit.iteration)
+        saved = self._versions.get(place)
+        version = None
+        if saved is not None:
+            version = Version(
+                trial_id=exploit.donor_id,
+                generation=exploit.donor_generation,
+                iteration=exploit.iteration,
+                checkpoint=saved.checkpoint,
+                result=self._books.scored(saved, self._scores.get(place, {})),
+                report=saved.report,
+                config=exploit.donor_config,
+            )
+        known = {"exploit": exploit, "version": version}
+        carried_out = event["n"] <= self._trials_as_of
+        self._scheduler.replay("exploited", trial, **known, carried_out=carried_out)

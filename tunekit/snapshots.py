@@ -1,0 +1,204 @@
+"""The state of a whole sweep in one file, and what a restored sweep is started from.
+
+Tune saves a sweep now and then: its trials, its searcher, its callbacks, each in a file, which a
+thread copies to the experiment's folder. A driver that is killed meanwhile leaves files there that
+do not belong together, or half of one. So whenever Tune has saved, the files go into one archive,
+which appears as a whole, and a line of the journal says as of when it is. A trial that is added
+between two of these, and the searcher that has suggested it, are recorded at once: before anything
+comes of it.
+
+Before Tune restores, :func:`mend` puts its files as the newest archive has them, with the trials
+that were added since; what happened since is replayed from the journal.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ray.tune.experiment import Trial
+
+from tunekit._ray.controller import STATE_FILES, Controller
+from tunekit.clock import Clock
+from tunekit.errors import RestoreError
+from tunekit.journal import Journal
+from tunekit.storage import Folder
+
+__all__ = ["Keeper", "Mended", "mend"]
+
+logger = logging.getLogger(__name__)
+
+#: The archives' folder in the experiment's.
+FOLDER = "state"
+
+_PATIENCE_S = 60.0
+
+
+class Keeper:
+    """Writes the archives of a running sweep.
+
+    Args:
+        folder: The experiment's folder.
+        journal: Its journal.
+        clock: What the time is read from.
+    """
+
+    def __init__(self, folder: Folder, journal: Journal, clock: Clock):
+        self._folder, self._journal, self._clock = folder, journal, clock
+        self._newest: dict[str, str] = {}
+
+    def snapshot(self, controller: Controller) -> None:
+        """Keep what Tune has just saved."""
+        name = self._put("snapshot", controller.saved_files())
+        if name is not None:
+            self._journal.snapshot(name, self._clock.time())
+            self._forget("snapshot", name)
+            self._forget("search", None)
+
+    def added(self, controller: Controller, trials: Sequence[Trial], *, kept: bool) -> None:
+        """Record trials that were added in this step.
+
+        Args:
+            controller: The sweep.
+            trials: The trials.
+            kept: Whether a snapshot has been taken since.
+        """
+        name = None if kept else self._put("search", controller.search_files())
+        for trial in trials:
+            state, metadata = controller.record_of(trial)
+            self._journal.added(
+                trial.trial_id,
+                self._clock.time(),
+                config=dict(trial.config),
+                folder=trial.storage.trial_dir_name,
+                search=name,
+                tune=[state, metadata],
+            )
+        if name is not None:
+            self._forget("search", name)
+
+    def _put(self, kind: str, files: Mapping[str, bytes]) -> str | None:
+        name = f"{FOLDER}/{self._journal.last + 1:09d}-{kind}.zip"
+        try:
+            self._folder.put(name, _archive(files))
+        except OSError as error:
+            logger.warning(
+                "The state of the sweep could not be written to %s: %s. A restored sweep starts "
+                "from the one before, and replays what came after.",
+                name,
+                error,
+            )
+            return None
+        return name
+
+    def _forget(self, kind: str, newest: str | None) -> None:
+        """Delete the archive that another one has taken the place of."""
+        older = self._newest.pop(kind, None)
+        if newest is not None:
+            self._newest[kind] = newest
+        if older is not None and older != newest:
+            self._folder.remove(older)
+
+
+@dataclass(frozen=True)
+class Mended:
+    """What a sweep is restored from.
+
+    Attributes:
+        search: The number of the journal's line as of which the searcher is; None: as of which the
+            sweep's state is.
+    """
+
+    search: int | None = None
+
+
+def mend(folder: Folder, events: Sequence[Mapping[str, Any]]) -> Mended:
+    """Put Tune's files of an experiment as its newest archive has them.
+
+    It can be killed, and called again, at any time.
+
+    Args:
+        folder: The experiment's folder.
+        events: Its journal.
+
+    Raises:
+        tunekit.RestoreError: If there is nothing to restore from.
+        OSError: If the storage fails.
+    """
+    found = next(_archives(folder, events, "snapshot", "file"), None)
+    if found is None:
+        raise RestoreError(
+            "The sweep was killed before its state was saved for the first time: no trial had "
+            "begun, so that nothing is lost. Start it again with Tuner(...).fit()."
+        )
+    as_of, files = found
+    since = [event for event in events if event["n"] > as_of]
+    search = next(_archives(folder, since, "added", "search"), None)
+    if search is not None:
+        files.update(search[1])
+    for name, data in files.items():
+        folder.put(name, _brought_up(data, since) if name.startswith("experiment_state") else data)
+    for name in folder.names(""):
+        if name.startswith(STATE_FILES) and name not in files:
+            folder.remove(name)
+    if not folder.settle(_PATIENCE_S):
+        raise RestoreError(
+            f"The experiment's state could not be written in {_PATIENCE_S:g} s. See that its "
+            "storage can be written to, and restore again; nothing is lost."
+        )
+    return Mended(None if search is None else search[0])
+
+
+def _archives(folder: Folder, events: Sequence[Mapping[str, Any]], kind: str, key: str) -> Any:
+    """The archives that events name, the newest first, as (number, files)."""
+    tried = set()
+    for event in reversed(events):
+        name = event.get(key) if event["event"] == kind else None
+        if name is None or name in tried:
+            continue
+        tried.add(name)
+        try:
+            yield event["n"], _files_in(folder.read(name))
+        except (OSError, zipfile.BadZipFile, KeyError) as error:
+            logger.warning("%s cannot be read (%s); an older one is looked for.", name, error)
+
+
+def _archive(files: Mapping[str, bytes]) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return file.getvalue()
+
+
+def _files_in(archive: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+        return {name: opened.read(name) for name in opened.namelist()}
+
+
+def _brought_up(state: bytes, since: Sequence[Mapping[str, Any]]) -> bytes:
+    """Tune's saved trials with those that were added since, and those that have ended since."""
+    saved = json.loads(state)
+    records = {json.loads(own)["trial_id"]: [own, more] for own, more in saved["trial_data"]}
+    for event in since:
+        trial_id = event.get("trial_id")
+        if event["event"] == "added":
+            records.setdefault(trial_id, list(event["tune"]))
+        elif event["event"] in _STATUS and trial_id in records:
+            own = json.loads(records[trial_id][0])
+            own["status"] = _STATUS[event["event"]]
+            records[trial_id][0] = json.dumps(own, indent=2)
+    saved["trial_data"] = list(records.values())
+    return json.dumps(saved).encode()
+
+
+_STATUS = {
+    "completed": Trial.TERMINATED,
+    "errored": Trial.ERROR,
+    "retried": Trial.PENDING,
+}
