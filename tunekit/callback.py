@@ -563,6 +563,10 @@ class ValidationCallback(tune.Callback):
         self.completed(trial_id)
         self.deliver(trial_id)
 
+    def has_completed(self, trial_id: str) -> bool:
+        """Whether it is known that the trial has ended."""
+        return self._delivery.completed(trial_id)
+
     def completed(self, trial_id: str) -> None:
         """Take that a trial has ended."""
         self._delivery.complete(trial_id)

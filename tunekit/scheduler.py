@@ -833,6 +833,10 @@ class ValidatedScheduler(TrialScheduler):
         self._judged = {i: judged for i, judged in self._judged.items() if judged.real is not None}
         for trial_id, judged in self._judged.items():
             judged.stands = None
+            if judged.real.status == Trial.TERMINATED and not validation.has_completed(trial_id):
+                # It had made its last report, or is not to go on.
+                controller.tell_search_of_end(judged.real, failed=False)
+                self.on_trial_complete(controller.wrapped(), judged.real, {})
             if judged.real.is_finished():
                 continue
             self._open[trial_id] = judged

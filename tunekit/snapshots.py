@@ -22,9 +22,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ray.tune.experiment import Trial
+from ray.tune.result import DONE
 
 from tunekit._ray.controller import STATE_FILES, Controller
 from tunekit.clock import Clock
+from tunekit.core.history import GENERATION, ITERATION
 from tunekit.errors import RestoreError
 from tunekit.journal import Journal
 from tunekit.storage import Folder
@@ -142,7 +144,9 @@ def mend(folder: Folder, events: Sequence[Mapping[str, Any]]) -> Mended:
     if search is not None:
         files.update(search[1])
     for name, data in files.items():
-        folder.put(name, _brought_up(data, since) if name.startswith("experiment_state") else data)
+        if name.startswith("experiment_state"):
+            data = _brought_up(data, events, as_of)
+        folder.put(name, data)
     for name in folder.names(""):
         if name.startswith(STATE_FILES) and name not in files:
             folder.remove(name)
@@ -181,20 +185,44 @@ def _files_in(archive: bytes) -> dict[str, bytes]:
         return {name: opened.read(name) for name in opened.namelist()}
 
 
-def _brought_up(state: bytes, since: Sequence[Mapping[str, Any]]) -> bytes:
-    """Tune's saved trials with those that were added since, and those that have ended since."""
+def _brought_up(state: bytes, events: Sequence[Mapping[str, Any]], as_of: int) -> bytes:
+    """Tune's saved trials with those that were added since, and those that have ended."""
     saved = json.loads(state)
     records = {json.loads(own)["trial_id"]: [own, more] for own, more in saved["trial_data"]}
-    for event in since:
-        trial_id = event.get("trial_id")
+    statuses: dict[str, str] = {}
+    for event in events:
+        if event["n"] <= as_of:
+            continue
         if event["event"] == "added":
-            records.setdefault(trial_id, list(event["tune"]))
-        elif event["event"] in _STATUS and trial_id in records:
+            records.setdefault(event["trial_id"], list(event["tune"]))
+        elif event["event"] in _STATUS:
+            statuses[event["trial_id"]] = _STATUS[event["event"]]
+    for trial_id in _through(events):
+        statuses.setdefault(trial_id, Trial.TERMINATED)
+    for trial_id, status in statuses.items():
+        if trial_id in records:
             own = json.loads(records[trial_id][0])
-            own["status"] = _STATUS[event["event"]]
-            records[trial_id][0] = json.dumps(own, indent=2)
+            if own["status"] not in (Trial.TERMINATED, Trial.ERROR) or status == Trial.PENDING:
+                own["status"] = status
+                records[trial_id][0] = json.dumps(own, indent=2)
     saved["trial_data"] = list(records.values())
     return json.dumps(saved).encode()
+
+
+def _through(events: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The trials that have saved at their last report: nothing of them is to come."""
+    last: dict[str, tuple[int, int]] = {}
+    through: set[str] = set()
+    for event in events:
+        kind, trial_id = event["event"], event.get("trial_id", "")
+        if kind == "reported" and event["report"].get(DONE):
+            last[trial_id] = (event["report"][GENERATION], event["report"][ITERATION])
+        elif kind == "saved" and last.get(trial_id) == (event["generation"], event["iteration"]):
+            through.add(trial_id)
+        elif kind in ("reported", "retried", "errored", "exploited"):
+            last.pop(trial_id, None)
+            through.discard(trial_id)
+    return through
 
 
 _STATUS = {
