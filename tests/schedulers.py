@@ -58,6 +58,13 @@ class Pausable(Searcher):
     def on_unpause(self, trial_id: str) -> None:
         self.paused.discard(trial_id)
 
+    def save(self, checkpoint_path: str) -> None:
+        Path(checkpoint_path).write_text(json.dumps([sorted(self.paused), self.budgets]))
+
+    def restore(self, checkpoint_path: str) -> None:
+        paused, budgets = json.loads(Path(checkpoint_path).read_text())
+        self.paused, self.budgets = set(paused), [tuple(budget) for budget in budgets]
+
 
 @dataclass
 class Case:

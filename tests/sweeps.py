@@ -185,7 +185,9 @@ def sweep(
 
     def by_default(attempt: Attempt) -> dict[str, float]:
         request = attempt.request
-        index = numbers.get(request.trial_id, int(request.trial_id.rsplit("_", 1)[-1]))
+        index = numbers.get(request.trial_id)
+        if index is None:  # of a restored sweep, and not started since
+            index = int(request.trial_id.rsplit("_", 1)[-1], 16)
         return {"accuracy": quality(index, request.iteration, seed)}
 
     executor = FakeExecutor(clock, validate or by_default, validation_s, slots=validation_slots)

@@ -14,7 +14,7 @@ import ray
 from ray import train, tune
 from ray.tune.experiment import Trial
 from ray.tune.logger import CSVLoggerCallback
-from ray.tune.result import DONE, TRAINING_ITERATION
+from ray.tune.result import DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.checkpoints import LeasingCheckpointManager, latest_checkpoint
@@ -458,7 +458,8 @@ class ValidationCallback(tune.Callback):
         used = used or bool(trial.last_result.get(DONE))
         wished = None if wish is None else bool(wish)
         if self.journal is not None:
-            known = self._reports.get(trial_id)
+            known = {**self._reports.get(trial_id, {})}
+            known.pop(SHOULD_CHECKPOINT, None)  # Tune stores it without
             other = None if request.report == known else request.report
             self.journal.saved(request, self._clock.time(), report=other, wish=wished, used=used)
         if self.saved(trial, request, wish=wished, used=used):

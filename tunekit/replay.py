@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray import tune
 from ray.tune.experiment import Trial
+from ray.tune.result import SHOULD_CHECKPOINT
 
 from tunekit._ray.checkpoints import take_saved
 from tunekit._ray.controller import Controller
@@ -106,7 +107,9 @@ class Replay:
             self._scores[(trial.trial_id, *request.place)] = event["metrics"]
 
     def _request(self, event: Mapping[str, Any], trial: Trial) -> Request:
-        report = event.get("report") or self._reports.get(trial.trial_id, {})
+        report = {**(event.get("report") or self._reports.get(trial.trial_id, {}))}
+        report.pop(SHOULD_CHECKPOINT, None)
+        report.setdefault("config", trial.config)
         path = self._books.places.path(event["checkpoint"])
         return Request(
             trial_id=trial.trial_id,

@@ -351,6 +351,8 @@ class ValidatedScheduler(TrialScheduler):
         elif decision == TrialScheduler.PAUSE:
             judged.pause()
         self._take_up()
+        if decided == TrialScheduler.CONTINUE and judged.change.restored_from is not None:
+            self._void(judged)  # it went on as it was
         return decision
 
     def finish(self, trial: Trial, result: Mapping[str, Any] | None) -> None:

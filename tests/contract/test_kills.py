@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,10 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 from ray.tune.search import BasicVariantGenerator
 
+import tunekit
 from tests.kills import run_killed
-from tests.sweeps import Endless, Ran, sweep
+from tests.schedulers import CASES, seed_all
+from tests.sweeps import Endless, Ran, index_of, sweep
 from tunekit.journal import read
 
 BOTH = pytest.mark.parametrize("on_pending", ["hold", "pause"])
@@ -42,13 +47,15 @@ def happened(folder: Path) -> dict[str, Any]:
 # Where the order is given, all is the same -------------------------------------------------------
 
 
-def asha(folder: Path, on_pending: str, seed: int = 0, **options: Any) -> Ran:
+def asha(
+    folder: Path, on_pending: str, seed: int = 0, scheduler: Any = None, **options: Any
+) -> Ran:
     """One trial at a time: nothing depends on which of two is faster."""
     generator = BasicVariantGenerator(random_state=seed, max_concurrent=1)
     generator._uuid_prefix = f"{seed:05x}_"
     return sweep(
         folder,
-        ASHAScheduler(max_t=5, grace_period=1, reduction_factor=2),
+        scheduler or ASHAScheduler(max_t=5, grace_period=1, reduction_factor=2),
         on_pending=on_pending,
         trials=4,
         seed=seed,
@@ -144,3 +151,193 @@ def test_killed_again_and_again(tmp_path, on_pending, make):
         assert ran.lengths() == undisturbed.lengths()
         killed += kills
     assert killed > 50
+
+
+# Whatever the order, nothing is lost and nothing is done twice ----------------------------------
+
+
+class Sessions:
+    """The journal of a sweep, checked line by line."""
+
+    def __init__(self, folder: Path):
+        self.events = read(folder / "sweep")
+        self.ended: dict[str, dict[str, Any]] = {}
+        self.kills_while_running = 0
+        self._check()
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["event"] == kind]
+
+    def _check(self) -> None:
+        numbers = [event["n"] for event in self.events]
+        assert numbers == sorted(set(numbers))
+        requested: set[str] = set()
+        started: Counter[str] = Counter()
+        delivered: set[tuple[str, int, int]] = set()
+        newest: dict[str, tuple[int, int]] = {}
+        finished: set[str] = set()
+        for event in self.events:
+            kind, name = event["event"], event.get("id")
+            if kind == "requested":
+                assert name not in requested, "requested twice"
+                requested.add(name)
+            elif kind == "started":
+                assert name in requested and name not in self.ended, "computed twice"
+                started[name, event["attempt"]] += 1
+            elif kind == "ended":
+                assert name in requested and name not in self.ended, "ended twice"
+                self.ended[name] = event
+            elif kind == "delivered":
+                assert self.ended[name]["status"] == "validated", "delivered before it ended"
+                at = (event["generation"], event["iteration"])
+                assert (event["trial_id"], *at) not in delivered, "delivered twice"
+                assert at > newest.get(event["trial_id"], (0, 0)), "delivered out of order"
+                assert event["trial_id"] not in finished, "delivered after the end"
+                delivered.add((event["trial_id"], *at))
+                newest[event["trial_id"]] = at
+            elif kind == "finished":
+                assert event["trial_id"] not in finished, "ended twice"
+                finished.add(event["trial_id"])
+        assert requested == self.ended.keys(), "lost"
+        self.kills_while_running = sum(count - 1 for count in started.values())
+
+
+def killed_often(seed: int) -> Iterator[int]:
+    draw = random.Random(seed)
+    return iter([draw.randrange(5, 400) for _ in range(draw.randrange(1, 4))])
+
+
+def make_any(name: str, on_pending: str, seed: int) -> Any:
+    draw, case = random.Random(seed), CASES[name]
+
+    def made(folder: Path, **options: Any) -> Ran:
+        seed_all(seed)
+        return sweep(
+            folder,
+            case.make(folder / "policies"),
+            on_pending=on_pending,
+            trainable=Endless,
+            seed=seed,
+            listening=False,
+            run=False,
+            loggers=True,
+            validation_s=lambda attempt: draw.choice([0.2, 1.0, 4.0, 7.0]),
+            settings={"max_in_flight": draw.choice([None, 2])},
+            saved_every_s=draw.choice([0.0, float("inf"), float("inf")]),
+            **({"trials": 5, "stop": {"training_iteration": 9}} | case.options()),
+            **options,
+        )
+
+    return made
+
+
+def rows_of(trial: Any) -> list[dict[str, Any]]:
+    path = Path(trial.local_path, "result.json")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("name", "on_pending", "seeds"),
+    [(n, m, 2 if case.slow else 6) for n, case in CASES.items() for m in case.modes],
+)
+def test_nothing_is_lost_or_done_twice(tmp_path, name, on_pending, seeds):
+    for seed in range(seeds):
+        folder = tmp_path / str(seed)
+        ran, _ = run_killed(
+            folder, make_any(name, on_pending, seed), killed_often(seed), torn=bool(seed % 2)
+        )
+        sessions = Sessions(folder)
+        assert all(trial.status == "TERMINATED" for trial in ran.trials)
+        scores = {
+            place(e["id"]): e["metrics"]["accuracy"]
+            for e in sessions.ended.values()
+            if e["status"] == "validated"
+        }
+        assert scores == {
+            f"{trial.trial_id}:{generation}:{iteration}": score
+            for trial in ran.trials
+            for (generation, iteration), score in ran.scores()[index_of(trial)].items()
+        }
+        for trial in ran.trials:
+            rows = rows_of(trial)
+            places = [(row["generation"], row["training_iteration"]) for row in rows]
+            assert places == sorted(set(places)), "an iteration has two rows"
+            newest = max(generation for generation, _ in places)
+            assert [i for g, i in places if g == 0][:1] == [1]
+            folded = {
+                p: row["accuracy"] for p, row in zip(places, rows, strict=True) if "accuracy" in row
+            }
+            assert folded == ran.scores()[index_of(trial)]
+            last = [i for g, i in places if g == newest]
+            assert last == list(range(last[0], last[-1] + 1)), "an iteration has no row"
+
+
+# What the searcher knows, and what cannot be saved ----------------------------------------------
+
+
+def optuna_sweep(folder: Path, **options: Any) -> Ran:
+    """One trial at a time, its score its learning rate."""
+    import optuna
+    from ray.tune.search import ConcurrencyLimiter
+    from ray.tune.search.optuna import OptunaSearch
+
+    search = OptunaSearch(
+        {"lr": tune.uniform(0.0, 1.0)},
+        metric="accuracy",
+        mode="max",
+        sampler=optuna.samplers.TPESampler(seed=3, n_startup_trials=2),
+    )
+    return sweep(
+        folder,
+        CASES["fifo"].make(folder),
+        on_pending="hold",
+        search_alg=ConcurrencyLimiter(tunekit.ValidatedSearcher(search), max_concurrent=1),
+        trials=5,
+        validate=lambda attempt: {"accuracy": attempt.request.report["config"]["lr"]},
+        listening=False,
+        run=False,
+        metric=None,
+        mode=None,
+        **options,
+    )
+
+
+def study_of(ran: Ran) -> list[tuple[Any, ...]]:
+    study = ran.sweep.controller.search_alg.searcher.searcher.searcher._ot_study
+    return [(t.state, t.values, t.params, t.intermediate_values) for t in study.trials]
+
+
+def test_the_searcher_knows_what_it_knew_and_suggests_what_it_would_have(tmp_path):
+    undisturbed, _ = run_killed(tmp_path / "undisturbed", optuna_sweep, iter([]))
+    expected = study_of(undisturbed)
+    assert len(expected) == 5
+    draw, killed = random.Random(0), 0
+    for run in range(12):
+        lives = iter([draw.randrange(10, 200) for _ in range(2)])
+        ran, kills = run_killed(tmp_path / str(run), optuna_sweep, lives)
+        killed += kills
+        assert study_of(ran) == expected
+        assert [t.config for t in ran.trials] == [t.config for t in undisturbed.trials]
+    assert killed > 12
+
+
+class Unpicklable(ASHAScheduler):
+    """Has something that cannot be saved."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(**settings)
+        self.lock = threading.Lock()
+
+
+@BOTH
+def test_a_scheduler_that_cannot_be_saved_is_shown_everything_again(tmp_path, on_pending):
+    def made(folder: Path, **options: Any) -> Ran:
+        scheduler = Unpicklable(max_t=5, grace_period=1, reduction_factor=2)
+        return asha(folder, on_pending, scheduler=scheduler, saved_every_s=0.0, **options)
+
+    undisturbed, _ = run_killed(tmp_path / "undisturbed", made, iter([]))
+    for at in range(10, 180, 13):
+        ran, kills = run_killed(tmp_path / str(at), made, iter([at]))
+        assert kills
+        assert happened(tmp_path / str(at)) == happened(tmp_path / "undisturbed")
+        assert ran.scores() == undisturbed.scores()
