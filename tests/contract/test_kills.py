@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 import random
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,27 +21,18 @@ from tests.kills import run_killed
 from tests.schedulers import CASES, seed_all
 from tests.sweeps import Endless, Ran, index_of, sweep
 from tunekit.journal import read
+from tunekit.testing.lives import Lives, check_lives
 
 BOTH = pytest.mark.parametrize("on_pending", ["hold", "pause"])
 
 
-def place(request_id: str) -> str:
-    """Trial, generation and iteration; how often that was run is another matter."""
-    return request_id.rsplit(":", 1)[0]
-
-
-def happened(folder: Path) -> dict[str, Any]:
+def happened(folder: Path) -> Lives:
     """What a sweep came to, by its journal."""
-    events = read(folder / "sweep")
-    return {
-        "scores": {place(e["id"]): e["metrics"] for e in events if e["event"] == "ended"},
-        "decisions": [(place(e["id"]), e["decision"]) for e in events if e["event"] == "delivered"],
-        "exploits": [
-            {k: e[k] for k in ("trial_id", "generation", "donor_id", "iteration", "config")}
-            for e in events
-            if e["event"] == "exploited"
-        ],
-    }
+    lives = check_lives(read(folder / "sweep"))
+    known = ("trial_id", "generation", "donor_id", "iteration", "config")
+    lives.exploits = [{name: exploit[name] for name in known} for exploit in lives.exploits]
+    lives.running = 0  # is another matter
+    return lives
 
 
 # Where the order is given, all is the same -------------------------------------------------------
@@ -101,7 +92,7 @@ def test_killed_once_at_any_write(tmp_path, on_pending, torn, make):
 
     undisturbed, _ = run_killed(tmp_path / "undisturbed", made, iter([]))
     expected = happened(tmp_path / "undisturbed")
-    assert expected["exploits"] or make is asha
+    assert expected.exploits or make is asha
     for at in itertools.count():
         folder = tmp_path / f"killed-{at}"
         ran, kills = run_killed(folder, made, iter([at]), torn=torn)
@@ -113,21 +104,18 @@ def test_killed_once_at_any_write(tmp_path, on_pending, torn, make):
     assert at > 100
 
 
-def same(one: dict[str, Any], other: dict[str, Any], make: Any) -> bool:
+def same(one: Lives, other: Lives, make: Any) -> bool:
     if make is asha:
         return one == other
 
     # The order of trials that run at the same time may be another one.
-    def by_trial(decisions: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        return sorted(decisions)
-
-    def sort(exploits: list[dict[str, Any]]) -> list[str]:
-        return sorted(json.dumps(exploit, sort_keys=True) for exploit in exploits)
+    def in_order(exploits: list[Any]) -> list[Any]:
+        return sorted(exploits, key=lambda exploit: (exploit["trial_id"], exploit["generation"]))
 
     return (
-        one["scores"] == other["scores"]
-        and sort(one["exploits"]) == sort(other["exploits"])
-        and {p for p, _ in one["decisions"]} == {p for p, _ in other["decisions"]}
+        one.scores == other.scores
+        and in_order(one.exploits) == in_order(other.exploits)
+        and {place for place, _ in one.decisions} == {place for place, _ in other.decisions}
     )
 
 
@@ -154,52 +142,6 @@ def test_killed_again_and_again(tmp_path, on_pending, make):
 
 
 # Whatever the order, nothing is lost and nothing is done twice ----------------------------------
-
-
-class Sessions:
-    """The journal of a sweep, checked line by line."""
-
-    def __init__(self, folder: Path):
-        self.events = read(folder / "sweep")
-        self.ended: dict[str, dict[str, Any]] = {}
-        self.kills_while_running = 0
-        self._check()
-
-    def of(self, kind: str) -> list[dict[str, Any]]:
-        return [event for event in self.events if event["event"] == kind]
-
-    def _check(self) -> None:
-        numbers = [event["n"] for event in self.events]
-        assert numbers == sorted(set(numbers))
-        requested: set[str] = set()
-        started: Counter[str] = Counter()
-        delivered: set[tuple[str, int, int]] = set()
-        newest: dict[str, tuple[int, int]] = {}
-        finished: set[str] = set()
-        for event in self.events:
-            kind, name = event["event"], event.get("id")
-            if kind == "requested":
-                assert name not in requested, "requested twice"
-                requested.add(name)
-            elif kind == "started":
-                assert name in requested and name not in self.ended, "computed twice"
-                started[name, event["attempt"]] += 1
-            elif kind == "ended":
-                assert name in requested and name not in self.ended, "ended twice"
-                self.ended[name] = event
-            elif kind == "delivered":
-                assert self.ended[name]["status"] == "validated", "delivered before it ended"
-                at = (event["generation"], event["iteration"])
-                assert (event["trial_id"], *at) not in delivered, "delivered twice"
-                assert at > newest.get(event["trial_id"], (0, 0)), "delivered out of order"
-                assert event["trial_id"] not in finished, "delivered after the end"
-                delivered.add((event["trial_id"], *at))
-                newest[event["trial_id"]] = at
-            elif kind == "finished":
-                assert event["trial_id"] not in finished, "ended twice"
-                finished.add(event["trial_id"])
-        assert requested == self.ended.keys(), "lost"
-        self.kills_while_running = sum(count - 1 for count in started.values())
 
 
 def killed_often(seed: int) -> Iterator[int]:
@@ -246,14 +188,9 @@ def test_nothing_is_lost_or_done_twice(tmp_path, name, on_pending, seeds):
         ran, _ = run_killed(
             folder, make_any(name, on_pending, seed), killed_often(seed), torn=bool(seed % 2)
         )
-        sessions = Sessions(folder)
+        lives = check_lives(read(folder / "sweep"))
         assert all(trial.status == "TERMINATED" for trial in ran.trials)
-        scores = {
-            place(e["id"]): e["metrics"]["accuracy"]
-            for e in sessions.ended.values()
-            if e["status"] == "validated"
-        }
-        assert scores == {
+        assert {name: metrics["accuracy"] for name, metrics in lives.scores.items()} == {
             f"{trial.trial_id}:{generation}:{iteration}": score
             for trial in ran.trials
             for (generation, iteration), score in ran.scores()[index_of(trial)].items()
@@ -341,3 +278,39 @@ def test_a_scheduler_that_cannot_be_saved_is_shown_everything_again(tmp_path, on
         assert kills
         assert happened(tmp_path / str(at)) == happened(tmp_path / "undisturbed")
         assert ran.scores() == undisturbed.scores()
+
+
+# Rows -------------------------------------------------------------------------------------------
+
+
+def test_each_iteration_has_one_row_after_50_pauses_and_5_restores(tmp_path):
+    def made(folder: Path, **options: Any) -> Ran:
+        return sweep(
+            folder,
+            CASES["fifo"].make(folder),
+            on_pending="pause",
+            trainable=Endless,
+            trials=1,
+            stop={"training_iteration": 55},
+            validation_s=lambda attempt: 0.5,
+            loggers=True,
+            listening=False,
+            run=False,
+            **options,
+        )
+
+    ran, kills = run_killed(tmp_path, made, iter([77, 90, 60, 101, 42]))
+    assert kills == 5
+    [trial] = ran.trials
+    scores = {iteration: score for (_, iteration), score in ran.scores()[0].items()}
+    every = list(range(1, 56))
+    assert sorted(scores) == every
+    in_json = [(row["training_iteration"], row["accuracy"]) for row in rows_of(trial)]
+    assert in_json == sorted(scores.items())
+    with Path(trial.local_path, "progress.csv").open() as file:
+        in_csv = [
+            (int(r["training_iteration"]), float(r["accuracy"])) for r in csv.DictReader(file)
+        ]
+    assert in_csv == in_json
+    [frame] = tune.ExperimentAnalysis(f"{tmp_path}/sweep").trial_dataframes.values()
+    assert list(zip(frame["training_iteration"], frame["accuracy"], strict=True)) == in_json
