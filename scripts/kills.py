@@ -100,16 +100,17 @@ def tuner(name: str, folder: str) -> tunekit.Tuner:
 
 def live(name: str, folder: str, address: str) -> None:
     """One life of a driver."""
-    sys.stdout = sys.stderr = Path(folder, "driver.log").open("a")
-    ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
-    path = str(Path(folder, name))
-    if tunekit.Tuner.can_restore(path):
-        sweep = tunekit.Tuner.restore(path, Slow)
-    else:
-        shutil.rmtree(path, ignore_errors=True)  # nothing had begun
-        sweep = tuner(name, folder)
-    results = sweep.fit()
-    Path(folder, "done").write_text(str(len(results)))
+    with Path(folder, "driver.log").open("a") as log:
+        sys.stdout = sys.stderr = log
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+        path = str(Path(folder, name))
+        if tunekit.Tuner.can_restore(path):
+            sweep = tunekit.Tuner.restore(path, Slow)
+        else:
+            shutil.rmtree(path, ignore_errors=True)  # nothing had begun
+            sweep = tuner(name, folder)
+        results = sweep.fit()
+        Path(folder, "done").write_text(str(len(results)))
 
 
 def run(name: str, folder: Path, address: str, draw: random.Random | None, kills: int) -> int:

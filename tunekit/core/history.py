@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tunekit.core.metrics import hide, leaves, merge
-from tunekit.core.validation import Outcome
+from tunekit.core.validation import Outcome, Request, Status
 
 __all__ = ["GENERATION", "ITERATION", "RUNS", "VALIDATED_ITERATION", "History"]
 
@@ -114,17 +114,20 @@ class History:
             row[RUNS] = self._runs.get(trial_id, {}).get(place, 0)
             yield row
 
-    def state(self) -> dict[str, Any]:
-        """What to save for a restore."""
-        return {
-            "runs": {trial: dict(runs) for trial, runs in self._runs.items()},
-            "scores": {trial: dict(scores) for trial, scores in self._scores.items()},
-            "names": list(self.names),
-        }
+    def replay(self, events: Iterable[Mapping[str, Any]]) -> None:
+        """Take what happened in a sweep that is restored.
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Take up what :meth:`state` returned."""
-        self._runs = {trial: dict(runs) for trial, runs in state["runs"].items()}
-        self._scores = {trial: dict(scores) for trial, scores in state["scores"].items()}
-        self._order = {trial: sorted(scores) for trial, scores in self._scores.items()}
-        self.names = dict.fromkeys(state["names"])
+        It is not saved with the sweep's state: that would take the longer, the longer the sweep.
+
+        Args:
+            events: The journal.
+        """
+        for event in events:
+            if event["event"] == "reported":
+                report = event["report"]
+                self.reported(event["trial_id"], report[ITERATION], report.get(GENERATION, 0))
+            elif event["event"] == "ended":
+                trial_id, *place = event["id"].rsplit(":", 3)
+                generation, iteration, run = map(int, place)
+                request = Request(trial_id, iteration, run, generation)
+                self.ended(Outcome(request, Status(event["status"]), event["metrics"]))

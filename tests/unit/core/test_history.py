@@ -80,7 +80,12 @@ def test_it_survives_a_restore():
     history = reported(1, 2, 2)
     scored(history, 1, 0.1)
     restored = History()
-    restored.load(history.state())
+    reports = [
+        {"event": "reported", "trial_id": "a", "report": {"training_iteration": i}}
+        for i in (1, 2, 2)
+    ]
+    ended = {"event": "ended", "id": "a:0:1:1", "status": "validated", "metrics": {"accuracy": 0.1}}
+    restored.replay([*reports, ended])
     assert rows(restored, 1, 2) == rows(history, 1, 2)
     assert list(restored.names) == ["accuracy"]
     scored(restored, 2, 0.2, run=2)
