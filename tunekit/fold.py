@@ -85,12 +85,16 @@ class Fold:
         """
         if trial.local_path is None or not self._history.changes(trial.trial_id):
             return
-        path = trial_file(trial, EXPR_RESULT_FILE)
+        try:
+            path = trial_file(trial, EXPR_RESULT_FILE)
+            table = trial_file(trial, EXPR_PROGRESS_FILE)
+        except OSError as error:
+            logger.warning("The files of trial %s could not be fetched: %s", trial.trial_id, error)
+            return
         if not path.exists():
             return
         rows = list(self._history.rows(trial.trial_id, _read_rows(path)))
         _replace(path, _as_lines(rows))
-        table = trial_file(trial, EXPR_PROGRESS_FILE)
         if table.exists():
             _replace(table, _as_csv(rows))
 

@@ -44,6 +44,7 @@ from typing import Any
 import cloudpickle
 import pyarrow.fs
 
+from tunekit._ray.storage import storage_at
 from tunekit.core.lineage import Exploit
 from tunekit.core.validation import Attempt, Outcome, Request
 from tunekit.errors import JournalError
@@ -344,8 +345,8 @@ def read(
     The last line of a file is left out if it is torn: nothing has been done about it.
 
     Args:
-        source: The experiment's folder.
-        filesystem: Where that is, if it is not a local path.
+        source: The experiment's folder: a path, or a URI such as ``s3://bucket/digits``.
+        filesystem: Where that is, if it is a path in a filesystem of your own.
         unpickle: Whether to open pickles; without it, a text stands for what JSON does not know.
             A pickle can run any code.
 
@@ -354,8 +355,7 @@ def read(
         OSError: If the storage fails.
     """
     if isinstance(source, (str, Path)):
-        where = filesystem or pyarrow.fs.LocalFileSystem()
-        source = folder_at(where, str(source))
+        source = folder_at(*storage_at(str(source), filesystem))
     events: list[dict[str, Any]] = []
     for name in _files(source):
         file = f"{SERIES}/{name}"

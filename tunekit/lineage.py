@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow.fs
 
+from tunekit._ray.storage import storage_at
 from tunekit.core.lineage import Ancestry, Exploit
 from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
 from tunekit.journal import SERIES, Places, exploits_of, read
+from tunekit.storage import folder_at
 
 __all__ = ["Lineage"]
 
@@ -50,26 +53,33 @@ class Lineage:
             self._ancestry.add(exploit)
 
     @classmethod
-    def load(cls, path: str | Path) -> Lineage:
+    def load(
+        cls, path: str | Path, storage_filesystem: pyarrow.fs.FileSystem | None = None
+    ) -> Lineage:
         """Read the lineage from an experiment's directory; Ray need not run.
 
         Hyperparameters that JSON does not know are strings then.
 
         Args:
-            path: The experiment's local directory, ``results.experiment_path``.
+            path: The experiment's folder, ``results.experiment_path``, or its URI.
+            storage_filesystem: Where that is, ``results.filesystem``, if it is not local.
 
         Raises:
             tunekit.ConfigError: If it has no journal of validations.
+            tunekit.JournalError: If the journal is damaged, or of another version.
+            OSError: If the storage fails.
         """
         problems = Problems("Lineage.load")
-        if not Path(path, SERIES).is_dir():
+        storage, home = storage_at(str(path), storage_filesystem)
+        folder = folder_at(storage, home)
+        if not folder.names(SERIES):
             problems.add(
                 f"path={str(path)!r} has no folder {SERIES!r}, in which a sweep with validation "
                 "writes down what happens. Pass the directory of an experiment: "
-                "results.experiment_path."
+                "results.experiment_path, and storage_filesystem=results.filesystem."
             )
         problems.raise_any()
-        return cls(exploits_of(read(path), Places(str(path))))
+        return cls(exploits_of(read(folder), Places(home)))
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row per exploit, in order.

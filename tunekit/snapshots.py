@@ -52,15 +52,16 @@ class Keeper:
 
     def __init__(self, folder: Folder, journal: Journal, clock: Clock):
         self._folder, self._journal, self._clock = folder, journal, clock
-        self._newest: dict[str, str] = {}
+        # Those of former sessions, too.
+        self._archives = {f"{FOLDER}/{name}" for name in folder.names(FOLDER)}
 
     def snapshot(self, controller: Controller) -> None:
         """Keep what Tune has just saved."""
         name = self._put("snapshot", controller.saved_files())
         if name is not None:
             self._journal.snapshot(name, self._clock.time())
-            self._forget("snapshot", name)
-            self._forget("search", None)
+            for older in self._archives - {name}:
+                self._forget(older)
 
     def added(self, controller: Controller, trials: Sequence[Trial], *, kept: bool) -> None:
         """Record trials that were added in this step.
@@ -82,7 +83,9 @@ class Keeper:
                 tune=[state, metadata],
             )
         if name is not None:
-            self._forget("search", name)
+            for older in self._archives - {name}:
+                if older.endswith("-search.zip"):
+                    self._forget(older)
 
     def _put(self, kind: str, files: Mapping[str, bytes]) -> str | None:
         name = f"{FOLDER}/{self._journal.last + 1:09d}-{kind}.zip"
@@ -96,15 +99,17 @@ class Keeper:
                 error,
             )
             return None
+        self._archives.add(name)
         return name
 
-    def _forget(self, kind: str, newest: str | None) -> None:
-        """Delete the archive that another one has taken the place of."""
-        older = self._newest.pop(kind, None)
-        if newest is not None:
-            self._newest[kind] = newest
-        if older is not None and older != newest:
-            self._folder.remove(older)
+    def _forget(self, archive: str) -> None:
+        """Delete an archive that another one has taken the place of."""
+        try:
+            self._folder.remove(archive)
+        except OSError as error:
+            logger.warning("%s could not be deleted, and is tried again: %s", archive, error)
+        else:
+            self._archives.discard(archive)
 
 
 @dataclass(frozen=True)

@@ -344,10 +344,10 @@ class RemoteFolder:
         else:
             number, chunk = self._chunks.get(name, (0, bytearray()))
             if not number or len(chunk) >= _CHUNK_BYTES:
-                number, chunk = (
-                    number + 1 if number else _next_number(self.names(name)),
-                    bytearray(),
-                )
+                number = number + 1 if number else _next_number(self.names(name))
+                chunk = bytearray()
+                # Also if the answer to the upload is lost: what is there is written over then.
+                self._chunks[name] = (number, chunk)
             chunk = chunk + b"".join(line for _, _, line in jobs)
             self._write(f"{name}/{number:06d}.jsonl", bytes(chunk))
             self._chunks[name] = (number, chunk)

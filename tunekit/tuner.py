@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import pickle
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -45,6 +46,7 @@ from tunekit.distributed import (
     trials_of,
     validation_config_of,
 )
+from tunekit.errors import RestoreError
 from tunekit.journal import SERIES, read
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
 from tunekit.scheduler import ValidatedScheduler, base_of
@@ -264,7 +266,8 @@ class Tuner(tune.Tuner):
         Raises:
             tunekit.ConfigError: If an argument is wrong.
             tunekit.JournalError: If the experiment's journal is damaged, or of another version.
-            tunekit.RestoreError: If no trial had begun, so that there is nothing to restore.
+            tunekit.RestoreError: If no trial had begun, so that there is nothing to restore, or
+                what the Tuner was made with cannot be read.
             OSError: If the storage fails.
 
         Example:
@@ -283,8 +286,9 @@ class Tuner(tune.Tuner):
         if folder is not None and TUNER_FILE not in folder.names(""):
             problems.add(
                 f"path={path!r} has no {TUNER_FILE}, which Tune writes when a Tuner is made: it is "
-                "no experiment's folder. Pass results.experiment_path, the folder that "
-                "RunConfig(storage_path=..., name=...) named."
+                "no experiment's folder. Pass the folder that RunConfig(storage_path=..., "
+                "name=...) named: results.experiment_path, with "
+                "storage_filesystem=results.filesystem."
             )
         if param_space is not None:
             problems.instance("param_space", param_space, dict, "Pass a dict, or nothing.")
@@ -296,16 +300,24 @@ class Tuner(tune.Tuner):
         problems.raise_any()
         if distributed:
             trainable = trials_of(trainable, worker_config, None)
-        restored = tune.Tuner.restore(
-            os.fspath(path),
-            checkpointable_class(trainable),
-            resume_unfinished=resume_unfinished,
-            resume_errored=resume_errored,
-            restart_errored=restart_errored,
-            param_space=param_space,
-            storage_filesystem=storage_filesystem,
-            **internal,
-        )
+        try:
+            restored = tune.Tuner.restore(
+                os.fspath(path),
+                checkpointable_class(trainable),
+                resume_unfinished=resume_unfinished,
+                resume_errored=resume_errored,
+                restart_errored=restart_errored,
+                param_space=param_space,
+                storage_filesystem=storage_filesystem,
+                **internal,
+            )
+        except (pickle.UnpicklingError, EOFError, ImportError, AttributeError) as error:
+            raise RestoreError(
+                f"{TUNER_FILE} in {os.fspath(path)!r} cannot be read: {type(error).__name__}: "
+                f"{error}. It holds the sweep's settings, with the functions and classes that you "
+                "passed. If it names a module, see that this process can import it; if it is "
+                "damaged, put it back as it was."
+            ) from error
         tuner = cls.__new__(cls)
         tuner.__dict__.update(restored.__dict__)
         if tuner.validation is not None and folder is not None:

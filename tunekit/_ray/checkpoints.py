@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
+import logging
 import numbers
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -91,6 +91,9 @@ def set_checkpoint_config(trial: Trial, *, frequency: int, at_end: bool) -> None
     manager._checkpoint_config = config
 
 
+logger = logging.getLogger(__name__)
+
+
 @dataclass
 class _Entry:
     """What is known of one checkpoint, besides what Tune keeps of it."""
@@ -126,6 +129,7 @@ class LeasingCheckpointManager(_CheckpointManager):
         self._leased = leased
         self._validated_names = validated_names
         self._entries: dict[str, _Entry] = {}
+        self._to_delete: dict[str, Any] = {}
         self._next_order = 0
 
     @classmethod
@@ -198,8 +202,20 @@ class LeasingCheckpointManager(_CheckpointManager):
         for index in doomed:
             checkpoint = results[index].checkpoint
             del self._entries[checkpoint.path]
-            with contextlib.suppress(FileNotFoundError):  # a restored state may be older
-                _delete_fs_path(fs=checkpoint.filesystem, fs_path=checkpoint.path)
+            self._to_delete[checkpoint.path] = checkpoint
+        self._delete()
+
+    def _delete(self) -> None:
+        """Delete what is not kept; what the storage does not let go now, it may next time."""
+        for path, checkpoint in list(self._to_delete.items()):
+            try:
+                _delete_fs_path(fs=checkpoint.filesystem, fs_path=path)
+            except FileNotFoundError:  # a restored state may be older
+                pass
+            except OSError as error:
+                logger.warning("%s could not be deleted, and is tried again: %s", path, error)
+                return
+            del self._to_delete[path]
 
     def _take(self, result: _TrainingResult) -> None:
         self._entries[result.checkpoint.path] = _Entry(self._next_order, self._score_of(result))
@@ -215,6 +231,6 @@ class LeasingCheckpointManager(_CheckpointManager):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as Tune's own manager: saved experiments open without tunekit."""
-        ours = ("_leased", "_validated_names", "_entries", "_next_order")
+        ours = ("_leased", "_validated_names", "_entries", "_to_delete", "_next_order")
         state = {key: value for key, value in self.__dict__.items() if key not in ours}
         return _CheckpointManager, (self._checkpoint_config,), state

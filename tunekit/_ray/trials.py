@@ -342,7 +342,17 @@ class _Uploads:
 
     def delete_rest(self) -> None:
         """Delete those that Tune has not got."""
-        there = _list_at_fs_path(self._filesystem, self._folder)
+        try:
+            there = _list_at_fs_path(self._filesystem, self._folder)
+        except OSError as error:
+            logger.warning("What workers left in %s stays there: %s", self._folder, error)
+            return
         for name in abandoned(there, self.token, self._taken):
-            with contextlib.suppress(FileNotFoundError):
-                delete_fs_path(self._filesystem, posixpath.join(self._folder, name))
+            path = posixpath.join(self._folder, name)
+            try:
+                delete_fs_path(self._filesystem, path)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                logger.warning("%s could not be deleted, and stays there: %s", path, error)
+                return

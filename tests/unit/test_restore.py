@@ -1,0 +1,171 @@
+"""What a user may get wrong about an experiment's folder: each is said, and nothing is touched."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs
+import pytest
+from ray import tune
+
+import tunekit
+from tunekit.journal import Journal
+from tunekit.storage import LocalFolder
+
+
+def train(config: dict[str, Any]) -> None:
+    """Never run here."""
+
+
+def validate(checkpoint: tune.Checkpoint) -> dict[str, float]:
+    return {"accuracy": 0.5}
+
+
+def experiment(folder: Path, **options: Any) -> Path:
+    """The folder of a sweep that was made, and has not begun."""
+    tunekit.Tuner(
+        train,
+        param_space={"lr": 0.1},
+        run_config=tune.RunConfig(name="sweep", storage_path=str(folder)),
+        validation_config=tunekit.ValidationConfig(fn=validate),
+        **options,
+    )
+    return folder / "sweep"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        (None, "path=None is of type NoneType. Pass an experiment's folder."),
+        (7, "path=7 is of type int"),
+        ("/no/such/folder", "has no tuner.pkl"),
+        ("gopher://digits", "cannot be reached"),
+        (os.devnull, "has no tuner.pkl"),
+    ],
+)
+def test_paths_that_are_none(path, says):
+    with pytest.raises(tunekit.ConfigError, match=says):
+        tunekit.Tuner.restore(path, train)
+    if path is None or path == 7 or "gopher" in path:
+        with pytest.raises(tunekit.ConfigError, match=r"Tuner\.can_restore"):
+            tunekit.Tuner.can_restore(path)
+    else:
+        assert not tunekit.Tuner.can_restore(path)
+
+
+def test_a_folder_of_something_else(tmp_path):
+    (tmp_path / "holiday.jpg").write_bytes(b"sun")
+    before = contents(tmp_path)
+    assert not tunekit.Tuner.can_restore(tmp_path)
+    with pytest.raises(tunekit.ConfigError, match="it is no experiment's folder"):
+        tunekit.Tuner.restore(str(tmp_path), train)
+    assert contents(tmp_path) == before
+
+
+def test_all_mistakes_are_told_at_once(tmp_path):
+    with pytest.raises(tunekit.ConfigError) as caught:
+        tunekit.Tuner.restore(
+            "/no/such/folder",
+            None,
+            resume_errored=True,
+            restart_errored=True,
+            param_space=[1],
+            worker_config=1,
+        )
+    assert len(caught.value.problems) == 5
+
+
+def test_a_sweep_that_never_began(tmp_path):
+    home = experiment(tmp_path)
+    before = contents(home)
+    assert not tunekit.Tuner.can_restore(home)
+    with pytest.raises(tunekit.RestoreError, match=r"Start it again with Tuner\(\.\.\.\)\.fit"):
+        tunekit.Tuner.restore(str(home), train)
+    assert contents(home) == before
+
+
+def journal_with(home: Path, *lines: bytes) -> Path:
+    """A journal that is fine, and then those lines."""
+    Journal(LocalFolder(home)).snapshot("state/000000001-snapshot.zip", at=1.0)
+    path = home / "journal/000001.jsonl"
+    path.write_bytes(path.read_bytes() + b"".join(lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda text: text.replace(b'"version": 2', b'"version": 3'), "Install the newer tunekit"),
+        (lambda text: text.replace(b'"journal": "tunekit"', b'"log": 1'), "no journal of tunekit"),
+        (lambda text: text[10:], "line 1, cannot be read"),
+        (lambda text: text + b"\x00\x00\n", "line 3, cannot be read"),
+        (lambda text: text.replace(b'{"n": 1', b'["n", 1', 1), "line 2, cannot be read"),
+    ],
+)
+def test_a_journal_that_is_damaged_or_newer(tmp_path, damage, says):
+    home = experiment(tmp_path)
+    path = journal_with(home)
+    path.write_bytes(damage(path.read_bytes()))
+    before = contents(home)
+    for ask in (
+        lambda: tunekit.Tuner.restore(str(home), train),
+        lambda: tunekit.Tuner.can_restore(home),
+        lambda: tunekit.Lineage.load(home),
+    ):
+        with pytest.raises(tunekit.JournalError, match=says):
+            ask()
+    assert contents(home) == before
+
+
+@pytest.mark.parametrize("archive", [None, b"", b"PK\x03\x04 half of one"])
+def test_an_archive_that_is_gone_or_half(tmp_path, archive):
+    home = experiment(tmp_path)
+    journal_with(home)
+    if archive is not None:
+        (home / "state").mkdir()
+        (home / "state/000000001-snapshot.zip").write_bytes(archive)
+    before = contents(home)
+    with pytest.raises(tunekit.RestoreError):
+        tunekit.Tuner.restore(str(home), train)
+    assert contents(home) == before
+
+
+def test_another_trainable_or_search_space_is_refused_before_anything_is_changed(tmp_path):
+    home = experiment(tmp_path)
+    before = contents(home)
+
+    def other(config: dict[str, Any]) -> None: ...
+
+    with pytest.raises(ValueError, match="trainable"):
+        tunekit.Tuner.restore(str(home), other)
+    with pytest.raises(ValueError, match="param_space"):
+        tunekit.Tuner.restore(str(home), train, param_space={"momentum": 0.9})
+    assert contents(home) == before
+
+
+def test_a_tuner_file_that_is_half_is_an_error(tmp_path):
+    home = experiment(tmp_path)
+    (home / "tuner.pkl").write_bytes((home / "tuner.pkl").read_bytes()[:50])
+    before = contents(home)
+    with pytest.raises(tunekit.RestoreError, match=r"tuner\.pkl"):
+        tunekit.Tuner.restore(str(home), train)
+    assert contents(home) == before
+
+
+def test_a_filesystem_of_ones_own(tmp_path):
+    home = experiment(tmp_path)
+    below = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
+    assert not tunekit.Tuner.can_restore("sweep", below)
+    with pytest.raises(tunekit.RestoreError, match="no trial had begun"):
+        tunekit.Tuner.restore("sweep", train, storage_filesystem=below)
+    assert home.is_dir()
