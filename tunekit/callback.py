@@ -325,6 +325,8 @@ class ValidationCallback(tune.Callback):
     def adopt(self, trial: Trial) -> None:
         """Get to know a trial: a new one, or one of a restored experiment."""
         self._trials[trial.trial_id] = trial
+        if self._controller is not None:
+            self._controller.bring_home(trial)
         LeasingCheckpointManager.install(trial, self._leases, self._validation_names)
         for saved in trial.run_metadata.checkpoint_manager._checkpoint_results:
             if saved.checkpoint.path in self._leases:
@@ -841,7 +843,7 @@ class ValidationCallback(tune.Callback):
         """A sweep to be judged by what validation produces must have saved something."""
         reported = {name for trial in trials for name in flatten(trial.last_result)}
         missing = sorted(self._required - reported)
-        if missing and not self._seen and any(t.has_reported_at_least_once for t in trials):
+        if missing and not self._seen and any(TRAINING_ITERATION in t.last_result for t in trials):
             names, produced = (", ".join(map(repr, some)) for some in (missing, sorted(reported)))
             self.fail(
                 MetricNotFoundError(

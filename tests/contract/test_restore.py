@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ray.tune import ResumeConfig
+from ray import train, tune
+from ray.tune import ResumeConfig, TuneError
 from ray.tune.schedulers import FIFOScheduler
+from ray.tune.search import BasicVariantGenerator
 
 import tunekit
 from tests.kills import Killed, killed_after, run_killed
@@ -17,7 +21,7 @@ from tests.sweeps import Counting, Endless, Ran, index_of, sweep
 from tunekit.journal import read
 from tunekit.snapshots import mend
 from tunekit.storage import LocalFolder
-from tunekit.testing import check_lives
+from tunekit.testing import FakeClock, check_lives
 
 SKIP, RESUME, RESTART = (
     ResumeConfig.ResumeType.SKIP,
@@ -69,6 +73,18 @@ def test_an_experiment_that_was_moved_goes_on_where_it_is(tmp_path, at, on_pendi
     check_lives(read(tmp_path / "elsewhere/sweep"))
 
 
+def test_trials_that_are_made_after_a_move_are_kept_where_the_experiment_is(tmp_path):
+    def one_by_one() -> BasicVariantGenerator:
+        return BasicVariantGenerator(random_state=0, max_concurrent=1)
+
+    kill(tmp_path / "old", 40, search_alg=one_by_one())
+    shutil.move(tmp_path / "old", tmp_path / "new")
+    ran = restored(tmp_path / "new", search_alg=one_by_one())
+    assert complete(ran) and len(ran.trials) == 3
+    assert not (tmp_path / "old").exists()
+    assert all(list(Path(t.storage.trial_fs_path).glob("checkpoint_*")) for t in ran.trials)
+
+
 def test_what_is_restored_can_be_moved_and_restored_again(tmp_path):
     kill(tmp_path / "1", 60)
     for number in (1, 2):
@@ -113,7 +129,7 @@ class Failing(Counting):
     """The first one fails at its third iteration, once."""
 
     def step(self) -> dict[str, Any]:
-        marker = Path(self.config["folder"], f"failed-{self.trial_id}")
+        marker = Path(self.config["folder"], "failed")
         if self.trial_id.endswith("0") and self.steps == 2 and not marker.exists():
             marker.touch()
             raise RuntimeError("out of luck")
@@ -199,3 +215,77 @@ def test_trials_have_their_numbers_after_a_restore(tmp_path):
     kill(tmp_path, 60)
     ran = restored(tmp_path)
     assert sorted(index_of(trial) for trial in ran.trials) == [0, 1, 2]
+
+
+class Raises(tune.Callback):
+    """A driver's own callback that fails at a report, or is interrupted by Ctrl-C there."""
+
+    def __init__(self, error: BaseException, at: int):
+        self.error, self.at = error, at
+
+    def on_trial_result(self, **info: Any) -> None:
+        self.at -= 1
+        if not self.at:
+            raise self.error
+
+    def get_state(self) -> None:
+        """Nothing of it goes over to the next life."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError("the user's"), KeyboardInterrupt()])
+@pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("at", [1, 6, 11])
+def test_a_driver_that_raises_or_is_interrupted_at_once(tmp_path, error, first, at):
+    ran = fifo(tmp_path, more_callbacks=(Raises(error, at),) if first else ())
+    if not first:
+        ran.sweep.controller._callbacks._callbacks.append(Raises(error, at))
+    with pytest.raises((TuneError, KeyboardInterrupt)):
+        ran.sweep.run(most=50_000)
+    shutil.rmtree(f"{tmp_path}-session", ignore_errors=True)
+    ran = restored(tmp_path)
+    assert complete(ran)
+    check_lives(read(tmp_path / "sweep"))
+
+
+class Budget(tune.Stopper):
+    """Ends the sweep after so many reports, as a time budget does."""
+
+    def __init__(self, reports: int):
+        self.left = reports
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        self.left -= 1
+        return False
+
+    def stop_all(self) -> bool:
+        return self.left <= 0
+
+
+@pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
+def test_a_sweep_that_ran_out_of_its_budget(tmp_path, on_pending):
+    ran = fifo(tmp_path / "once", stop=Budget(10), on_pending=on_pending)
+    ran.sweep.run(most=50_000)
+    lives = check_lives(read(tmp_path / "once/sweep"))
+    saved = [e for e in read(tmp_path / "once/sweep") if e["event"] == "saved"]
+    assert len(lives.scores) == len(saved) >= 9, "what was saved is validated at the end"
+    for at in (70, 85, 100):
+        kill_or_end(tmp_path / str(at), at, stop=Budget(10), on_pending=on_pending)
+        again = restored(tmp_path / str(at), stop=Budget(1), on_pending=on_pending)
+        assert all(trial.status == "TERMINATED" for trial in again.trials)
+        check_lives(read(tmp_path / f"{at}/sweep"))
+
+
+def kill_or_end(folder: Path, at: int, **options: Any) -> None:
+    with suppress(Killed), killed_after(at):
+        fifo(folder, **options).sweep.run(most=50_000)
+    shutil.rmtree(f"{folder}-session", ignore_errors=True)
+
+
+def test_the_clock_on_the_wall_may_jump(tmp_path, monkeypatch):
+    """Limits, order and files go by a clock that does not go back."""
+    draw = random.Random(0)
+    monkeypatch.setattr(FakeClock, "time", lambda clock: draw.choice([0.0, 1e9, -1e9, 4e12]))
+    kill(tmp_path, 60, settings={"task_config": train.ValidationTaskConfig(timeout_s=30)})
+    ran = restored(tmp_path)
+    assert complete(ran)
+    check_lives(read(tmp_path / "sweep"))

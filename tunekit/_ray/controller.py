@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -169,6 +170,25 @@ class Controller:
     def resumed(self) -> bool:
         """Whether it goes on from a saved state."""
         return bool(self._tune.resumed)
+
+    def bring_home(self, trial: Trial) -> None:
+        """Let a trial be kept where the experiment is.
+
+        A restored search algorithm makes trials in the place that it was saved in; the experiment
+        may have been moved since, or be reached in another way.
+        """
+        home, own = self._tune._storage, trial.storage
+        if (
+            own.experiment_fs_path == home.experiment_fs_path
+            and own.storage_filesystem == home.storage_filesystem
+        ):
+            return
+        moved = copy.copy(own)
+        moved.storage_filesystem = home.storage_filesystem
+        moved.storage_fs_path = home.storage_fs_path
+        moved.experiment_dir_name = home.experiment_dir_name
+        trial.set_storage(moved)
+        trial.invalidate_json_state()
 
     def saved_files(self) -> dict[str, bytes]:
         """The files in which Tune has saved this session last."""
