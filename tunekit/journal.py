@@ -1,8 +1,8 @@
 """The record of a sweep: everything that a restored sweep needs to know, before it is acted on.
 
 The journal is a series of files, ``journal/000001.jsonl`` and so on, in the experiment's folder;
-each session of the sweep begins one. A line is a JSON object. The first of each file says what it
-is: ``{"journal": "tunekit", "version": 2, ...}``; in each other one, ``n`` numbers the lines,
+each session of the sweep begins one, and others where it has to. A line is a JSON object. The first
+of a session says what it is: ``{"journal": "tunekit", "version": 2, ...}``; in each other one, ``n`` numbers the lines,
 ``event`` is one of these, and ``time`` is in seconds since the epoch:
 
 ============== ===================================================================================
@@ -357,16 +357,19 @@ def read(
     if isinstance(source, (str, Path)):
         source = folder_at(*storage_at(str(source), filesystem))
     events: list[dict[str, Any]] = []
+    begun = False
     for name in _files(source):
         file = f"{SERIES}/{name}"
         lines = _complete_lines(source.read(file))
         if not lines:
             continue
         head = _parsed(lines[0], file, 1, unpickle=False)
-        _check(head, file)
-        if head.get("begins"):
-            events = []
-        for number, line in enumerate(lines[1:], start=2):
+        if not (begun and "n" in head):  # a session may have had to begin another file
+            _check(head, file)
+            begun = True
+            if head.get("begins"):
+                events = []
+        for number, line in enumerate(lines, start=1):
             event = _parsed(line, file, number, unpickle=unpickle)
             if "event" in event:
                 events.append(event)

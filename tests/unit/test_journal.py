@@ -75,6 +75,17 @@ def test_a_new_sweep_in_the_same_folder_begins_anew(tmp_path):
     assert second.begin == 1 and last_number(LocalFolder(tmp_path)) == 2
 
 
+def test_a_session_may_have_several_files(tmp_path):
+    folder = LocalFolder(tmp_path)
+    journal = Journal(folder)
+    journal.requested(REQUEST, at=1.0)
+    folder.close()  # as when it cannot go on with one
+    journal.started(Attempt(REQUEST, 1), at=2.0)
+    assert folder.names("journal") == ["000001.jsonl", "000002.jsonl"]
+    assert [(e["n"], e["event"]) for e in read(tmp_path)] == [(1, "requested"), (2, "started")]
+    assert last_number(folder) == 2
+
+
 def test_numbers_go_on_after_lines_that_were_lost(tmp_path):
     journal_in(tmp_path).requested(REQUEST, at=1.0)
     journal = journal_in(tmp_path, begins=False, after=40)  # as of which a saved state was
