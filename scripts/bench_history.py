@@ -112,7 +112,8 @@ def real(validations: int, trials: int, folder: Path, meter: Meter) -> Path:
             callbacks=[meter],
             checkpoint_config=tune.CheckpointConfig(num_to_keep=2),
         ),
-        validation_config=tunekit.ValidationConfig(fn=score, ray_remote_kwargs={"num_cpus": 1}),
+        # Held trials keep step with their validations: no queue of them is left at the end.
+        validation_config=tunekit.ValidationConfig(fn=score, on_pending="hold"),
         checkpoint_policy=tunekit.EveryIterations(1),
     ).fit()
     return Path(results.experiment_path)

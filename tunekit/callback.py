@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import ray
 from ray import train, tune
@@ -43,6 +43,7 @@ from tunekit.evaluators import executor_of
 from tunekit.executor import Executor
 from tunekit.fold import Fold
 from tunekit.journal import Journal, Places, exploits_of, read
+from tunekit.judges import JudgingScheduler, LearningSearcher
 from tunekit.lineage import Lineage
 from tunekit.loggers import JsonLogger, TensorBoardLogger
 from tunekit.policies import AtDecisions, CheckpointPolicy
@@ -65,98 +66,6 @@ _NO_CHECKPOINT = (
     "tune.report(metrics, checkpoint=...), or register how to save with "
     "tunekit.checkpoint_with(save) and pass a checkpoint_policy."
 )
-
-
-class JudgingScheduler(Protocol):
-    """What a sweep's validations need of its scheduler."""
-
-    @property
-    def judged(self) -> set[str]:
-        """The metric that it judges by, if it does."""
-        ...
-
-    def hears(self, trial_id: str) -> bool:
-        """Whether it may get a result of the trial, or its end, now."""
-        ...
-
-    def judge(
-        self, trial: Trial, result: dict[str, Any], scored: Scored, decided: str | None = None
-    ) -> str:
-        """Take a validated result, flat, and decide, unless that was ``decided`` before."""
-        ...
-
-    def finish(self, trial: Trial, result: Mapping[str, Any] | None) -> None:
-        """Take a trial's end, with its newest validated result."""
-        ...
-
-    def started(self, trial: Trial) -> None:
-        """A trial's actor is up."""
-        ...
-
-    def uses(self, trial: Trial, result: Mapping[str, Any]) -> bool:
-        """Whether it will use the score of a report, or that is the trial's last."""
-        ...
-
-    def used(self, request: Request) -> bool:
-        """Whether it will use the score of the newest report of that iteration."""
-        ...
-
-    def settled(self, request: Request) -> None:
-        """The score of a request was delivered, or never will be."""
-        ...
-
-    def act(self) -> None:
-        """Carry out what is decided."""
-        ...
-
-    def gone(self, trial: Trial) -> None:
-        """A trial has failed for good."""
-        ...
-
-    def advance(self) -> None:
-        """Go on with trials that have ended, of which it has not heard."""
-        ...
-
-    def conclude(self, trial: Trial) -> None:
-        """Be done with a trial: the sweep is over."""
-        ...
-
-    def get_state(self, places: Places) -> bytes | None:
-        """What to save for a restore."""
-        ...
-
-    def set_state(self, saved: bytes, places: Places) -> None:
-        """Take that up."""
-        ...
-
-    def replay(self, event: str, trial: Trial, **known: Any) -> None:
-        """Do again what was done before the sweep was interrupted."""
-        ...
-
-    def resume(self) -> None:
-        """Go on from where the sweep was interrupted."""
-        ...
-
-
-class LearningSearcher(Protocol):
-    """What a sweep's validations need of its searcher."""
-
-    @property
-    def judged(self) -> set[str]:
-        """The metrics that it learns from."""
-        ...
-
-    def attach(self, refresh: Callable[[], None]) -> None:
-        """Get what to call before a suggestion, to hear all that is known."""
-        ...
-
-    def receive(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Take a validated result, flat."""
-        ...
-
-    def finish(self, trial_id: str, result: Mapping[str, Any] | None) -> None:
-        """Take a trial's end, with its newest validated result."""
-        ...
 
 
 def _of_generation(report: Mapping[str, Any], generation: int) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 The journal is a series of files, ``journal/000001.jsonl`` and so on, in the experiment's folder;
 each session of the sweep begins one, and others where it has to. A line is a JSON object. The first
-of a session says what it is: ``{"journal": "tunekit", "version": 2, ...}``; in each other one, ``n`` numbers the lines,
-``event`` is one of these, and ``time`` is in seconds since the epoch:
+of a session says what it is: ``{"journal": "tunekit", "version": 2, ...}``. In each other one ``n``
+numbers the lines, ``event`` is one of these, and ``time`` is in seconds since the epoch:
 
 ============== ===================================================================================
 ``added``      a trial: its ``config``, ``folder``, and Tune's own record of it

@@ -23,9 +23,10 @@ from tunekit._ray.judged import Version
 from tunekit._ray.storage import exists
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.journal import exploits_of
+from tunekit.judges import JudgingScheduler
 
 if TYPE_CHECKING:
-    from tunekit.callback import JudgingScheduler, ValidationCallback
+    from tunekit.callback import ValidationCallback
 
 __all__ = ["Replay"]
 

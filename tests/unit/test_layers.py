@@ -20,6 +20,7 @@ FLOORS = [
     {"core"},
     {"_ray", "clock", "storage"},
     {"config", "executor", "journal", "loggers", "report", "fold"},
+    {"judges"},
     {
         "replay",
         "snapshots",

@@ -1,0 +1,106 @@
+"""What a sweep's validations need of its scheduler, and of its searcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from ray.tune.experiment import Trial
+
+from tunekit.core.delivery import Scored
+from tunekit.core.validation import Request
+from tunekit.journal import Places
+
+__all__ = ["JudgingScheduler", "LearningSearcher"]
+
+
+class JudgingScheduler(Protocol):
+    """What a sweep's validations need of its scheduler."""
+
+    @property
+    def judged(self) -> set[str]:
+        """The metric that it judges by, if it does."""
+        ...
+
+    def hears(self, trial_id: str) -> bool:
+        """Whether it may get a result of the trial, or its end, now."""
+        ...
+
+    def judge(
+        self, trial: Trial, result: dict[str, Any], scored: Scored, decided: str | None = None
+    ) -> str:
+        """Take a validated result, flat, and decide, unless that was ``decided`` before."""
+        ...
+
+    def finish(self, trial: Trial, result: Mapping[str, Any] | None) -> None:
+        """Take a trial's end, with its newest validated result."""
+        ...
+
+    def started(self, trial: Trial) -> None:
+        """A trial's actor is up."""
+        ...
+
+    def uses(self, trial: Trial, result: Mapping[str, Any]) -> bool:
+        """Whether it will use the score of a report, or that is the trial's last."""
+        ...
+
+    def used(self, request: Request) -> bool:
+        """Whether it will use the score of the newest report of that iteration."""
+        ...
+
+    def settled(self, request: Request) -> None:
+        """The score of a request was delivered, or never will be."""
+        ...
+
+    def act(self) -> None:
+        """Carry out what is decided."""
+        ...
+
+    def gone(self, trial: Trial) -> None:
+        """A trial has failed for good."""
+        ...
+
+    def advance(self) -> None:
+        """Go on with trials that have ended, of which it has not heard."""
+        ...
+
+    def conclude(self, trial: Trial) -> None:
+        """Be done with a trial: the sweep is over."""
+        ...
+
+    def get_state(self, places: Places) -> bytes | None:
+        """What to save for a restore."""
+        ...
+
+    def set_state(self, saved: bytes, places: Places) -> None:
+        """Take that up."""
+        ...
+
+    def replay(self, event: str, trial: Trial, **known: Any) -> None:
+        """Do again what was done before the sweep was interrupted."""
+        ...
+
+    def resume(self) -> None:
+        """Go on from where the sweep was interrupted."""
+        ...
+
+
+class LearningSearcher(Protocol):
+    """What a sweep's validations need of its searcher."""
+
+    @property
+    def judged(self) -> set[str]:
+        """The metrics that it learns from."""
+        ...
+
+    def attach(self, refresh: Callable[[], None]) -> None:
+        """Get what to call before a suggestion, to hear all that is known."""
+        ...
+
+    def receive(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Take a validated result, flat."""
+        ...
+
+    def finish(self, trial_id: str, result: Mapping[str, Any] | None) -> None:
+        """Take a trial's end, with its newest validated result."""
+        ...
