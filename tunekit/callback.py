@@ -60,6 +60,8 @@ logger = logging.getLogger(__name__)
 
 _DRAIN_INTERVAL_S = 0.02
 _NEWS_INTERVAL_S = 10.0
+# For how long reports may wait to be written down of which nothing has come.
+_FLUSH_INTERVAL_S = 0.2
 
 _NO_CHECKPOINT = (
     "No trial has saved a checkpoint, so that nothing was validated. Report checkpoints with "
@@ -183,7 +185,7 @@ class ValidationCallback(tune.Callback):
         self._settled: dict[str, Trial] = {}
         self._names_at_last_settling = 0
         self._error: TunekitError | None = None
-        self._next_news = 0.0
+        self._next_news = self._next_flush = 0.0
 
     def loggers(self) -> list[tune.Callback]:
         """Return the loggers of ``result.json`` and TensorBoard that know about late scores."""
@@ -927,6 +929,10 @@ class ValidationCallback(tune.Callback):
         """Record trials that were added, and the state that Tune has saved, if it has."""
         controller, keeper = self._controller, self._keeper
         taken, self._state_taken = self._state_taken, False
+        now = self._clock.monotonic()
+        if self.journal is not None and now >= self._next_flush:
+            self._next_flush = now + _FLUSH_INTERVAL_S
+            self.journal.flush()
         if controller is None or keeper is None:
             return
         if taken:

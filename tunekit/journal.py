@@ -97,7 +97,7 @@ class Journal:
     """Appends events to the newest file of an experiment's journal.
 
     A line is handed to the storage before a method returns: in a local folder it outlives this
-    process (:mod:`tunekit.storage`).
+    process (:mod:`tunekit.storage`). Reports alone may wait.
 
     Args:
         folder: The experiment's folder.
@@ -145,9 +145,14 @@ class Journal:
     def reported(
         self, trial_id: str, report: Mapping[str, Any], *, offered: bool, at: float
     ) -> None:
-        """A trial reported; ``offered``: Tune has shown it to the scheduler."""
+        """A trial reported; ``offered``: Tune has shown it to the scheduler.
+
+        The line may wait for the next event of another kind, or for :meth:`flush`: until something
+        comes of the report, a trial that is restored makes it again.
+        """
         shown = {name: value for name, value in report.items() if name != "config"}
-        self._event("reported", at, trial_id=trial_id, offered=offered, report=shown)
+        known = {"trial_id": trial_id, "offered": offered, "report": shown}
+        self._event("reported", at, **known)
 
     def saved(
         self,
@@ -258,6 +263,10 @@ class Journal:
         """The state of the sweep as of this line is in a file of the experiment's folder."""
         self._event("snapshot", at, file=file)
 
+    def flush(self) -> None:
+        """Write the reports that wait."""
+        self._folder.flush()
+
     def close(self, patience_s: float = 60.0) -> bool:
         """Write what waits; False if the storage did not take it in so many seconds."""
         written = self._folder.settle(patience_s)
@@ -279,25 +288,26 @@ class Journal:
         if self.muted:
             return
         self.last += 1
-        self._append({"n": self.last, "event": event, "time": at, **known})
+        line = {"n": self.last, "event": event, "time": at, **known}
+        self._append(line, later=event == "reported")
 
-    def _append(self, line: Mapping[str, Any]) -> None:
-        self._folder.append(SERIES, f"{_encoded(line)}\n".encode())
+    def _append(self, line: Mapping[str, Any], *, later: bool = False) -> None:
+        self._folder.append(SERIES, f"{_encoded(line)}\n".encode(), later=later)
 
 
 def _encoded(line: Mapping[str, Any]) -> str:
     try:
-        return json.dumps(line, default=_unknown_to_json)
+        return _encoder.encode(line)
     except (TypeError, ValueError):  # keys that are no strings, or a cycle
         odd = {name: value for name, value in line.items() if not _is_json(value)}
         kept = {name: value for name, value in line.items() if name not in odd}
         pickled = {name: _unknown_to_json(value) for name, value in odd.items()}
-        return json.dumps({**kept, **pickled}, default=_unknown_to_json)
+        return _encoder.encode({**kept, **pickled})
 
 
 def _is_json(value: Any) -> bool:
     try:
-        json.dumps(value, default=_unknown_to_json)
+        _encoder.encode(value)
     except (TypeError, ValueError):
         return False
     return True
@@ -312,6 +322,9 @@ def _unknown_to_json(value: Any) -> Any:
         return {_PICKLED: base64.b64encode(cloudpickle.dumps(value)).decode(), _SHOWN: shown}
     except Exception:  # whatever its parts raise
         return {_SHOWN: shown}
+
+
+_encoder = json.JSONEncoder(default=_unknown_to_json)
 
 
 def _shown(value: dict[str, Any]) -> Any:

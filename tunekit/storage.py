@@ -20,6 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Protocol
 
@@ -39,11 +40,20 @@ _OBJECT_STORES = ("s3", "gcs", "abfs")
 class Folder(Protocol):
     """A folder of an experiment."""
 
-    def append(self, series: str, line: bytes) -> None:
+    def append(self, series: str, line: bytes, *, later: bool = False) -> None:
         """Append a line to the newest file of a series, such as ``journal/000001.jsonl``.
 
         A session begins a file of its own: a line that a former one left torn stays a last line.
+
+        Args:
+            series: The files' folder.
+            line: The line, with its newline.
+            later: Whether it may wait for the next line that may not, or for :meth:`flush`.
         """
+        ...
+
+    def flush(self) -> None:
+        """Write the lines that may wait."""
         ...
 
     def put(self, name: str, data: bytes) -> None:
@@ -141,9 +151,14 @@ class LocalFolder:
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._complaints = _Complaints(str(root))
 
-    def append(self, series: str, line: bytes) -> None:
+    def append(self, series: str, line: bytes, *, later: bool = False) -> None:
         """See :class:`Folder`."""
         self._waiting.append((series, line))
+        if not later:
+            self._write()
+
+    def flush(self) -> None:
+        """See :class:`Folder`."""
         self._write()
 
     def put(self, name: str, data: bytes) -> None:
@@ -195,16 +210,18 @@ class LocalFolder:
 
     def _write(self) -> None:
         while self._waiting:
-            series, line = self._waiting[0]
+            series = self._waiting[0][0]
+            same = [line for _, line in next(itertools.groupby(self._waiting, itemgetter(0)))[1]]
             try:
-                self._write_line(series, line)
+                self._write_lines(series, b"".join(same))
             except OSError as error:
                 self._complaints.failed(error, len(self._waiting))
                 return
-            self._waiting.popleft()
+            for _ in same:
+                self._waiting.popleft()
             self._complaints.worked()
 
-    def _write_line(self, series: str, line: bytes) -> None:
+    def _write_lines(self, series: str, lines: bytes) -> None:
         descriptor = self._open.get(series)
         if descriptor is None:
             folder = self.root / series
@@ -214,9 +231,9 @@ class LocalFolder:
             descriptor = self._open[series] = os.open(path, flags, 0o644)
         before = os.fstat(descriptor).st_size
         try:
-            written = os.write(descriptor, line)
-            if written < len(line):
-                raise OSError(f"{written} of {len(line)} bytes could be written")
+            written = os.write(descriptor, lines)
+            if written < len(lines):
+                raise OSError(f"{written} of {len(lines)} bytes could be written")
         except OSError:
             # Half of a line is cut; if that fails, too, it stays the last one of its file.
             try:
@@ -251,9 +268,12 @@ class RemoteFolder:
         self._chunks: dict[str, tuple[int, bytearray]] = {}
         self._complaints = _Complaints(f"{filesystem.type_name}://{root}")
 
-    def append(self, series: str, line: bytes) -> None:
+    def append(self, series: str, line: bytes, *, later: bool = False) -> None:
         """See :class:`Folder`; the line is uploaded behind."""
         self._enqueue("append", series, line)
+
+    def flush(self) -> None:
+        """See :class:`Folder`; no line waits to be uploaded."""
 
     def put(self, name: str, data: bytes) -> None:
         """See :class:`Folder`; the file is uploaded behind, after all that came before it."""

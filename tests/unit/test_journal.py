@@ -109,7 +109,10 @@ def test_values_come_back_as_they_were(tmp_path):
         "nested": {"deep": 1e-300},
         "config": {"lr": 0.1},  # is the trial's
     }
-    journal_in(tmp_path).reported("a", report, offered=True, at=1.0)
+    journal = journal_in(tmp_path)
+    journal.reported("a", report, offered=True, at=1.0)
+    assert read(tmp_path) == []  # it may wait
+    journal.flush()
     [event] = read(tmp_path)
     assert event["report"]["float32"] == float(np.float32(0.1))
     assert (event["report"]["int64"], event["report"]["nested"]) == (7, {"deep": 1e-300})
@@ -126,7 +129,9 @@ def test_what_json_does_not_know_is_shown_and_opened_on_request_only(tmp_path):
 
 
 def test_keys_that_are_no_strings_are_kept(tmp_path):
-    journal_in(tmp_path).reported("a", {"table": {(1, 2): 3}}, offered=True, at=1.0)
+    journal = journal_in(tmp_path)
+    journal.reported("a", {"table": {(1, 2): 3}}, offered=True, at=1.0)
+    journal.flush()
     [event] = read(tmp_path, unpickle=True)
     assert event["report"] == {"table": {(1, 2): 3}}
 
