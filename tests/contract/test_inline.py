@@ -81,7 +81,7 @@ def run_inline(folder, base, trainable, seed, trials, slots):
 @pytest.mark.parametrize("on_pending", ["hold", "pause"])
 def test_decisions_equal_those_of_validating_inline(tmp_path, name, on_pending, trainable):
     decided = 0
-    for seed in range(5):
+    for seed in range(3):
         trials = 12
         # A trial that pauses, or ends by itself, makes room for the next one before its score is
         # there; the order of arrival is the same as inline only where that does not matter.
