@@ -702,6 +702,8 @@ class ValidationCallback(tune.Callback):
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Called by Tune after each event it has handled."""
         self._keep()
+        if self._past and self._scheduler is None:
+            self._resume_alone(trials)
         self.validator.poll()
         for trial in self._touched.values():
             self._fold.last_result(trial)
@@ -1034,6 +1036,19 @@ class ValidationCallback(tune.Callback):
         scheduler.resume()
         for trial_id in list(self._trials):
             self.deliver(trial_id)
+
+    def _resume_alone(self, trials: list[Trial]) -> None:
+        """Without a scheduler of tunekit's, all there is to do is what was not validated."""
+        self._past = []
+        unfinished, self._unfinished = self._unfinished, {}
+        known = {trial.trial_id: trial for trial in trials}
+        for request in unfinished.values():
+            self._pending[request.trial_id] -= 1
+            if request.trial_id in known:
+                trial = self._trials.setdefault(request.trial_id, known[request.trial_id])
+                self._unsettled[request.trial_id] = trial
+                LeasingCheckpointManager.install(trial, self._leases, self._validation_names)
+                self._submit_again(request)
 
     def _clone_of(self, trial_id: str) -> Hashable:
         """Who holds the checkpoint that a trial was restored from, until it has saved its own."""
