@@ -35,9 +35,10 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import pickle
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,20 @@ from tunekit.core.validation import Attempt, Outcome, Request
 from tunekit.errors import JournalError
 from tunekit.storage import Folder, folder_at
 
-__all__ = ["SERIES", "VERSION", "Journal", "Places", "exploits_of", "last_number", "read"]
+__all__ = [
+    "SERIES",
+    "VERSION",
+    "Journal",
+    "Places",
+    "Shown",
+    "as_known",
+    "exploits_of",
+    "last_number",
+    "legible",
+    "read",
+]
+
+logger = logging.getLogger(__name__)
 
 #: The journal's folder in the experiment's.
 SERIES = "journal"
@@ -139,7 +153,15 @@ class Journal:
     # The life of a trial -----------------------------------------------------------------------
 
     def added(self, trial_id: str, at: float, **known: Any) -> None:
-        """A trial was added to the sweep."""
+        """A trial was added to the sweep.
+
+        Args:
+            trial_id: The trial.
+            at: The time.
+            **known: What is known of it; ``config`` is for readers: Tune's own record has it, too.
+        """
+        if "config" in known:
+            known["config"] = legible(known["config"])
         self._event("added", at, trial_id=trial_id, **known)
 
     def reported(
@@ -204,8 +226,10 @@ class Journal:
 
     def exploited(self, exploit: Exploit) -> None:
         """A trial is overwritten with a checkpoint."""
-        known = asdict(exploit)
+        known = {field.name: getattr(exploit, field.name) for field in fields(Exploit)}
         known["checkpoint"] = self._places.record(exploit.checkpoint)
+        for name in ("old_config", "donor_config", "config"):
+            known[name] = legible(known[name])
         self._event("exploited", known.pop("time"), **known)
 
     # The life of a validation ------------------------------------------------------------------
@@ -333,8 +357,54 @@ def _shown(value: dict[str, Any]) -> Any:
 
 def _opened(value: dict[str, Any]) -> Any:
     if _PICKLED in value:
-        return pickle.loads(base64.b64decode(value[_PICKLED]))
-    return _shown(value)
+        try:
+            return pickle.loads(base64.b64decode(value[_PICKLED]))
+        except Exception as error:  # whatever its parts raise: a module may be gone
+            logger.warning("%s cannot be unpickled: %s", value.get(_SHOWN), error)
+        return _shown(value)
+    return Shown(value[_SHOWN]) if value.keys() == {_SHOWN} else value
+
+
+class Shown(str):
+    """A text that stands for something that the journal has not got."""
+
+
+def legible(value: Any) -> Any:
+    """A value as it is written down for readers: with a text for what JSON does not know.
+
+    References to objects of a Ray cluster, for example, mean nothing to the next one.
+
+    Example:
+        >>> legible({"lr": 0.1, "sizes": (64, 32), "data": {1, 2}})
+        {'lr': 0.1, 'sizes': [64, 32], 'data': {'shown': '{1, 2}'}}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): legible(below) for key, below in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [legible(below) for below in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        return value.item()
+    return {_SHOWN: repr(value)[:200]}
+
+
+def as_known(recorded: Any, known: Sequence[Any]) -> Any:
+    """What the journal has, with the very values where it has but a text of them.
+
+    Args:
+        recorded: A configuration, or a part of one.
+        known: What it may be.
+    """
+    if isinstance(recorded, Mapping):
+        return {
+            name: as_known(value, [o[name] for o in known if isinstance(o, Mapping) and name in o])
+            for name, value in recorded.items()
+        }
+    parts = recorded if isinstance(recorded, list) else [recorded]
+    if known and any(isinstance(part, Shown) for part in parts):
+        return known[0]
+    return next((other for other in known if legible(other) == recorded), recorded)
 
 
 def last_number(folder: Folder) -> int:

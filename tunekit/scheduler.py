@@ -40,7 +40,7 @@ from tunekit.core.reminders import Reminders
 from tunekit.core.standing import Doing, Move, Phase, next_move
 from tunekit.core.validation import Request
 from tunekit.errors import WiringError
-from tunekit.journal import Places
+from tunekit.journal import Places, as_known
 from tunekit.searcher import ValidatedSearcher
 
 __all__ = ["ValidatedScheduler", "base_of"]
@@ -818,7 +818,8 @@ class ValidatedScheduler(TrialScheduler):
         if source is None or source.place[:3] != place:
             source = version
         change, judged.change = judged.change, Change()
-        judged.change.tag, judged.change.config = change.tag, dict(exploit.config)
+        known = [judged.real.config, change.config, None if source is None else source.config]
+        judged.change.tag, judged.change.config = change.tag, as_known(exploit.config, known)
         if source is not None:
             judged.change.restored_from = source.restorable()
         self._overwrite(judged, exploit, source, validation)

@@ -10,7 +10,7 @@ import pytest
 from tunekit.core.lineage import Exploit
 from tunekit.core.validation import Attempt, Outcome, Request, Status
 from tunekit.errors import JournalError
-from tunekit.journal import VERSION, Journal, Places, last_number, read
+from tunekit.journal import VERSION, Journal, Places, Shown, as_known, last_number, read
 from tunekit.storage import LocalFolder
 
 REQUEST = Request("a", 3, path="/x/a/checkpoint_000001", report={"loss": 1.0})
@@ -190,3 +190,18 @@ def test_an_empty_file_is_a_session_that_was_killed_at_once(tmp_path):
     assert read(tmp_path) == []
     journal_in(tmp_path).requested(REQUEST, at=1.0)
     assert len(read(tmp_path)) == 1
+
+
+def test_a_configuration_is_legible_and_comes_back_with_the_very_values(tmp_path):
+    data, recorded = object(), {}
+    config = {"lr": np.float64(0.1), "sizes": (64, 32), "data": data, "deep": {"all": [data, 1]}}
+    configs = {"old_config": {}, "donor_config": {}, "config": config}
+    journal_in(tmp_path).exploited(Exploit(9.5, "a", 1, 5, "b", 0, 4, "/x/b/c", 0.9, **configs))
+    [event] = read(tmp_path)
+    assert event["config"]["sizes"] == [64, 32] and event["config"]["data"] == repr(data)
+    [event] = read(tmp_path, unpickle=True)
+    recorded = event["config"]
+    assert isinstance(recorded["data"], Shown)
+    others = [{"lr": 0.3, "data": data, "deep": {"all": [data, 1]}}, None, {"sizes": (64, 32)}]
+    again = as_known(recorded, others)
+    assert again == config and again["data"] is data and again["sizes"] == (64, 32)
