@@ -17,7 +17,12 @@ from ray.tune.logger import CSVLoggerCallback
 from ray.tune.result import DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
-from tunekit._ray.checkpoints import LeasingCheckpointManager, latest_checkpoint
+from tunekit._ray.checkpoints import (
+    LeasingCheckpointManager,
+    forget_missing,
+    latest_checkpoint,
+    skip_existing,
+)
 from tunekit._ray.controller import Controller
 from tunekit._ray.storage import exists
 from tunekit.clock import Clock, SystemClock
@@ -338,6 +343,10 @@ class ValidationCallback(tune.Callback):
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Called by Tune when a trial has saved: decide whether to validate the checkpoint."""
+        self._take_checkpoint(trial)
+        self._prune_of(trial)
+
+    def _take_checkpoint(self, trial: Trial) -> None:
         saved = latest_checkpoint(trial)
         if saved is None:
             return
@@ -515,8 +524,13 @@ class ValidationCallback(tune.Callback):
         scheduler = self._scheduler
         if scheduler is None:
             return
-        for due in self._delivery.take(trial.trial_id):
-            if isinstance(due, Scored) and due.request.place <= place:
+
+        def due_before() -> bool:
+            head = self._delivery.head(trial.trial_id)
+            return head is not None and head <= place
+
+        for due in self._delivery.take(trial.trial_id, due_before):
+            if isinstance(due, Scored):
                 decided = decision if due.request.place == place else None
                 self._deliver_score(trial, due, scheduler, decided=decided, search=search)
                 if decided is not None:
@@ -526,7 +540,11 @@ class ValidationCallback(tune.Callback):
     def finished(self, trial: Trial, *, search: bool) -> None:
         """Tell again of a trial's end; ``search``: the searcher has not heard of it."""
         for due in self._delivery.take(trial.trial_id):
-            if isinstance(due, Completion) and self._scheduler is not None:
+            if self._scheduler is None:
+                continue
+            if isinstance(due, Scored):
+                self._deliver_score(trial, due, self._scheduler, search=search)
+            else:
                 self._finish(trial, due, self._scheduler, search=search)
         self._give_back(trial.trial_id)
 
@@ -658,6 +676,12 @@ class ValidationCallback(tune.Callback):
         if owner is not None and manager is not None:
             manager.prune()
             self._changed(owner)
+
+    @staticmethod
+    def _prune_of(trial: Trial) -> None:
+        manager = LeasingCheckpointManager.of(trial)
+        if manager is not None:
+            manager.prune()
 
     def _give_back(self, trial_id: str) -> None:
         """Validations keep their checkpoints until the scheduler has got the scores."""
@@ -1006,6 +1030,7 @@ class ValidationCallback(tune.Callback):
             return
         searched = None if self._mended is None else self._mended.search
         self.journal.muted = True
+        self._mark_validated()
         replay = Replay(
             self,
             controller,
@@ -1015,13 +1040,20 @@ class ValidationCallback(tune.Callback):
             trials_as_of=self._as_of,
             search_as_of=self._as_of if searched is None else searched,
         )
-        owed = replay.run(self._past)
+        owed, failed = replay.run(self._past)
         self.journal.muted = False
-        for trial in self._trials.values():
-            self._unsettled[trial.trial_id] = trial
-            self._touched[trial.trial_id] = trial
-            if not trial.is_finished() and self._delivery.completed(trial.trial_id):
+        for trial_id, trial in self._trials.items():
+            self._unsettled[trial_id] = trial
+            self._touched[trial_id] = trial
+            if trial.is_finished():
+                continue
+            if trial_id in failed or self._delivery.completed(trial_id):
                 self.retried(trial)
+                scheduler.replay("retried", trial)
+            for path in forget_missing(trial):
+                logger.warning("Trial %s goes on without %s, which is gone.", trial_id, path)
+            skip_existing(trial)
+            self._prune_of(trial)
         table = any(isinstance(listener, CSVLoggerCallback) for listener in self._listeners)
         self._fold.restore(self._trials, self._past, self.ancestry, table=table)
         self._past = []
@@ -1036,6 +1068,20 @@ class ValidationCallback(tune.Callback):
         scheduler.resume()
         for trial_id in list(self._trials):
             self.deliver(trial_id)
+
+    def _mark_validated(self) -> None:
+        """Let checkpoints that were validated before the state was saved rank by their scores."""
+        saved = {e["id"]: e for e in self._past if e["event"] == "saved"}
+        for event in self._past:
+            if event["n"] > self._as_of:
+                break
+            if event["event"] != "ended" or event["status"] != Status.VALIDATED.value:
+                continue
+            checkpoint = saved.get(event["id"], {}).get("checkpoint")
+            trial = self._trials.get(event["id"].rsplit(":", 3)[0])
+            manager = None if trial is None else LeasingCheckpointManager.of(trial)
+            if manager is not None and checkpoint is not None:
+                manager.mark(self.places.path(checkpoint), event["metrics"])
 
     def _resume_alone(self, trials: list[Trial]) -> None:
         """Without a scheduler of tunekit's, all there is to do is what was not validated."""

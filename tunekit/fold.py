@@ -23,7 +23,7 @@ from ray.tune.result import EXPR_PROGRESS_FILE, EXPR_RESULT_FILE
 from tunekit._ray.checkpoints import LeasingCheckpointManager
 from tunekit._ray.storage import trial_file
 from tunekit.core.history import GENERATION, VALIDATED_ITERATION, History
-from tunekit.core.lineage import Ancestry
+from tunekit.core.lineage import Ancestry, configs_of
 from tunekit.core.metrics import flatten, hide, merge
 from tunekit.core.validation import Outcome
 
@@ -114,10 +114,7 @@ class Fold:
             ancestry: The exploits, which change hyperparameters.
             table: Whether to write ``progress.csv``, too.
         """
-        configs: dict[tuple[str, int], Mapping[str, Any]] = {}
-        for exploit in ancestry:
-            configs[exploit.trial_id, exploit.generation] = exploit.config
-            configs.setdefault((exploit.trial_id, exploit.generation - 1), exploit.old_config)
+        configs = configs_of(ancestry)
         rows: dict[str, list[dict[str, Any]]] = {}
         for event in events:
             trial = trials.get(event.get("trial_id", ""))

@@ -9,7 +9,7 @@ decision that was recorded may have been carried out.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,10 @@ from tunekit._ray.checkpoints import take_saved
 from tunekit._ray.controller import Controller
 from tunekit._ray.judged import Version
 from tunekit._ray.storage import exists
+from tunekit.core.history import GENERATION
+from tunekit.core.lineage import configs_of
 from tunekit.core.validation import Outcome, Request, Status
-from tunekit.journal import exploits_of
+from tunekit.journal import as_known, exploits_of
 from tunekit.judges import JudgingScheduler
 
 if TYPE_CHECKING:
@@ -64,15 +66,19 @@ class Replay:
         self._reports: dict[str, Mapping[str, Any]] = {}
         self._saved: dict[str, Request] = {}
         self._owed: dict[str, Request] = {}
+        self._failed: set[str] = set()
+        self._configs: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._versions: dict[tuple[str, int, int], Request] = {}
         self._scores: dict[tuple[str, int, int], Mapping[str, Any]] = {}
 
-    def run(self, events: Iterable[Mapping[str, Any]]) -> list[Request]:
+    def run(self, events: Sequence[Mapping[str, Any]]) -> tuple[list[Request], set[str]]:
         """Tell of all events, in order; those of trials that are no more are left out.
 
         Returns:
-            What was saved, and was to be validated next.
+            What was saved, and was to be validated next; the trials that had failed, and were to be
+            started again next.
         """
+        self._configs = configs_of(exploits_of(events, self._books.places))
         count = 0
         for event in events:
             kind, number = event["event"], event["n"]
@@ -92,13 +98,16 @@ class Replay:
                     count += 1
         if count:
             logger.info("Restored what happened after the sweep was saved: %d events.", count)
-        return list(self._owed.values())
+        return list(self._owed.values()), self._failed
 
     # What is known of a checkpoint -------------------------------------------------------------
 
     def _remember(self, kind: str, event: Mapping[str, Any], trial: Trial) -> None:
         if kind == "reported":
-            self._reports[trial.trial_id] = {**event["report"], "config": trial.config}
+            report = event["report"]
+            config = self._configs.get((trial.trial_id, report.get(GENERATION, 0)))
+            config = trial.config if config is None else as_known(config, [trial.config])
+            self._reports[trial.trial_id] = {**report, "config": config}
         elif kind == "saved":
             request = self._request(event, trial)
             self._saved[request.id] = request
@@ -188,13 +197,16 @@ class Replay:
         self._books.finished(trial, search=event["n"] > self._search_as_of)
 
     def _on_failed(self, event: Mapping[str, Any], trial: Trial) -> None:
+        self._failed.add(trial.trial_id)
         self._scheduler.replay("failed", trial)
 
     def _on_retried(self, event: Mapping[str, Any], trial: Trial) -> None:
+        self._failed.discard(trial.trial_id)
         self._scheduler.replay("retried", trial)
         self._books.retried(trial)
 
     def _on_errored(self, event: Mapping[str, Any], trial: Trial) -> None:
+        self._failed.discard(trial.trial_id)
         self._books.errored(trial)
 
     def _on_exploited(self, event: Mapping[str, Any], trial: Trial) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import time
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from typing import Any
 from ray.tune.experiment import Trial
 from ray.tune.result import DONE
 
-from tunekit._ray.controller import STATE_FILES, Controller
+from tunekit._ray.controller import SEARCH_FILES, STATE_FILES, Controller
 from tunekit.clock import Clock
 from tunekit.core.history import GENERATION, ITERATION
 from tunekit.errors import RestoreError
@@ -124,7 +125,7 @@ class Mended:
     search: int | None = None
 
 
-def mend(folder: Folder, events: Sequence[Mapping[str, Any]]) -> Mended:
+def mend(folder: Folder, events: Sequence[Mapping[str, Any]], now: str | None = None) -> Mended:
     """Put Tune's files of an experiment as its newest archive has them.
 
     It can be killed, and called again, at any time.
@@ -132,11 +133,14 @@ def mend(folder: Folder, events: Sequence[Mapping[str, Any]]) -> Mended:
     Args:
         folder: The experiment's folder.
         events: Its journal.
+        now: What the files are named by. Tune restores the newest that it finds, and the driver may
+            still have those of a session that was killed before its archive was written.
 
     Raises:
         tunekit.RestoreError: If there is nothing to restore from.
         OSError: If the storage fails.
     """
+    now = now or time.strftime("%Y-%m-%d_%H-%M-%S")
     found = next(_archives(folder, events, "snapshot", "file"), None)
     if found is None:
         raise RestoreError(
@@ -146,8 +150,12 @@ def mend(folder: Folder, events: Sequence[Mapping[str, Any]]) -> Mended:
     as_of, files = found
     since = [event for event in events if event["n"] > as_of]
     search = next(_archives(folder, since, "added", "search"), None)
-    if search is not None:
+    if search is not None and search[1]:
+        # Another session's may have another name: there must not be two.
+        files = {n: data for n, data in files.items() if not n.startswith(SEARCH_FILES)}
         files.update(search[1])
+    session = max([now, *(_session(name) or "" for name in folder.names(""))])
+    files = {name.replace(_session(name) or session, session): d for name, d in files.items()}
     for name, data in files.items():
         if name.startswith("experiment_state"):
             data = _brought_up(data, events, as_of)
@@ -160,7 +168,13 @@ def mend(folder: Folder, events: Sequence[Mapping[str, Any]]) -> Mended:
             f"The experiment's state could not be written in {_PATIENCE_S:g} s. See that its "
             "storage can be written to, and restore again; nothing is lost."
         )
-    return Mended(None if search is None else search[0])
+    return Mended(None if search is None or not search[1] else search[0])
+
+
+def _session(name: str) -> str | None:
+    """What Tune has named one of its files by; None if it is none of those."""
+    prefix = next((prefix for prefix in STATE_FILES if name.startswith(prefix)), None)
+    return None if prefix is None else name[len(prefix) :].rsplit(".", 1)[0]
 
 
 def _archives(folder: Folder, events: Sequence[Mapping[str, Any]], kind: str, key: str) -> Any:

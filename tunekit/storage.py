@@ -381,4 +381,8 @@ class RemoteFolder:
         with self._filesystem.open_output_stream(draft) as stream:
             stream.write(data)
         if not whole:
-            self._filesystem.move(draft, path)
+            try:
+                self._filesystem.move(draft, path)
+            except OSError:  # some do not move over what is there
+                self._filesystem.delete_file(path)
+                self._filesystem.move(draft, path)

@@ -157,12 +157,20 @@ class LeasingCheckpointManager(_CheckpointManager):
         return manager if isinstance(manager, cls) else None
 
     def register_checkpoint(self, checkpoint_result: _TrainingResult) -> None:
-        """Take a new checkpoint."""
+        """Take a new checkpoint; what it takes the place of is deleted by :meth:`prune`.
+
+        Not before the new one is in the journal: a sweep that is restored would have neither.
+        """
         self._latest_checkpoint_result = checkpoint_result
         if checkpoint_result.checkpoint.path not in self._entries:
             self._checkpoint_results.append(checkpoint_result)
             self._take(checkpoint_result)
-        self.prune()
+
+    def mark(self, path: str, metrics: Mapping[str, Any]) -> None:
+        """Know that the checkpoint at ``path``, of a restored trial, was validated."""
+        entry = self._entries.get(path)
+        if entry is not None:
+            entry.validated, entry.is_validated = self._number(metrics), True
 
     def score(self, path: str, metrics: Mapping[str, Any]) -> None:
         """Lay validated metrics over those of the checkpoint at ``path``."""
@@ -222,9 +230,12 @@ class LeasingCheckpointManager(_CheckpointManager):
         self._next_order += 1
 
     def _score_of(self, result: _TrainingResult) -> float | None:
+        return self._number(result.metrics)
+
+    def _number(self, metrics: Mapping[str, Any]) -> float | None:
         """The score attribute as a number of which larger is better; None if it is none."""
         config = self._checkpoint_config
-        value = flatten(result.metrics).get(config.checkpoint_score_attribute)
+        value = flatten(metrics).get(config.checkpoint_score_attribute)
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
             return None
         return float(value) if config.checkpoint_score_order == "max" else -float(value)

@@ -16,7 +16,7 @@ from ray.tune.search import SearchAlgorithm
 
 from tunekit._ray.judged import Change
 
-__all__ = ["STATE_FILES", "Controller"]
+__all__ = ["SEARCH_FILES", "STATE_FILES", "Controller"]
 
 #: How the names begin of the files in which Tune saves a sweep.
 STATE_FILES = (
@@ -26,6 +26,8 @@ STATE_FILES = (
     "searcher-state-",
     "callback-states-",
 )
+#: Those of the search algorithm.
+SEARCH_FILES = STATE_FILES[1:4]
 
 
 class Controller:
@@ -248,5 +250,5 @@ def _files_in(folder: Path, session: str) -> dict[str, bytes]:
     return {
         path.name: path.read_bytes()
         for path in sorted(folder.glob(f"*{session}*"))
-        if path.suffix in (".json", ".pkl") and path.name.startswith(STATE_FILES)
+        if path.suffix in (".json", ".pkl") and path.is_file()
     }

@@ -163,6 +163,8 @@ class JudgedTrial:
 
     @property
     def status(self) -> str:
+        if self.real is None:
+            return Trial.ERROR  # it failed, and another one was started instead
         if self.real.status == Trial.ERROR and self.stands is None:
             return Trial.ERROR
         if self.phase is Phase.PENDING:

@@ -164,6 +164,11 @@ class Delivery:
             for outcome in line.outcomes.values():
                 yield outcome.request
 
+    def head(self, trial_id: str) -> tuple[int, int] | None:
+        """Generation and iteration of what the trial's other scores wait for, if anything."""
+        line = self._lines.get(trial_id)
+        return (line.generation, line.order[0]) if line is not None and line.order else None
+
     def completed(self, trial_id: str) -> bool:
         """Whether :meth:`complete` or :meth:`forget` was called for the trial."""
         line = self._lines.get(trial_id)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Ancestry", "Exploit"]
+__all__ = ["Ancestry", "Exploit", "configs_of"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,15 @@ class Exploit:
     old_config: Mapping[str, Any] = field(repr=False)
     donor_config: Mapping[str, Any] = field(repr=False)
     config: Mapping[str, Any] = field(repr=False)
+
+
+def configs_of(exploits: Iterable[Exploit]) -> dict[tuple[str, int], Mapping[str, Any]]:
+    """The hyperparameters of overwritten trials, by trial and generation."""
+    configs: dict[tuple[str, int], Mapping[str, Any]] = {}
+    for exploit in exploits:
+        configs[exploit.trial_id, exploit.generation] = exploit.config
+        configs.setdefault((exploit.trial_id, exploit.generation - 1), exploit.old_config)
+    return configs
 
 
 class Ancestry:
