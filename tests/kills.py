@@ -68,6 +68,7 @@ def run_killed(
     lives: Iterator[int],
     *,
     torn: bool = False,
+    elsewhere: bool = True,
     most: int = 200,
 ) -> tuple[Ran, int]:
     """Run a sweep that is killed after so many writes in each of its lives, and then not any more.
@@ -77,6 +78,7 @@ def run_killed(
         make: ``make(folder, resume=..., mended=...)`` makes a sweep that has not run.
         lives: After how many writes it is killed, life by life.
         torn: Whether the last write is torn.
+        elsewhere: Whether it is restored on another machine, without the driver's own copies.
         most: How many lives it may have.
 
     Returns:
@@ -101,7 +103,8 @@ def run_killed(
         if ran is not None:
             with suppress(Exception):  # Tune's own copies may fail, as a killed driver's do
                 ran.sweep.controller._storage.syncer.wait()
-        shutil.rmtree(f"{folder}-session", ignore_errors=True)  # the driver's own copies
+        if elsewhere:
+            shutil.rmtree(f"{folder}-session", ignore_errors=True)
         events = read(home) if (home / "journal").is_dir() else []
         if any(event["event"] == "snapshot" for event in events):
             options = {"resume": ResumeConfig(), "mended": mend(LocalFolder(home), events)}

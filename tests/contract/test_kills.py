@@ -138,7 +138,7 @@ def test_killed_again_and_again(tmp_path, on_pending, make):
     for run in range(2 * SCHEDULES):
         folder = tmp_path / f"killed-{run}"
         lives = (draw.randrange(5, 80) for _ in itertools.count())
-        ran, kills = run_killed(folder, made, lives, torn=bool(run % 2))
+        ran, kills = run_killed(folder, made, lives, torn=bool(run % 2), elsewhere=run % 4 < 2)
         assert same(happened(folder), expected, make), run
         assert ran.scores() == undisturbed.scores()
         assert ran.lengths() == undisturbed.lengths()
@@ -188,7 +188,11 @@ def test_nothing_is_lost_or_done_twice(tmp_path, name, on_pending):
     for seed in range(1 if CASES[name].slow else SCHEDULES):
         folder = tmp_path / str(seed)
         ran, _ = run_killed(
-            folder, make_any(name, on_pending, seed), killed_often(seed), torn=bool(seed % 2)
+            folder,
+            make_any(name, on_pending, seed),
+            killed_often(seed),
+            torn=bool(seed % 2),
+            elsewhere=seed % 4 < 2,
         )
         lives = check_lives(read(folder / "sweep"))
         assert all(trial.status == "TERMINATED" for trial in ran.trials)

@@ -17,6 +17,7 @@ from ray.tune.search import BasicVariantGenerator
 
 import tunekit
 from tests.kills import Killed, killed_after, run_killed
+from tests.schedulers import CASES
 from tests.sweeps import Counting, Endless, Ran, index_of, sweep
 from tunekit.journal import read
 from tunekit.snapshots import mend
@@ -322,3 +323,84 @@ def test_without_a_validated_scheduler_what_was_pending_is_validated(tmp_path):
         scored = [iteration for (_, iteration), _ in validation.history.scores(trial.trial_id)]
         assert scored == [1, 2, 3, 4, 5, 6]
     assert validation.summary()["waiting"] == 0
+
+
+# Checkpoints that are kept ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", range(30, 130, 9))
+def test_the_best_checkpoint_is_kept_over_restores(tmp_path, at):
+    def score(attempt: Any) -> dict[str, float]:
+        return {"accuracy": 0.9 if attempt.request.iteration == 2 else 0.1}
+
+    options = {
+        "trials": 1,
+        "stop": {"training_iteration": 9},
+        "validate": score,
+        "checkpoint_config": tune.CheckpointConfig(
+            num_to_keep=2, checkpoint_score_attribute="accuracy"
+        ),
+        "saved_every_s": 0.0 if at % 2 else float("inf"),
+    }
+    kill_or_end(tmp_path, at, **options)
+    [trial] = restored(tmp_path, **options).trials
+    kept = {
+        saved.metrics["training_iteration"]: saved.metrics.get("accuracy")
+        for saved in trial.run_metadata.checkpoint_manager.best_checkpoint_results
+    }
+    assert kept[2] == 0.9 and len(kept) == 2
+    there = {path.name for path in Path(trial.storage.trial_fs_path).glob("checkpoint_*")}
+    names = {
+        Path(saved.checkpoint.path).name
+        for saved in trial.run_metadata.checkpoint_manager.best_checkpoint_results
+    }
+    # What was saved and not recorded when the driver died may lie there, too.
+    assert names <= there and len(there - names) <= 1
+
+
+@pytest.mark.parametrize("often", [0.0, float("inf")])
+def test_one_checkpoint_kept_is_enough_to_go_on_from(tmp_path, often):
+    for at in range(12, 120, 4 if often else 7):
+        options = {
+            "trials": 1,
+            "validation_s": lambda attempt: 0.1,
+            "checkpoint_config": tune.CheckpointConfig(num_to_keep=1),
+            "saved_every_s": often,
+        }
+        kill_or_end(tmp_path / str(at), at, **options)
+        ran = restored(tmp_path / str(at), **options)
+        assert [trial.status for trial in ran.trials] == ["TERMINATED"], at
+        assert complete(ran)
+
+
+@pytest.mark.parametrize("name", ["hyperband", "asha", "pbt", "median"])
+@pytest.mark.parametrize("failures", [0, 1], ids=["for-good", "retried"])
+def test_trials_that_failed_go_on_with_any_scheduler(tmp_path, name, failures):
+    for at in range(60, 260, 25):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+
+        def made(home: Path, folder: Path = folder, **options: Any) -> Ran:
+            return sweep(
+                home,
+                CASES[name].make(folder),
+                trainable=Failing,
+                trials=4,
+                stop={"training_iteration": 9},
+                param_space={"folder": str(folder), "lr": 0.1},
+                max_failures=failures,
+                on_pending="hold",
+                listening=False,
+                run=False,
+                **options,
+            )
+
+        with suppress(Killed), killed_after(at):
+            made(folder).sweep.run(most=50_000)
+        shutil.rmtree(f"{folder}-session", ignore_errors=True)
+        home = folder / "sweep"
+        for _ in range(2):  # it may fail only after the first
+            mended = mend(LocalFolder(home), read(home))
+            ran = made(folder, mended=mended, resume=ResumeConfig(errored=RESUME))
+            ran.sweep.run(most=50_000)
+        assert all(trial.status == "TERMINATED" for trial in ran.trials), at
