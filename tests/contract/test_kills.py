@@ -27,7 +27,7 @@ from tunekit.testing.lives import Lives, check_lives
 #: How many random schedules of kills; set the variable to try many more.
 SCHEDULES = int(os.environ.get("TUNEKIT_SCHEDULES", "2"))
 #: Each so-and-so-manieth write is one to be killed at.
-STRIDE = 1 if SCHEDULES > 10 else 7
+STRIDE = 1 if SCHEDULES > 10 else 13
 
 BOTH = pytest.mark.parametrize("on_pending", ["hold", "pause"])
 
@@ -279,7 +279,7 @@ def test_a_scheduler_that_cannot_be_saved_is_shown_everything_again(tmp_path, on
         return asha(folder, on_pending, scheduler=scheduler, saved_every_s=0.0, **options)
 
     undisturbed, _ = run_killed(tmp_path / "undisturbed", made, iter([]))
-    for at in range(10, 180, 13):
+    for at in range(10, 180, 40):
         ran, kills = run_killed(tmp_path / str(at), made, iter([at]))
         assert kills
         assert happened(tmp_path / str(at)) == happened(tmp_path / "undisturbed")
