@@ -37,10 +37,26 @@ def fifo(folder: Path, **options: Any) -> Ran:
     return sweep(folder, FIFOScheduler(), listening=False, run=False, **(given | lag | options))
 
 
+def kill_or_end(folder: Path, at: int, **options: Any) -> None:
+    with suppress(Killed), killed_after(at):
+        run_until_dead(fifo(folder, **options))
+
+
+def run_until_dead(ran: Ran) -> None:
+    """Run it; if it does not come to its end, leave nothing of its driver."""
+    storage = ran.sweep.controller._storage
+    try:
+        ran.sweep.run(most=50_000)
+    except BaseException:
+        with suppress(Exception):  # a thread copies Tune's files; a dead driver has none
+            storage.syncer.wait()
+        shutil.rmtree(Path(storage.experiment_driver_staging_path).parent, ignore_errors=True)
+        raise
+
+
 def kill(folder: Path, at: int, **options: Any) -> None:
     with pytest.raises(Killed), killed_after(at):
-        fifo(folder, **options).sweep.run(most=50_000)
-    shutil.rmtree(f"{folder}-session", ignore_errors=True)
+        run_until_dead(fifo(folder, **options))
 
 
 def restored(folder: Path, **options: Any) -> Ran:
@@ -241,8 +257,7 @@ def test_a_driver_that_raises_or_is_interrupted_at_once(tmp_path, error, first, 
     if not first:
         ran.sweep.controller._callbacks._callbacks.append(Raises(error, at))
     with pytest.raises((TuneError, KeyboardInterrupt)):
-        ran.sweep.run(most=50_000)
-    shutil.rmtree(f"{tmp_path}-session", ignore_errors=True)
+        run_until_dead(ran)
     ran = restored(tmp_path)
     assert complete(ran)
     check_lives(read(tmp_path / "sweep"))
@@ -274,12 +289,6 @@ def test_a_sweep_that_ran_out_of_its_budget(tmp_path, on_pending):
         again = restored(tmp_path / str(at), stop=Budget(1), on_pending=on_pending)
         assert all(trial.status == "TERMINATED" for trial in again.trials)
         check_lives(read(tmp_path / f"{at}/sweep"))
-
-
-def kill_or_end(folder: Path, at: int, **options: Any) -> None:
-    with suppress(Killed), killed_after(at):
-        fifo(folder, **options).sweep.run(most=50_000)
-    shutil.rmtree(f"{folder}-session", ignore_errors=True)
 
 
 def test_the_clock_on_the_wall_may_jump(tmp_path, monkeypatch):
@@ -396,8 +405,7 @@ def test_trials_that_failed_go_on_with_any_scheduler(tmp_path, name, failures):
             )
 
         with suppress(Killed), killed_after(at):
-            made(folder).sweep.run(most=50_000)
-        shutil.rmtree(f"{folder}-session", ignore_errors=True)
+            run_until_dead(made(folder))
         home = folder / "sweep"
         for _ in range(2):  # it may fail only after the first
             mended = mend(LocalFolder(home), read(home))
