@@ -119,6 +119,7 @@ class Journal:
         begins: Whether a sweep begins, rather than one goes on: what is there of a former one in
             the same folder does not count.
         after: The number of the last line that is known of, if the journal may lack it.
+        about: What else the session's first line says: of versions, for example.
 
     Example:
         >>> import tempfile
@@ -143,8 +144,6 @@ class Journal:
         self._folder, self._places = folder, places or Places()
         #: The number of the newest line.
         self.last = max(last_number(folder), after)
-        #: The number of the last line before this sweep.
-        self.begin = self.last if begins else 0
         #: Whether nothing is appended: what happens is being replayed.
         self.muted = False
         head = {"journal": "tunekit", "version": VERSION, "begins": begins, "after": self.last}

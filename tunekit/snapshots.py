@@ -23,11 +23,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ray.tune.experiment import Trial
-from ray.tune.result import DONE
 
 from tunekit._ray.controller import SEARCH_FILES, STATE_FILES, Controller
 from tunekit.clock import Clock
-from tunekit.core.history import GENERATION, ITERATION
+from tunekit.core.endings import through
 from tunekit.errors import RestoreError
 from tunekit.journal import Journal
 from tunekit.storage import Folder
@@ -216,7 +215,7 @@ def _brought_up(state: bytes, events: Sequence[Mapping[str, Any]], as_of: int) -
             records.setdefault(event["trial_id"], list(event["tune"]))
         elif event["event"] in _STATUS:
             statuses[event["trial_id"]] = _STATUS[event["event"]]
-    for trial_id in _through(events):
+    for trial_id in through(events):
         statuses.setdefault(trial_id, Trial.TERMINATED)
     for trial_id, status in statuses.items():
         if trial_id in records:
@@ -226,22 +225,6 @@ def _brought_up(state: bytes, events: Sequence[Mapping[str, Any]], as_of: int) -
                 records[trial_id][0] = json.dumps(own, indent=2)
     saved["trial_data"] = list(records.values())
     return json.dumps(saved).encode()
-
-
-def _through(events: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The trials that have saved at their last report: nothing of them is to come."""
-    last: dict[str, tuple[int, int]] = {}
-    through: set[str] = set()
-    for event in events:
-        kind, trial_id = event["event"], event.get("trial_id", "")
-        if kind == "reported" and event["report"].get(DONE):
-            last[trial_id] = (event["report"][GENERATION], event["report"][ITERATION])
-        elif kind == "saved" and last.get(trial_id) == (event["generation"], event["iteration"]):
-            through.add(trial_id)
-        elif kind in ("reported", "retried", "errored", "exploited"):
-            last.pop(trial_id, None)
-            through.discard(trial_id)
-    return through
 
 
 _STATUS = {
