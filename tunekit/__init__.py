@@ -35,6 +35,7 @@ from tunekit.policies import (
 from tunekit.report import VALIDATION, checkpoint_with, report
 from tunekit.scheduler import ValidatedScheduler
 from tunekit.searcher import ValidatedSearcher
+from tunekit.sweep import Best, Sweep, load
 from tunekit.trainer_validation import TrainerValidation
 from tunekit.tuner import Tuner, checkpointable
 from tunekit.version import VERSION
@@ -44,6 +45,7 @@ __all__ = [
     "VALIDATION",
     "AnyOf",
     "AtDecisions",
+    "Best",
     "CheckpointPolicy",
     "ConfigError",
     "EveryIterations",
@@ -54,6 +56,7 @@ __all__ = [
     "MetricNotFoundError",
     "OnImprovement",
     "RestoreError",
+    "Sweep",
     "TensorBoardLogger",
     "TrainerFactory",
     "TrainerValidation",
@@ -71,6 +74,7 @@ __all__ = [
     "WorkerConfig",
     "checkpoint_with",
     "checkpointable",
+    "load",
     "report",
 ]
 

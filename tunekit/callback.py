@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import ray
 from ray import train, tune
 from ray.tune.experiment import Trial
 from ray.tune.logger import CSVLoggerCallback
@@ -54,10 +53,10 @@ from tunekit.loggers import JsonLogger, TensorBoardLogger
 from tunekit.policies import AtDecisions, CheckpointPolicy
 from tunekit.replay import Replay
 from tunekit.report import VALIDATION, Wish, wish_of
+from tunekit.session import about
 from tunekit.snapshots import Keeper, Mended
 from tunekit.storage import Folder, folder_at
 from tunekit.validator import Validator
-from tunekit.version import VERSION
 
 __all__ = ["ValidationCallback"]
 
@@ -155,6 +154,8 @@ class ValidationCallback(tune.Callback):
         self._required: set[str] = set()
         self._met = False
 
+        #: Where the trainable can be imported from, for the record.
+        self.trainable: str | None = None
         #: The journal, once the experiment's folder is known.
         self.journal: Journal | None = None
         self._folder: Folder | None = None
@@ -470,9 +471,11 @@ class ValidationCallback(tune.Callback):
         """Seconds since the epoch."""
         return self._clock.time()
 
-    def waited(self, seconds: float) -> None:
+    def waited(self, trial_id: str, seconds: float) -> None:
         """A trial stood still for that long because a score was pending."""
         self._waited_s += seconds
+        if self.journal is not None:
+            self.journal.waited(trial_id, seconds, self._clock.time())
 
     def complete(self, trial_id: str, *, removed: bool = False) -> None:
         """The trial has ended; its end is delivered after its last score.
@@ -767,8 +770,10 @@ class ValidationCallback(tune.Callback):
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         """Called by Tune last: what has not ended was interrupted, and is given up here."""
         self._keep()
+        finished = self._error is None and self.validator.idle and self._over(trials)
         self.validator.close()
         if self.journal is not None:
+            self.journal.closed(self._clock.time(), finished=finished)
             if not self.journal.close():
                 logger.error(
                     "The end of the journal could not be written: what it lacks is validated "
@@ -791,6 +796,9 @@ class ValidationCallback(tune.Callback):
 
     def _at_end(self, trials: list[Trial]) -> bool:
         self._settle()
+        return self._over(trials)
+
+    def _over(self, trials: list[Trial]) -> bool:
         if self._controller is not None:
             return self._controller.finished
         return all(trial.is_finished() for trial in trials)
@@ -936,18 +944,26 @@ class ValidationCallback(tune.Callback):
             self._as_of = self._books_as_of = (saved or {}).get("as_of", 0)
             if self._scheduler is not None and "delivery" not in (saved or {}):
                 self._books_as_of = 0
-            known = [
+            settled = [
                 event
                 for event in self._past
                 if event["n"] <= self._books_as_of or self._scheduler is None
             ]
-            self.history.replay(known)
-            for exploit in exploits_of(known, self.places):
+            self.history.replay(settled)
+            for exploit in exploits_of(settled, self.places):
                 self.ancestry.add(exploit)
             self._load(saved or {})
-        about = {"tunekit": VERSION, "ray": ray.__version__, "time": self._clock.time()}
+        known = about(
+            self._clock.time(),
+            config=self.config,
+            judged=self._required,
+            mode=None if self._scheduler is None else self._scheduler.mode,
+            scheduler=None if self._scheduler is None else self._scheduler.base,
+            search_alg=None if self._controller is None else self._controller.search_alg,
+            trainable=self.trainable,
+        )
         self.journal = self.validator.journal = Journal(
-            self._folder, self.places, begins=not restored, after=self._as_of, about=about
+            self._folder, self.places, begins=not restored, after=self._as_of, about=known
         )
         self._keeper = Keeper(self._folder, self.journal, self._clock)
 

@@ -18,6 +18,7 @@ numbers the lines, ``event`` is one of these, and ``time`` is in seconds since t
 ``chosen``     the scheduler lets a trial go on that it had paused
 ``completed``  a trial ended; ``removed``: without running then
 ``finished``   the scheduler and the searcher were told so, after its last score
+``waited``     a trial has stood still for its score, for ``seconds`` until now
 ``failed``     a trial failed; Tune may start it again
 ``retried``    it is started again
 ``errored``    it failed for good
@@ -25,6 +26,7 @@ numbers the lines, ``event`` is one of these, and ``time`` is in seconds since t
 ``leased``     a checkpoint is kept for a holder
 ``released``   it is not any more
 ``snapshot``   the state of the whole sweep as of this line is in a file
+``closed``     the session ended; ``finished``: and with it the sweep
 ============== ===================================================================================
 
 Checkpoints are named by their paths below the experiment's folder, which may be moved. What JSON
@@ -37,8 +39,8 @@ import base64
 import json
 import logging
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +58,14 @@ __all__ = [
     "VERSION",
     "Journal",
     "Places",
+    "Record",
     "Shown",
     "as_known",
     "exploits_of",
     "last_number",
     "legible",
     "read",
+    "record_of",
 ]
 
 logger = logging.getLogger(__name__)
@@ -73,6 +77,10 @@ SERIES = "journal"
 VERSION = 2
 
 _PICKLED, _SHOWN = "__pickled__", "shown"
+# A line without it has nothing but what JSON knows, and is read several times as fast.
+_MARK = f'"{_SHOWN}"'.encode()
+# So much of a line has its number and its event, which come first.
+_FRONT = 40
 
 
 class Places:
@@ -207,6 +215,10 @@ class Journal:
         """The scheduler and the searcher were told of the trial's end."""
         self._event("finished", at, trial_id=trial_id)
 
+    def waited(self, trial_id: str, seconds: float, at: float) -> None:
+        """A trial has stood still for that long because a score of it was pending."""
+        self._event("waited", at, trial_id=trial_id, seconds=round(seconds, 4))
+
     def chosen(self, trial_id: str, at: float, *, runs: bool) -> None:
         """The scheduler lets a trial go on that it had paused; ``runs``: it has an actor."""
         self._event("chosen", at, trial_id=trial_id, runs=runs)
@@ -285,6 +297,10 @@ class Journal:
     def snapshot(self, file: str, at: float) -> None:
         """The state of the sweep as of this line is in a file of the experiment's folder."""
         self._event("snapshot", at, file=file)
+
+    def closed(self, at: float, *, finished: bool) -> None:
+        """The session ends; ``finished``: all trials and validations have ended."""
+        self._event("closed", at, finished=finished)
 
     def flush(self) -> None:
         """Write the reports that wait."""
@@ -438,24 +454,55 @@ def read(
     """
     if isinstance(source, (str, Path)):
         source = folder_at(*storage_at(str(source), filesystem))
-    events: list[dict[str, Any]] = []
-    begun = False
-    for name in _files(source):
-        file = f"{SERIES}/{name}"
-        lines = _complete_lines(source.read(file))
-        if not lines:
-            continue
+    return record_of(source, unpickle=unpickle).events
+
+
+@dataclass
+class Record:
+    """What the journal has of an experiment's newest sweep.
+
+    Attributes:
+        sessions: The first line of each session: when, with which versions and settings.
+        events: The other lines.
+    """
+
+    sessions: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+
+def record_of(folder: Folder, *, unpickle: bool = False, without: Collection[str] = ()) -> Record:
+    """Return what the journal in an experiment's folder has, as :func:`read` does.
+
+    Args:
+        folder: The folder.
+        unpickle: As for :func:`read`.
+        without: Events to leave out, unread: half of the lines can be of no interest.
+    """
+    skipped = tuple(f'"event": "{kind}"'.encode() for kind in without)
+    record = Record()
+    for file, lines in _series(folder):
         head = _parsed(lines[0], file, 1, unpickle=False)
-        if not (begun and "n" in head):  # a session may have had to begin another file
+        if not (record.sessions and "n" in head):  # a session may have had to begin another file
             _check(head, file)
-            begun = True
             if head.get("begins"):
-                events = []
+                record = Record()
+            record.sessions.append(head)
         for number, line in enumerate(lines, start=1):
+            if any(kind in line[:_FRONT] for kind in skipped):
+                continue
             event = _parsed(line, file, number, unpickle=unpickle)
             if "event" in event:
-                events.append(event)
-    return events
+                record.events.append(event)
+    return record
+
+
+def _series(folder: Folder) -> Iterator[tuple[str, list[bytes]]]:
+    """The journal's files that have anything, in order: each one's name, and its lines."""
+    for name in _files(folder):
+        file = f"{SERIES}/{name}"
+        lines = _complete_lines(folder.read(file))
+        if lines:
+            yield file, lines
 
 
 def exploits_of(events: Iterable[Mapping[str, Any]], places: Places) -> list[Exploit]:
@@ -482,7 +529,10 @@ def _complete_lines(data: bytes) -> list[bytes]:
 
 def _parsed(line: bytes, file: str, number: int, *, unpickle: bool) -> dict[str, Any]:
     try:
-        parsed = json.loads(line, object_hook=_opened if unpickle else _shown)
+        if _MARK in line:
+            parsed = json.loads(line, object_hook=_opened if unpickle else _shown)
+        else:
+            parsed = json.loads(line)
     except Exception as error:  # of the JSON, or of a pickle's parts
         raise JournalError(
             f"{file}, line {number}, cannot be read: {type(error).__name__}: {error}. Each line "

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ray.tune.experiment import Trial
+from ray.tune.schedulers import TrialScheduler
 
 from tunekit.core.delivery import Scored
 from tunekit.core.validation import Request
@@ -20,6 +21,16 @@ class JudgingScheduler(Protocol):
     @property
     def judged(self) -> set[str]:
         """The metric that it judges by, if it does."""
+        ...
+
+    @property
+    def mode(self) -> str | None:
+        """``"min"`` or ``"max"``: what is better of the metric; None if nobody has said."""
+        ...
+
+    @property
+    def base(self) -> TrialScheduler:
+        """The user's scheduler."""
         ...
 
     def hears(self, trial_id: str) -> bool:

@@ -26,7 +26,7 @@ from ray.tune.schedulers import (
 
 from tunekit._ray.checkpoints import latest_checkpoint
 from tunekit._ray.controller import Controller
-from tunekit._ray.decisions import innermost, is_synchronous, rule_for, time_attr_of
+from tunekit._ray.decisions import innermost, is_synchronous, mode_of, rule_for, time_attr_of
 from tunekit._ray.judged import Change, JudgedController, JudgedTrial, Version
 from tunekit.callback import ValidationCallback
 from tunekit.combinations import wrong_together
@@ -107,6 +107,7 @@ class ValidatedScheduler(TrialScheduler):
         problems.raise_any()
         super().__init__()
         self.base = base
+        self._mode: str | None = None
         decides = innermost(base)
         # It takes a trial that restarts for a second one, and refuses that.
         self._replays = isinstance(decides, PopulationBasedTrainingReplay)
@@ -159,8 +160,14 @@ class ValidatedScheduler(TrialScheduler):
         """False: a trial that waits for a score must not have run ahead."""
         return False
 
+    @property
+    def mode(self) -> str | None:
+        """``"min"`` or ``"max"``: what is better of the metric; None if nobody has said."""
+        return self._mode or mode_of(self.base)
+
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         """Hand ``TuneConfig``'s metric and mode to the base scheduler."""
+        self._mode = mode
         return bool(self.base.set_search_properties(metric, mode, **spec))
 
     def debug_string(self) -> str:
@@ -662,7 +669,7 @@ class ValidatedScheduler(TrialScheduler):
     def _waited(self, trial_id: str, validation: ValidationCallback) -> None:
         since = self._since.pop(trial_id, None)
         if since is not None:
-            validation.waited(validation.now() - since)
+            validation.waited(trial_id, validation.now() - since)
 
     def _relieve_starvation(self, controller: Controller, validation: ValidationCallback) -> None:
         """Let a held trial give way if held trials keep every validation from starting.

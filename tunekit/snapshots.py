@@ -79,6 +79,7 @@ class Keeper:
                 self._clock.time(),
                 config=dict(trial.config),
                 folder=trial.storage.trial_dir_name,
+                resources=dict(trial.placement_group_factory.required_resources),
                 search=name,
                 tune=[state, metadata],
             )

@@ -51,6 +51,7 @@ from tunekit.journal import SERIES, read
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
 from tunekit.scheduler import ValidatedScheduler, base_of
 from tunekit.searcher import ValidatedSearcher
+from tunekit.session import import_path
 from tunekit.snapshots import mend
 from tunekit.storage import Folder, folder_at
 
@@ -199,6 +200,7 @@ class Tuner(tune.Tuner):
             )
         problems.raise_any()
 
+        imported_from = import_path(trainable)
         tune_config = copy.copy(tune_config) or tune.TuneConfig()
         if distributed:
             trainable = trials_of(trainable, worker_config, validation_config)
@@ -216,6 +218,7 @@ class Tuner(tune.Tuner):
             callbacks.append(FunctionCheckpoints(frequency or 0, bool(at_end)))
         if validation_config is not None:
             validation = ValidationCallback(ValidationConfig.of(validation_config))
+            validation.trainable = imported_from
             callbacks = _with_loggers(callbacks, validation)
             tune_config.scheduler = _validated_scheduler(tune_config.scheduler)
             tune_config.search_alg = _validated_search_alg(tune_config.search_alg)

@@ -1,0 +1,408 @@
+"""A sweep's journal, told again as rows: what became of trials, validations and decisions."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tunekit.core.history import GENERATION, ITERATION, History
+from tunekit.core.metrics import flatten
+from tunekit.core.validation import Outcome, Request, Status
+
+__all__ = ["Chronicle", "Scored", "Span", "TrialStory", "better"]
+
+#: The key, in a report, of how long its iteration took, in seconds.
+TOOK = "time_this_iter_s"
+
+Place = tuple[str, int, int]  # trial, generation, iteration
+
+
+def better(mode: str, one: float, other: float) -> bool:
+    """Whether one score is better than another.
+
+    Example:
+        >>> better("max", 0.9, 0.8), better("min", 0.9, 0.8), better("max", 0.9, 0.9)
+        (True, False, False)
+    """
+    return one > other if mode == "max" else one < other
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A validated checkpoint.
+
+    Attributes:
+        generation: The generation of its trial.
+        iteration: The training iteration at which it was saved.
+        metrics: Its validated metrics, nested as they were returned.
+        checkpoint: Where it lies, or lay, as recorded.
+    """
+
+    generation: int
+    iteration: int
+    metrics: Mapping[str, Any]
+    checkpoint: str
+
+    def value(self, metric: str) -> float | None:
+        """Its validated value of a metric, by flat name; None if it has no such number."""
+        return _number(flatten(self.metrics).get(metric))
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that took time.
+
+    Attributes:
+        trial_id: The trial.
+        kind: ``"training"``, ``"waiting"`` (the trial, for a score), ``"queued"`` (a validation) or
+            ``"validating"``.
+        begin: In seconds since the epoch.
+        end: Likewise.
+        generation: Of the trial.
+        iteration: The iteration that was trained, waited for or validated.
+        note: How a validation ended.
+    """
+
+    trial_id: str
+    kind: str
+    begin: float
+    end: float
+    generation: int
+    iteration: int
+    note: str = ""
+
+
+@dataclass
+class TrialStory:
+    """What became of a trial.
+
+    Attributes:
+        trial_id: The trial.
+        config: The hyperparameters that it began with.
+        folder: The name of its folder in the experiment's.
+        resources: What it takes of the cluster.
+        status: ``"pending"``, ``"running"``, ``"terminated"`` or ``"error"``.
+        generation: How often it was overwritten.
+        iteration: The training iteration that it has reported last.
+        stopped: Whether the scheduler ended it.
+        failures: How often it has failed.
+        added: When it was added, in seconds since the epoch.
+        ended: When it ended, likewise; None if it has not.
+        trained_s: How long it trained.
+        waited_s: How long it stood still for scores.
+    """
+
+    trial_id: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    folder: str = ""
+    resources: Mapping[str, float] = field(default_factory=dict)
+    status: str = "pending"
+    generation: int = 0
+    iteration: int = 0
+    stopped: bool = False
+    failures: int = 0
+    added: float = math.nan
+    ended: float | None = None
+    trained_s: float = 0.0
+    waited_s: float = 0.0
+
+
+class Chronicle:
+    """What became of a sweep, told from its journal.
+
+    Args:
+        events: The journal's lines, in order.
+        metric: The validated metric, by flat name, by which the sweep is judged, if one is.
+
+    Example:
+        >>> chronicle = Chronicle([
+        ...     {"event": "reported", "time": 1.0, "trial_id": "a",
+        ...      "report": {"training_iteration": 1}},
+        ...     {"event": "requested", "time": 2.0, "id": "a:0:1:1", "trial_id": "a",
+        ...      "generation": 0, "iteration": 1, "run": 1, "checkpoint": "./a/c"},
+        ...     {"event": "ended", "time": 5.0, "id": "a:0:1:1", "status": "validated",
+        ...      "metrics": {"accuracy": 0.9}, "attempts": 1, "waited_s": 1.0, "ran_s": 2.0,
+        ...      "reason": None, "error": None},
+        ... ], "accuracy")
+        >>> chronicle.validations[0]["status"], chronicle.validations[0]["lag_s"]
+        ('validated', 4.0)
+        >>> chronicle.scores("a")[0].value("accuracy")
+        0.9
+    """
+
+    def __init__(self, events: Iterable[Mapping[str, Any]], metric: str | None = None):
+        self._metric = metric
+        self._history = History()
+        #: The trials, in the order in which they were added.
+        self.trials: dict[str, TrialStory] = {}
+        #: A row for each validation, in the order in which they were requested.
+        self.validations: list[dict[str, Any]] = []
+        #: A row for each decision of the scheduler, in order.
+        self.decisions: list[dict[str, Any]] = []
+        #: The time of the last line; None if there is none.
+        self.last: float | None = None
+        #: The time of the first.
+        self.first: float | None = None
+        #: What the last session's end was: ``"finished"``, ``"interrupted"``, or None if it has
+        #: not been written down: the driver runs, or was killed.
+        self.end: str | None = None
+        self._reports: dict[str, list[Mapping[str, Any]]] = {}
+        self._reported: dict[tuple[str, int, int], float] = {}
+        self._reached: dict[tuple[str, int], int] = {}
+        self._by_id: dict[str, dict[str, Any]] = {}
+        self._paths: dict[tuple[str, int, int], str] = {}
+        self._heard: dict[str, tuple[int, int]] = {}
+        self._values: dict[Place, float | None] = {}
+        self._waits: dict[str, list[Span]] = {}
+        self._trained: dict[str, list[Span]] = {}
+        for event in events:
+            self._take(event)
+
+    # What there was ----------------------------------------------------------------------------
+
+    @property
+    def names(self) -> list[str]:
+        """The flat names of all metrics that validations have produced."""
+        return list(self._history.names)
+
+    def rows(self, trial_id: str) -> Iterator[dict[str, Any]]:
+        """A trial's reports with their scores: one for each iteration of each generation."""
+        for row in self._history.rows(trial_id, self._reports.get(trial_id, [])):
+            yield {**row, "reported_at": self._reported[_place(trial_id, row)]}
+
+    def scores(self, trial_id: str) -> list[Scored]:
+        """A trial's validated checkpoints, by generation and iteration."""
+        return [
+            Scored(generation, iteration, metrics, self._paths[trial_id, generation, iteration])
+            for (generation, iteration), metrics in self._history.scores(trial_id)
+        ]
+
+    def last_score(self, trial_id: str, metric: str) -> Scored | None:
+        """The newest of a trial's checkpoints whose validation had the metric."""
+        known = (scored for scored in reversed(self.scores(trial_id)))
+        return next((scored for scored in known if scored.value(metric) is not None), None)
+
+    def best_score(self, trial_id: str, metric: str, mode: str) -> Scored | None:
+        """The best of a trial's checkpoints; the first of those that are equally good."""
+        best: Scored | None = None
+        value: float | None = None
+        for scored in self.scores(trial_id):
+            own = scored.value(metric)
+            if own is not None and (value is None or better(mode, own, value)):
+                best, value = scored, own
+        return best
+
+    def spans(self) -> list[Span]:
+        """What trials and validations did when, trial by trial."""
+        found: list[Span] = []
+        for trial_id in self.trials:
+            found += self._trained.get(trial_id, [])
+            found += self._waits.get(trial_id, [])
+        for row in self.validations:
+            place = (row["generation"], row["iteration"])
+            begun, ended = row["ran_from"], row["ended"]
+            until = self.last if ended is None else ended
+            if until is None:
+                continue
+            begin = until if begun is None else begun
+            if begin > row["requested"]:
+                found.append(Span(row["trial_id"], "queued", row["requested"], begin, *place))
+            if until > begin:
+                note = row["status"]
+                found.append(Span(row["trial_id"], "validating", begin, until, *place, note))
+        return found
+
+    # How it is told ----------------------------------------------------------------------------
+
+    def _take(self, event: Mapping[str, Any]) -> None:
+        now, kind = event["time"], event["event"]
+        self.first = now if self.first is None else self.first
+        self.last, self.end = now, None
+        handle = getattr(self, f"_on_{kind}", None)
+        if handle is not None:
+            handle(event, now)
+
+    def _trial(self, event: Mapping[str, Any]) -> TrialStory:
+        trial_id = event["trial_id"]
+        story = self.trials.get(trial_id)
+        if story is None:
+            story = self.trials[trial_id] = TrialStory(trial_id, added=event["time"])
+        return story
+
+    def _on_closed(self, event: Mapping[str, Any], now: float) -> None:
+        self.end = "finished" if event["finished"] else "interrupted"
+
+    def _on_added(self, event: Mapping[str, Any], now: float) -> None:
+        story = self._trial(event)
+        story.config, story.folder = event.get("config", {}), event.get("folder", "")
+        story.resources, story.added = event.get("resources", {}), now
+
+    def _on_reported(self, event: Mapping[str, Any], now: float) -> None:
+        story, report = self._trial(event), event["report"]
+        place = trial_id, generation, iteration = _place(story.trial_id, report)
+        story.iteration, story.status, story.ended = iteration, "running", None
+        story.generation = generation
+        self._history.reported(trial_id, iteration, generation)
+        self._reports.setdefault(trial_id, []).append(report)
+        self._reported[place] = now
+        self._reached[trial_id, generation] = iteration
+        self._train(story, place, now, report.get(TOOK))
+
+    def _train(self, story: TrialStory, place: Place, now: float, took: Any) -> None:
+        """An iteration has ended; Tune counts what a function waited for as part of it."""
+        spans = self._trained.setdefault(story.trial_id, [])
+        waits = self._waits.get(story.trial_id, [])
+        begin = now - (_number(took) or 0.0)
+        begin = max(begin, *(s.end for s in spans[-1:]), *(s.end for s in waits[-1:]), -math.inf)
+        begin = min(begin, now)
+        spans.append(Span(place[0], "training", begin, now, place[1], place[2]))
+        story.trained_s += now - begin
+
+    def _on_waited(self, event: Mapping[str, Any], now: float) -> None:
+        story, seconds = self._trial(event), event["seconds"]
+        story.waited_s += seconds
+        place = (story.generation, story.iteration)
+        span = Span(story.trial_id, "waiting", now - seconds, now, *place)
+        self._waits.setdefault(story.trial_id, []).append(span)
+
+    def _on_exploited(self, event: Mapping[str, Any], now: float) -> None:
+        story = self._trial(event)
+        story.generation = event["generation"]
+
+    def _on_completed(self, event: Mapping[str, Any], now: float) -> None:
+        story = self._trial(event)
+        story.status, story.ended = "terminated", now
+
+    def _on_failed(self, event: Mapping[str, Any], now: float) -> None:
+        self._trial(event).failures += 1
+
+    def _on_errored(self, event: Mapping[str, Any], now: float) -> None:
+        story = self._trial(event)
+        story.status, story.ended = "error", now
+        story.failures = max(story.failures, 1)
+
+    def _on_retried(self, event: Mapping[str, Any], now: float) -> None:
+        story = self._trial(event)
+        story.status, story.ended, story.stopped = "pending", None, False
+
+    def _on_requested(self, event: Mapping[str, Any], now: float) -> None:
+        row = self._by_id.get(event["id"])
+        if row is not None:  # it was pending when the driver was killed
+            return
+        place = (event["trial_id"], event["generation"], event["iteration"])
+        row = {
+            "id": event["id"],
+            "trial_id": event["trial_id"],
+            "generation": event["generation"],
+            "iteration": event["iteration"],
+            "run": event["run"],
+            "status": "waiting",
+            "requested": now,
+            "started": None,
+            "ran_from": None,
+            "ended": None,
+            "attempts": 0,
+            "waited_s": None,
+            "ran_s": None,
+            "lag_s": None,
+            "lag_iterations": None,
+            "reason": None,
+            "error": None,
+            "checkpoint": event["checkpoint"],
+            "metrics": {},
+        }
+        self._by_id[event["id"]] = row
+        self._paths[place] = event["checkpoint"]
+        self.validations.append(row)
+
+    def _on_started(self, event: Mapping[str, Any], now: float) -> None:
+        row = self._by_id.get(event["id"])
+        if row is not None:
+            row["started"] = row["ran_from"] = now
+            row["status"], row["attempts"] = "running", event["attempt"]
+
+    def _on_ended(self, event: Mapping[str, Any], now: float) -> None:
+        row = self._by_id.get(event["id"])
+        if row is None:
+            return
+        trial_id, generation, iteration = row["trial_id"], row["generation"], row["iteration"]
+        place = (trial_id, generation, iteration)
+        reached = self._reached.get((trial_id, generation), iteration)
+        ran_s = event["ran_s"]
+        row.update(
+            status=event["status"],
+            ended=now,
+            ran_from=None if row["started"] is None else max(row["started"], now - ran_s),
+            lag_s=now - self._reported.get(place, row["requested"]),
+            lag_iterations=max(0, reached - iteration),
+            metrics=event["metrics"],
+            **{name: event[name] for name in ("attempts", "waited_s", "ran_s", "reason", "error")},
+        )
+        request = Request(trial_id, iteration, row["run"], generation)
+        outcome = Outcome(request, Status(event["status"]), event["metrics"])
+        if self._history.ended(outcome) and self._metric is not None:
+            self._values[place] = _number(flatten(event["metrics"]).get(self._metric))
+
+    # What was decided --------------------------------------------------------------------------
+
+    def _on_delivered(self, event: Mapping[str, Any], now: float) -> None:
+        self._heard[event["trial_id"]] = (event["generation"], event["iteration"])
+        self._decide(event, now, "own")
+
+    def _on_reminded(self, event: Mapping[str, Any], now: float) -> None:
+        self._decide(event, now, "again")
+
+    def _on_decided(self, event: Mapping[str, Any], now: float) -> None:
+        generation, iteration = self._heard.get(event["trial_id"], (0, 0))
+        known = {**event, "generation": generation, "iteration": iteration}
+        self._decide(known, now, "other")
+
+    def _decide(self, event: Mapping[str, Any], now: float, on: str) -> None:
+        trial_id, generation, iteration = (
+            event["trial_id"],
+            event["generation"],
+            event["iteration"],
+        )
+        place = (trial_id, generation, iteration)
+        reached = self._reached.get((trial_id, generation), iteration)
+        story = self._trial(event)
+        story.stopped = story.stopped or event["decision"] == "STOP"
+        value = self._values.get(place)
+        if value is None and self._metric is not None:
+            value = self._report_value(place)
+        self.decisions.append(
+            {
+                "time": now,
+                "trial_id": trial_id,
+                "generation": generation,
+                "iteration": iteration,
+                "on": on,
+                "decision": event["decision"],
+                "score": value,
+                "reached": reached,
+                "late_iterations": max(0, reached - iteration),
+                "late_s": now - self._reported.get(place, now),
+            }
+        )
+
+    def _report_value(self, place: Place) -> float | None:
+        """The metric in the report itself: the sweep is judged by what training reports."""
+        trial_id, generation, iteration = place
+        for report in reversed(self._reports.get(trial_id, [])):
+            if _place(trial_id, report) == (trial_id, generation, iteration):
+                return _number(flatten(report).get(self._metric or ""))
+        return None
+
+
+def _number(value: Any) -> float | None:
+    """A number as a float; None for NaN, and for what is no number."""
+    if not isinstance(value, numbers.Real) or math.isnan(float(value)):
+        return None
+    return float(value)
+
+
+def _place(trial_id: str, report: Mapping[str, Any]) -> Place:
+    return (trial_id, report.get(GENERATION, 0), report[ITERATION])

@@ -1,0 +1,111 @@
+"""How a sweep is run: what the first line of each session in the journal says."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Collection
+from importlib import metadata
+from typing import Any
+
+import ray
+from ray.tune.schedulers import TrialScheduler
+from ray.tune.search import SearchAlgorithm
+
+from tunekit._ray.described import described, innermost_searcher
+from tunekit.config import ValidationConfig
+from tunekit.version import VERSION
+
+__all__ = ["about", "import_path"]
+
+_PACKAGES = ("torch", "optuna", "numpy")
+
+
+def import_path(thing: Any) -> str | None:
+    """Where another process can import a function or class from; None if it cannot.
+
+    Example:
+        >>> import_path(import_path)
+        'tunekit.session:import_path'
+        >>> import_path(lambda config: None) is None
+        True
+    """
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if not module or not name or module == "__main__" or "<" in name:
+        return None
+    return f"{module}:{name}"
+
+
+def about(
+    now: float,
+    *,
+    config: ValidationConfig,
+    judged: Collection[str] = (),
+    mode: str | None = None,
+    scheduler: TrialScheduler | None = None,
+    search_alg: SearchAlgorithm | None = None,
+    trainable: str | None = None,
+) -> dict[str, Any]:
+    """Everything that is known of how a session runs, in what JSON knows.
+
+    Args:
+        now: Seconds since the epoch.
+        config: How checkpoints are validated.
+        judged: The metrics that the sweep is judged by.
+        mode: ``"min"`` or ``"max"``.
+        scheduler: The user's scheduler, if it is known.
+        search_alg: The search algorithm, if it is known.
+        trainable: Where the trainable can be imported from.
+    """
+    known: dict[str, Any] = {
+        "time": now,
+        "tunekit": VERSION,
+        "ray": ray.__version__,
+        "python": platform.python_version(),
+        "packages": {name: found for name in _PACKAGES if (found := _version_of(name))},
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+        "cluster": _cluster(),
+        "judged": sorted(judged),
+        "mode": mode,
+        "validation": _settings_of(config),
+        "trainable": trainable,
+    }
+    if scheduler is not None:
+        known["scheduler"] = described(scheduler)
+    if search_alg is not None:
+        known["search_alg"] = described(innermost_searcher(search_alg))
+    return known
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cluster() -> dict[str, Any] | None:
+    if not ray.is_initialized():
+        return None
+    amounts = {
+        name: amount
+        for name, amount in ray.cluster_resources().items()
+        if not name.startswith("node:")
+    }
+    return {"nodes": sum(bool(node["Alive"]) for node in ray.nodes()), "resources": amounts}
+
+
+def _settings_of(config: ValidationConfig) -> dict[str, Any]:
+    fn = config.fn
+    return {
+        "fn": getattr(fn, "__qualname__", None) or repr(fn)[:80],
+        "every": config.every,
+        "on_pending": config.on_pending,
+        "on_stale": config.on_stale,
+        "on_failure": config.on_failure,
+        "max_in_flight": config.max_in_flight,
+        "max_retries": config.max_retries,
+        "evaluators": config.evaluators,
+        "timeout_s": config.task_config.timeout_s,
+        "ray_remote_kwargs": {name: repr(v)[:80] for name, v in config.ray_remote_kwargs.items()},
+    }

@@ -1,0 +1,582 @@
+"""A sweep that runs, has ended or has crashed, as tables."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.fs
+from ray import tune
+
+from tunekit._ray.storage import exists, storage_at
+from tunekit.core.chronicle import Chronicle, Scored, TrialStory
+from tunekit.core.lineage import Ancestry, configs_of
+from tunekit.core.metrics import flatten
+from tunekit.core.problems import Problems
+from tunekit.errors import MetricNotFoundError
+from tunekit.journal import SERIES, Places, exploits_of, record_of
+from tunekit.lineage import Lineage
+from tunekit.storage import folder_at
+
+__all__ = ["Best", "Sweep", "load"]
+
+_LEADING = ("trial_id", "generation", "training_iteration", "iteration_runs", "reported_at")
+# Lines of the journal that no table needs.
+_UNTOLD = ("saved", "leased", "released", "snapshot")
+_TRIAL_ERROR = "error.txt"  # what Tune writes into the folder of a trial that has failed
+
+
+@dataclass(frozen=True)
+class Best:
+    """A validated checkpoint that was looked for.
+
+    Attributes:
+        trial_id: The trial that saved it.
+        generation: Which of its generations: how often it had been overwritten (PBT).
+        iteration: The training iteration at which it was saved.
+        metric: The metric that it was looked for by.
+        score: Its validated value of that.
+        metrics: All its validated metrics.
+        config: The hyperparameters that it was trained with at the end, as texts where JSON does
+            not know them.
+        path: Where it lies, or lay.
+        checkpoint: What to load it from; None if it was deleted since
+            (``CheckpointConfig(num_to_keep=...)``) or has not been uploaded.
+    """
+
+    trial_id: str
+    generation: int
+    iteration: int
+    metric: str
+    score: float
+    metrics: Mapping[str, Any] = field(repr=False)
+    config: Mapping[str, Any] = field(repr=False)
+    path: str = field(repr=False)
+    checkpoint: tune.Checkpoint | None = field(repr=False)
+
+
+def load(
+    path: str | Path,
+    storage_filesystem: pyarrow.fs.FileSystem | None = None,
+    *,
+    metric: str | None = None,
+    mode: str | None = None,
+) -> Sweep:
+    """Read what became of a sweep, whether it runs, has ended or has crashed.
+
+    It reads the journal in the experiment's folder: nothing is started, no code of the sweep's is
+    run, and nothing is changed. A sweep that runs is as it was at that moment.
+
+    Args:
+        path: The experiment's folder, ``results.experiment_path``, or its URI, such as
+            ``s3://bucket/digits``.
+        storage_filesystem: Where that is, ``results.filesystem``, if it is a filesystem of your
+            own.
+        metric: The validated metric to rank by, by flat name (``"eval/accuracy"``); by default
+            the one that the sweep is judged by.
+        mode: ``"min"`` or ``"max"``; by default the sweep's.
+
+    Raises:
+        tunekit.ConfigError: If an argument is wrong, or the folder has no journal.
+        tunekit.JournalError: If the journal is damaged, or of another version.
+        OSError: If the storage fails.
+
+    Example:
+        >>> load("/no/such/folder")
+        Traceback (most recent call last):
+        tunekit.errors.ConfigError: tunekit.load: path='/no/such/folder' has no folder 'journal'...
+    """
+    problems = Problems("tunekit.load")
+    folder, home, filesystem = None, "", None
+    if problems.instance("path", path, (str, os.PathLike), "Pass an experiment's folder."):
+        try:
+            filesystem, home = storage_at(os.fspath(path), storage_filesystem)
+            folder = folder_at(filesystem, home)
+        except (OSError, ValueError) as error:
+            problems.add(
+                f"path={os.fspath(path)!r} cannot be reached: {error}. Pass a local path, or a URI "
+                "of a storage that pyarrow knows, such as s3://bucket/digits."
+            )
+    if folder is not None and not folder.names(SERIES):
+        problems.add(
+            f"path={os.fspath(path)!r} has no folder {SERIES!r}, in which a sweep with validation "
+            "writes down what happens. Pass the folder of an experiment: results.experiment_path, "
+            "and storage_filesystem=results.filesystem."
+        )
+    if mode is not None:
+        problems.choice("mode", mode, ["min", "max"])
+    problems.raise_any()
+    assert folder is not None and filesystem is not None  # or it was raised
+    where: dict[str, Any] = {"path": home, "filesystem": filesystem}
+    with _without_collector():
+        record = record_of(folder, without=_UNTOLD)
+        return Sweep(record.events, record.sessions, **where, metric=metric, mode=mode)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Make many objects that all are kept: looking for garbage among them takes half the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+class Sweep:
+    """What became of a sweep, as tables. :func:`load` makes it.
+
+    Each table is a ``pandas.DataFrame``, made when it is first asked for. Moments are UTC
+    timestamps, durations are in seconds and named ``..._s``. Nested names are joined with ``/``,
+    as in Tune: ``config/lr``. What there is no value for is NaN, NaT or None.
+
+    Args:
+        events: The lines of the journal.
+        sessions: The first line of each session.
+        path: The experiment's folder, in its filesystem.
+        filesystem: Where that is.
+        metric: The validated metric to rank by; by default the one the sweep is judged by.
+        mode: ``"min"`` or ``"max"``; by default the sweep's.
+
+    Example:
+        >>> sweep = Sweep([
+        ...     {"n": 1, "event": "added", "time": 1e9, "trial_id": "a", "config": {"lr": 0.1},
+        ...      "folder": "train_a"},
+        ...     {"n": 2, "event": "reported", "time": 1e9 + 5, "trial_id": "a",
+        ...      "report": {"training_iteration": 1, "loss": 0.5}},
+        ... ])
+        >>> sweep.trials[["trial_id", "status", "iteration", "config/lr"]]
+          trial_id   status  iteration  config/lr
+        0        a  running          1        0.1
+        >>> sweep.reports[["trial_id", "training_iteration", "loss"]]
+          trial_id  training_iteration  loss
+        0        a                   1   0.5
+    """
+
+    def __init__(
+        self,
+        events: Sequence[Mapping[str, Any]],
+        sessions: Sequence[Mapping[str, Any]] = (),
+        *,
+        path: str = "",
+        filesystem: pyarrow.fs.FileSystem | None = None,
+        metric: str | None = None,
+        mode: str | None = None,
+    ):
+        #: The experiment's folder, in its filesystem.
+        self.path = path
+        self.filesystem = filesystem
+        #: How each session of the sweep was run: versions, settings, cluster.
+        self.sessions = list(sessions)
+        self._places = Places(path or None)
+        newest = self.sessions[-1] if self.sessions else {}
+        judged = newest.get("judged") or []
+        own = judged[0] if len(judged) == 1 else None
+        #: The metric that tables are ranked by, if there is one.
+        self.metric: str | None = metric or own
+        known_mode = newest.get("mode") if metric in (None, own) else None
+        #: ``"min"`` or ``"max"``, if it is known.
+        self.mode: str | None = mode or (known_mode if isinstance(known_mode, str) else None)
+        #: The same as rows, without pandas.
+        self.chronicle = Chronicle(events, self.metric)
+        self._ancestry = Ancestry()
+        for exploit in exploits_of(events, self._places):
+            self._ancestry.add(exploit)
+        self._configs = configs_of(self._ancestry)
+
+    # Tables ------------------------------------------------------------------------------------
+
+    @cached_property
+    def trials(self) -> pd.DataFrame:
+        """One row per trial, in the order in which they were added.
+
+        Columns:
+
+        - ``trial_id``; ``folder``: the name of its folder in the experiment's;
+        - ``status``: ``"pending"`` (it has not reported), ``"running"``, ``"terminated"`` or
+          ``"error"``; ``stopped``: whether the scheduler ended it; ``failures``: how often it
+          failed;
+        - ``iteration``: the training iteration it has reported last; ``generation``: how often it
+          was overwritten with other weights;
+        - ``best``, ``best_iteration``, ``best_generation``, ``best_checkpoint``: its best
+          validated value of the metric, where that was, and the path of the checkpoint;
+        - ``last``, ``last_iteration``, ``last_generation``, ``last_checkpoint``: the newest;
+        - ``validated``, ``not_validated``, ``pending``: how many of its validations had a score,
+          ended without one, have not ended;
+        - ``trained_s``: seconds that it trained; ``waited_s``: that it stood still for scores;
+        - ``added``, ``ended``: when;
+        - ``config/...``: its hyperparameters, those of its newest generation.
+        """
+        counts: dict[str, dict[str, int]] = {}
+        for row in self.chronicle.validations:
+            name = {"validated": "validated", "waiting": "pending", "running": "pending"}
+            own = counts.setdefault(row["trial_id"], {})
+            kind = name.get(row["status"], "not_validated")
+            own[kind] = own.get(kind, 0) + 1
+        rows = [
+            self._trial_row(story, counts.get(trial_id, {}))
+            for trial_id, story in self.chronicle.trials.items()
+        ]
+        return _table(rows, _TRIALS)
+
+    def _trial_row(self, story: TrialStory, counts: Mapping[str, int]) -> dict[str, Any]:
+        best = last = None
+        if self.metric is not None:
+            last = self.chronicle.last_score(story.trial_id, self.metric)
+            if self.mode is not None:
+                best = self.chronicle.best_score(story.trial_id, self.metric, self.mode)
+        return {
+            "trial_id": story.trial_id,
+            "folder": story.folder,
+            "status": story.status,
+            "stopped": story.stopped,
+            "failures": story.failures,
+            "iteration": story.iteration,
+            "generation": story.generation,
+            **self._score_columns("best", best),
+            **self._score_columns("last", last),
+            **{name: counts.get(name, 0) for name in ("validated", "not_validated", "pending")},
+            "trained_s": story.trained_s,
+            "waited_s": story.waited_s,
+            "added": story.added,
+            "ended": story.ended,
+            **{f"config/{k}": v for k, v in flatten(self.config_of(story.trial_id)).items()},
+        }
+
+    def _score_columns(self, name: str, scored: Scored | None) -> dict[str, Any]:
+        if scored is None or self.metric is None:
+            return {}
+        return {
+            name: scored.value(self.metric),
+            f"{name}_iteration": scored.iteration,
+            f"{name}_generation": scored.generation,
+            f"{name}_checkpoint": self._places.path(scored.checkpoint),
+        }
+
+    @cached_property
+    def reports(self) -> pd.DataFrame:
+        """One row per trial, generation and iteration, in that order.
+
+        Columns:
+
+        - ``trial_id``, ``generation``, ``training_iteration``;
+        - ``iteration_runs``: how often the trial has run the iteration; the row is of the newest
+          time;
+        - ``reported_at``: when the driver got the report;
+        - what the trial reported, and what Tune added: ``time_this_iter_s`` and so on;
+        - the validated metrics of the checkpoint that was saved there, NaN where none was
+          validated. What training reports under the name of a validated metric is in
+          ``reported/...``.
+
+        The same rows are in the trials' ``result.json``, ``progress.csv`` and
+        ``Result.metrics_dataframe``, once the trials have ended.
+        """
+        rows = [flatten(row) for trial in self.chronicle.trials for row in self._rows_of(trial)]
+        table = _table(rows, _LEADING)
+        return table[[*_LEADING, *(name for name in table.columns if name not in _LEADING)]]
+
+    def _rows_of(self, trial_id: str) -> Iterable[dict[str, Any]]:
+        return ({"trial_id": trial_id, **row} for row in self.chronicle.rows(trial_id))
+
+    @cached_property
+    def validations(self) -> pd.DataFrame:
+        """One row per validation, in the order in which they were requested.
+
+        Columns:
+
+        - ``id``; ``trial_id``, ``generation``, ``iteration``: whose checkpoint; ``run``: the
+          how-manieth time the trial had run that iteration;
+        - ``status``: ``"waiting"``, ``"running"``, ``"validated"``, ``"failed"``, ``"timed_out"``
+          or ``"skipped"``; of a sweep that has crashed, as it was then;
+        - ``requested``, ``started``, ``ended``: when; ``started`` is when Ray got the last
+          attempt, ``ran_from`` when that began to run;
+        - ``attempts``: how many were started;
+        - ``waited_s``: from the request to the last attempt; ``ran_s``: how long that ran;
+        - ``lag_s``: from the report to the end of its validation; ``lag_iterations``: how many
+          iterations the trial had reported meanwhile;
+        - ``reason``, ``error``: why there is no score, and the traceback;
+        - ``checkpoint``: its path;
+        - ``metrics/...``: the validated metrics.
+        """
+        rows = []
+        for row in self.chronicle.validations:
+            metrics = {f"metrics/{k}": v for k, v in flatten(row["metrics"]).items()}
+            checkpoint = self._places.path(row["checkpoint"])
+            rows.append({**row, "checkpoint": checkpoint, **metrics})
+        return _table(rows, _VALIDATIONS).drop(columns="metrics", errors="ignore")
+
+    @cached_property
+    def decisions(self) -> pd.DataFrame:
+        """One row per decision of the scheduler on a trial, in order. (Exploits: ``lineage``.)
+
+        Columns:
+
+        - ``time``: when; ``trial_id``: about whom;
+        - ``generation``, ``iteration``: the validated checkpoint that the trial was judged by;
+        - ``on``: what was new to the scheduler: ``"own"``, that score; ``"other"``, one of another
+          trial's; ``"again"``, nothing: it was reminded of that score;
+        - ``decision``: ``"CONTINUE"``, ``"PAUSE"``, ``"STOP"``, or ``"NOOP"``, which leaves the
+          trial as it is;
+        - ``score``: the value of the metric there;
+        - ``reached``: the iteration that the trial had reported by then; ``late_iterations``: how
+          many more than the one judged; ``late_s``: seconds since that one was reported.
+        """
+        return _table(self.chronicle.decisions, _DECISIONS)
+
+    @property
+    def lineage(self) -> Lineage:
+        """Which trials were overwritten with which checkpoints (PBT)."""
+        return Lineage(self._ancestry)
+
+    # What is asked most ------------------------------------------------------------------------
+
+    def best(self, metric: str | None = None, mode: str | None = None, scope: str = "best") -> Best:
+        """The best validated checkpoint of the sweep.
+
+        Args:
+            metric: A validated metric, by flat name; by default the sweep's.
+            mode: ``"min"`` or ``"max"``; by default the sweep's.
+            scope: ``"best"``: the best of all checkpoints; ``"last"``: the best of each trial's
+                newest validated one, as ``ResultGrid.get_best_result()`` ranks.
+
+        Raises:
+            tunekit.ConfigError: If an argument is wrong, or missing and the sweep has none.
+            tunekit.MetricNotFoundError: If no validation has produced the metric (yet).
+            OSError: If the storage fails.
+
+        Example:
+            >>> Sweep([]).best("accuracy", "max")
+            Traceback (most recent call last):
+            tunekit.errors.MetricNotFoundError: No validation has ended with 'accuracy'...
+        """
+        metric, mode = self._goal(metric, mode, scope)
+        found: list[tuple[float, str, Scored]] = []
+        for trial_id in self.chronicle.trials:
+            scored = (
+                self.chronicle.best_score(trial_id, metric, mode)
+                if scope == "best"
+                else self.chronicle.last_score(trial_id, metric)
+            )
+            value = None if scored is None else scored.value(metric)
+            if scored is not None and value is not None:
+                found.append((value, trial_id, scored))
+        if not found:
+            produced = ", ".join(map(repr, self.chronicle.names)) or "none"
+            raise MetricNotFoundError(
+                f"No validation has ended with {metric!r}, as a number. Validated metrics so far: "
+                f"{produced}. Name one of these, or wait for the first validation to end."
+            )
+        value, trial_id, scored = (max if mode == "max" else min)(found, key=lambda one: one[0])
+        path = self._places.path(scored.checkpoint)
+        there = self.filesystem is not None and exists(self.filesystem, path)
+        return Best(
+            trial_id=trial_id,
+            generation=scored.generation,
+            iteration=scored.iteration,
+            metric=metric,
+            score=value,
+            metrics=scored.metrics,
+            config=self.config_of(trial_id, scored.generation),
+            path=path,
+            checkpoint=tune.Checkpoint(path, self.filesystem) if there else None,
+        )
+
+    def _goal(self, metric: str | None, mode: str | None, scope: str) -> tuple[str, str]:
+        problems = Problems("Sweep.best")
+        problems.choice("scope", scope, ["best", "last"])
+        known = self.mode if metric in (None, self.metric) else None
+        metric, mode = metric or self.metric, mode or known
+        if metric is None:
+            problems.add(
+                "metric is missing, and the sweep is not judged by one alone. Pass the name of a "
+                "validated metric."
+            )
+        if mode is None:
+            problems.add("mode is missing, and the sweep has none. Pass 'min' or 'max'.")
+        else:
+            problems.choice("mode", mode, ["min", "max"])
+        problems.raise_any()
+        return str(metric), str(mode)
+
+    def config_of(self, trial_id: str, generation: int | None = None) -> Mapping[str, Any]:
+        """The hyperparameters of a trial, in one of its generations; the newest by default.
+
+        Raises:
+            tunekit.ConfigError: If there is no such trial.
+        """
+        story = self.chronicle.trials.get(trial_id)
+        if story is None:
+            problems = Problems("Sweep.config_of")
+            problems.add(
+                f"trial_id={trial_id!r} is none of the sweep's. Pass one of sweep.trials.trial_id."
+            )
+            problems.raise_any()
+        assert story is not None
+        generation = story.generation if generation is None else generation
+        return self._configs.get((trial_id, generation), story.config)
+
+    def trial_errors(self) -> dict[str, str]:
+        """What Tune has written down of the failures of trials that failed, by trial.
+
+        Raises:
+            OSError: If the storage fails.
+        """
+        found = {}
+        for trial_id, story in self.chronicle.trials.items():
+            if story.failures and self.filesystem is not None:
+                path = f"{self.path}/{story.folder}/{_TRIAL_ERROR}"
+                if exists(self.filesystem, path):
+                    with self.filesystem.open_input_stream(path) as stream:
+                        found[trial_id] = stream.read().decode(errors="replace").strip()
+        return found
+
+    def summary(self) -> dict[str, Any]:
+        """The sweep in short, in what JSON knows.
+
+        - ``path``, ``metric``, ``mode``;
+        - ``state``: ``"finished"``, ``"interrupted"``, or ``"open"``: it runs, or was killed;
+        - ``began``, ``last``: when it began, and was last heard of, in seconds since the epoch;
+        - ``trials``, ``validations``: how many there are by status;
+        - ``trained_s``, ``trials_waited_s``, ``validations_ran_s``: seconds, one added to the
+          other;
+        - ``exploits``, ``sessions``: how many;
+        - ``best``: trial, generation, iteration, score, path and configuration of the best
+          checkpoint; None if there is none yet, or no metric to rank by.
+        """
+        trials = list(self.chronicle.trials.values())
+        validations = self.chronicle.validations
+        return {
+            "path": self.path,
+            "state": self.chronicle.end or "open",
+            "began": self.chronicle.first,
+            "last": self.chronicle.last,
+            "sessions": len(self.sessions),
+            "metric": self.metric,
+            "mode": self.mode,
+            "trials": _count(story.status for story in trials),
+            "validations": _count(row["status"] for row in validations),
+            "exploits": len(self._ancestry),
+            "trained_s": sum(story.trained_s for story in trials),
+            "trials_waited_s": sum(story.waited_s for story in trials),
+            "validations_ran_s": sum(row["ran_s"] or 0.0 for row in validations),
+            "best": self._best_in_short(),
+        }
+
+    def _best_in_short(self) -> dict[str, Any] | None:
+        if self.metric is None or self.mode is None:
+            return None
+        try:
+            best = self.best()
+        except MetricNotFoundError:
+            return None
+        return {
+            "trial_id": best.trial_id,
+            "generation": best.generation,
+            "iteration": best.iteration,
+            "score": best.score,
+            "checkpoint": best.path,
+            "kept": best.checkpoint is not None,
+            "config": dict(best.config),
+        }
+
+    def __repr__(self) -> str:
+        trials, validations = len(self.chronicle.trials), len(self.chronicle.validations)
+        return f"Sweep({self.path!r}: {trials} trials, {validations} validations)"
+
+
+_TRIALS = (
+    "trial_id",
+    "folder",
+    "status",
+    "stopped",
+    "failures",
+    "iteration",
+    "generation",
+    "best",
+    "best_iteration",
+    "best_generation",
+    "best_checkpoint",
+    "last",
+    "last_iteration",
+    "last_generation",
+    "last_checkpoint",
+    "validated",
+    "not_validated",
+    "pending",
+    "trained_s",
+    "waited_s",
+    "added",
+    "ended",
+)
+_VALIDATIONS = (
+    "id",
+    "trial_id",
+    "generation",
+    "iteration",
+    "run",
+    "status",
+    "requested",
+    "started",
+    "ran_from",
+    "ended",
+    "attempts",
+    "waited_s",
+    "ran_s",
+    "lag_s",
+    "lag_iterations",
+    "reason",
+    "error",
+    "checkpoint",
+)
+_DECISIONS = (
+    "time",
+    "trial_id",
+    "generation",
+    "iteration",
+    "on",
+    "decision",
+    "score",
+    "reached",
+    "late_iterations",
+    "late_s",
+)
+_MOMENTS = ("added", "ended", "requested", "started", "ran_from", "time", "reported_at")
+_NUMBERS = ("best", "last", "waited_s", "ran_s", "lag_s", "score", "late_s")
+_WHOLE = (
+    "best_iteration",
+    "best_generation",
+    "last_iteration",
+    "last_generation",
+    "lag_iterations",
+)
+
+
+def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
+    """Rows as a table that has the columns, and what else the rows have after them."""
+    table = pd.DataFrame(list(rows))
+    table = table.reindex(columns=[*columns, *(n for n in table.columns if n not in columns)])
+    for name in columns:
+        if name in _MOMENTS:
+            seconds = pd.to_numeric(table[name], errors="coerce")
+            table[name] = pd.to_datetime(seconds, unit="s", utc=True)
+        elif name in _NUMBERS:
+            table[name] = pd.to_numeric(table[name], errors="coerce")
+        elif name in _WHOLE:
+            table[name] = pd.to_numeric(table[name], errors="coerce").astype("Int64")
+    return table
+
+
+def _count(names: Iterable[str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+    return counts
