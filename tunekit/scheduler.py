@@ -302,6 +302,9 @@ class ValidatedScheduler(TrialScheduler):
         """The score of a checkpoint was delivered, or never will be: its books tell, or a later
         one takes its place."""
         if self._validation is not None:
+            if not self._validation.waits(request.trial_id):
+                # If it stands still now, it is because the scheduler has paused it.
+                self._waited(request.trial_id, self._validation)
             generation = self._validation.ancestry.generation(request.trial_id)
             if request.generation == generation:
                 self._decisions.heard(request.trial_id, request.iteration)

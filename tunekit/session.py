@@ -12,6 +12,7 @@ import ray
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import SearchAlgorithm
 
+from tunekit._ray.decisions import rungs_of
 from tunekit._ray.described import described, innermost_searcher
 from tunekit.config import ValidationConfig
 from tunekit.version import VERSION
@@ -71,7 +72,7 @@ def about(
         "trainable": trainable,
     }
     if scheduler is not None:
-        known["scheduler"] = described(scheduler)
+        known["scheduler"] = {**described(scheduler), "rungs": rungs_of(scheduler)}
     if search_alg is not None:
         known["search_alg"] = described(innermost_searcher(search_alg))
     return known

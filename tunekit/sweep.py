@@ -188,10 +188,11 @@ class Sweep:
         self.mode: str | None = mode or (known_mode if isinstance(known_mode, str) else None)
         #: The same as rows, without pandas.
         self.chronicle = Chronicle(events, self.metric)
-        self._ancestry = Ancestry()
+        #: The exploits; ``lineage`` has them as tables.
+        self.ancestry = Ancestry()
         for exploit in exploits_of(events, self._places):
-            self._ancestry.add(exploit)
-        self._configs = configs_of(self._ancestry)
+            self.ancestry.add(exploit)
+        self._configs = configs_of(self.ancestry)
 
     # Tables ------------------------------------------------------------------------------------
 
@@ -335,7 +336,7 @@ class Sweep:
     @property
     def lineage(self) -> Lineage:
         """Which trials were overwritten with which checkpoints (PBT)."""
-        return Lineage(self._ancestry)
+        return Lineage(self.ancestry)
 
     # What is asked most ------------------------------------------------------------------------
 
@@ -464,7 +465,7 @@ class Sweep:
             "mode": self.mode,
             "trials": _count(story.status for story in trials),
             "validations": _count(row["status"] for row in validations),
-            "exploits": len(self._ancestry),
+            "exploits": len(self.ancestry),
             "trained_s": sum(story.trained_s for story in trials),
             "trials_waited_s": sum(story.waited_s for story in trials),
             "validations_ran_s": sum(row["ran_s"] or 0.0 for row in validations),

@@ -34,7 +34,7 @@ FLOORS = [
         "validator",
     },
     {"callback", "searcher", "sweep"},
-    {"scheduler"},
+    {"scheduler", "page"},
     {"cluster"},
     {"tuner"},
     {"testing", "__init__"},

@@ -24,7 +24,7 @@ from tunekit._ray.compat import TESTED
 from tunekit.core.decisions import Always, DecisionRule, Interval, Never, Rungs
 from tunekit.errors import UnsupportedRayError
 
-__all__ = ["innermost", "is_synchronous", "mode_of", "rule_for", "time_attr_of"]
+__all__ = ["innermost", "is_synchronous", "mode_of", "rule_for", "rungs_of", "time_attr_of"]
 
 
 def innermost(scheduler: TrialScheduler) -> TrialScheduler:
@@ -106,6 +106,27 @@ def time_attr_of(base: TrialScheduler) -> str:
     ):
         return str(_its(base, "_time_attr"))
     return str(TRAINING_ITERATION)
+
+
+def rungs_of(scheduler: TrialScheduler) -> list[int]:
+    """The iterations at which ASHA compares trials, if they are all in one bracket.
+
+    Empty for other schedulers, and if it counts something else than iterations.
+
+    Example:
+        >>> from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+        >>> asha = ASHAScheduler(max_t=27, grace_period=1, reduction_factor=3,
+        ...                      time_attr="training_iteration")
+        >>> rungs_of(asha), rungs_of(FIFOScheduler())
+        ([1, 3, 9], [])
+    """
+    decides = innermost(scheduler)
+    if type(decides) is not AsyncHyperBandScheduler:
+        return []
+    brackets = _its(decides, "_brackets")
+    if len(brackets) != 1 or time_attr_of(decides) != TRAINING_ITERATION:
+        return []
+    return sorted(int(milestone) for milestone, _ in _its(brackets[0], "_rungs"))
 
 
 def _asha(base: TrialScheduler, trial: Trial) -> DecisionRule:

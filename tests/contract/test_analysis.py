@@ -1,0 +1,436 @@
+"""Every figure of ``tunekit.load`` and of the report, recomputed from the files themselves."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter, defaultdict
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
+
+import tunekit
+from tests.sweeps import Ran, sweep
+from tunekit.core.validation import Attempt
+from tunekit.page import render
+from tunekit.page.page import contents
+
+
+def asha(folder: Path, **options: Any) -> Ran:
+    base = ASHAScheduler(
+        time_attr="training_iteration", max_t=9, grace_period=1, reduction_factor=3
+    )
+    space = {"lr": tune.loguniform(1e-3, 1e-1), "width": 8}
+    return sweep(
+        folder,
+        base,
+        trials=12,
+        loggers=True,
+        param_space=space,
+        validation_s=lambda a: 0.5 + a.request.iteration % 3,
+        **options,
+    )
+
+
+def pbt(folder: Path, **options: Any) -> Ran:
+    base = PopulationBasedTraining(
+        time_attr="training_iteration",
+        perturbation_interval=2,
+        hyperparam_mutations={"lr": [0.1, 0.2, 0.3]},
+        quantile_fraction=0.5,
+    )
+    return sweep(
+        folder,
+        base,
+        trials=4,
+        loggers=True,
+        on_pending="hold",
+        param_space={"lr": 0.1},
+        validation_s=lambda a: 1.5,
+        **options,
+    )
+
+
+def home_of(ran: Ran) -> Path:
+    return Path(ran.sweep.controller._storage.experiment_fs_path)
+
+
+class Raw:
+    """What the files say, read without any code of tunekit's."""
+
+    def __init__(self, ran: Ran):
+        self.home = home_of(ran)
+        [journal] = sorted((self.home / "journal").glob("*.jsonl"))
+        self.lines = [json.loads(line) for line in journal.read_text().splitlines()][1:]
+        self.rows = {
+            trial.trial_id: [
+                json.loads(line)
+                for line in Path(trial.local_path, "result.json").read_text().splitlines()
+            ]
+            for trial in sorted(ran.trials, key=lambda trial: trial.trial_id)
+        }
+
+    def of(self, event: str) -> list[dict]:
+        return [line for line in self.lines if line["event"] == event]
+
+    def before(self, n: int, event: str) -> list[dict]:
+        return [line for line in self.of(event) if line["n"] < n]
+
+    def scores(self) -> dict[str, dict[tuple[int, int], float]]:
+        """By trial, and by (generation, iteration), what validation came to."""
+        found: dict[str, dict[tuple[int, int], float]] = defaultdict(dict)
+        for line in self.of("ended"):
+            trial, generation, iteration, _ = line["id"].rsplit(":", 3)
+            if line["status"] == "validated":
+                found[trial][int(generation), int(iteration)] = line["metrics"]["accuracy"]
+        return found
+
+    def reached(self, n: int, trial: str, generation: int) -> int:
+        """The iteration that a trial had reported before a line."""
+        reports = [
+            line["report"]
+            for line in self.before(n, "reported")
+            if line["trial_id"] == trial and line["report"]["generation"] == generation
+        ]
+        return reports[-1]["training_iteration"]
+
+    def reported_at(self, trial: str, generation: int, iteration: int) -> float:
+        [time] = [
+            line["time"]
+            for line in self.of("reported")
+            if line["trial_id"] == trial
+            and line["report"]["generation"] == generation
+            and line["report"]["training_iteration"] == iteration
+        ]
+        return time
+
+
+@pytest.fixture(params=[asha, pbt], ids=["asha", "pbt"])
+def both(request, tmp_path) -> tuple[Raw, tunekit.Sweep]:
+    ran = request.param(tmp_path)
+    raw = Raw(ran)
+    return raw, tunekit.load(raw.home)
+
+
+def at(time: float) -> pd.Timestamp:
+    return pd.to_datetime(time, unit="s", utc=True)
+
+
+def test_trials(both):
+    raw, loaded = both
+    table = loaded.trials.set_index("trial_id")
+    assert list(table.index) == [line["trial_id"] for line in raw.of("added")]
+    configs = {line["trial_id"]: line["config"] for line in raw.of("added")}
+    configs |= {line["trial_id"]: line["config"] for line in raw.of("exploited")}
+    generations = Counter(line["trial_id"] for line in raw.of("exploited"))
+    stopped = {line["trial_id"] for line in raw.of("delivered") if line["decision"] == "STOP"}
+    for trial, scores in raw.scores().items():
+        row, rows = table.loc[trial], raw.rows[trial]
+        best = max(scores, key=lambda place: (scores[place], -place[0], -place[1]))
+        last = max(scores)
+        assert (row.best, row.best_generation, row.best_iteration) == (scores[best], *best)
+        assert (row["last"], row.last_generation, row.last_iteration) == (scores[last], *last)
+        assert row.iteration == rows[-1]["training_iteration"]
+        assert (row.generation, row.stopped) == (generations[trial], trial in stopped)
+        assert row.status == "terminated"
+        assert row["config/lr"] == configs[trial]["lr"]
+        assert row.validated == len(scores)
+        for name, place in (("best", best), ("last", last)):
+            [saved] = [
+                line["checkpoint"]
+                for line in raw.of("requested")
+                if line["id"].startswith(f"{trial}:{place[0]}:{place[1]}:")
+            ]
+            assert row[f"{name}_checkpoint"] == str(raw.home / saved.removeprefix("./"))
+            assert Path(row[f"{name}_checkpoint"]).is_dir()
+        waited = sum(line["seconds"] for line in raw.of("waited") if line["trial_id"] == trial)
+        assert row.waited_s == pytest.approx(waited)
+        [ended] = [line["time"] for line in raw.of("completed") if line["trial_id"] == trial]
+        assert row.ended == at(ended)
+
+
+def test_reports_are_the_rows_of_tunes_files(both):
+    raw, loaded = both
+    flat = [row for trial in raw.rows for row in raw.rows[trial]]
+    table = loaded.reports
+    assert len(table) == len(flat)
+    for (_, row), wanted in zip(table.iterrows(), flat, strict=True):
+        for name in ("trial_id", "training_iteration", "generation", "loss", "iteration_runs"):
+            assert row[name] == wanted[name], name
+        score = wanted.get("accuracy")
+        assert math.isnan(row.accuracy) if score is None else row.accuracy == score
+        place = (row.trial_id, row.generation, row.training_iteration)
+        assert row.reported_at == at(raw.reported_at(*place))
+
+
+def test_validations(both):
+    raw, loaded = both
+    table = loaded.validations.set_index("id")
+    assert list(table.index) == [line["id"] for line in raw.of("requested")]
+    for line in raw.of("ended"):
+        row = table.loc[line["id"]]
+        [requested] = [one for one in raw.of("requested") if one["id"] == line["id"]]
+        started = [one for one in raw.of("started") if one["id"] == line["id"]][-1]
+        assert (row.requested, row.started, row.ended) == tuple(
+            map(at, (requested["time"], started["time"], line["time"]))
+        )
+        assert (row.status, row.attempts, row.ran_s) == (
+            line["status"],
+            started["attempt"],
+            line["ran_s"],
+        )
+        place = (row.trial_id, row.generation, row.iteration)
+        assert row.lag_s == pytest.approx(line["time"] - raw.reported_at(*place))
+        assert row.lag_iterations == raw.reached(line["n"], *place[:2]) - row.iteration
+        assert row["metrics/accuracy"] == line["metrics"]["accuracy"]
+    assert loaded.summary()["validations"] == Counter(line["status"] for line in raw.of("ended"))
+
+
+def test_decisions_and_how_late_they_were(both):
+    raw, loaded = both
+    delivered = raw.of("delivered")
+    own = loaded.decisions[loaded.decisions.on == "own"]
+    assert len(own) == len(delivered) > 0
+    scores = raw.scores()
+    for (_, row), line in zip(own.iterrows(), delivered, strict=True):
+        place = (line["trial_id"], line["generation"], line["iteration"])
+        assert (row.trial_id, row.generation, row.iteration) == place
+        assert (row.decision, row.score) == (line["decision"], scores[place[0]][place[1:]])
+        reached = raw.reached(line["n"], *place[:2])
+        assert (row.reached, row.late_iterations) == (reached, reached - line["iteration"])
+        assert row.late_s == pytest.approx(line["time"] - raw.reported_at(*place))
+
+
+def test_lineage(both):
+    raw, loaded = both
+    table, lines = loaded.lineage.to_dataframe(), raw.of("exploited")
+    assert len(table) == len(lines)
+    for (_, row), line in zip(table.iterrows(), lines, strict=True):
+        for name in ("trial_id", "generation", "donor_id", "iteration", "reached", "score"):
+            assert row[name] == line[name]
+        assert row["config/lr"] == line["config"]["lr"]
+
+
+@pytest.mark.parametrize("scope", ["best", "last"])
+def test_the_best_is_that_of_the_raw_scores(both, scope):
+    raw, loaded = both
+    candidates = {
+        (trial, *place): score
+        for trial, scores in raw.scores().items()
+        for place, score in scores.items()
+        if scope == "best" or place == max(scores)
+    }
+    best = loaded.best(scope=scope)
+    place = (best.trial_id, best.generation, best.iteration)
+    assert best.score == candidates[place] == max(candidates.values())
+    assert best.metrics == {"accuracy": best.score}
+    assert best.checkpoint is not None and best.checkpoint.path == best.path
+
+
+# The report ------------------------------------------------------------------------------------
+
+
+def drawn(html: str) -> dict[str, dict[str, Any]]:
+    """The charts of a page, as it has them."""
+    pattern = r'<script type="application/json" data-chart="(\w+)">(.*?)</script>'
+    return {name: json.loads(text) for name, text in re.findall(pattern, html, re.S)}
+
+
+def values(chart: dict[str, Any], layer: int | None = None) -> list[dict[str, Any]]:
+    part = chart if layer is None else chart["layer"][layer]
+    data = part.get("data") or chart["data"]
+    return data.get("values") or chart["datasets"][data["name"]]
+
+
+def test_the_ranking_of_the_report(both):
+    raw, loaded = both
+    html = render(loaded)
+    best = {trial: max(scores.values()) for trial, scores in raw.scores().items()}
+    shown = re.findall(
+        r'data-trial="(\w+)"><td>(\d+)</td>.*?class="best">([\d.]+)</td><td>(\d+)</td>'
+        r'\s*<td class="last">([\d.]+)</td>',
+        html,
+        re.S,
+    )
+    assert [trial for trial, *_ in shown] == sorted(best, key=lambda t: -best[t])
+    assert [int(rank) for _, rank, *_ in shown] == list(range(1, len(best) + 1))
+    for trial, _, value, iteration, last in shown:
+        scores = raw.scores()[trial]
+        assert float(value) == pytest.approx(best[trial], rel=1e-3)
+        assert scores[max(scores, key=lambda p: scores[p])] == best[trial]
+        assert int(iteration) in {place[1] for place in scores if scores[place] == best[trial]}
+        assert float(last) == pytest.approx(scores[max(scores)], rel=1e-3)
+
+
+def test_the_curves_of_the_report(both):
+    raw, loaded = both
+    charts = drawn(render(loaded))
+    names = {trial.rsplit("_", 1)[-1]: trial for trial in raw.rows}
+    shown = {
+        (names[p["trial"]], p["generation"], p["iteration"]): p["value"]
+        for p in values(charts["validated"])
+    }
+    assert shown == {
+        (trial, *place): score
+        for trial, scores in raw.scores().items()
+        for place, score in scores.items()
+    }
+    losses = {
+        (names[p["trial"]], p["generation"], p["iteration"]): p["value"]
+        for p in values(charts["training0"])
+    }
+    assert losses == {
+        (trial, row["generation"], row["training_iteration"]): row["loss"]
+        for trial, rows in raw.rows.items()
+        for row in rows
+    }
+
+
+def test_the_timeline_of_the_report(both):
+    raw, loaded = both
+    bars = values(drawn(render(loaded))["timeline"])
+    began = raw.lines[0]["time"]
+    names = {trial: trial.rsplit("_", 1)[-1] for trial in raw.rows}
+    validating = sorted(
+        (bar["trial"], bar["iteration"], round(bar["begin"], 3), round(bar["end"], 3))
+        for bar in bars
+        if bar["kind"] == "validating"
+    )
+    wanted = sorted(
+        (
+            names[trial],
+            int(iteration),
+            round(line["time"] - line["ran_s"] - began, 3),
+            round(line["time"] - began, 3),
+        )
+        for line in raw.of("ended")
+        for trial, _, iteration, _ in [line["id"].rsplit(":", 3)]
+    )
+    assert [bar[:2] for bar in validating] == [bar[:2] for bar in wanted]
+    for bar, other in zip(validating, wanted, strict=True):
+        assert bar[2:] == pytest.approx(other[2:], abs=0.06)  # a step of the sweep's clock
+    waiting = sorted(
+        (bar["trial"], round(bar["end"] - bar["begin"], 3))
+        for bar in bars
+        if bar["kind"] == "waiting for a score"
+    )
+    assert waiting == sorted(
+        (names[line["trial_id"]], round(line["seconds"], 3)) for line in raw.of("waited")
+    )
+
+
+def test_the_rungs_of_the_report(tmp_path):
+    raw = Raw(asha(tmp_path))
+    points = values(drawn(render(tunekit.load(raw.home)))["rungs"])
+    rungs: dict[tuple[str, int], dict] = {}
+    for line in raw.of("delivered"):
+        reached = [rung for rung in (1, 3) if rung <= line["iteration"]]
+        rungs.setdefault((line["trial_id"], reached[-1]), line)
+    assert len(points) == len(rungs)
+    for point in points:
+        line = rungs[point["trial"], point["rung"]]
+        score = raw.scores()[line["trial_id"]][0, line["iteration"]]
+        stopped = line["decision"] == "STOP"
+        assert (point["score"], point["outcome"] == "stopped") == (score, stopped)
+    assert {point["outcome"] for point in points} == {"went on", "stopped"}
+
+
+def for_clones(attempt: Attempt) -> dict[str, float]:
+    """Clones are better than what was never overwritten, so that one of them is the best."""
+    request = attempt.request
+    trial = int(request.trial_id[-1])
+    return {"accuracy": request.generation + trial / 10 + request.iteration / 1000}
+
+
+def best_at(best: tunekit.Best) -> tuple[str, int]:
+    return best.trial_id, best.generation
+
+
+def test_the_family_tree_of_the_report(tmp_path):
+    raw = Raw(pbt(tmp_path, validate=for_clones))
+    loaded = tunekit.load(raw.home)
+    chart = drawn(render(loaded))["family"]
+    lanes, moves = values(chart, 0), values(chart, 1)
+    names = {trial: trial.rsplit("_", 1)[-1] for trial in raw.rows}
+    exploited = raw.of("exploited")
+    assert [(m["trial"], m["donor"], m["iteration"]) for m in moves] == [
+        (names[line["trial_id"]], names[line["donor_id"]], line["iteration"]) for line in exploited
+    ]
+    begun = {(names[trial], 0): 0 for trial in raw.rows}
+    begun |= {
+        (names[line["trial_id"]], line["generation"]): line["iteration"] for line in exploited
+    }
+    ends: dict[tuple[str, int], int] = {}
+    for trial, rows in raw.rows.items():
+        for row in rows:
+            ends[names[trial], row["generation"]] = row["training_iteration"]
+    shown = {(lane["trial"], lane["generation"]): (lane["begin"], lane["end"]) for lane in lanes}
+    assert shown == {place: (begin, ends.get(place, begin)) for place, begin in begun.items()}
+    # Those that led to the best checkpoint, found by going back from it.
+    best = loaded.best()
+    line, at_trial = set(), (best.trial_id, best.generation)
+    while True:
+        line.add((names[at_trial[0]], at_trial[1]))
+        if at_trial[1] == 0:
+            break
+        [one] = [e for e in exploited if (e["trial_id"], e["generation"]) == at_trial]
+        at_trial = (one["donor_id"], one["donor_generation"])
+    blue = {(lane["trial"], lane["generation"]) for lane in lanes if "led" in lane["role"]}
+    assert blue == line
+    assert best.generation > 0, "the best checkpoint is a clone's"
+    [newest] = [e for e in exploited if (e["trial_id"], e["generation"]) == best_at(best)]
+    schedule = contents(loaded)["schedule"]
+    assert schedule[-1] == {"from iteration": newest["iteration"], **newest["config"]}
+    assert schedule[0]["from iteration"] == 0
+
+
+# Other sweeps ----------------------------------------------------------------------------------
+
+
+def moody(attempt: Attempt) -> dict[str, float]:
+    if attempt.request.iteration == 2:
+        raise ValueError("no data for <2>")
+    return {"accuracy": attempt.request.iteration / 10}
+
+
+def test_failures_are_told_with_their_reasons(tmp_path):
+    ran = sweep(
+        tmp_path,
+        FIFOScheduler(),
+        trials=2,
+        validate=moody,
+        param_space={"fail_at": 5},
+        settings={"max_retries": 0},
+        max_failures=1,
+    )
+    loaded = tunekit.load(home_of(ran))
+    failed = loaded.validations[loaded.validations.status == "failed"]
+    assert set(failed.iteration) == {2}
+    assert failed.reason.str.contains("no data for <2>").all()
+    assert list(loaded.trials.failures) == [1, 1]
+    html = render(loaded)
+    assert "no data for &lt;2&gt;" in html and "no data for <2>" not in html
+    assert "failed once, and went on" in html
+
+
+def test_a_sweep_that_runs_can_be_read_and_reported_at_any_step(tmp_path):
+    ran = sweep(tmp_path, FIFOScheduler(), trials=3, validation_s=lambda a: 2.5, run=False)
+    states, scored = set(), 0
+    while not ran.sweep.controller.is_finished():
+        with suppress(AssertionError):  # it is not over after one step
+            ran.sweep.run(most=1)
+        home = home_of(ran)
+        if (home / "journal").is_dir():
+            loaded = tunekit.load(home)
+            states.add(loaded.summary()["state"])
+            scored = max(scored, len(loaded.reports))
+        if scored > 6:
+            break
+    assert states == {"open"} and scored > 6
+    assert "running, or killed" in render(loaded)

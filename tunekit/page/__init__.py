@@ -1,0 +1,5 @@
+"""The report of a sweep: one HTML file that needs nothing else."""
+
+from tunekit.page.page import render, write_page
+
+__all__ = ["render", "write_page"]

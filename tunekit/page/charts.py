@@ -1,0 +1,372 @@
+"""The report's charts, as Vega-Lite specifications."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+from tunekit.core.chronicle import Span
+from tunekit.page.figures import Axis, Ranked
+
+__all__ = [
+    "curves_chart",
+    "decisions_chart",
+    "family_chart",
+    "importance_chart",
+    "parallel_chart",
+    "rungs_chart",
+    "timeline_chart",
+]
+
+# Okabe and Ito's palette, which people with any colour vision can tell apart.
+_TOP = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"]
+_OTHERS = "#B9C0C7"
+_SPANS = {
+    "training": "#0072B2",
+    "waiting for a score": "#E69F00",
+    "validating": "#009E73",
+    "validating, failed": "#D55E00",
+    "validation queued": "#CFD5DA",
+}
+_DECISIONS = {"went on": "#0072B2", "paused": "#E69F00", "stopped": "#D55E00"}
+_HEIGHT, _ROW = 320, 26
+
+Spec = dict[str, Any]
+
+
+def _finished(chart: Any, height: int = _HEIGHT) -> Spec:
+    sized = chart.properties(
+        width="container",
+        height=height,
+        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+    )
+    styled = (
+        sized.configure(font="system-ui, sans-serif", background="white")
+        .configure_axis(
+            labelFontSize=12,
+            titleFontSize=13,
+            titleFontWeight="normal",
+            titleColor="#333",
+            gridColor="#ECEFF1",
+            domainColor="#90989F",
+            labelLimit=160,
+        )
+        .configure_legend(
+            orient="top", direction="horizontal", labelFontSize=12, titleFontSize=12, labelLimit=260
+        )
+        .configure_view(stroke=None)
+    )
+    return dict(styled.to_dict())
+
+
+def _iterations(field: str) -> alt.X:
+    axis, scale = alt.Axis(tickMinStep=1), alt.Scale(nice=False, zero=False, padding=8)
+    return alt.X(field, title="training iteration", axis=axis, scale=scale)
+
+
+def curves_chart(
+    points: Sequence[Mapping[str, Any]], ranked: Sequence[Ranked], metric: str, *, validated: bool
+) -> Spec:
+    """Values of a metric by training iteration: a line for each trial, the five best in colour.
+
+    Args:
+        points: What :func:`~tunekit.page.figures.curves` returns.
+        ranked: The ranking.
+        metric: The name of the metric.
+        validated: Whether it is validation's: its points are shown, too.
+    """
+    labels = {one.trial_id: f"{one.rank}. {one.name}" for one in ranked[: len(_TOP)] if one.rank}
+    names = {one.trial_id: one.name for one in ranked}
+    place = {one.trial_id: n for n, one in enumerate(ranked)}
+    rows = [
+        {
+            **point,
+            "trial": names[point["trial"]],
+            "who": labels.get(point["trial"], "others"),
+            "line": f"{point['trial']} {point['generation']}",
+        }
+        for point in sorted(points, key=lambda p: (-place[p["trial"]], p["generation"]))
+    ]
+    shown = [*labels.values(), "others"] if len(ranked) > len(labels) else [*labels.values()]
+    values = [point["value"] for point in points]
+    log = not validated and min(values) > 0 and max(values) / min(values) > 100
+    title = f"{metric} ({'validated' if validated else 'training'}{', log scale' if log else ''})"
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        x=_iterations("iteration:Q"),
+        y=alt.Y(
+            "value:Q",
+            title=title,
+            scale=alt.Scale(zero=False, type="log" if log else "linear", nice=not log),
+        ),
+        color=alt.Color(
+            "who:N",
+            title="trial",
+            scale=alt.Scale(domain=shown, range=[*_TOP[: len(labels)], _OTHERS][: len(shown)]),
+            legend=alt.Legend(columns=3, symbolStrokeWidth=3),
+        ),
+        detail="line:N",
+        tooltip=[
+            alt.Tooltip("trial:N"),
+            alt.Tooltip("generation:Q"),
+            alt.Tooltip("iteration:Q"),
+            alt.Tooltip("value:Q", title=metric, format=".5g"),
+        ],
+    )
+    width = alt.condition("datum.who == 'others'", alt.value(1.2), alt.value(2.2))
+    lines = base.mark_line(interpolate="linear").encode(strokeWidth=width)
+    dots = base.mark_circle(size=38 if validated else 12, opacity=1)
+    return _finished(lines + dots)
+
+
+def timeline_chart(spans: Sequence[Span], names: Mapping[str, str], began: float) -> Spec:
+    """What each trial, and the validations of its checkpoints, did when."""
+    longest = max(span.end for span in spans) - began
+    unit, seconds = next(
+        (unit, s) for unit, s in (("h", 3600), ("min", 60), ("s", 1)) if longest >= 3 * s or s == 1
+    )
+    long = {"h": "hours", "min": "minutes", "s": "seconds"}[unit]
+    rows = [
+        {
+            "trial": names[span.trial_id],
+            "lane": "trial" if span.kind in ("training", "waiting") else "validation",
+            "kind": _kind(span),
+            "begin": (span.begin - began) / seconds,
+            "end": (span.end - began) / seconds,
+            "took": f"{span.end - span.begin:.2f} s",
+            "iteration": span.iteration,
+        }
+        for span in spans
+    ]
+    # What is drawn later lies above: several checkpoints of a trial can be queued at once.
+    rows.sort(key=lambda row: row["kind"] != "validation queued")
+    kinds = [kind for kind in _SPANS if any(row["kind"] == kind for row in rows)]
+    order = [names[trial] for trial in dict.fromkeys(span.trial_id for span in spans)]
+    chart = (
+        alt.Chart(alt.Data(values=rows))
+        .mark_bar()
+        .encode(
+            x=alt.X("begin:Q", title=f"{long} since the sweep began", scale=alt.Scale(nice=False)),
+            x2="end:Q",
+            y=alt.Y("trial:N", sort=order, title="trial"),
+            yOffset=alt.YOffset("lane:N", sort=["trial", "validation"]),
+            color=alt.Color(
+                "kind:N",
+                title=None,
+                scale=alt.Scale(domain=kinds, range=[_SPANS[kind] for kind in kinds]),
+                legend=alt.Legend(columns=3),
+            ),
+            tooltip=["trial:N", "kind:N", "iteration:Q", "took:N"],
+        )
+    )
+    return _finished(chart, _ROW * len(order))
+
+
+def _kind(span: Span) -> str:
+    if span.kind == "waiting":
+        return "waiting for a score"
+    if span.kind == "queued":
+        return "validation queued"
+    return "validating, failed" if span.note in ("failed", "timed_out") else span.kind
+
+
+def parallel_chart(axes: Sequence[Axis], score: Axis, metric: str, mode: str) -> Spec:
+    """Each trial as a line across its hyperparameters and its score; the best is darkest."""
+    every = [*axes, score]
+    order = [axis.name for axis in every]
+    trials = sorted(score.positions, key=lambda trial: score.positions[trial])
+    rows = [
+        {
+            "trial": trial,
+            "number": number,
+            "axis": axis.name,
+            "at": axis.positions[trial],
+            "value": _text(axis.values[trial]),
+            "score": score.values[trial],
+        }
+        for trial in trials
+        for number, axis in enumerate(every)
+    ]
+    ticks = [
+        {"axis": axis.name, "at": at, "text": text} for axis in every for at, text in axis.ticks
+    ]
+    x = alt.X(
+        "axis:N",
+        sort=order,
+        title=None,
+        scale=alt.Scale(type="point", padding=0.5),
+        axis=alt.Axis(labelAngle=0, orient="top", domain=False, ticks=False, labelFontSize=12),
+    )
+    y = alt.Y("at:Q", axis=None, scale=alt.Scale(domain=[-0.04, 1.04]))
+    lines = (
+        alt.Chart(alt.Data(values=rows))
+        .mark_line(strokeWidth=1.8, opacity=0.85)
+        .encode(
+            x=x,
+            y=y,
+            detail="trial:N",
+            order="number:Q",
+            color=alt.Color(
+                "score:Q",
+                title=f"best validated {metric}",
+                scale=alt.Scale(scheme="viridis", reverse=mode == "max"),
+                legend=alt.Legend(gradientLength=220, format=".3~g"),
+            ),
+            tooltip=["trial:N", "axis:N", "value:N", alt.Tooltip("score:Q", format=".5g")],
+        )
+    )
+    rules = (
+        alt.Chart(alt.Data(values=[{"axis": name, "at": 0, "to": 1} for name in order]))
+        .mark_rule(color="#90989F")
+        .encode(x=x, y=y, y2="to:Q")
+    )
+    labels = (
+        alt.Chart(alt.Data(values=ticks))
+        .mark_text(align="left", dx=5, fontSize=11, color="#111", stroke="white", strokeWidth=0)
+        .encode(x=x, y=y, text="text:N")
+    )
+    backs = labels.mark_text(align="left", dx=5, fontSize=11, stroke="white", strokeWidth=4)
+    return _finished(lines + rules + backs + labels, 300)
+
+
+def _text(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def importance_chart(importance: Mapping[str, float]) -> Spec:
+    """How much each hyperparameter matters, as shares of one."""
+    rows = [{"name": name, "share": share} for name, share in importance.items()]
+    chart = (
+        alt.Chart(alt.Data(values=rows))
+        .mark_bar(color=_TOP[0])
+        .encode(
+            x=alt.X("share:Q", title="share of importance (1 in all)"),
+            y=alt.Y("name:N", sort="-x", title=None),
+            tooltip=["name:N", alt.Tooltip("share:Q", format=".3f")],
+        )
+    )
+    return _finished(chart, _ROW * len(rows))
+
+
+def rungs_chart(points: Sequence[Mapping[str, Any]], metric: str) -> Spec:
+    """The scores at each rung, of trials that went on and of those that were stopped there."""
+    outcomes = ["went on", "stopped"]
+    chart = (
+        alt.Chart(alt.Data(values=list(points)))
+        .mark_circle(size=70, opacity=0.75)
+        .encode(
+            x=alt.X("rung:O", title="rung (training iteration)", axis=alt.Axis(labelAngle=0)),
+            xOffset=alt.XOffset("outcome:N", sort=outcomes),
+            y=alt.Y("score:Q", title=f"{metric} (validated)", scale=alt.Scale(zero=False)),
+            color=_outcome(outcomes),
+            tooltip=[
+                "trial:N",
+                "rung:O",
+                "iteration:Q",
+                alt.Tooltip("score:Q", title=metric, format=".5g"),
+                "outcome:N",
+                alt.Tooltip("late:Q", title="iterations late"),
+            ],
+        )
+    )
+    return _finished(chart)
+
+
+def decisions_chart(points: Sequence[Mapping[str, Any]], metric: str) -> Spec:
+    """What the scheduler decided on each score."""
+    outcomes = [name for name in _DECISIONS if any(p["outcome"] == name for p in points)]
+    chart = (
+        alt.Chart(alt.Data(values=list(points)))
+        .mark_circle(size=55, opacity=0.8)
+        .encode(
+            x=_iterations("iteration:Q"),
+            y=alt.Y("score:Q", title=f"{metric} (validated)", scale=alt.Scale(zero=False)),
+            color=_outcome(outcomes),
+            tooltip=["trial:N", "iteration:Q", alt.Tooltip("score:Q", format=".5g"), "outcome:N"],
+        )
+    )
+    return _finished(chart)
+
+
+def _outcome(outcomes: Sequence[str]) -> alt.Color:
+    colours = [_DECISIONS[name] for name in outcomes]
+    return alt.Color(
+        "outcome:N", title="the trial", scale=alt.Scale(domain=list(outcomes), range=colours)
+    )
+
+
+def family_chart(
+    branches: Sequence[Mapping[str, Any]],
+    exploits: Sequence[Mapping[str, Any]],
+    names: Mapping[str, str],
+    line: set[tuple[str, int]],
+) -> Spec:
+    """A population: each trial's generations, and from whom a new one came.
+
+    Args:
+        branches: What :func:`~tunekit.page.figures.branches` returns.
+        exploits: What :func:`~tunekit.page.figures.exploits` returns.
+        names: What trials are called.
+        line: The generations that led to the best checkpoint.
+    """
+    of = {True: "led to the best checkpoint", False: "did not"}
+    rows = [
+        {
+            **branch,
+            "trial": names[branch["trial"]],
+            "role": of[(branch["trial"], branch["generation"]) in line],
+        }
+        for branch in branches
+    ]
+    moves = [
+        {
+            **exploit,
+            "trial": names[exploit["trial"]],
+            "donor": names[exploit["donor"]],
+            "role": of[(exploit["trial"], exploit["generation"]) in line],
+        }
+        for exploit in exploits
+    ]
+    order = [names[trial] for trial in dict.fromkeys(branch["trial"] for branch in branches)]
+    colour = alt.Color(
+        "role:N",
+        title=None,
+        scale=alt.Scale(domain=list(of.values()), range=[_TOP[0], _OTHERS]),
+        legend=alt.Legend(columns=2),
+    )
+    y = alt.Y("trial:N", sort=order, title="trial")
+    lanes = (
+        alt.Chart(alt.Data(values=rows))
+        .mark_bar(height=9, cornerRadius=3)
+        .encode(
+            x=_iterations("begin:Q"),
+            x2="end:Q",
+            y=y,
+            color=colour,
+            tooltip=["trial:N", "generation:Q", "begin:Q", "end:Q"],
+        )
+    )
+    arrows = (
+        alt.Chart(alt.Data(values=moves))
+        .mark_rule(strokeWidth=1.6)
+        .encode(x="iteration:Q", y=alt.Y("donor:N", sort=order), y2="trial:N", color=colour)
+    )
+    heads = (
+        alt.Chart(alt.Data(values=moves))
+        .mark_circle(size=90, opacity=1, stroke="white", strokeWidth=1.5)
+        .encode(
+            x="iteration:Q",
+            y=y,
+            color=colour,
+            tooltip=[
+                "trial:N",
+                "generation:Q",
+                alt.Tooltip("donor:N", title="cloned from"),
+                "iteration:Q",
+                alt.Tooltip("score:Q", title="score of the donor", format=".5g"),
+            ],
+        )
+    )
+    chart = lanes if not moves else lanes + arrows + heads
+    return _finished(chart, max(_ROW * len(order), 2 * _ROW))

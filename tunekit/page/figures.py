@@ -1,0 +1,435 @@
+"""What the report shows, as plain data: each figure of it is one function here."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tunekit.core.chronicle import Scored, Span, TrialStory
+from tunekit.core.metrics import flatten
+from tunekit.sweep import Sweep
+
+__all__ = [
+    "Axis",
+    "Failure",
+    "Ranked",
+    "Verdict",
+    "axes",
+    "branches",
+    "curves",
+    "decided",
+    "exploits",
+    "failures",
+    "ranking",
+    "rungs",
+    "schedule",
+    "short_names",
+    "timeline",
+    "training_metrics",
+    "verdict",
+]
+
+#: What Tune, or tunekit, puts into reports by itself, and charts of training leave out.
+_NOT_TRAINING = frozenset(
+    {
+        "checkpoint_dir_name",
+        "date",
+        "done",
+        "episodes_total",
+        "experiment_tag",
+        "generation",
+        "hostname",
+        "iteration_runs",
+        "iterations_since_restore",
+        "node_ip",
+        "pid",
+        "reported_at",
+        "should_checkpoint",
+        "time_since_restore",
+        "time_this_iter_s",
+        "time_total_s",
+        "timestamp",
+        "timesteps_since_restore",
+        "timesteps_total",
+        "training_iteration",
+        "trial_id",
+    }
+)
+
+
+# So many different numbers are marked on their axis, one by one.
+_FEW = 5
+# Numbers whose largest is so many times the smallest are on a logarithmic axis.
+_WIDE = 8
+_OUTCOMES = {"STOP": "stopped", "PAUSE": "paused"}
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A trial's place in the ranking.
+
+    Attributes:
+        rank: 1 for the best; None without a score.
+        trial_id: The trial.
+        name: What it is called in charts.
+        story: What became of it.
+        best: Its best validated checkpoint, if it has one; ``best_value``: its score.
+        last: Its newest; ``last_value`` likewise.
+        config: Its hyperparameters, flat, as of its best checkpoint.
+    """
+
+    rank: int | None
+    trial_id: str
+    name: str
+    story: TrialStory
+    best: Scored | None
+    best_value: float | None
+    last: Scored | None
+    last_value: float | None
+    config: Mapping[str, Any]
+
+
+def short_names(trial_ids: Sequence[str]) -> dict[str, str]:
+    """What trials are called in charts: what tells their names apart.
+
+    Example:
+        >>> short_names(["4f1c_00000", "4f1c_00001"])
+        {'4f1c_00000': '00000', '4f1c_00001': '00001'}
+        >>> short_names(["a_0", "b_0"])
+        {'a_0': 'a_0', 'b_0': 'b_0'}
+    """
+    ends = {trial_id: trial_id.rsplit("_", 1)[-1] for trial_id in trial_ids}
+    distinct = len(set(ends.values())) == len(ends)
+    return ends if distinct else {trial_id: trial_id for trial_id in trial_ids}
+
+
+def ranking(sweep: Sweep) -> list[Ranked]:
+    """The trials by their best validated score, the best first; those without one last."""
+    names = short_names(list(sweep.chronicle.trials))
+    found = []
+    for trial_id, story in sweep.chronicle.trials.items():
+        best = last = None
+        if sweep.metric is not None:
+            last = sweep.chronicle.last_score(trial_id, sweep.metric)
+            if sweep.mode is not None:
+                best = sweep.chronicle.best_score(trial_id, sweep.metric, sweep.mode)
+        config = sweep.config_of(trial_id, None if best is None else best.generation)
+        found.append(
+            Ranked(
+                None,
+                trial_id,
+                names[trial_id],
+                story,
+                best,
+                _value(best, sweep.metric),
+                last,
+                _value(last, sweep.metric),
+                flatten(config),
+            )
+        )
+    sign = -1.0 if sweep.mode == "max" else 1.0
+    found.sort(key=lambda one: math.inf if one.best_value is None else sign * one.best_value)
+    return [
+        replace(one, rank=None if one.best is None else place)
+        for place, one in enumerate(found, start=1)
+    ]
+
+
+def _value(scored: Scored | None, metric: str | None) -> float | None:
+    return None if scored is None or metric is None else scored.value(metric)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Which trial is best, and how sure that is.
+
+    Attributes:
+        winner: The best trial.
+        second: The next one, if there is one.
+        margin: By how much the winner is better.
+        moved: Between what its scores lay at its best checkpoint and the two before, or after it if
+            it is the first: from the least to the largest; None with fewer than two of them.
+    """
+
+    winner: Ranked
+    second: Ranked | None
+    margin: float | None
+    moved: float | None
+
+    @property
+    def close(self) -> bool:
+        """Whether the winner's own scores differ by more than it is ahead."""
+        return self.margin is not None and self.moved is not None and self.margin < self.moved
+
+
+def verdict(sweep: Sweep, ranked: Sequence[Ranked]) -> Verdict | None:
+    """The best trial; None if there is no score yet."""
+    scored = [one for one in ranked if one.best_value is not None]
+    if not scored or sweep.metric is None:
+        return None
+    winner, second = scored[0], scored[1] if len(scored) > 1 else None
+    assert winner.best is not None and winner.best_value is not None
+    margin = None
+    if second is not None and second.best_value is not None:
+        margin = abs(winner.best_value - second.best_value)
+    own = [
+        (scored.iteration, value)
+        for scored in sweep.chronicle.scores(winner.trial_id)
+        if scored.generation == winner.best.generation
+        and (value := scored.value(sweep.metric)) is not None
+    ]
+    at = [iteration for iteration, _ in own].index(winner.best.iteration)
+    near = [value for _, value in own[max(0, at - 2) : max(at + 1, 3)]]
+    moved = max(near) - min(near) if len(near) > 1 else None
+    return Verdict(winner, second, margin, moved)
+
+
+def training_metrics(sweep: Sweep, most: int = 3) -> list[str]:
+    """The first numbers that training reports, by flat name."""
+    validated = set(sweep.chronicle.names)
+    found: dict[str, None] = {}
+    for trial_id in sweep.chronicle.trials:
+        row = next(iter(sweep.chronicle.rows(trial_id)), {})
+        for name, value in flatten(row).items():
+            number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+            if number and name not in _NOT_TRAINING and name not in validated:
+                found[name] = None
+    return list(found)[:most]
+
+
+def curves(sweep: Sweep, trial_ids: Sequence[str], metric: str) -> list[dict[str, Any]]:
+    """The values of a metric, training's or validation's, by trial, generation and iteration."""
+    points = []
+    for trial_id in trial_ids:
+        for row in sweep.chronicle.rows(trial_id):
+            value = flatten(row).get(metric)
+            if isinstance(value, numbers.Real) and math.isfinite(float(value)):
+                points.append(
+                    {
+                        "trial": trial_id,
+                        "generation": row["generation"],
+                        "iteration": row["training_iteration"],
+                        "value": float(value),
+                    }
+                )
+    return points
+
+
+def timeline(sweep: Sweep, trial_ids: Sequence[str]) -> list[Span]:
+    """What trials and validations did when; spans of training that follow at once are joined."""
+    wanted = set(trial_ids)
+    began, last = sweep.chronicle.first or 0.0, sweep.chronicle.last or 0.0
+    gap = (last - began) / 500
+    found: list[Span] = []
+    newest: dict[tuple[str, str], int] = {}
+    for span in sweep.chronicle.spans():
+        if span.trial_id not in wanted:
+            continue
+        where = (span.trial_id, span.kind)
+        before = newest.get(where)
+        if span.kind == "training" and before is not None:
+            former = found[before]
+            if span.begin - former.end <= gap and span.generation == former.generation:
+                joined = (former.begin, span.end, span.generation, span.iteration)
+                found[before] = Span(span.trial_id, span.kind, *joined)
+                continue
+        newest[where] = len(found)
+        found.append(span)
+    return found
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A hyperparameter, or the score, as an axis of parallel coordinates.
+
+    Attributes:
+        name: Its flat name.
+        kind: ``"number"``, ``"log"`` or ``"choice"``.
+        ticks: What stands where on it: (position from 0 to 1, text).
+        positions: Where each trial is on it, by trial.
+        values: And its value.
+    """
+
+    name: str
+    kind: str
+    ticks: list[tuple[float, str]]
+    positions: dict[str, float]
+    values: dict[str, Any]
+
+
+def axes(ranked: Sequence[Ranked]) -> list[Axis]:
+    """The hyperparameters that differ between trials with a score, as axes."""
+    scored = [one for one in ranked if one.best_value is not None]
+    names = dict.fromkeys(name for one in scored for name in one.config)
+    found = []
+    for name in names:
+        values = {one.trial_id: one.config.get(name) for one in scored}
+        axis = axis_of(name, values)
+        if axis is not None:
+            found.append(axis)
+    return found
+
+
+def axis_of(name: str, values: Mapping[str, Any]) -> Axis | None:
+    """An axis; None if all values are the same.
+
+    Example:
+        >>> axis = axis_of("lr", {"a": 0.001, "b": 0.1})
+        >>> axis.kind, axis.ticks, axis.positions
+        ('log', [(0.0, '0.001'), (1.0, '0.1')], {'a': 0.0, 'b': 1.0})
+        >>> axis_of("act", {"a": "relu", "b": "tanh"}).ticks
+        [(0.0, 'relu'), (1.0, 'tanh')]
+        >>> axis_of("seed", {"a": 1, "b": 1}) is None
+        True
+    """
+    known = list(values.values())
+    if len({repr(value) for value in known}) < 2:
+        return None
+    if not all(_is_finite(value) for value in known):
+        options = sorted({_shown(value) for value in known})
+        step = 1 / max(1, len(options) - 1)
+        place = {option: n * step for n, option in enumerate(options)}
+        positions = {trial: place[_shown(value)] for trial, value in values.items()}
+        ticks = [(place[option], option) for option in options]
+        return Axis(name, "choice", ticks, positions, dict(values))
+    low, high = float(min(known)), float(max(known))
+    log = low > 0 and high / low >= _WIDE
+    scale = math.log10 if log else float
+    below, above = scale(low), scale(high)
+    positions = {
+        trial: (scale(float(value)) - below) / (above - below) for trial, value in values.items()
+    }
+    few = sorted({float(value) for value in known})
+    middle = (below + above) / 2
+    marked = few if len(few) <= _FEW else [low, 10**middle if log else middle, high]
+    ticks = [((scale(value) - below) / (above - below), f"{value:.3g}") for value in marked]
+    return Axis(name, "log" if log else "number", ticks, positions, dict(values))
+
+
+def _is_finite(value: Any) -> bool:
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return number and math.isfinite(float(value))
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 24 else f"{text[:21]}..."
+
+
+def decided(sweep: Sweep) -> list[dict[str, Any]]:
+    """The scheduler's decisions on scores: one point each, the iteration that was judged."""
+    return [
+        {
+            "trial": row["trial_id"],
+            "generation": row["generation"],
+            "iteration": row["iteration"],
+            "score": row["score"],
+            "outcome": _OUTCOMES.get(row["decision"], "went on"),
+            "late": row["late_iterations"],
+        }
+        for row in sweep.chronicle.decisions
+        if row["score"] is not None and row["on"] != "again"
+    ]
+
+
+def rungs(sweep: Sweep) -> list[dict[str, Any]]:
+    """What became of each trial at each of ASHA's rungs: its first decision at it, or after it.
+
+    Empty for other schedulers, and if trials are in several brackets.
+    """
+    settings = sweep.sessions[-1].get("scheduler") if sweep.sessions else None
+    milestones = list((settings or {}).get("rungs") or [])
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for point in decided(sweep):
+        below = [milestone for milestone in milestones if milestone <= point["iteration"]]
+        if below and (point["trial"], below[-1]) not in found:
+            found[point["trial"], below[-1]] = {**point, "rung": below[-1]}
+    return list(found.values())
+
+
+def branches(sweep: Sweep) -> list[dict[str, Any]]:
+    """The family of a population: where each generation of a trial begins and ends."""
+    begun: dict[tuple[str, int], int] = {(trial_id, 0): 0 for trial_id in sweep.chronicle.trials}
+    reached: dict[tuple[str, int], int] = {}
+    for exploit in sweep.ancestry:
+        begun[exploit.trial_id, exploit.generation] = exploit.iteration
+    for trial_id in sweep.chronicle.trials:
+        for row in sweep.chronicle.rows(trial_id):
+            place = (trial_id, row["generation"])
+            reached[place] = max(reached.get(place, 0), row["training_iteration"])
+    return [
+        {
+            "trial": trial_id,
+            "generation": generation,
+            "begin": iteration,
+            "end": reached.get((trial_id, generation), iteration),
+        }
+        for (trial_id, generation), iteration in begun.items()
+    ]
+
+
+def exploits(sweep: Sweep) -> list[dict[str, Any]]:
+    """The exploits: from which trial to which, and at which iteration."""
+    return [
+        {
+            "trial": exploit.trial_id,
+            "generation": exploit.generation,
+            "donor": exploit.donor_id,
+            "iteration": exploit.iteration,
+            "reached": exploit.reached,
+            "score": exploit.score,
+        }
+        for exploit in sweep.ancestry
+    ]
+
+
+def schedule(sweep: Sweep, winner: Ranked) -> list[dict[str, Any]]:
+    """The hyperparameters that the best checkpoint was trained with, as they changed."""
+    if winner.best is None:
+        return []
+    changes = sweep.ancestry.schedule(winner.trial_id, winner.best.generation)
+    rows = [{"from iteration": at, **flatten(config)} for at, config in changes]
+    return [
+        row for n, row in enumerate(rows) if n + 1 == len(rows) or _from(rows[n + 1]) > _from(row)
+    ]
+
+
+def _from(row: Mapping[str, Any]) -> int:
+    return int(row["from iteration"])
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Something that failed.
+
+    Attributes:
+        what: What failed, for a heading.
+        reason: Why, in a line.
+        details: The traceback, if there is one.
+    """
+
+    what: str
+    reason: str
+    details: str | None
+
+
+def failures(sweep: Sweep) -> list[Failure]:
+    """Validations without a score, and trials that failed."""
+    found = []
+    errors = sweep.trial_errors()
+    for trial_id, story in sweep.chronicle.trials.items():
+        if story.failures:
+            text = errors.get(trial_id)
+            times = "once" if story.failures == 1 else f"{story.failures} times"
+            how = "for good" if story.status == "error" else "and went on"
+            last = text.splitlines()[-1] if text else "Its folder says no more."
+            found.append(Failure(f"Trial {trial_id} failed {times}, {how}", last, text))
+    for row in sweep.chronicle.validations:
+        if row["status"] in ("failed", "timed_out", "skipped"):
+            verb = row["status"].replace("_", " ")
+            what = f"Validation of {row['trial_id']} at iteration {row['iteration']}: {verb}"
+            found.append(Failure(what, row["reason"] or "", row["error"]))
+    return found

@@ -1,0 +1,227 @@
+"""The report of a sweep: figures, charts and text in one HTML file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import vl_convert
+
+from tunekit.core.problems import Problems
+from tunekit.page import charts, figures
+from tunekit.page.importance import importance
+from tunekit.sweep import Sweep
+from tunekit.version import VERSION
+
+__all__ = ["render", "write_page"]
+
+#: So many trials' curves, bars and lines a chart shows, the best first.
+MOST_CURVES, MOST_BARS, MOST_LINES = 100, 40, 300
+_TABLE, _FAILURES = 20, 50
+_NONE = "\N{EN DASH}"
+
+
+def write_page(sweep: Sweep, path: str | Path) -> Path:
+    """Write the report of a sweep: one HTML file, which needs no network and no other file.
+
+    It has the ranking; learning curves with the validated points; what training and validation did
+    when; hyperparameters against scores, and their importance; ASHA's rungs, or PBT's family tree
+    and schedule; failures; how the sweep was run; how to go on with it and use its best checkpoint.
+    What a sweep has nothing of is left out. Long lists are cut, the best trials first, and say so.
+
+    Args:
+        sweep: The sweep; :func:`tunekit.load` reads one.
+        path: The file; it is replaced if it exists.
+
+    Returns:
+        The file.
+
+    Raises:
+        tunekit.ConfigError: If ``path`` is in no folder, or is one.
+        OSError: If the file cannot be written, or the sweep's storage fails.
+
+    Example:
+        >>> import tempfile
+        >>> file = write_page(Sweep([]), Path(tempfile.mkdtemp(), "report.html"))
+        >>> "No trial has begun" in file.read_text()
+        True
+    """
+    path = Path(path)
+    problems = Problems("write_page")
+    if path.is_dir():
+        problems.add(f"path={str(path)!r} is a folder. Pass the name of a file, such as r.html.")
+    elif not path.parent.is_dir():
+        problems.add(f"path={str(path)!r} is in no folder that exists. Make {path.parent} first.")
+    problems.raise_any()
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(render(sweep), encoding="utf-8")
+    os.replace(draft, path)
+    return path
+
+
+def render(sweep: Sweep) -> str:
+    """The report of a sweep as HTML."""
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters.update(
+        number=_number, score=_score, seconds=_seconds, moment=_moment, json=_json
+    )
+    template = resources.files("tunekit.page").joinpath("template.html").read_text("utf-8")
+    return environment.from_string(template).render(script=_vega(), **contents(sweep))
+
+
+def contents(sweep: Sweep) -> dict[str, Any]:
+    """Everything that the report says, as data."""
+    ranked = figures.ranking(sweep)
+    verdict = figures.verdict(sweep, ranked)
+    metric = sweep.metric or "score"
+    axes = figures.axes(ranked)
+    score = figures.axis_of(metric, {r.trial_id: r.best_value for r in ranked if r.rank})
+    summary = sweep.summary()
+    settings = sweep.sessions[-1] if sweep.sessions else {}
+    return {
+        "name": Path(sweep.path).name or "sweep",
+        "version": VERSION,
+        "made": datetime.now(timezone.utc).timestamp(),
+        "summary": summary,
+        "metric": metric,
+        "mode": sweep.mode,
+        "ranked": ranked,
+        "most": _TABLE,
+        "columns": list(dict.fromkeys(name for one in ranked for name in one.config)),
+        "verdict": verdict,
+        "schedule": [] if verdict is None else figures.schedule(sweep, verdict.winner),
+        "charts": _charts(sweep, ranked, verdict, axes, score),
+        "cut": {
+            "curves": max(0, len(ranked) - MOST_CURVES),
+            "bars": max(0, len(ranked) - MOST_BARS),
+        },
+        "failures": figures.failures(sweep)[:_FAILURES],
+        "more_failures": max(0, len(figures.failures(sweep)) - _FAILURES),
+        "sessions": sweep.sessions,
+        "settings": settings,
+        "best": sweep.best() if verdict is not None else None,
+    }
+
+
+def _charts(
+    sweep: Sweep,
+    ranked: list[figures.Ranked],
+    verdict: figures.Verdict | None,
+    axes: list[figures.Axis],
+    score: figures.Axis | None,
+) -> dict[str, Any]:
+    """The charts that there is something to show in, by name."""
+    found: dict[str, Any] = {}
+    names = {one.trial_id: one.name for one in ranked}
+    metric = sweep.metric
+    shown = [one.trial_id for one in ranked[:MOST_CURVES]]
+    if metric is not None and verdict is not None:
+        points = figures.curves(sweep, shown, metric)
+        found["validated"] = charts.curves_chart(points, ranked, metric, validated=True)
+    for n, name in enumerate(figures.training_metrics(sweep)):
+        points = figures.curves(sweep, shown, name)
+        if points:
+            found[f"training{n}"] = charts.curves_chart(points, ranked, name, validated=False)
+    spans = figures.timeline(sweep, [one.trial_id for one in ranked[:MOST_BARS]])
+    if spans:
+        found["timeline"] = charts.timeline_chart(spans, names, sweep.chronicle.first or 0.0)
+    if axes and score is not None and metric is not None and sweep.mode is not None:
+        kept = {one.trial_id for one in ranked[:MOST_LINES]}
+        found["parallel"] = charts.parallel_chart(axes, _only(score, kept), metric, sweep.mode)
+        shares = importance(axes, score, sweep.mode)
+        if shares:
+            found["importance"] = charts.importance_chart(shares)
+    exploits = figures.exploits(sweep)
+    if exploits:
+        line = _line_of(sweep, verdict)
+        branches = figures.branches(sweep)
+        found["family"] = charts.family_chart(branches, exploits, names, line)
+    elif metric is not None:
+        rungs = figures.rungs(sweep)
+        decided = figures.decided(sweep)
+        if rungs:
+            found["rungs"] = charts.rungs_chart(rungs, metric)
+        elif any(point["outcome"] != "went on" for point in decided):
+            found["decisions"] = charts.decisions_chart(decided, metric)
+    return found
+
+
+def _only(axis: figures.Axis, trials: set[str]) -> figures.Axis:
+    positions = {trial: at for trial, at in axis.positions.items() if trial in trials}
+    return figures.Axis(axis.name, axis.kind, axis.ticks, positions, axis.values)
+
+
+def _line_of(sweep: Sweep, verdict: figures.Verdict | None) -> set[tuple[str, int]]:
+    """The generations that led to the best checkpoint, with its own."""
+    if verdict is None or verdict.winner.best is None:
+        return set()
+    trial_id, generation = verdict.winner.trial_id, verdict.winner.best.generation
+    line = {(trial_id, generation)}
+    for exploit in sweep.ancestry.line(trial_id, generation):
+        line |= {
+            (exploit.trial_id, exploit.generation),
+            (exploit.donor_id, exploit.donor_generation),
+        }
+    return line
+
+
+@lru_cache(maxsize=1)
+def _vega() -> str:
+    """What draws the charts: Vega, Vega-Lite and Vega-Embed, as a script."""
+    script = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub has no default
+    return str(script).replace("</script", "<\\/script")
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    """JSON that may stand in a script of a page."""
+    text = json.dumps(value, default=str)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return _NONE
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _score(value: float | None) -> str:
+    """A score, with as many digits as the one below it.
+
+    Example:
+        >>> _score(0.98), _score(12.0)
+        ('0.9800', '12.00')
+    """
+    return _NONE if value is None else f"{value:#.4g}"
+
+
+def _seconds(value: float | None) -> str:
+    """A duration for readers.
+
+    Example:
+        >>> _seconds(4.25), _seconds(75), _seconds(7300)
+        ('4.2 s', '1 min 15 s', '2 h 1 min')
+    """
+    if value is None:
+        return _NONE
+    if value < 60:
+        return f"{value:.1f} s"
+    if value < 3600:
+        return f"{int(value // 60)} min {int(value % 60)} s"
+    return f"{int(value // 3600)} h {int(value % 3600 // 60)} min"
+
+
+def _moment(value: float | None) -> str:
+    if value is None:
+        return _NONE
+    return datetime.fromtimestamp(value, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
