@@ -264,7 +264,7 @@ class Display:
 
     def __init__(self, source: Source, reporter: ProgressReporter | None = None):
         self._source = source
-        self._reporter = reporter
+        self._reporter: Any = reporter
         self._terminal: _TerminalReporter | None = None
         self._controller: Controller | None = None
 
@@ -305,14 +305,14 @@ class Display:
             if news is not None:
                 self._terminal.say(news)
             self._terminal.print_heartbeat(trials, controller.used_resources)
-        elif self._reporter is not None and self._can_report(controller):
-            if self._reporter.should_report(trials):
-                self._reporter.report(trials, False, controller.summary, controller.used_resources)
+        elif self._reports(controller, trials):
+            self._reporter.report(trials, False, controller.summary, controller.used_resources)
         return True
 
-    def _can_report(self, controller: Controller) -> bool:
-        """Whether the reporter is set up: one of the user's own class is not before a step."""
-        return isinstance(self._reporter, TuneReporterBase) or controller.begun
+    def _reports(self, controller: Controller, trials: list[Trial]) -> bool:
+        """Whether the reporter is to report now; one of the user's class, not before a step."""
+        set_up = isinstance(self._reporter, TuneReporterBase) or controller.begun
+        return set_up and bool(self._reporter.should_report(trials))
 
 
 def _add_columns(reporter: TuneReporterBase, names: Iterable[str]) -> None:

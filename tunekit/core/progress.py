@@ -97,14 +97,19 @@ def waiting_trials(waiting: int, left: int) -> str | None:
     Example:
         >>> waiting_trials(1, 6), waiting_trials(2, 6)
         ('1 of 6 trials waits for a score', '2 of 6 trials wait for a score')
-        >>> waiting_trials(4, 4)
-        'All 4 trials that have not ended wait for a score'
+        >>> waiting_trials(4, 4), waiting_trials(1, 1)
+        ('All 4 trials that have not ended wait for a score',
+         'The one trial that has not ended waits for a score')
         >>> waiting_trials(0, 4)
     """
     if not waiting:
         return None
-    if waiting == left > 1:
-        return f"All {left} trials that have not ended wait for a score"
+    if waiting == left == 1:
+        return "The one trial that has not ended waits for a score"
+    if waiting == left:
+        return (
+            f"{'Both' if left == 2 else f'All {left}'} trials that have not ended wait for a score"
+        )
     return f"{waiting} of {left} trials {'waits' if waiting == 1 else 'wait'} for a score"
 
 
