@@ -864,7 +864,7 @@ class ValidationCallback(tune.Callback):
         """Show, and say now and then, what the sweep waits for at its end."""
         now = self._clock.monotonic()
         text = self._awaited() if news.due(now) else None
-        if text is None and not fresh.due(now):
+        if not fresh.due(now) and text is None:
             return
         display = self._display
         if (display is None or not display.refresh(text)) and text is not None:
