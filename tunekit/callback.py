@@ -844,7 +844,6 @@ class ValidationCallback(tune.Callback):
                 self._draining_since = None
                 return
         self._drained_s += self._clock.monotonic() - began
-        self._draining_since = None
         for trial in trials:
             if trial.trial_id not in self._trials:
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import signal
 import time
 
 import pytest
@@ -260,6 +261,21 @@ def test_a_silent_sweep_prints_nothing_and_logs_no_more_than_every_ten_seconds(
     assert capsys.readouterr().out == ""
     logged = [record.getMessage() for record in caplog.records if "waited" in record.getMessage()]
     assert [seconds for seconds, _ in said("\n".join(logged))] == [10, 20, 30, 40, 50, 60]
+
+
+def test_a_sweep_that_is_interrupted_at_its_end_waits_no_more(tmp_path):
+    handler = signal.getsignal(signal.SIGINT)
+
+    def interrupted(attempt):
+        signal.signal(signal.SIGINT, lambda *_: None)  # as Tune does when it has seen Ctrl-C
+        return {"accuracy": 0.5}
+
+    try:
+        ran = drained(tmp_path, (), validate=interrupted)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert len(ran.validation.validator.pending()) == 1
+    assert not any("All trials have ended" in line for line in ran.validation.progress())
 
 
 def test_a_sweep_that_is_over_waits_for_nothing(tmp_path):
