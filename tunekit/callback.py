@@ -23,6 +23,7 @@ from tunekit._ray.checkpoints import (
     skip_existing,
 )
 from tunekit._ray.controller import Controller
+from tunekit._ray.progress import Display
 from tunekit._ray.storage import exists
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
@@ -33,6 +34,7 @@ from tunekit.core.leases import Leases
 from tunekit.core.lineage import Ancestry, Exploit
 from tunekit.core.metrics import flatten, hide, leaves, merge
 from tunekit.core.problems import Problems
+from tunekit.core.progress import News, awaited, counted, starved, waiting_trials
 from tunekit.core.selection import Selection
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.errors import (
@@ -63,7 +65,8 @@ __all__ = ["ValidationCallback"]
 logger = logging.getLogger(__name__)
 
 _DRAIN_INTERVAL_S = 0.02
-_NEWS_INTERVAL_S = 10.0
+# How long a sweep waits at its end before it says so, and says so again, and is shown anew.
+_FIRST_NEWS_S, _NEWS_INTERVAL_S, _REFRESH_INTERVAL_S = 2.0, 10.0, 1.0
 # For how long reports may wait to be written down of which nothing has come.
 _FLUSH_INTERVAL_S = 0.2
 
@@ -191,7 +194,9 @@ class ValidationCallback(tune.Callback):
         self._settled: dict[str, Trial] = {}
         self._names_at_last_settling = 0
         self._error: TunekitError | None = None
-        self._next_news = self._next_flush = 0.0
+        self._next_flush = 0.0
+        self._display: Display | None = None
+        self._draining_since: float | None = None
 
     def loggers(self) -> list[tune.Callback]:
         """Return the loggers of ``result.json`` and TensorBoard that know about late scores."""
@@ -238,6 +243,8 @@ class ValidationCallback(tune.Callback):
         if searcher is not None:
             searcher.attach(self.validator.poll)
             self._required |= searcher.judged
+        self._display = self._display or Display(self)
+        self._display.attach(controller)
 
     def adopt(self, trial: Trial) -> None:
         """Get to know a trial: a new one, or one of a restored experiment."""
@@ -828,9 +835,12 @@ class ValidationCallback(tune.Callback):
     def _drain(self, trials: list[Trial]) -> None:
         """Wait for the last validations: the sweep is not over before they are."""
         on_main_thread = threading.current_thread() is threading.main_thread()
-        began = self._clock.monotonic()
+        began = self._draining_since = self._clock.monotonic()
+        shown = self._display is not None and self._display.shows
+        news = News(_FIRST_NEWS_S if shown else _NEWS_INTERVAL_S, _NEWS_INTERVAL_S)
+        fresh = News(_REFRESH_INTERVAL_S, _REFRESH_INTERVAL_S)
         while not self.validator.idle and self._error is None:
-            self._tell_what_is_awaited()
+            self._tell_what_is_awaited(news, fresh)
             self.validator.poll(at_once=True)
             if self._scheduler is not None:
                 self._scheduler.advance()
@@ -839,6 +849,7 @@ class ValidationCallback(tune.Callback):
             # Tune puts the former handler back when it has seen Ctrl-C.
             if on_main_thread and signal.getsignal(signal.SIGINT) is not self._sigint_handler:
                 logger.warning("Interrupted with validations pending.")
+                self._draining_since = None
                 return
         self._drained_s += self._clock.monotonic() - began
         for trial in trials:
@@ -856,22 +867,22 @@ class ValidationCallback(tune.Callback):
         self._settle(at_end=True)
         self._require_a_checkpoint(trials)
 
-    def _tell_what_is_awaited(self) -> None:
+    def _tell_what_is_awaited(self, news: News, fresh: News) -> None:
+        """Show, and say now and then, what the sweep waits for at its end."""
         now = self._clock.monotonic()
-        if now < self._next_news:
+        text = self._awaited() if news.due(now) else None
+        if not fresh.due(now) and text is None:
             return
-        if self._next_news:
-            counts = self.validator.counts()
-            running, starting, waiting = (counts[k] for k in ("running", "starting", "waiting"))
-            logger.info(
-                "All trials have ended; waiting for %d validations: %d running, %d without "
-                "resources, %d not started.",
-                running + starting + waiting,
-                running,
-                starting,
-                waiting,
-            )
-        self._next_news = now + _NEWS_INTERVAL_S
+        display = self._display
+        if (display is None or not display.refresh(text)) and text is not None:
+            logger.info("%s.", text)
+
+    def _awaited(self) -> str | None:
+        """What the sweep waits for at its end; None before that."""
+        pending, since = self.validator.stages(), self._draining_since
+        if since is None or not pending:
+            return None
+        return awaited(pending, self._clock.monotonic() - since)
 
     def fail(self, error: TunekitError) -> None:
         """End the sweep with an error, at the end of the current step."""
@@ -906,6 +917,45 @@ class ValidationCallback(tune.Callback):
              'starting': 0, 'waiting': 0}
         """
         return self.validator.counts()
+
+    def show_on(self, display: Display) -> None:
+        """Show the sweep there, rather than where Tune does by itself; before it begins."""
+        self._display = display
+
+    def progress(self) -> list[str]:
+        """How the validations stand, and what waits for them, in lines for the user.
+
+        Example:
+            >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
+            >>> ValidationCallback(config).progress()
+            ['Validations: none yet']
+        """
+        left = waiting = 0
+        if self.config.on_pending != "continue":
+            left_over = [t for t in self._trials.values() if not t.is_finished()]
+            left, waiting = len(left_over), sum(self.waits(t.trial_id) for t in left_over)
+        lines = [
+            counted(self.validator.counts()),
+            waiting_trials(waiting, left),
+            starved(self.validator.starved_s()),
+            self._awaited(),
+        ]
+        return [line for line in lines if line is not None]
+
+    @property
+    def judged_by(self) -> list[str]:
+        """The metrics that the sweep is judged by."""
+        return sorted(self._required)
+
+    @property
+    def validated_names(self) -> Collection[str]:
+        """The metrics that validation has produced."""
+        return self.history.names.keys()
+
+    @property
+    def unreported(self) -> Collection[str]:
+        """The metrics of which only validated values count."""
+        return self._validation_names()
 
     def timing(self) -> dict[str, float]:
         """Where time went, in seconds.

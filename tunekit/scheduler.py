@@ -175,9 +175,7 @@ class ValidatedScheduler(TrialScheduler):
         text = self.base.debug_string()
         if self._validation is None:
             return text
-        counts = self._validation.summary()
-        shown = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-        return f"{text}\nValidations: {shown or 'none yet'}"
+        return "\n".join([text, *self._validation.progress()])
 
     # What Tune tells while the sweep runs ------------------------------------------------------
 

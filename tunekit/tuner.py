@@ -6,7 +6,7 @@ import copy
 import logging
 import os
 import pickle
-from contextlib import nullcontext
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from ray.tune.search import (
 
 from tunekit._ray.controller import STATE_FILES
 from tunekit._ray.functions import checkpointable_class, is_checkpointable_function
+from tunekit._ray.progress import reported
 from tunekit._ray.storage import TUNER_FILE, storage_at
 from tunekit._ray.trials import ended_soon, is_distributed, is_trainer
 from tunekit._ray.tuner import Settings, settings_of
@@ -380,7 +381,12 @@ class Tuner(tune.Tuner):
         validation = _validation_of(settings)
         try:
             leave_room(settings, validation)
-            with ended_soon() if is_distributed(settings.trainable) else nullcontext():
+            with ExitStack() as around:
+                if is_distributed(settings.trainable):
+                    around.enter_context(ended_soon())
+                if validation is not None:
+                    display = around.enter_context(reported(settings.run_config, validation))
+                    validation.show_on(display)
                 return super().fit()
         finally:
             if validation is not None:

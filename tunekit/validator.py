@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
 from tunekit.core.pool import Pool
-from tunekit.core.validation import Attempt, Outcome, Request, Status
+from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status
 from tunekit.executor import Began, Executor, Returned
 from tunekit.journal import Journal
 
@@ -89,6 +89,10 @@ class Validator:
     def pending(self) -> list[Request]:
         """Every request that has not ended."""
         return list(self._pool.pending())
+
+    def stages(self) -> list[Pending]:
+        """How far every request is that has not ended."""
+        return list(self._pool.stages(self._clock.monotonic()))
 
     def ended_counts(self) -> dict[str, int]:
         """How many validations ended how."""

@@ -50,9 +50,10 @@ def fit(
     max_failures: int = 0,
     stop: Any = None,
     callbacks: list[tune.Callback] | None = None,
+    verbose: int = 0,
     **settings: Any,
 ) -> tune.ResultGrid:
-    """Run a sweep with little output."""
+    """Run a sweep, by default with little output."""
     return tunekit.Tuner(
         trainable,
         run_config=tune.RunConfig(
@@ -62,7 +63,7 @@ def fit(
             failure_config=tune.FailureConfig(max_failures=max_failures),
             stop=stop,
             callbacks=callbacks,
-            verbose=0,
+            verbose=verbose,
         ),
         **settings,
     ).fit()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -33,10 +34,13 @@ def journal(results: tune.ResultGrid) -> list[dict]:
 
 
 @pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
-def test_asha_ranks_by_validated_accuracy(tmp_path, on_pending):
+def test_asha_ranks_by_validated_accuracy(tmp_path, on_pending, monkeypatch, capsys):
+    new_output = on_pending != "pause"  # each of Tune's ways to show a sweep
+    monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "1" if new_output else "0")
     results = fit(
         counting,
         tmp_path,
+        verbose=1 if new_output else 3,
         param_space={"length": 9, "scale": SCALES, "metrics": {"accuracy": 77.0}},
         tune_config=tune.TuneConfig(
             **BY_ACCURACY, scheduler=ASHAScheduler(max_t=9, grace_period=3, reduction_factor=3)
@@ -62,6 +66,12 @@ def test_asha_ranks_by_validated_accuracy(tmp_path, on_pending):
         assert rows["accuracy"].dropna().to_dict() == validated
         assert scalars(result.path, "ray/tune/accuracy") == validated
         assert len(scalars(result.path, "ray/tune/loss")) == len(frame)
+    scores = [e for e in journal(results) if e["event"] == "ended" and e["status"] == "validated"]
+    end = capsys.readouterr().out.rsplit("Trial status:" if new_output else "== Status ==", 1)[1]
+    assert f"\nValidations: {len(scores)} validated\n" in end
+    header = next(line for line in end.splitlines() if "Trial name" in line)
+    assert re.search(r"\baccuracy[\s|]+validated_iteration\b", header)
+    assert "generation" not in header
 
 
 def scalars(path: str, name: str) -> dict[int, float]:

@@ -55,6 +55,26 @@ class Controller:
         return self._tune.search_alg
 
     @property
+    def trials(self) -> list[Trial]:
+        """All trials so far."""
+        return list(self._tune.get_trials())
+
+    @property
+    def begun(self) -> bool:
+        """Whether a step has begun."""
+        return bool(self._tune._iteration)
+
+    @property
+    def summary(self) -> str:
+        """What the scheduler says of itself."""
+        return str(self._tune.scheduler_alg.debug_string())
+
+    @property
+    def used_resources(self) -> str:
+        """What trials take of the cluster, in words."""
+        return str(self._tune._used_resources_string())
+
+    @property
     def finished(self) -> bool:
         """Whether all trials have ended and no more will come."""
         return bool(self._tune.is_finished())

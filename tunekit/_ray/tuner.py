@@ -13,11 +13,12 @@ __all__ = ["Settings", "settings_of", "trial_resources"]
 
 @dataclass
 class Settings:
-    """What a Tuner will run with; ``tune_config`` is its own object and may be changed."""
+    """What a Tuner will run with; both configs are its own objects and may be changed."""
 
     trainable: Any
     param_space: dict[str, Any]
     tune_config: tune.TuneConfig
+    run_config: tune.RunConfig
     callbacks: list[Any]
 
 
@@ -30,6 +31,7 @@ def settings_of(tuner: tune.Tuner) -> Settings | None:
         trainable=internal.trainable,
         param_space=internal.param_space or {},
         tune_config=internal._tune_config,
+        run_config=internal._run_config,
         callbacks=list(internal._run_config.callbacks or []),
     )
 

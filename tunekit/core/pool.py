@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tunekit.core.validation import Attempt, Outcome, Request, Status, rejected
+from tunekit.core.validation import Attempt, Outcome, Pending, Request, Stage, Status, rejected
 
 __all__ = ["Pool"]
 
@@ -121,6 +121,18 @@ class Pool:
         for trial in self._trials.values():
             for waiting in trial.waiting.values():
                 yield waiting.request
+
+    def stages(self, now: float) -> Iterator[Pending]:
+        """How far every request is that has not ended, in the order of :meth:`pending`."""
+        for flight in self._in_flight.values():
+            request, began = flight.attempt.request, flight.began
+            if began is None:
+                yield Pending(request, Stage.STARTING, now - flight.waiting.since)
+            else:
+                yield Pending(request, Stage.RUNNING, now - began)
+        for trial in self._trials.values():
+            for waiting in trial.waiting.values():
+                yield Pending(waiting.request, Stage.WAITING, now - waiting.since)
 
     # What happens ------------------------------------------------------------------------------
 

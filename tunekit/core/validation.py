@@ -11,7 +11,16 @@ from typing import Any
 
 from tunekit.core.metrics import leaves
 
-__all__ = ["RESERVED", "Attempt", "Outcome", "Request", "Status", "rejected"]
+__all__ = [
+    "RESERVED",
+    "Attempt",
+    "Outcome",
+    "Pending",
+    "Request",
+    "Stage",
+    "Status",
+    "rejected",
+]
 
 #: Names of a row that Tune or tunekit fill in themselves; a validation must not overwrite them.
 RESERVED = frozenset(
@@ -89,6 +98,29 @@ class Attempt:
     def id(self) -> str:
         """A name that is unique in the sweep."""
         return f"{self.request.id}#{self.number}"
+
+
+class Stage(str, Enum):
+    """How far a validation is that has not ended."""
+
+    WAITING = "waiting"  # to be started
+    STARTING = "starting"  # started, and waiting for resources
+    RUNNING = "running"
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A request that has not ended.
+
+    Attributes:
+        request: What was asked for.
+        stage: How far it is.
+        for_s: For how many seconds it has run; if it does not run, since it was asked for.
+    """
+
+    request: Request
+    stage: Stage
+    for_s: float
 
 
 @dataclass(frozen=True)

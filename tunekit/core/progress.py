@@ -1,0 +1,209 @@
+"""What is said of a sweep's validations while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from numbers import Real
+from typing import Any
+
+from tunekit.core.history import GENERATION
+from tunekit.core.validation import RESERVED, Pending, Stage
+
+__all__ = ["News", "awaited", "counted", "duration", "other_metrics", "starved", "waiting_trials"]
+
+_NAMED = {"validated": "validated", "running": "running"}
+_ENDED_BADLY = {"failed": "failed", "timed_out": "timed out", "skipped": "skipped"}
+# How many validations are named that the sweep waits for.
+_MOST_NAMED = 3
+# For how long validations may wait for resources before that is said.
+_STARVED_S = 10.0
+
+
+class News:
+    """When to say something: soon after the start, and now and then after that.
+
+    Args:
+        first_s: Seconds from the start to the first time.
+        every_s: Seconds from one time to the next.
+
+    Example:
+        >>> news = News(first_s=2, every_s=10)
+        >>> [now for now in range(100, 130) if news.due(now)]
+        [102, 112, 122]
+    """
+
+    def __init__(self, first_s: float, every_s: float):
+        self._first_s, self._every_s = first_s, every_s
+        self._next: float | None = None
+
+    def due(self, now: float) -> bool:
+        """Whether it is time; the first call is the start."""
+        if self._next is None:
+            self._next = now + self._first_s
+        if now < self._next:
+            return False
+        self._next = now + self._every_s
+        return True
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in words.
+
+    Example:
+        >>> [duration(seconds) for seconds in (0.4, 14, 119, 200, 3 * 3600 + 60)]
+        ['0 s', '14 s', '119 s', '3 min 20 s', '3 h 1 min']
+    """
+    whole = int(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 2 * 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """Say how many validations ended how, run, and wait.
+
+    Args:
+        counts: By ``validated``, ``failed``, ``timed_out``, ``skipped``, ``running``, ``starting``
+            (waiting for resources) and ``waiting`` (to be started).
+
+    Example:
+        >>> counted({"validated": 12, "running": 2, "starting": 1, "waiting": 2, "failed": 1})
+        'Validations: 12 validated, 2 running, 3 waiting (1 for resources), 1 failed'
+        >>> counted({"starting": 1, "waiting": 0})
+        'Validations: 1 waiting for resources'
+        >>> counted({"validated": 0})
+        'Validations: none yet'
+    """
+    parts = [f"{counts[name]} {word}" for name, word in _NAMED.items() if counts.get(name)]
+    starting = counts.get("starting", 0)
+    waiting = starting + counts.get("waiting", 0)
+    if waiting and waiting == starting:
+        parts.append(f"{waiting} waiting for resources")
+    elif waiting:
+        parts.append(f"{waiting} waiting" + (f" ({starting} for resources)" if starting else ""))
+    parts += [f"{counts[name]} {word}" for name, word in _ENDED_BADLY.items() if counts.get(name)]
+    return f"Validations: {', '.join(parts) or 'none yet'}"
+
+
+def waiting_trials(waiting: int, left: int) -> str | None:
+    """Say how many trials stand still for their scores; None if none does.
+
+    Args:
+        waiting: How many do.
+        left: How many have not ended.
+
+    Example:
+        >>> waiting_trials(1, 6), waiting_trials(2, 6)
+        ('1 of 6 trials waits for a score', '2 of 6 trials wait for a score')
+        >>> waiting_trials(4, 4), waiting_trials(1, 1)
+        ('All 4 trials that have not ended wait for a score',
+         'The one trial that has not ended waits for a score')
+        >>> waiting_trials(0, 4)
+    """
+    if not waiting:
+        return None
+    if waiting == left == 1:
+        return "The one trial that has not ended waits for a score"
+    if waiting == left:
+        return (
+            f"{'Both' if left == 2 else f'All {left}'} trials that have not ended wait for a score"
+        )
+    return f"{waiting} of {left} trials {'waits' if waiting == 1 else 'wait'} for a score"
+
+
+def starved(seconds: float) -> str | None:
+    """Say for how long no validation has got its resources; None if that is not long.
+
+    Example:
+        >>> starved(45)
+        'No validation runs: none has got its resources for 45 s'
+        >>> starved(5)
+    """
+    if seconds < _STARVED_S:
+        return None
+    return f"No validation runs: none has got its resources for {duration(seconds)}"
+
+
+def awaited(pending: Collection[Pending], waited_s: float) -> str:
+    """Say what a sweep waits for whose trials have ended.
+
+    Args:
+        pending: The validations that have not ended.
+        waited_s: For how many seconds it has.
+
+    Example:
+        >>> from tunekit.core.validation import Request
+        >>> awaited(
+        ...     [
+        ...         Pending(Request("a_00003", 30), Stage.STARTING, 8.0),
+        ...         Pending(Request("a_00003", 27, timeout_s=60), Stage.RUNNING, 14.0),
+        ...     ],
+        ...     waited_s=12,
+        ... )
+        'All trials have ended; the sweep has waited 12 s for 2 validations:
+         validate a_00003@27 (running 14 s, at most 60 s),
+         validate a_00003@30 (waiting 8 s for resources)'
+    """
+    order = (Stage.RUNNING, Stage.STARTING, Stage.WAITING)
+    first = sorted(pending, key=lambda one: (order.index(one.stage), -one.for_s))
+    names = [_named(one) for one in first[:_MOST_NAMED]]
+    if len(first) > len(names):
+        names.append(f"and {len(first) - len(names)} more")
+    count = f"{len(first)} validation{'' if len(first) == 1 else 's'}"
+    return (
+        f"All trials have ended; the sweep has waited {duration(waited_s)} for {count}: "
+        f"{', '.join(names)}"
+    )
+
+
+def _named(one: Pending) -> str:
+    request, took = one.request, duration(one.for_s)
+    if one.stage is Stage.RUNNING:
+        limit = "" if request.timeout_s is None else f", at most {duration(request.timeout_s)}"
+        how = f"running {took}{limit}"
+    elif one.stage is Stage.STARTING:
+        how = f"waiting {took} for resources"
+    else:
+        how = f"waiting {took} to be started"
+    return f"validate {request.trial_id}@{request.iteration} ({how})"
+
+
+def other_metrics(
+    results: Iterable[Mapping[str, Any]],
+    validated: Iterable[str],
+    shown: Collection[str],
+    most: int = 4,
+) -> list[str]:
+    """Return which metrics to show beside those that have columns of their own.
+
+    Numbers only: first those that validation produces, then those that trials report. What Tune and
+    tunekit add is left out, except ``generation`` where a trial was overwritten.
+
+    Args:
+        results: Each trial's last result.
+        validated: The names that validation produces.
+        shown: Those that have columns, or are to have none.
+        most: How many to return.
+
+    Example:
+        >>> result = {"loss": 0.5, "done": False, "top5": 0.9, "note": "-", "generation": 0}
+        >>> other_metrics([result], validated=["top1", "top5"], shown=["top1"])
+        ['top5', 'loss']
+        >>> other_metrics([{**result, "generation": 1}], validated=["top1"], shown=["top5"])
+        ['generation', 'loss']
+    """
+    reported: dict[str, None] = {}
+    overwritten = False
+    for result in results:
+        overwritten = overwritten or bool(result.get(GENERATION))
+        reported.update((name, None) for name, value in result.items() if _is_number(value))
+    left_out = {*shown, *RESERVED}
+    first = [name for name in validated if name in reported]
+    others = [name for name in dict.fromkeys([*first, *reported]) if name not in left_out]
+    return [*([GENERATION] if overwritten else []), *others][:most]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
