@@ -130,6 +130,8 @@ class EveryIterations(_RulePolicy):
 class EverySeconds(_RulePolicy):
     """A checkpoint at the first report at least ``seconds`` after the trial's last checkpoint.
 
+    The time until its first checkpoint counts from its first report.
+
     Args:
         seconds: Seconds between two checkpoints, on the driver's clock.
 

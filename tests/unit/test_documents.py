@@ -172,6 +172,16 @@ def test_files_that_are_named_are_there(path):
         assert (ROOT / name).exists() or name.startswith("docs/_build"), name
 
 
+def test_the_path_of_a_score_leads_through_files_that_are_there():
+    text = (ROOT / "docs/how-it-works.md").read_text()
+    rows = [line.split("|")[2:4] for line in text.splitlines() if re.match(r"\|.*\.py`", line)]
+    assert len(rows) > 10
+    for rules, edges in rows:
+        for folder, files in (("tunekit/core", rules), ("tunekit", edges)):
+            for name in re.findall(r"`([\w/]+\.py)`", files):
+                assert (ROOT / folder / name).exists(), f"{folder}/{name}"
+
+
 def test_the_guides_map_has_every_section():
     text = (ROOT / "docs/guide.md").read_text()
     top, *_ = text.partition("\n## ")
