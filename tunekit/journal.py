@@ -451,6 +451,10 @@ def read(
     Raises:
         tunekit.JournalError: If a file is no journal, is of a newer version, or was damaged.
         OSError: If the storage fails.
+
+    Example:
+        >>> read("/no/such/folder")
+        []
     """
     if isinstance(source, (str, Path)):
         source = folder_at(*storage_at(str(source), filesystem))

@@ -22,6 +22,10 @@ class JsonLogger(JsonLoggerCallback):
     On each start of a trial, Tune's logger copies the file that was last synced over the local
     one, and the rows in between are lost. Here the file in storage is only a stand-in for a local
     one that does not exist.
+
+    Example:
+        >>> from ray import tune
+        >>> run_config = tune.RunConfig(callbacks=[JsonLogger()])
     """
 
     def _restore_from_remote(self, file_name: str, trial: Trial) -> None:
@@ -39,6 +43,10 @@ class TensorBoardLogger(TBXLoggerCallback):
         undecided: Returns the names of metrics that may be training's or validation's: it is not
             known before the first validation has ended. Until then, training's values under such
             names are held back; a curve must not begin with another quantity.
+
+    Example:
+        >>> from ray import tune
+        >>> run_config = tune.RunConfig(callbacks=[TensorBoardLogger()])
     """
 
     def __init__(self, undecided: Callable[[], Collection[str]] = frozenset) -> None:

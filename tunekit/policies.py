@@ -40,6 +40,14 @@ class CheckpointPolicy(tune.Callback):
 
     Give one to ``tunekit.Tuner(checkpoint_policy=...)``, or to ``RunConfig(callbacks=[...])``
     of a plain ``ray.tune.Tuner``. A policy of your own overrides :meth:`due`.
+
+    Example:
+        >>> class AtPowersOfTwo(CheckpointPolicy):
+        ...     def due(self, trial, result):
+        ...         return result["training_iteration"].bit_count() == 1
+        >>> policy = AtPowersOfTwo()
+        >>> [n for n in range(1, 20) if policy.due(None, {"training_iteration": n})]
+        [1, 2, 4, 8, 16]
     """
 
     def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
@@ -100,6 +108,13 @@ class EveryIterations(_RulePolicy):
 
     Raises:
         tunekit.ConfigError: If ``n`` is not a whole number of at least 1.
+
+    Example:
+        >>> EveryIterations(10)
+        EveryIterations(10)
+        >>> EveryIterations(0)
+        Traceback (most recent call last):
+        tunekit.errors.ConfigError: EveryIterations: n=0 must be a whole number...
     """
 
     def __init__(self, n: int):
@@ -115,11 +130,17 @@ class EveryIterations(_RulePolicy):
 class EverySeconds(_RulePolicy):
     """A checkpoint at the first report at least ``seconds`` after the trial's last checkpoint.
 
+    The time until its first checkpoint counts from its first report.
+
     Args:
         seconds: Seconds between two checkpoints, on the driver's clock.
 
     Raises:
         tunekit.ConfigError: If ``seconds`` is not a positive number.
+
+    Example:
+        >>> EverySeconds(60)
+        EverySeconds(60)
     """
 
     def __init__(self, seconds: float):
@@ -142,6 +163,10 @@ class OnImprovement(_RulePolicy):
 
     Raises:
         tunekit.ConfigError: If an argument is wrong.
+
+    Example:
+        >>> OnImprovement("loss", mode="min", delta=0.01)
+        OnImprovement('loss', mode='min', delta=0.01)
     """
 
     def __init__(self, metric: str, mode: str, delta: float = 0.0):
@@ -241,6 +266,10 @@ class AnyOf(CheckpointPolicy):
 
     Raises:
         tunekit.ConfigError: If one of them is no policy, or there is none.
+
+    Example:
+        >>> EveryIterations(10) | EverySeconds(60)
+        EveryIterations(10) | EverySeconds(60)
     """
 
     def __init__(self, *policies: CheckpointPolicy):

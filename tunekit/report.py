@@ -78,7 +78,7 @@ def report(
 def checkpoint_with(save: Callable[[Path], object]) -> None:
     """Register how this function trainable saves, for whenever a checkpoint is due.
 
-    From then on a callback's ``should_checkpoint``, the policies of :mod:`tunekit.policies`,
+    From then on a callback's ``should_checkpoint``, a :class:`~tunekit.CheckpointPolicy`,
     ``CheckpointConfig(checkpoint_frequency=n)``, ``checkpoint_at_end=True`` and a scheduler's
     pause work for the function as they do for a class trainable. ``save`` is called while the
     function is blocked in ``report``, or after it has returned, so that it sees the state of the

@@ -49,6 +49,10 @@ class Best:
         path: Where it lies, or lay.
         checkpoint: What to load it from; None if it was deleted since
             (``CheckpointConfig(num_to_keep=...)``) or has not been uploaded.
+
+    Example:
+        >>> Best("a", 0, 3, "accuracy", 0.9, {"accuracy": 0.9}, {"lr": 0.1}, "/sweep/a/c", None)
+        Best(trial_id='a', generation=0, iteration=3, metric='accuracy', score=0.9)
     """
 
     trial_id: str

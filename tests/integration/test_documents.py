@@ -1,4 +1,4 @@
-"""The README's example and the notebooks run as printed; links in the documents lead somewhere."""
+"""The README's example and the notebooks run as printed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import nbformat
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
 @pytest.mark.ray
@@ -48,22 +47,3 @@ def test_notebooks_run(path, tmp_path, monkeypatch):
         cell.get("outputs") is not None for cell in printed.cells if cell.cell_type == "code"
     )
     assert any(cell.get("outputs") for cell in printed.cells), "notebooks are kept with output"
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
-def test_links_lead_somewhere(path):
-    text = path.read_text()
-    headings = {
-        re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
-        for heading in re.findall(r"^#+ (.*)$", text, re.M)
-    }
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if target.startswith("#"):
-            assert target[1:] in headings, target
-        elif "://" not in target:
-            assert (path.parent / target.split("#")[0]).exists(), target
-
-
-def test_the_guides_examples_are_python():
-    for code in re.findall(r"```python\n(.*?)```", (ROOT / "docs/guide.md").read_text(), re.S):
-        compile(code, "docs/guide.md", "exec")

@@ -118,7 +118,7 @@ def rungs_of(scheduler: TrialScheduler) -> list[int]:
         >>> asha = ASHAScheduler(max_t=27, grace_period=1, reduction_factor=3,
         ...                      time_attr="training_iteration")
         >>> rungs_of(asha), rungs_of(FIFOScheduler())
-        ([1, 3, 9], [])
+        ([1, 3, 9, 27], [])
     """
     decides = innermost(scheduler)
     if type(decides) is not AsyncHyperBandScheduler:

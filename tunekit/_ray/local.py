@@ -63,6 +63,36 @@ class LocalSweep:
         resume: How to go on with the sweep in ``folder``; None begins one.
         saved_every_s: How often Tune saves the sweep, in seconds of the machine's clock; by default
             after its first step and at its end.
+
+    Example:
+        >>> import tempfile
+        >>> import tunekit
+        >>> from tunekit.testing import FakeClock, FakeExecutor
+        >>> class Net(tune.Trainable):
+        ...     def step(self):
+        ...         return {"loss": 1 / (self.training_iteration + 1)}
+        ...     def save_checkpoint(self, folder): ...
+        >>> clock = FakeClock()
+        >>> executor = FakeExecutor(
+        ...     clock, lambda attempt: {"accuracy": attempt.request.iteration / 10}
+        ... )
+        >>> validation = tunekit.ValidationCallback(
+        ...     tunekit.ValidationConfig(fn=lambda checkpoint: {}), executor=executor, clock=clock
+        ... )
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     sweep = LocalSweep(
+        ...         Net,
+        ...         Path(folder),
+        ...         clock,
+        ...         scheduler=tunekit.ValidatedScheduler(FIFOScheduler()),
+        ...         callbacks=[tunekit.EveryIterations(2), validation],
+        ...         metric="accuracy",
+        ...         mode="max",
+        ...         stop={"training_iteration": 4},
+        ...         next_due=executor.next_due,
+        ...     ).run()
+        >>> list(validation.history.scores(sweep.trials[0].trial_id))
+        [((0, 2), {'accuracy': 0.2}), ((0, 4), {'accuracy': 0.4})]
     """
 
     def __init__(

@@ -15,6 +15,7 @@ import jinja2
 import vl_convert
 
 from tunekit.core.problems import Problems
+from tunekit.core.progress import duration
 from tunekit.page import charts, figures
 from tunekit.page.importance import importance
 from tunekit.sweep import Sweep
@@ -210,15 +211,11 @@ def _seconds(value: float | None) -> str:
 
     Example:
         >>> _seconds(4.25), _seconds(75), _seconds(7300)
-        ('4.2 s', '1 min 15 s', '2 h 1 min')
+        ('4.2 s', '75 s', '2 h 1 min')
     """
     if value is None:
         return _NONE
-    if value < 60:
-        return f"{value:.1f} s"
-    if value < 3600:
-        return f"{int(value // 60)} min {int(value % 60)} s"
-    return f"{int(value // 3600)} h {int(value % 3600 // 60)} min"
+    return f"{value:.1f} s" if value < 60 else duration(value)
 
 
 def _moment(value: float | None) -> str:

@@ -23,6 +23,17 @@ class FakeExecutor:
         seconds: How long an attempt runs, in seconds of the clock; ``float("inf")`` hangs.
         delay: How long an attempt waits for resources before it begins.
         slots: What :meth:`capacity` starts from.
+
+    Example:
+        >>> from tunekit.core.validation import Request
+        >>> clock = FakeClock()
+        >>> executor = FakeExecutor(clock, lambda attempt: {"accuracy": 0.9}, lambda attempt: 60.0)
+        >>> executor.start(Attempt(Request("trial_1", iteration=3), 1))
+        >>> executor.poll()
+        [Began(attempt_id='trial_1:0:3:1#1')]
+        >>> clock.sleep(60)
+        >>> executor.poll()
+        [Returned(attempt_id='trial_1:0:3:1#1', value={'accuracy': 0.9})]
     """
 
     poll_interval_s = 0.0

@@ -29,6 +29,10 @@ class Lives:
         decisions: What was decided, in order: (trial, generation and iteration; decision).
         exploits: The exploits, in order.
         running: How many validations ran when the driver was killed, and were run again.
+
+    Example:
+        >>> check_lives([])
+        Lives(scores={}, decisions=[], exploits=[], running=0)
     """
 
     scores: dict[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -1,0 +1,61 @@
+"""How Sphinx builds the documentation; `scripts/docs` runs it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
+
+from tunekit.version import VERSION
+
+project = "tunekit"
+author = "The tunekit developers"
+copyright = "The tunekit developers"
+version = release = VERSION
+
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "myst_parser"]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = f"tunekit {VERSION}"
+html_copy_source = False
+html_show_sphinx = False
+html_theme_options = {"navigation_with_keys": True}
+
+# Headings can be linked to as on a page of a repository: guide.md#saving.
+myst_heading_anchors = 3
+
+# The order of the members of a class is that of its source: what is asked first comes first.
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+autodoc_inherit_docstrings = False
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+
+# Every name that a docstring or a signature refers to must be there (`-n -W`), but for those that
+# are documented elsewhere: the build asks no other site.
+nitpicky = True
+nitpick_ignore_regex = [
+    (r"py:.*", r"(ray|pandas|pyarrow)\..*"),
+    (r"py:.*", r"(collections\.abc|pathlib)\..*"),
+    # Interfaces that only a signature names.
+    (r"py:class", r"tunekit\.(_ray\.local\.SteppedClock|storage\.Folder)"),
+]
+
+
+def _keep_colons(app, what, name, obj, options, lines):
+    """Let the first line of an attribute have a colon: napoleon takes what is before for a type.
+
+    An empty comment becomes the first line.
+    """
+    if what in ("attribute", "data", "property"):
+        lines[:0] = ["..", ""]
+
+
+def setup(app):
+    """Called by Sphinx."""
+    app.connect("autodoc-process-docstring", _keep_colons, priority=400)  # before napoleon's 500

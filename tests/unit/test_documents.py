@@ -1,0 +1,445 @@
+"""The documents: their examples run, their links lead somewhere, and the reference is complete."""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import importlib
+import inspect
+import io
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.fs
+import pytest
+import ray
+import torch
+from ray import tune
+from ray.tune import ExperimentAnalysis, ResultGrid
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
+from ray.tune.search.optuna import OptunaSearch
+
+import tunekit
+import tunekit.testing
+from tests.sweeps import Counting, sweep
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+REFERENCE = ROOT / "docs/reference.rst"
+
+# What has no example: an error is raised, not made.
+NO_EXAMPLE = {
+    "JournalError",
+    "MetricNotFoundError",
+    "RestoreError",
+    "TrialError",
+    "TunekitError",
+    "UnsupportedRayError",
+    "ValidationFailedError",
+    "WiringError",
+}
+
+
+def public() -> list[tuple[str, Any]]:
+    """The public classes and functions, by the names that a user imports."""
+    return [
+        (f"{module.__name__}.{name}", getattr(module, name))
+        for module in (tunekit, tunekit.testing)
+        for name in module.__all__
+        if not isinstance(getattr(module, name), str)
+    ]
+
+
+# The reference -------------------------------------------------------------------------------
+
+
+def test_the_reference_has_every_public_name_once():
+    named = re.findall(r"^\.\. (?:auto|py:)\w+:: (tunekit[\w.]*)", REFERENCE.read_text(), re.M)
+    for module in (tunekit, tunekit.testing):
+        for name in module.__all__:
+            assert named.count(f"{module.__name__}.{name}") == 1, name
+
+
+@pytest.mark.parametrize(("name", "thing"), public(), ids=[name for name, _ in public()])
+def test_public_classes_and_their_methods_are_documented(name, thing):
+    assert inspect.cleandoc(thing.__doc__ or ""), name
+    for own in vars(thing) if inspect.isclass(thing) else ():
+        if not own.startswith("_") and callable(getattr(thing, own)):
+            assert vars(thing)[own].__doc__, f"{name}.{own} has no docstring"
+
+
+@pytest.mark.parametrize(("name", "thing"), public(), ids=[name for name, _ in public()])
+def test_public_names_have_an_example_that_doctest_runs(name, thing):
+    # Of a class, its own docstring: an example of a method is no example of it.
+    found = doctest.DocTestFinder(recurse=False).find(
+        thing, thing.__name__, module=importlib.import_module(thing.__module__)
+    )
+    runs = [
+        example
+        for test in found
+        for example in test.examples
+        if not example.options.get(doctest.SKIP)
+    ]
+    assert bool(runs) != (thing.__name__ in NO_EXAMPLE), name
+
+
+def test_the_site_builds_without_a_warning(tmp_path):
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet"),
+            *("-d", str(tmp_path / "trees"), str(ROOT / "docs"), str(tmp_path / "html")),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    pages = {page.name: page.read_text() for page in (tmp_path / "html").glob("*.html")}
+    assert {"index.html", "guide.html", "how-it-works.html", "reference.html"} <= pages.keys()
+    for name, _ in public():
+        assert f'id="{name}"' in pages["reference.html"], name
+
+
+# Links ---------------------------------------------------------------------------------------
+
+
+def anchors(path: Path) -> set[str]:
+    """What can be linked to in a document: its headings, as a repository's pages name them."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S)
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+        for heading in re.findall(r"^#+ (.*)$", text, re.M)
+    }
+
+
+def broken_links(text: str, of: Path) -> list[str]:
+    """The links of a text that lead nowhere; those to other sites are looked at, not followed."""
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]*)\)", text):
+        if re.match(r"\w+:", target):
+            right = re.fullmatch(r"https://[\w-]+(\.[\w-]+)+(/[\w\-./~%#?=&]*)?", target)
+        else:
+            name, _, anchor = target.partition("#")
+            path = (of.parent / name).resolve() if name else of
+            right = path.exists() and path.is_relative_to(ROOT)
+            if right and anchor:
+                right = path.suffix == ".md" and anchor in anchors(path)
+        if not right:
+            broken.append(target)
+    return broken
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_links_lead_somewhere(path):
+    assert broken_links(path.read_text(), path) == []
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_links_of_notebooks_lead_somewhere(path):
+    cells = json.loads(path.read_text())["cells"]
+    text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    assert broken_links(text, path) == []
+
+
+def test_broken_links_are_found():
+    text = (
+        "[a](guide.md#saving) [b](guide.md#no-such) [c](#no-such) [d](no-such.md) [e]() "
+        "[f](https://ray.io/x) [g](http:/ray.io) [h](../scripts/demo) [i](../../etc) "
+        "[j](#how-it-works)"
+    )
+    assert broken_links(text, ROOT / "docs/how-it-works.md") == [
+        "guide.md#no-such",
+        "#no-such",
+        "no-such.md",
+        "http:/ray.io",
+        "../../etc",
+    ]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_files_that_are_named_are_there(path):
+    for name in re.findall(
+        r"`((?:scripts|tests|tunekit|docs|notebooks)/[\w./-]*)", path.read_text()
+    ):
+        assert (ROOT / name).exists() or name.startswith("docs/_build"), name
+
+
+def test_the_path_of_a_score_leads_through_files_that_are_there():
+    text = (ROOT / "docs/how-it-works.md").read_text()
+    rows = [line.split("|")[2:4] for line in text.splitlines() if re.match(r"\|.*\.py`", line)]
+    assert len(rows) > 10
+    for rules, edges in rows:
+        for folder, files in (("tunekit/core", rules), ("tunekit", edges)):
+            for name in re.findall(r"`([\w/]+\.py)`", files):
+                assert (ROOT / folder / name).exists(), f"{folder}/{name}"
+
+
+def test_the_guides_map_has_every_section():
+    text = (ROOT / "docs/guide.md").read_text()
+    top, *_ = text.partition("\n## ")
+    sections = re.findall(r"^## (.*)$", text, re.M)
+    assert re.findall(r"\[([^\]]*)\]\(#", top) == sections
+
+
+# Examples ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Block:
+    """Code of a document, and what it prints, if the document says so."""
+
+    document: str
+    section: str
+    code: str
+    prints: str | None
+    line: int
+
+
+def blocks(path: Path) -> list[Block]:
+    text, found, section, last = path.read_text(), [], "", 0
+    for part in re.finditer(r"^#+ ([^\n]*)$|^```(\w*)\n(.*?)^```$", text, re.M | re.S):
+        heading, language, inside = part.groups()
+        if heading is not None:
+            section = heading
+        elif language == "python":
+            line = text.count("\n", 0, part.start(3))
+            found.append(Block(path.name, section, inside, None, line))
+        elif language == "text" and found and not text[last : part.start()].strip():
+            found[-1].prints = inside
+        last = part.end()
+    return found
+
+
+# The README's is run as it stands, on a Ray: tests/integration/test_documents.py.
+BLOCKS = [block for path in DOCUMENTS if path.name != "README.md" for block in blocks(path)]
+
+
+def validate(checkpoint, batch_size=1):
+    return {"accuracy": 0.5}
+
+
+def train(config):
+    tune.report({"loss": 1.0})
+
+
+def count(model, optimizer):
+    model.weight.data += 1
+    return 1 / model.weight[0, 0].item()
+
+
+def build(config):
+    return torch.nn.Linear(2, 1), None, 0
+
+
+class Journey(Counting):
+    """The weights of the README: they come the closer to 1, and pass 0.8, the best."""
+
+    def step(self):
+        w = 1 - (1 - self.config["lr"]) ** (self.steps + 1)
+        return {**super().step(), "w": w, "loss": (1 - w) ** 2}
+
+
+def score(attempt):
+    request = attempt.request
+    if request.iteration == 2 and request.report["config"]["lr"] == 0.25:
+        raise ValueError("no such image: 7.png")
+    return {"accuracy": 1 - abs(0.8 - request.report["w"])}
+
+
+def run_digits(folder: Path, trainable: Any = train) -> ResultGrid:
+    """A sweep that is over, in a folder that it could be restored from."""
+    tunekit.Tuner(
+        trainable,
+        run_config=tune.RunConfig(storage_path=str(folder), name="sweep"),
+        validation_config=tunekit.ValidationConfig(fn=validate),
+    )
+    ran = sweep(
+        folder,
+        ASHAScheduler(time_attr="training_iteration", max_t=9, grace_period=3, reduction_factor=3),
+        trainable=Journey,
+        trials=1,
+        param_space={"lr": tune.grid_search([0.25, 0.9, 0.1, 0.05])},
+        validate=score,
+        validation_s=lambda attempt: 1.5,
+        loggers=True,
+    )
+    (folder / "sweep").rename(folder / "digits")
+    analysis = ExperimentAnalysis(
+        str(folder / "digits"), default_metric="accuracy", default_mode="max"
+    )
+    assert len(analysis.trials) == len(ran.trials)
+    return ResultGrid(analysis)
+
+
+@pytest.fixture
+def names(tmp_path, monkeypatch) -> Iterator[dict[str, Any]]:
+    """What every example takes for granted. Nothing starts Ray, and `fit` is not waited for."""
+
+    def init(*args, **kwargs):
+        raise AssertionError("Ray was started")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    results: list[ResultGrid] = []
+
+    def fit(self):
+        if not results:
+            results.append(run_digits(tmp_path / "fitted"))
+        return results[0]
+
+    monkeypatch.setattr(tune.Tuner, "fit", fit)
+    monkeypatch.setattr(tunekit.Tuner, "fit", fit)
+    from ray.train.torch import TorchTrainer
+
+    names = {
+        "ASHAScheduler": ASHAScheduler,
+        "FIFOScheduler": FIFOScheduler,
+        "Net": Counting,
+        "OptunaSearch": OptunaSearch,
+        "PopulationBasedTraining": PopulationBasedTraining,
+        "TorchTrainer": TorchTrainer,
+        "pyarrow": pyarrow,
+        "ray": ray,
+        "torch": torch,
+        "train": train,
+        "tune": tune,
+        "tunekit": tunekit,
+        "validate": validate,
+    }
+    with pd.option_context("display.width", 120, "display.max_columns", 20):
+        yield names
+
+
+def given_saving(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    names.update(build=build, train_epoch=count)
+    savers, reports = [], []
+    patch.setattr(tunekit, "checkpoint_with", savers.append)
+    patch.setattr(tune, "report", reports.append)
+    yield
+    names["train"]({})
+    savers[-1](folder)
+    assert len(reports) == 20 and {"weight", "bias"} == torch.load(folder / "model.pt").keys()
+
+
+def given_pbt(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The sweep has run: some trials were overwritten."""
+    patch.chdir(folder)
+    yield
+    tuner = names["tuner"]
+    pbt = PopulationBasedTraining(
+        time_attr="training_iteration",
+        perturbation_interval=2,
+        hyperparam_mutations={"lr": tune.loguniform(1e-4, 1e-1)},
+    )
+    space = {"lr": tune.loguniform(1e-4, 1e-1)}
+    ran = sweep(folder, pbt, on_pending="hold", param_space=space, trials=8)
+    tuner.validation.ancestry = ran.validation.ancestry
+    names["trial_id"] = tuner.validation.lineage.to_dataframe().trial_id[0]
+    yield
+    assert (folder / "policy.txt").read_text()
+    assert len(names["lineage"].ancestors(names["trial_id"])) >= 1
+
+
+def given_distributed(
+    names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    names["train_loop"] = lambda config: None
+    names["trainer"] = names["TorchTrainer"](names["train_loop"])
+    yield
+
+
+def given_evaluators(
+    names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    names.update(load_digits=lambda: ([1], [2]), accuracy_of=lambda *args: 0.5)
+    names["right_and_all"] = lambda folder: torch.tensor([1.0, 2.0])
+    patch.setattr(torch.distributed, "all_reduce", lambda counts: None)
+    yield
+    assert names["Evaluator"]()(None) == {"accuracy": 0.5}
+    yield
+    checkpoint = tune.Checkpoint.from_directory(folder)
+    assert names["validation_loop"]({"checkpoint": checkpoint}) == {"accuracy": 0.5}
+
+
+def given_digits(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    names["results"] = run_digits(folder)
+    names["load_model"] = lambda folder: list(Path(folder).iterdir())
+    yield
+
+
+def given_storage(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A local folder stands for the bucket."""
+    bucket = folder / "bucket/sweeps"
+    bucket.mkdir(parents=True)
+    names["results"] = run_digits(bucket)
+    below = pyarrow.fs.SubTreeFileSystem(str(folder), pyarrow.fs.LocalFileSystem())
+    patch.setattr(pyarrow.fs, "S3FileSystem", lambda **options: below)
+    yield
+
+
+Given = Callable[[dict[str, Any], Path, pytest.MonkeyPatch], Iterator[None]]
+# What the examples of a section take for granted besides: a generator, which goes on after each
+# of them, to look what came of it.
+GIVEN: dict[str, Given] = {
+    "Saving": given_saving,
+    "Population based training": given_pbt,
+    "Distributed trials": given_distributed,
+    "Evaluators, and validation that is distributed itself": given_evaluators,
+    "Reading a sweep: `tunekit.load`": given_digits,
+    "When the driver dies": given_digits,
+    "Where results are kept": given_storage,
+}
+
+
+def run(section: list[Block], names: dict[str, Any], folder: Path, given: Iterator[None]) -> None:
+    """Run the examples of a section, one after the other, in one namespace."""
+    next(given, None)
+    for block in section:
+        # "/results" is the user's own folder.
+        code = block.code.replace('"/results', f'"{folder}')
+        at = compile("\n" * block.line + code, block.document, "exec")
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(at, names)
+        if block.prints is not None:
+            lines = [line.rstrip() for line in printed.getvalue().splitlines()]
+            assert lines == block.prints.splitlines()
+        next(given, None)
+
+
+def sections() -> dict[tuple[str, str], list[Block]]:
+    found: dict[tuple[str, str], list[Block]] = {}
+    for block in BLOCKS:
+        found.setdefault((block.document, block.section), []).append(block)
+    return found
+
+
+@pytest.mark.parametrize(("document", "section"), sections(), ids=lambda name: name)
+def test_the_examples_run(document, section, names, tmp_path, monkeypatch):
+    folder = tmp_path / "results"
+    folder.mkdir()
+    given = GIVEN.get(section, lambda *args: iter(()))(names, folder, monkeypatch)
+    run(sections()[document, section], names, folder, given)
+
+
+def test_the_example_of_a_restore_also_begins_a_sweep(names, tmp_path):
+    section = sections()["guide.md", "When the driver dies"]
+    run(section, names, tmp_path / "results", iter(()))
+    assert names["tuner"].validation is not None
+    assert (tmp_path / "results/digits/tuner.pkl").exists()
+
+
+def test_what_is_given_is_for_a_section_that_is_there():
+    assert GIVEN.keys() <= {section for _, section in sections()}
+
+
+def test_the_readme_has_one_example():
+    assert len(blocks(ROOT / "README.md")) == 1
