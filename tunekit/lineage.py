@@ -86,7 +86,7 @@ class Lineage:
 
         Columns:
 
-        - ``time``: when, in seconds since the epoch;
+        - ``time``: when, a UTC timestamp;
         - ``trial_id``, ``generation``: the trial that was overwritten, and which of its
           generations began, 1 at its first overwriting;
         - ``reached``: the training iteration that it had reported last;
@@ -191,7 +191,9 @@ class Lineage:
 def _table(exploits: Iterable[Exploit]) -> pd.DataFrame:
     rows = [_row(asdict(exploit)) for exploit in exploits]
     columns = [field.name for field in fields(Exploit) if field.name not in _CONFIGS]
-    return pd.DataFrame(rows, columns=None if rows else columns)
+    table = pd.DataFrame(rows, columns=None if rows else columns)
+    table["time"] = pd.to_datetime(pd.to_numeric(table["time"]), unit="s", utc=True)
+    return table
 
 
 def _row(exploit: Mapping[str, Any]) -> dict[str, Any]:

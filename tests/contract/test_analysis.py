@@ -242,10 +242,8 @@ def drawn(html: str) -> dict[str, dict[str, Any]]:
     return {name: json.loads(text) for name, text in re.findall(pattern, html, re.S)}
 
 
-def values(chart: dict[str, Any], layer: int | None = None) -> list[dict[str, Any]]:
-    part = chart if layer is None else chart["layer"][layer]
-    data = part.get("data") or chart["data"]
-    return data.get("values") or chart["datasets"][data["name"]]
+def values(chart: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    return chart["datasets"][name]
 
 
 def test_the_ranking_of_the_report(both):
@@ -274,7 +272,7 @@ def test_the_curves_of_the_report(both):
     names = {trial.rsplit("_", 1)[-1]: trial for trial in raw.rows}
     shown = {
         (names[p["trial"]], p["generation"], p["iteration"]): p["value"]
-        for p in values(charts["validated"])
+        for p in values(charts["validated"], "points")
     }
     assert shown == {
         (trial, *place): score
@@ -283,7 +281,7 @@ def test_the_curves_of_the_report(both):
     }
     losses = {
         (names[p["trial"]], p["generation"], p["iteration"]): p["value"]
-        for p in values(charts["training0"])
+        for p in values(charts["training0"], "points")
     }
     assert losses == {
         (trial, row["generation"], row["training_iteration"]): row["loss"]
@@ -294,7 +292,7 @@ def test_the_curves_of_the_report(both):
 
 def test_the_timeline_of_the_report(both):
     raw, loaded = both
-    bars = values(drawn(render(loaded))["timeline"])
+    bars = values(drawn(render(loaded))["timeline"], "spans")
     began = raw.lines[0]["time"]
     names = {trial: trial.rsplit("_", 1)[-1] for trial in raw.rows}
     validating = sorted(
@@ -327,7 +325,7 @@ def test_the_timeline_of_the_report(both):
 
 def test_the_rungs_of_the_report(tmp_path):
     raw = Raw(asha(tmp_path))
-    points = values(drawn(render(tunekit.load(raw.home)))["rungs"])
+    points = values(drawn(render(tunekit.load(raw.home)))["rungs"], "points")
     rungs: dict[tuple[str, int], dict] = {}
     for line in raw.of("delivered"):
         reached = [rung for rung in (1, 3, 9) if rung <= line["iteration"]]
@@ -356,7 +354,7 @@ def test_the_family_tree_of_the_report(tmp_path):
     raw = Raw(pbt(tmp_path, validate=for_clones))
     loaded = tunekit.load(raw.home)
     chart = drawn(render(loaded))["family"]
-    lanes, moves = values(chart, 0), values(chart, 1)
+    lanes, moves = values(chart, "branches"), values(chart, "exploits")
     names = {trial: trial.rsplit("_", 1)[-1] for trial in raw.rows}
     exploited = raw.of("exploited")
     assert [(m["trial"], m["donor"], m["iteration"]) for m in moves] == [

@@ -36,7 +36,11 @@ _HEIGHT, _ROW = 320, 26
 Spec = dict[str, Any]
 
 
-def _finished(chart: Any, height: int = _HEIGHT) -> Spec:
+def _finished(chart: Any, height: int = _HEIGHT, **datasets: Sequence[Mapping[str, Any]]) -> Spec:
+    """The specification of a chart, with the data that it names.
+
+    Altair would check each value of data that a chart holds itself.
+    """
     sized = chart.properties(
         width="container",
         height=height,
@@ -58,7 +62,7 @@ def _finished(chart: Any, height: int = _HEIGHT) -> Spec:
         )
         .configure_view(stroke=None)
     )
-    return dict(styled.to_dict())
+    return {**styled.to_dict(), "datasets": {name: list(rows) for name, rows in datasets.items()}}
 
 
 def _iterations(field: str) -> alt.X:
@@ -93,7 +97,7 @@ def curves_chart(
     values = [point["value"] for point in points]
     log = not validated and min(values) > 0 and max(values) / min(values) > 100
     title = f"{metric} ({'validated' if validated else 'training'}{', log scale' if log else ''})"
-    base = alt.Chart(alt.Data(values=rows)).encode(
+    base = alt.Chart(alt.NamedData("points")).encode(
         x=_iterations("iteration:Q"),
         y=alt.Y(
             "value:Q",
@@ -117,7 +121,7 @@ def curves_chart(
     width = alt.condition("datum.who == 'others'", alt.value(1.2), alt.value(2.2))
     lines = base.mark_line(interpolate="linear").encode(strokeWidth=width)
     dots = base.mark_circle(size=38 if validated else 12, opacity=1)
-    return _finished(lines + dots)
+    return _finished(lines + dots, points=rows)
 
 
 def timeline_chart(spans: Sequence[Span], names: Mapping[str, str], began: float) -> Spec:
@@ -144,7 +148,7 @@ def timeline_chart(spans: Sequence[Span], names: Mapping[str, str], began: float
     kinds = [kind for kind in _SPANS if any(row["kind"] == kind for row in rows)]
     order = [names[trial] for trial in dict.fromkeys(span.trial_id for span in spans)]
     chart = (
-        alt.Chart(alt.Data(values=rows))
+        alt.Chart(alt.NamedData("spans"))
         .mark_bar()
         .encode(
             x=alt.X("begin:Q", title=f"{long} since the sweep began", scale=alt.Scale(nice=False)),
@@ -160,7 +164,7 @@ def timeline_chart(spans: Sequence[Span], names: Mapping[str, str], began: float
             tooltip=["trial:N", "kind:N", "iteration:Q", "took:N"],
         )
     )
-    return _finished(chart, _ROW * len(order))
+    return _finished(chart, _ROW * len(order), spans=rows)
 
 
 def _kind(span: Span) -> str:
@@ -200,7 +204,7 @@ def parallel_chart(axes: Sequence[Axis], score: Axis, metric: str, mode: str) ->
     )
     y = alt.Y("at:Q", axis=None, scale=alt.Scale(domain=[-0.04, 1.04]))
     lines = (
-        alt.Chart(alt.Data(values=rows))
+        alt.Chart(alt.NamedData("lines"))
         .mark_line(strokeWidth=1.8, opacity=0.85)
         .encode(
             x=x,
@@ -216,18 +220,15 @@ def parallel_chart(axes: Sequence[Axis], score: Axis, metric: str, mode: str) ->
             tooltip=["trial:N", "axis:N", "value:N", alt.Tooltip("score:Q", format=".5g")],
         )
     )
-    rules = (
-        alt.Chart(alt.Data(values=[{"axis": name, "at": 0, "to": 1} for name in order]))
-        .mark_rule(color="#90989F")
-        .encode(x=x, y=y, y2="to:Q")
-    )
+    rules = alt.Chart(alt.NamedData("axes")).mark_rule(color="#90989F").encode(x=x, y=y, y2="to:Q")
     labels = (
-        alt.Chart(alt.Data(values=ticks))
+        alt.Chart(alt.NamedData("ticks"))
         .mark_text(align="left", dx=5, fontSize=11, color="#111", stroke="white", strokeWidth=0)
         .encode(x=x, y=y, text="text:N")
     )
     backs = labels.mark_text(align="left", dx=5, fontSize=11, stroke="white", strokeWidth=4)
-    return _finished(lines + rules + backs + labels, 300)
+    ends = [{"axis": name, "at": 0, "to": 1} for name in order]
+    return _finished(lines + rules + backs + labels, _HEIGHT, lines=rows, axes=ends, ticks=ticks)
 
 
 def _text(value: Any) -> str:
@@ -238,7 +239,7 @@ def importance_chart(importance: Mapping[str, float]) -> Spec:
     """How much each hyperparameter matters, as shares of one."""
     rows = [{"name": name, "share": share} for name, share in importance.items()]
     chart = (
-        alt.Chart(alt.Data(values=rows))
+        alt.Chart(alt.NamedData("shares"))
         .mark_bar(color=_TOP[0])
         .encode(
             x=alt.X("share:Q", title="share of importance (1 in all)"),
@@ -246,14 +247,14 @@ def importance_chart(importance: Mapping[str, float]) -> Spec:
             tooltip=["name:N", alt.Tooltip("share:Q", format=".3f")],
         )
     )
-    return _finished(chart, _ROW * len(rows))
+    return _finished(chart, _ROW * len(rows), shares=rows)
 
 
 def rungs_chart(points: Sequence[Mapping[str, Any]], metric: str) -> Spec:
     """The scores at each rung, of trials that went on and of those that were stopped there."""
     outcomes = ["went on", "stopped"]
     chart = (
-        alt.Chart(alt.Data(values=list(points)))
+        alt.Chart(alt.NamedData("points"))
         .mark_circle(size=70, opacity=0.75)
         .encode(
             x=alt.X("rung:O", title="rung (training iteration)", axis=alt.Axis(labelAngle=0)),
@@ -270,14 +271,14 @@ def rungs_chart(points: Sequence[Mapping[str, Any]], metric: str) -> Spec:
             ],
         )
     )
-    return _finished(chart)
+    return _finished(chart, points=points)
 
 
 def decisions_chart(points: Sequence[Mapping[str, Any]], metric: str) -> Spec:
     """What the scheduler decided on each score."""
     outcomes = [name for name in _DECISIONS if any(p["outcome"] == name for p in points)]
     chart = (
-        alt.Chart(alt.Data(values=list(points)))
+        alt.Chart(alt.NamedData("points"))
         .mark_circle(size=55, opacity=0.8)
         .encode(
             x=_iterations("iteration:Q"),
@@ -286,7 +287,7 @@ def decisions_chart(points: Sequence[Mapping[str, Any]], metric: str) -> Spec:
             tooltip=["trial:N", "iteration:Q", alt.Tooltip("score:Q", format=".5g"), "outcome:N"],
         )
     )
-    return _finished(chart)
+    return _finished(chart, points=points)
 
 
 def _outcome(outcomes: Sequence[str]) -> alt.Color:
@@ -337,7 +338,7 @@ def family_chart(
     )
     y = alt.Y("trial:N", sort=order, title="trial")
     lanes = (
-        alt.Chart(alt.Data(values=rows))
+        alt.Chart(alt.NamedData("branches"))
         .mark_bar(height=9, cornerRadius=3)
         .encode(
             x=_iterations("begin:Q"),
@@ -348,12 +349,12 @@ def family_chart(
         )
     )
     arrows = (
-        alt.Chart(alt.Data(values=moves))
+        alt.Chart(alt.NamedData("exploits"))
         .mark_rule(strokeWidth=1.6)
         .encode(x="iteration:Q", y=alt.Y("donor:N", sort=order), y2="trial:N", color=colour)
     )
     heads = (
-        alt.Chart(alt.Data(values=moves))
+        alt.Chart(alt.NamedData("exploits"))
         .mark_circle(size=90, opacity=1, stroke="white", strokeWidth=1.5)
         .encode(
             x="iteration:Q",
@@ -368,5 +369,5 @@ def family_chart(
             ],
         )
     )
-    chart = lanes if not moves else lanes + arrows + heads
-    return _finished(chart, max(_ROW * len(order), 2 * _ROW))
+    chart = lanes + arrows + heads
+    return _finished(chart, max(_ROW * len(order), 2 * _ROW), branches=rows, exploits=moves)
