@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import re
 from collections import Counter, defaultdict
 from contextlib import suppress
@@ -16,10 +17,15 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
 
 import tunekit
+from tests.kills import run_killed
 from tests.sweeps import Ran, sweep
 from tunekit.core.validation import Attempt
-from tunekit.page import render
+from tunekit.journal import Journal
+from tunekit.page import render, write_page
 from tunekit.page.page import contents
+from tunekit.storage import LocalFolder
+
+TABLES = ("trials", "reports", "validations", "decisions")
 
 
 def asha(folder: Path, **options: Any) -> Ran:
@@ -432,3 +438,92 @@ def test_a_sweep_that_runs_can_be_read_and_reported_at_any_step(tmp_path):
             break
     assert states == {"open"} and scored > 6
     assert "running, or killed" in render(loaded)
+
+
+def killed_and_read(folder: Path, seed: int) -> tuple[Ran, list[tunekit.Sweep]]:
+    """A sweep that is killed now and then, with what could be read of it each time."""
+    draw = random.Random(seed)
+    seen: list[tunekit.Sweep] = []
+
+    def make(folder: Path, **options: Any) -> Ran:
+        home = folder / "sweep"
+        if (home / "journal").is_dir():
+            seen.append(tunekit.load(home))
+            render(seen[-1])
+        return asha(folder, run=False, listening=False, on_pending="hold", **options)
+
+    lives = iter([draw.randrange(30, 160) for _ in range(4)])
+    ran, _ = run_killed(folder, make, lives, torn=bool(seed % 2))
+    return ran, seen
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_sweep_that_was_killed_and_restored(tmp_path, seed):
+    ran, seen = killed_and_read(tmp_path, seed)
+    home = home_of(ran)
+    loaded = tunekit.load(home)
+    assert [one.summary()["state"] for one in seen] == ["open"] * len(seen)
+    assert loaded.summary()["state"] == "finished" and loaded.summary()["sessions"] > 1
+    # Nothing that could be read before is another thing now.
+    for before in seen:
+        scores = before.reports.dropna(subset="accuracy") if "accuracy" in before.reports else ()
+        for _, row in scores.iterrows() if len(scores) else ():
+            same = loaded.reports[
+                (loaded.reports.trial_id == row.trial_id)
+                & (loaded.reports.training_iteration == row.training_iteration)
+            ]
+            assert list(same.accuracy) == [row.accuracy]
+    assert not loaded.validations.duplicated(["trial_id", "generation", "iteration", "run"]).any()
+    assert set(loaded.validations.status) == {"validated"}
+    for trial in ran.trials:
+        rows = [
+            json.loads(line)
+            for line in Path(trial.local_path, "result.json").read_text().splitlines()
+        ]
+        own = loaded.reports[loaded.reports.trial_id == trial.trial_id]
+        assert list(own.training_iteration) == [row["training_iteration"] for row in rows]
+        assert list(own.accuracy) == [row["accuracy"] for row in rows]
+    best = max(score for scores in ran.scores().values() for score in scores.values())
+    assert loaded.best().score == best
+
+
+def test_a_journal_of_which_nothing_is_told_but_its_first_line(tmp_path):
+    Journal(LocalFolder(tmp_path)).close()
+    loaded = tunekit.load(tmp_path)
+    assert [len(getattr(loaded, name)) for name in TABLES] == [0, 0, 0, 0]
+    assert list(loaded.trials.columns)[:3] == ["trial_id", "folder", "status"]
+    assert loaded.summary()["best"] is None
+    assert "No trial has begun" in render(loaded)
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path):
+    with pytest.raises(tunekit.ConfigError, match=r"(?s)no folder 'journal'.*mode='best'"):
+        tunekit.load(tmp_path, mode="best")
+    with pytest.raises(tunekit.ConfigError, match=r"path=3 .*experiment"):
+        tunekit.load(3)
+    loaded = tunekit.Sweep([])
+    with pytest.raises(tunekit.ConfigError, match=r"(?s)scope='first'.*metric is missing.*mode is"):
+        loaded.best(scope="first")
+    with pytest.raises(tunekit.ConfigError, match="trial_id='a' is none of the sweep's"):
+        loaded.config_of("a")
+    with pytest.raises(tunekit.ConfigError, match="is a folder"):
+        write_page(loaded, tmp_path)
+    with pytest.raises(tunekit.ConfigError, match="in no folder that exists"):
+        write_page(loaded, tmp_path / "no/report.html")
+
+
+def test_another_metric_needs_a_mode_of_its_own(tmp_path):
+    ran = sweep(tmp_path, FIFOScheduler(), trials=2, validate=two_metrics)
+    loaded = tunekit.load(home_of(ran))
+    assert (loaded.metric, loaded.mode) == ("accuracy", "max")
+    assert loaded.best("error/top5", "min").score == loaded.best("error/top5", "max").score / 9
+    with pytest.raises(tunekit.ConfigError, match="mode is missing"):
+        loaded.best("error/top5")
+    other = tunekit.load(home_of(ran), metric="error/top5", mode="min")
+    assert set(other.trials.best) == {0.1} and set(other.trials["last"]) == {0.9}
+    with pytest.raises(tunekit.MetricNotFoundError, match="'accuracy', 'error/top5'"):
+        loaded.best("loss", "min")
+
+
+def two_metrics(attempt: Attempt) -> dict[str, Any]:
+    return {"accuracy": 0.5, "error": {"top5": attempt.request.iteration / 10}}

@@ -65,6 +65,8 @@ def test_a_sweep_of_the_digits_is_killed_and_restored(ray_cluster, s3):
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
     before = read(home, filesystem)
+    crashed = tunekit.load(home, filesystem)
+    assert crashed.summary()["state"] == "open" and len(crashed.decisions) >= 4
     assert tunekit.Tuner.can_restore(home, filesystem)
     restored = tunekit.Tuner.restore(home, digits.train_digits, storage_filesystem=filesystem)
     results = restored.fit()
@@ -86,6 +88,11 @@ def test_a_sweep_of_the_digits_is_killed_and_restored(ray_cluster, s3):
     best = results.get_best_result()
     assert best.metrics["accuracy"] > 0.8
     assert digits.accuracy_of(best.checkpoint) > 0.7
+    loaded = tunekit.load(home, filesystem)
+    assert (loaded.summary()["state"], len(loaded.sessions)) == ("finished", 2)
+    assert loaded.best(scope="last").score == best.metrics["accuracy"]
+    checkpoint = loaded.best().checkpoint
+    assert digits.validate(checkpoint)["accuracy"] == loaded.best().score
 
 
 class Outage(tune.Callback):

@@ -1,0 +1,141 @@
+"""A journal told again: cases that whole sweeps rarely come to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tunekit.core.chronicle import Chronicle, Span
+
+
+def told(*lines: dict[str, Any], metric: str = "accuracy") -> Chronicle:
+    return Chronicle([{"n": n, **line} for n, line in enumerate(lines, start=1)], metric)
+
+
+def added(at: float = 0.0) -> dict[str, Any]:
+    return {"event": "added", "time": at, "trial_id": "a", "config": {"lr": 1}, "folder": "f"}
+
+
+def reported(iteration: int, at: float, *, took: Any = 1.0, generation: int = 0) -> dict[str, Any]:
+    report = {"training_iteration": iteration, "generation": generation, "time_this_iter_s": took}
+    return {"event": "reported", "time": at, "trial_id": "a", "report": report}
+
+
+def requested(iteration: int, at: float, *, run: int = 1) -> dict[str, Any]:
+    place = {"generation": 0, "iteration": iteration, "run": run}
+    known = {"id": f"a:0:{iteration}:{run}", "trial_id": "a", "checkpoint": f"./f/c{run}"}
+    return {"event": "requested", "time": at, **known, **place}
+
+
+def ended(iteration: int, at: float, accuracy: float, *, run: int = 1) -> dict[str, Any]:
+    how = {"attempts": 1, "waited_s": 0.0, "ran_s": 1.0, "reason": None, "error": None}
+    known = {"status": "validated", "metrics": {"accuracy": accuracy}, **how}
+    return {"event": "ended", "time": at, "id": f"a:0:{iteration}:{run}", **known}
+
+
+def event(kind: str, at: float, **known: Any) -> dict[str, Any]:
+    return {"event": kind, "time": at, "trial_id": "a", **known}
+
+
+def validated(iteration: int, at: float, accuracy: float) -> list[dict[str, Any]]:
+    return [
+        reported(iteration, at),
+        requested(iteration, at),
+        ended(iteration, at + 0.5, accuracy),
+    ]
+
+
+@pytest.mark.parametrize(("mode", "scores", "at"), [("max", (1, 3, 3), 2), ("min", (2, 1, 1), 2)])
+def test_of_equally_good_checkpoints_the_first_is_the_best(mode, scores, at):
+    lines = [line for n, score in enumerate(scores, 1) for line in validated(n, n, score)]
+    best = told(added(), *lines).best_score("a", "accuracy", mode)
+    assert best is not None and best.iteration == at
+
+
+def test_a_validation_that_was_not_a_number_is_no_score():
+    chronicle = told(added(), *validated(1, 1, float("nan")), *validated(2, 2, 0.5))
+    assert chronicle.last_score("a", "accuracy").iteration == 2
+    assert chronicle.best_score("a", "accuracy", "min").iteration == 2
+
+
+def test_the_score_of_an_older_run_is_not_what_the_scheduler_judged():
+    chronicle = told(
+        added(),
+        reported(1, 1),
+        requested(1, 1),
+        reported(1, 5),
+        requested(1, 5, run=2),
+        ended(1, 6, 0.9, run=2),
+        ended(1, 7, 0.1),
+        event("delivered", 8, generation=0, iteration=1, decision="CONTINUE"),
+    )
+    assert chronicle.decisions[0]["score"] == 0.9
+    assert [(one.iteration, one.checkpoint) for one in chronicle.scores("a")] == [(1, "./f/c2")]
+    assert [row["iteration_runs"] for row in chronicle.rows("a")] == [2]
+
+
+def spans(chronicle: Chronicle, kind: str) -> list[tuple[float, float]]:
+    return [(span.begin, span.end) for span in chronicle.spans() if span.kind == kind]
+
+
+def test_a_function_that_was_held_has_not_trained_meanwhile():
+    """Tune's time of its next iteration includes how long it was held."""
+    chronicle = told(
+        added(),
+        reported(1, 2.0, took=2.0),
+        event("waited", 6.0, seconds=4.0),
+        reported(2, 7.0, took=5.0),
+        reported(3, 9.0, took=5.0),
+        reported(4, 12.0, took=float("nan")),
+    )
+    assert spans(chronicle, "waiting") == [(2.0, 6.0)]
+    assert spans(chronicle, "training") == [(0.0, 2.0), (6.0, 7.0), (7.0, 9.0), (12.0, 12.0)]
+    assert chronicle.trials["a"].trained_s == 5.0
+
+
+def test_validations_that_have_not_ended_last_until_now():
+    started = {"event": "started", "time": 4.0, "id": "a:0:1:1", "attempt": 1}
+    waiting = told(added(), reported(1, 1.0), requested(1, 1.0), reported(2, 9.0))
+    running = told(added(), reported(1, 1.0), requested(1, 1.0), started, reported(2, 9.0))
+    assert spans(waiting, "queued") == [(1.0, 9.0)] and spans(waiting, "validating") == []
+    assert running.validations[0]["status"] == "running"
+    assert Span("a", "validating", 4.0, 9.0, 0, 1, "running") in running.spans()
+
+
+def test_what_waited_for_resources_did_not_run():
+    started = {"event": "started", "time": 2.0, "id": "a:0:1:1", "attempt": 1}
+    chronicle = told(added(), reported(1, 1.0), requested(1, 1.0), started, ended(1, 8.0, 0.5))
+    assert spans(chronicle, "queued") == [(1.0, 7.0)]
+    assert spans(chronicle, "validating") == [(7.0, 8.0)]
+
+
+def test_a_request_that_is_made_again_after_a_kill_is_the_same_one():
+    chronicle = told(added(), reported(1, 1.0), requested(1, 1.0), requested(1, 30.0))
+    assert [row["requested"] for row in chronicle.validations] == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "failures"),
+    [
+        ([], "pending", 0),
+        ([reported(1, 1)], "running", 0),
+        ([reported(1, 1), event("failed", 2)], "running", 1),
+        ([reported(1, 1), event("failed", 2), event("retried", 2)], "pending", 1),
+        ([reported(1, 1), event("failed", 2), event("errored", 2)], "error", 1),
+        ([event("errored", 2)], "error", 1),
+        ([reported(1, 1), event("completed", 2, removed=False)], "terminated", 0),
+        ([event("completed", 2, removed=True), event("retried", 3), reported(2, 4)], "running", 0),
+    ],
+)
+def test_what_becomes_of_a_trial(lines, status, failures):
+    story = told(added(), *lines).trials["a"]
+    assert (story.status, story.failures) == (status, failures)
+    assert (story.ended is not None) == (status in ("error", "terminated"))
+
+
+def test_the_end_of_a_session_is_not_the_end_if_another_begins():
+    finished = event("closed", 1.0, finished=True)
+    assert told(finished).end == "finished"
+    assert told(event("closed", 1.0, finished=False)).end == "interrupted"
+    assert told(finished, reported(1, 2.0)).end is None
