@@ -394,6 +394,7 @@ GIVEN: dict[str, Given] = {
     "Distributed trials": given_distributed,
     "Evaluators, and validation that is distributed itself": given_evaluators,
     "Reading a sweep: `tunekit.load`": given_digits,
+    "The report": given_digits,
     "When the driver dies": given_digits,
     "Where results are kept": given_storage,
 }

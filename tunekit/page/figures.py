@@ -273,8 +273,13 @@ def axes(ranked: Sequence[Ranked]) -> list[Axis]:
     return found
 
 
-def axis_of(name: str, values: Mapping[str, Any]) -> Axis | None:
+def axis_of(name: str, values: Mapping[str, Any], *, may_be_log: bool = True) -> Axis | None:
     """An axis; None if all values are the same.
+
+    Args:
+        name: The name of what is on it.
+        values: Each trial's value.
+        may_be_log: Whether it is logarithmic if the numbers range widely.
 
     Example:
         >>> axis = axis_of("lr", {"a": 0.001, "b": 0.1})
@@ -296,7 +301,7 @@ def axis_of(name: str, values: Mapping[str, Any]) -> Axis | None:
         ticks = [(place[option], option) for option in options]
         return Axis(name, "choice", ticks, positions, dict(values))
     low, high = float(min(known)), float(max(known))
-    log = low > 0 and high / low >= _WIDE
+    log = may_be_log and low > 0 and high / low >= _WIDE
     scale = math.log10 if log else float
     below, above = scale(low), scale(high)
     positions = {

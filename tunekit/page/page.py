@@ -85,7 +85,8 @@ def contents(sweep: Sweep) -> dict[str, Any]:
     verdict = figures.verdict(sweep, ranked)
     metric = sweep.metric or "score"
     axes = figures.axes(ranked)
-    score = figures.axis_of(metric, {r.trial_id: r.best_value for r in ranked if r.rank})
+    scores = {one.trial_id: one.best_value for one in ranked if one.rank}
+    score = figures.axis_of(metric, scores, may_be_log=False)
     summary = sweep.summary()
     settings = sweep.sessions[-1] if sweep.sessions else {}
     return {
@@ -200,10 +201,13 @@ def _score(value: float | None) -> str:
     """A score, with as many digits as the one below it.
 
     Example:
-        >>> _score(0.98), _score(12.0)
-        ('0.9800', '12.00')
+        >>> _score(0.98), _score(0.0821), _score(-12.0), _score(31415.9), _score(1e-5)
+        ('0.9800', '0.0821', '-12.0000', '3.142e+04', '1.000e-05')
     """
-    return _NONE if value is None else f"{value:#.4g}"
+    if value is None:
+        return _NONE
+    plain = value == 0 or 0.01 <= abs(value) < 10_000
+    return f"{value:.4f}" if plain else f"{value:.3e}"
 
 
 def _seconds(value: float | None) -> str:
