@@ -525,5 +525,13 @@ def test_another_metric_needs_a_mode_of_its_own(tmp_path):
         loaded.best("loss", "min")
 
 
+def test_a_sweep_that_is_judged_by_nothing_is_not_ranked(tmp_path):
+    ran = sweep(tmp_path, FIFOScheduler(), trials=2, metric=None, mode=None)
+    html = render(tunekit.load(home_of(ran)))
+    assert "Nothing is ranked" in html and "validated" not in drawn(html)
+    named = render(tunekit.load(home_of(ran), metric="accuracy", mode="max"))
+    assert "Best: trial" in named and "validated" in drawn(named)
+
+
 def two_metrics(attempt: Attempt) -> dict[str, Any]:
     return {"accuracy": 0.5, "error": {"top5": attempt.request.iteration / 10}}

@@ -95,6 +95,7 @@ def contents(sweep: Sweep) -> dict[str, Any]:
         "made": datetime.now(timezone.utc).timestamp(),
         "summary": summary,
         "metric": metric,
+        "names": sweep.chronicle.names,
         "mode": sweep.mode,
         "ranked": ranked,
         "most": _TABLE,
