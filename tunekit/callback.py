@@ -33,6 +33,7 @@ from tunekit.core.history import GENERATION, History
 from tunekit.core.leases import Leases
 from tunekit.core.lineage import Ancestry, Exploit
 from tunekit.core.metrics import flatten, hide, leaves, merge
+from tunekit.core.order import InOrder
 from tunekit.core.problems import Problems
 from tunekit.core.selection import Selection
 from tunekit.core.validation import Outcome, Request, Status
@@ -52,7 +53,7 @@ from tunekit.judges import JudgingScheduler, LearningSearcher
 from tunekit.lineage import Lineage
 from tunekit.loggers import JsonLogger, TensorBoardLogger
 from tunekit.policies import AtDecisions, CheckpointPolicy
-from tunekit.replay import Replay
+from tunekit.replay import Replay, retold
 from tunekit.report import VALIDATION, Wish, wish_of
 from tunekit.snapshots import Keeper, Mended
 from tunekit.storage import Folder, folder_at
@@ -141,6 +142,7 @@ class ValidationCallback(tune.Callback):
         )
         self._selection = Selection(self.config.every)
         self._delivery = Delivery(counts=self._has_all)
+        self._in_order = InOrder()
         #: What was validated.
         self.history = History()
         #: Which trials were overwritten with which checkpoints.
@@ -388,6 +390,7 @@ class ValidationCallback(tune.Callback):
             if self.journal is not None:
                 self.journal.requested(request, self._clock.time())
             self.requested(trial, request)
+            self._in_order.requested(request)
             self.validator.submit(request)
 
     def saved(self, trial: Trial, request: Request, *, wish: bool | None, used: bool) -> bool:
@@ -408,8 +411,24 @@ class ValidationCallback(tune.Callback):
     # From the outcome to the fold and the delivery ---------------------------------------------
 
     def _conclude(self, outcome: Outcome) -> None:
-        self.ended(self._trials[outcome.request.trial_id], outcome)
+        trial = self._trials[outcome.request.trial_id]
+        self.ended(trial, outcome)
+        for due in self._in_order.ended(outcome):
+            if self._is_newest(due):
+                self._tell("on_trial_validated", trial, due.request.report, due.metrics)
         self.deliver(outcome.request.trial_id)
+
+    def _is_newest(self, outcome: Outcome) -> bool:
+        """Whether it is a score, and its iteration was not run again since."""
+        request = outcome.request
+        newest = self.history.run_of(request.trial_id, request.iteration, request.generation)
+        return outcome.validated and request.run >= newest
+
+    def _tell(self, hook: str, *known: Any) -> None:
+        """Call a hook of tunekit's on the callbacks that have it."""
+        for listener in self._listeners:
+            if hasattr(listener, hook):
+                getattr(listener, hook)(*known)
 
     def ended(self, trial: Trial, outcome: Outcome, *, again: bool = False) -> None:
         """Take an outcome that is in the journal; ``again``: of a sweep that is restored."""
@@ -419,9 +438,6 @@ class ValidationCallback(tune.Callback):
         if outcome.validated and self.history.ended(outcome):
             self._take_over_new_criteria()
             self._fold.score(trial, outcome)
-            for listener in self._listeners:
-                if hasattr(listener, "on_trial_validated"):
-                    listener.on_trial_validated(trial, request.report, outcome.metrics)
         elif not outcome.validated and not again:
             self._note_failure(outcome)
         if again:
@@ -813,9 +829,7 @@ class ValidationCallback(tune.Callback):
                 self._settled[trial_id] = trial
                 self._fold.settle(trial)
                 self._changed(trial)
-                for listener in self._listeners:
-                    if hasattr(listener, "on_trial_settled"):
-                        listener.on_trial_settled(trial)
+                self._tell("on_trial_settled", trial)
 
     def _drain(self, trials: list[Trial]) -> None:
         """Wait for the last validations: the sweep is not over before they are."""
@@ -1056,6 +1070,7 @@ class ValidationCallback(tune.Callback):
             self._prune_of(trial)
         table = any(isinstance(listener, CSVLoggerCallback) for listener in self._listeners)
         self._fold.restore(self._trials, self._past, self.ancestry, table=table)
+        self._retell(self._trials)
         self._past = []
         unfinished, self._unfinished = self._unfinished, {}
         for request in unfinished.values():
@@ -1068,6 +1083,12 @@ class ValidationCallback(tune.Callback):
         scheduler.resume()
         for trial_id in list(self._trials):
             self.deliver(trial_id)
+
+    def _retell(self, trials: Mapping[str, Trial]) -> None:
+        """Let loggers write again what may be lost of what they were told, and go on from there."""
+        told, self._in_order = retold(self._past, trials, self.ancestry)
+        for trial_id, before in told.items():
+            self._tell("on_trial_restored", trials[trial_id], before)
 
     def _mark_validated(self) -> None:
         """Let checkpoints that were validated before the state was saved rank by their scores."""
@@ -1085,9 +1106,10 @@ class ValidationCallback(tune.Callback):
 
     def _resume_alone(self, trials: list[Trial]) -> None:
         """Without a scheduler of tunekit's, all there is to do is what was not validated."""
+        known = {trial.trial_id: trial for trial in trials}
+        self._retell(known)
         self._past = []
         unfinished, self._unfinished = self._unfinished, {}
-        known = {trial.trial_id: trial for trial in trials}
         for request in unfinished.values():
             self._pending[request.trial_id] -= 1
             if request.trial_id in known:
@@ -1106,6 +1128,7 @@ class ValidationCallback(tune.Callback):
         filesystem = trial.storage.storage_filesystem
         request = replace(request, checkpoint=tune.Checkpoint(request.path, filesystem))
         self.requested(trial, request)
+        self._in_order.requested(request)
         if exists(filesystem, request.path):
             self.validator.submit(request)
         else:
