@@ -22,7 +22,7 @@ from tunekit.errors import (
     WiringError,
 )
 from tunekit.lineage import Lineage
-from tunekit.loggers import JsonLogger, TensorBoardLogger
+from tunekit.loggers import JsonLogger
 from tunekit.policies import (
     AnyOf,
     AtDecisions,
@@ -35,6 +35,7 @@ from tunekit.policies import (
 from tunekit.report import VALIDATION, checkpoint_with, report
 from tunekit.scheduler import ValidatedScheduler
 from tunekit.searcher import ValidatedSearcher
+from tunekit.tensorboard import TensorBoardLogger
 from tunekit.trainer_validation import TrainerValidation
 from tunekit.tuner import Tuner, checkpointable
 from tunekit.version import VERSION

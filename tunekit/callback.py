@@ -51,12 +51,13 @@ from tunekit.fold import Fold
 from tunekit.journal import Journal, Places, exploits_of, read
 from tunekit.judges import JudgingScheduler, LearningSearcher
 from tunekit.lineage import Lineage
-from tunekit.loggers import JsonLogger, TensorBoardLogger
+from tunekit.loggers import JsonLogger
 from tunekit.policies import AtDecisions, CheckpointPolicy
 from tunekit.replay import Replay, retold
 from tunekit.report import VALIDATION, Wish, wish_of
 from tunekit.snapshots import Keeper, Mended
 from tunekit.storage import Folder, folder_at
+from tunekit.tensorboard import TensorBoardLogger
 from tunekit.validator import Validator
 from tunekit.version import VERSION
 
@@ -197,7 +198,7 @@ class ValidationCallback(tune.Callback):
     def loggers(self) -> list[tune.Callback]:
         """Return the loggers of ``result.json`` and TensorBoard that know about late scores."""
         if not self._loggers:
-            self._loggers = [JsonLogger(), TensorBoardLogger(self._undecided)]
+            self._loggers = [JsonLogger(), TensorBoardLogger(self._goal)]
         return list(self._loggers)
 
     def _has_all(self, result: Mapping[str, Any]) -> bool:
@@ -212,6 +213,10 @@ class ValidationCallback(tune.Callback):
     def _validation_names(self) -> set[str]:
         """Metrics of which only validated values count."""
         return self._undecided() | self.history.names.keys()
+
+    def _goal(self) -> tuple[set[str], str | None]:
+        """The metrics to judge by, and what is better."""
+        return self._required, None if self._scheduler is None else self._scheduler.mode
 
     def _undecided(self) -> set[str]:
         """Metrics to judge by of which it is not known yet whether validation produces them."""

@@ -22,6 +22,11 @@ class JudgingScheduler(Protocol):
         """The metric that it judges by, if it does."""
         ...
 
+    @property
+    def mode(self) -> str | None:
+        """``"min"`` or ``"max"``: which values of that are better; None if that was not said."""
+        ...
+
     def hears(self, trial_id: str) -> bool:
         """Whether it may get a result of the trial, or its end, now."""
         ...

@@ -26,7 +26,7 @@ from ray.tune.schedulers import (
 
 from tunekit._ray.checkpoints import latest_checkpoint
 from tunekit._ray.controller import Controller
-from tunekit._ray.decisions import innermost, is_synchronous, rule_for, time_attr_of
+from tunekit._ray.decisions import innermost, is_synchronous, mode_of, rule_for, time_attr_of
 from tunekit._ray.judged import Change, JudgedController, JudgedTrial, Version
 from tunekit.callback import ValidationCallback
 from tunekit.combinations import wrong_together
@@ -107,6 +107,7 @@ class ValidatedScheduler(TrialScheduler):
         problems.raise_any()
         super().__init__()
         self.base = base
+        self._mode: str | None = None
         decides = innermost(base)
         # It takes a trial that restarts for a second one, and refuses that.
         self._replays = isinstance(decides, PopulationBasedTrainingReplay)
@@ -155,12 +156,18 @@ class ValidatedScheduler(TrialScheduler):
         return {metric} if isinstance(metric, str) and metric != DEFAULT_METRIC else set()
 
     @property
+    def mode(self) -> str | None:
+        """Which values of the metric are better, ``"min"`` or ``"max"``; None if nobody said."""
+        return self._mode or mode_of(self.base)
+
+    @property
     def supports_buffered_results(self) -> bool:
         """False: a trial that waits for a score must not have run ahead."""
         return False
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         """Hand ``TuneConfig``'s metric and mode to the base scheduler."""
+        self._mode = mode or self._mode
         return bool(self.base.set_search_properties(metric, mode, **spec))
 
     def debug_string(self) -> str:

@@ -108,7 +108,7 @@ def test_failed_validations_and_trials_hold_nothing_back(tmp_path):
 
 def test_generations_are_heard_one_after_the_other(tmp_path):
     hears = Hears()
-    ran, versions = run_pbt(tmp_path, more_callbacks=(hears,))
+    ran, _ = run_pbt(tmp_path, more_callbacks=(hears,))
     assert len(ran.validation.ancestry)
     for trial in ran.trials:
         heard = hears.heard[trial.trial_id]

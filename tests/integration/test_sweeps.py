@@ -60,8 +60,8 @@ def test_asha_ranks_by_validated_accuracy(tmp_path, on_pending):
         assert result.metrics["accuracy"] == validated[max(validated)]
         rows = pd.read_csv(Path(result.path, "progress.csv")).set_index("training_iteration")
         assert rows["accuracy"].dropna().to_dict() == validated
-        assert scalars(result.path, "ray/tune/accuracy") == validated
-        assert len(scalars(result.path, "ray/tune/loss")) == len(frame)
+        assert scalars(result.path, "validation/accuracy") == validated
+        assert len(scalars(result.path, "training/loss")) == len(frame)
 
 
 def scalars(path: str, name: str) -> dict[int, float]:
@@ -105,7 +105,7 @@ def test_pausing_after_every_report_loses_no_row(tmp_path, validated_scheduler):
     frame = results[0].metrics_dataframe
     assert list(frame["training_iteration"]) == list(range(1, 10))
     assert list(frame["accuracy"]) == [i / 10 for i in range(1, 10)]
-    assert scalars(results[0].path, "ray/tune/accuracy") == {i: i / 10 for i in range(1, 10)}
+    assert scalars(results[0].path, "validation/accuracy") == {i: i / 10 for i in range(1, 10)}
     assert results[0].metrics["accuracy"] == 0.9
 
 

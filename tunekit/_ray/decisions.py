@@ -24,7 +24,7 @@ from tunekit._ray.compat import TESTED
 from tunekit.core.decisions import Always, DecisionRule, Interval, Never, Rungs
 from tunekit.errors import UnsupportedRayError
 
-__all__ = ["innermost", "is_synchronous", "rule_for", "time_attr_of"]
+__all__ = ["innermost", "is_synchronous", "mode_of", "rule_for", "time_attr_of"]
 
 
 def innermost(scheduler: TrialScheduler) -> TrialScheduler:
@@ -37,6 +37,18 @@ def innermost(scheduler: TrialScheduler) -> TrialScheduler:
 def is_synchronous(scheduler: TrialScheduler) -> bool:
     """Whether it is PBT (or PB2) that perturbs all trials at the same time."""
     return isinstance(scheduler, PopulationBasedTraining) and bool(_its(scheduler, "_synch"))
+
+
+def mode_of(scheduler: TrialScheduler) -> str | None:
+    """``"min"`` or ``"max"``, if the scheduler was told which values of its metric are better.
+
+    Example:
+        >>> from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+        >>> mode_of(ASHAScheduler(metric="loss", mode="min")), mode_of(FIFOScheduler())
+        ('min', None)
+    """
+    mode = getattr(innermost(scheduler), "_mode", None)
+    return mode if mode in ("min", "max") else None
 
 
 def rule_for(base: TrialScheduler, trial: Trial) -> DecisionRule:
