@@ -22,7 +22,7 @@ from tunekit.errors import (
     WiringError,
 )
 from tunekit.lineage import Lineage
-from tunekit.loggers import JsonLogger
+from tunekit.loggers import JsonLogger, ValidatedLogger
 from tunekit.policies import (
     AnyOf,
     AtDecisions,
@@ -62,6 +62,7 @@ __all__ = [
     "TunekitError",
     "Tuner",
     "UnsupportedRayError",
+    "ValidatedLogger",
     "ValidatedScheduler",
     "ValidatedSearcher",
     "ValidationCallback",

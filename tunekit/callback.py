@@ -6,7 +6,7 @@ import logging
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -51,7 +51,7 @@ from tunekit.fold import Fold
 from tunekit.journal import Journal, Places, exploits_of, read
 from tunekit.judges import JudgingScheduler, LearningSearcher
 from tunekit.lineage import Lineage
-from tunekit.loggers import JsonLogger
+from tunekit.loggers import JsonLogger, ValidatedLogger, validated
 from tunekit.policies import AtDecisions, CheckpointPolicy
 from tunekit.replay import Replay, retold
 from tunekit.report import VALIDATION, Wish, wish_of
@@ -195,10 +195,16 @@ class ValidationCallback(tune.Callback):
         self._error: TunekitError | None = None
         self._next_news = self._next_flush = 0.0
 
-    def loggers(self) -> list[tune.Callback]:
-        """Return the loggers of ``result.json`` and TensorBoard that know about late scores."""
+    def loggers(self, *others: tune.Callback) -> list[tune.Callback]:
+        """Return loggers that know about late scores: of ``result.json``, TensorBoard, and yours.
+
+        Args:
+            *others: Loggers, such as Ray's of MLflow; each is wrapped in a
+                :class:`~tunekit.ValidatedLogger` if it does not hear of scores by itself.
+        """
         if not self._loggers:
             self._loggers = [JsonLogger(), TensorBoardLogger(self._goal)]
+        self._loggers += [validated(other) for other in others]
         return list(self._loggers)
 
     def _has_all(self, result: Mapping[str, Any]) -> bool:
@@ -218,6 +224,10 @@ class ValidationCallback(tune.Callback):
         """The metrics to judge by, and what is better."""
         return self._required, None if self._scheduler is None else self._scheduler.mode
 
+    def _validated(self) -> Collection[str]:
+        """Metrics that validations have produced."""
+        return self.history.names.keys()
+
     def _undecided(self) -> set[str]:
         """Metrics to judge by of which it is not known yet whether validation produces them."""
         return set() if self.history.names else self._required
@@ -234,7 +244,7 @@ class ValidationCallback(tune.Callback):
         if self.config.on_pending == "pause" and controller.reuses_actors:
             raise ConfigError("ValidationConfig", [PAUSE_NEEDS_OWN_ACTORS])
         self._controller, self._scheduler, self._searcher = controller, scheduler, searcher
-        self._listeners = controller.callbacks
+        self._listen_with(controller.callbacks)
         self._required = controller.take_over_metric_check() | scheduler.judged
         for callback in self._listeners:
             for policy in callback.parts() if isinstance(callback, CheckpointPolicy) else ():
@@ -244,6 +254,13 @@ class ValidationCallback(tune.Callback):
         if searcher is not None:
             searcher.attach(self.validator.poll)
             self._required |= searcher.judged
+
+    def _listen_with(self, callbacks: Iterable[Any]) -> None:
+        """Get to know whom to tell of scores."""
+        self._listeners = list(callbacks)
+        for listener in self._listeners:
+            if isinstance(listener, ValidatedLogger):
+                listener.attach(self._undecided, self._validated)
 
     def adopt(self, trial: Trial) -> None:
         """Get to know a trial: a new one, or one of a restored experiment."""
@@ -281,7 +298,7 @@ class ValidationCallback(tune.Callback):
     def setup(self, **info: Any) -> None:
         """Called by Tune before the sweep begins."""
         if self._controller is None:
-            self._listeners = list(self._loggers)
+            self._listen_with(self._loggers)
         self._sigint_handler = signal.getsignal(signal.SIGINT)
         if self._mended is not None and not (self._controller and self._controller.resumed):
             raise RestoreError(
