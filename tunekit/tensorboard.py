@@ -173,7 +173,7 @@ class TensorBoardLogger(TBXLoggerCallback):
         )
         run = _Run(writer, _hyperparameters(config), progress)
         self._hyperparameters |= run.hyperparameters
-        run.begin()
+        run.begin(f"{trial.trial_id}{f'/{generation}' if generation else ''}")
         names, mode = self._shown({})
         if names:
             run.describe(names, mode, self._hyperparameters)
@@ -268,12 +268,17 @@ class _Run:
 
     # HParams -----------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Let HParams show the run from now on."""
+    def begin(self, name: str) -> None:
+        """Let HParams show the run from now on, under a name that fits into its table."""
+        from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
         from tensorboardX.summary import hparams
 
         if self.hyperparameters:
             _, start, _ = hparams(dict(self.hyperparameters), {})
+            plugin_data = start.value[0].metadata.plugin_data
+            content = HParamsPluginData.FromString(plugin_data.content)
+            content.session_start_info.group_name = name
+            plugin_data.content = content.SerializeToString()
             self._writer.file_writer.add_summary(start)
 
     def describe(

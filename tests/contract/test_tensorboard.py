@@ -97,6 +97,7 @@ def session_group_of(folder: Path) -> tuple[api_pb2.Experiment, dict[str, Any]]:
     for group in answer.session_groups:
         [session] = group.sessions
         sessions[session.name] = {
+            "name": group.name,
             "status": session.status,
             "hparams": {
                 name: value.number_value or value.string_value
@@ -196,6 +197,9 @@ def test_an_overwritten_trial_goes_on_in_a_run_of_its_own(tmp_path):
     # A generation that was overwritten before its first report has no run.
     assert sessions.keys() == expected.keys() & reported
     for name, session in sessions.items():
+        trial_name, _, generation = name.partition("/generation_")
+        [trial_id] = [trial_id for trial_id, known in names.items() if known == trial_name]
+        assert session["name"] == (f"{trial_id}/{generation}" if generation else trial_id)
         if expected[name] is not None:
             assert session["hparams"] == {"lr": pytest.approx(expected[name])}
     # The best and the last score of each.
