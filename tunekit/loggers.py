@@ -17,7 +17,7 @@ from ray.tune.logger import (
 )
 from ray.tune.result import TIMESTEPS_TOTAL, TRAINING_ITERATION, TRIAL_ID
 
-from tunekit._ray.wandb import let_rows_come_in_any_order
+from tunekit._ray.trackers import adapt
 from tunekit.core.history import GENERATION
 from tunekit.core.metrics import flatten, hide, without
 from tunekit.core.problems import Problems
@@ -189,7 +189,7 @@ class ValidatedLogger(LoggerCallback):
 
     def setup(self, *args: Any, **info: Any) -> None:
         """Pass it on."""
-        let_rows_come_in_any_order(self.logger)
+        adapt(self.logger)
         self.logger.setup(*args, **info)
 
     def on_step_begin(self, **info: Any) -> None:
