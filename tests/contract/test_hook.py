@@ -6,6 +6,7 @@ import itertools
 import random
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,9 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 from tests.contract.test_pbt import run as run_pbt
 from tests.kills import run_killed
 from tests.sweeps import Ran, index_of, sweep
+from tunekit.core.lineage import Ancestry
+from tunekit.core.validation import Outcome, Request, Status
+from tunekit.replay import retold
 
 
 class Hears(tune.Callback):
@@ -146,3 +150,35 @@ def test_nothing_is_heard_twice_after_a_restore(tmp_path, seed):
         assert len(heard) >= 9 - kills
         told = lives[-1].restored.get(trial.trial_id, [])
         assert told + lives[-1].heard[trial.trial_id] == [(0, i) for i in range(1, 10)]
+
+
+def test_a_score_of_an_iteration_that_was_run_again_was_not_told():
+    trial = SimpleNamespace(trial_id="a", config={"lr": 1})
+    report = {"training_iteration": 5, "generation": 0}
+    place = {"id": "a:0:5:1", "trial_id": "a", "iteration": 5, "generation": 0, "run": 1}
+    reported = {"event": "reported", "trial_id": "a", "report": report}
+    asked = [{"event": "saved", **place}, {"event": "requested", **place}]
+    ended = {"event": "ended", "id": "a:0:5:1", "status": "validated", "metrics": {"accuracy": 1}}
+    once, _ = retold([reported, *asked, ended], {"a": trial}, Ancestry())
+    assert [one.metrics for one in once["a"]] == [None, {"accuracy": 1}]
+    assert once["a"][1].report == {**report, "config": {"lr": 1}}
+    again, _ = retold([reported, *asked, reported, ended], {"a": trial}, Ancestry())
+    assert [one.metrics for one in again["a"]] == [None, None]
+
+
+def test_what_had_overtaken_an_older_score_still_waits():
+    trial = SimpleNamespace(trial_id="a", config={})
+    events = []
+    for i in (1, 2):
+        place = {"id": f"a:0:{i}:1", "trial_id": "a", "iteration": i, "generation": 0, "run": 1}
+        report = {"training_iteration": i, "generation": 0}
+        events += [
+            {"event": "reported", "trial_id": "a", "report": report},
+            {"event": "saved", **place},
+            {"event": "requested", **place},
+        ]
+    ended = {"event": "ended", "id": "a:0:2:1", "status": "validated", "metrics": {"accuracy": 1}}
+    told, order = retold([*events, ended], {"a": trial}, Ancestry())
+    assert [one.metrics for one in told["a"]] == [None, None]
+    first = Outcome(Request("a", 1), Status.FAILED)
+    assert [due.request.iteration for due in order.ended(first)] == [1, 2]

@@ -214,6 +214,24 @@ def test_an_overwritten_trial_goes_on_in_a_run_of_its_own(tmp_path):
             }
 
 
+def test_files_of_former_generations_are_closed(tmp_path):
+    class Counts(tune.Callback):
+        most, last = 0, (None, 0)
+
+        def on_trial_validated(self, trial: Trial, report: Any, metrics: Any) -> None:
+            """It comes before the loggers: they have heard of the score before this one."""
+            if self.last == (trial, report["generation"]):
+                runs = ran.validation.loggers()[1]._runs.get(trial, {})
+                self.most = max(self.most, len([g for g in runs if g < report["generation"]]))
+            self.last = (trial, report["generation"])
+
+    counts = Counts()
+    ran, _ = run_pbt(tmp_path, loggers=True, trials=6, run=False, later_callbacks=(counts,))
+    ran.sweep.run()
+    assert len(ran.validation.ancestry) > 3
+    assert counts.most == 0
+
+
 def _runs_below(folder: Path) -> list[Path]:
     found = {path.parent for path in folder.rglob("*tfevents*")}
     return [path.relative_to(folder.parent) for path in found]
