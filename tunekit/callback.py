@@ -848,10 +848,12 @@ class ValidationCallback(tune.Callback):
         for trial_id, trial in list(self._unsettled.items()):
             if trial.is_finished() and not self._pending[trial_id]:
                 del self._unsettled[trial_id]
+                again = trial_id in self._settled
                 self._settled[trial_id] = trial
                 self._fold.settle(trial)
                 self._changed(trial)
-                self._tell("on_trial_settled", trial)
+                if not again:
+                    self._tell("on_trial_settled", trial)
 
     def _drain(self, trials: list[Trial]) -> None:
         """Wait for the last validations: the sweep is not over before they are."""

@@ -110,6 +110,24 @@ def test_failed_validations_and_trials_hold_nothing_back(tmp_path):
     check(ran, hears)
 
 
+def test_a_name_that_comes_late_settles_no_trial_twice(tmp_path):
+    def validate(attempt: Any) -> Any:
+        late = attempt.request.iteration == 9 and attempt.request.trial_id.endswith("3")
+        return {"accuracy": 0.5, **({"late": 1.0} if late else {})}
+
+    hears = Hears()
+    ran = sweep(
+        tmp_path,
+        FIFOScheduler(),
+        validate=validate,
+        validation_s=lambda attempt: 1.0 + 50 * attempt.request.trial_id.endswith("3"),
+        more_callbacks=(hears,),
+        trials=4,
+    )
+    assert "late" in ran.validation.history.names
+    check(ran, hears)
+
+
 def test_generations_are_heard_one_after_the_other(tmp_path):
     hears = Hears()
     ran, _ = run_pbt(tmp_path, more_callbacks=(hears,))

@@ -42,10 +42,14 @@ def scalars(events: EventAccumulator, tag: str) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in events.Scalars(tag)]
 
 
-def check(ran: Ran, every_iteration: bool = True) -> None:
-    """Each point is there once, in order, in the run of its generation."""
+def check(ran: Ran, *, stored: bool = False) -> None:
+    """Each point is there once, in order, in the run of its generation.
+
+    ``stored``: in the experiment's own folder, rather than in the driver's copy.
+    """
     for trial in ran.trials:
-        runs, scores = read(trial.local_path), ran.scores()[index_of(trial)]
+        folder = trial.storage.trial_fs_path if stored else trial.local_path
+        runs, scores = read(folder), ran.scores()[index_of(trial)]
         for name, events in runs.items():
             generation = 0 if name == "." else int(name.removeprefix("generation_"))
             own = {i: score for (of, i), score in scores.items() if of == generation}
@@ -378,6 +382,7 @@ def test_after_kills_each_point_is_there_once(tmp_path, seed):
     ran, kills = run_killed(tmp_path, made, itertools.islice(lives, 3), elsewhere=seed < 3)
     assert kills
     check(ran)
+    check(ran, stored=True)
     if seed % 2:
         return
     for trial in ran.trials:
