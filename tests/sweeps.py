@@ -170,6 +170,7 @@ def sweep(
     settings: dict[str, Any] | None = None,
     policy: tunekit.CheckpointPolicy | None = None,
     more_callbacks: tuple[tune.Callback, ...] = (),
+    later_callbacks: tuple[tune.Callback, ...] = (),
     loggers: bool = False,
     run: bool = True,
     validation_slots: int = 1_000_000,
@@ -199,7 +200,7 @@ def sweep(
         validation.recover(mended)
     heard = listen(base) if listening else Heard()
     policy = policy or tunekit.EveryIterations(1)
-    callbacks = [_Numbers(numbers), policy, *more_callbacks, validation]
+    callbacks = [_Numbers(numbers), policy, *more_callbacks, validation, *later_callbacks]
     if loggers:
         from ray.tune.logger import CSVLoggerCallback
 

@@ -22,7 +22,7 @@ from tunekit.errors import (
     WiringError,
 )
 from tunekit.lineage import Lineage
-from tunekit.loggers import JsonLogger, TensorBoardLogger
+from tunekit.loggers import JsonLogger, ValidatedLogger
 from tunekit.policies import (
     AnyOf,
     AtDecisions,
@@ -36,6 +36,7 @@ from tunekit.report import VALIDATION, checkpoint_with, report
 from tunekit.scheduler import ValidatedScheduler
 from tunekit.searcher import ValidatedSearcher
 from tunekit.sweep import Best, Sweep, load
+from tunekit.tensorboard import TensorBoardLogger
 from tunekit.trainer_validation import TrainerValidation
 from tunekit.tuner import Tuner, checkpointable
 from tunekit.version import VERSION
@@ -64,6 +65,7 @@ __all__ = [
     "TunekitError",
     "Tuner",
     "UnsupportedRayError",
+    "ValidatedLogger",
     "ValidatedScheduler",
     "ValidatedSearcher",
     "ValidationCallback",

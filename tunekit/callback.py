@@ -6,7 +6,7 @@ import logging
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +33,7 @@ from tunekit.core.history import GENERATION, History
 from tunekit.core.leases import Leases
 from tunekit.core.lineage import Ancestry, Exploit
 from tunekit.core.metrics import flatten, hide, leaves, merge
+from tunekit.core.order import InOrder
 from tunekit.core.problems import Problems
 from tunekit.core.progress import News, awaited, counted, starved, waiting_trials
 from tunekit.core.selection import Selection
@@ -51,13 +52,14 @@ from tunekit.fold import Fold
 from tunekit.journal import Journal, Places, exploits_of, read
 from tunekit.judges import JudgingScheduler, LearningSearcher
 from tunekit.lineage import Lineage
-from tunekit.loggers import JsonLogger, TensorBoardLogger
+from tunekit.loggers import JsonLogger, ValidatedLogger, validated
 from tunekit.policies import AtDecisions, CheckpointPolicy
-from tunekit.replay import Replay
+from tunekit.replay import Replay, retold
 from tunekit.report import VALIDATION, Wish, wish_of
 from tunekit.session import about
 from tunekit.snapshots import Keeper, Mended
 from tunekit.storage import Folder, folder_at
+from tunekit.tensorboard import TensorBoardLogger
 from tunekit.validator import Validator
 
 __all__ = ["ValidationCallback"]
@@ -143,6 +145,7 @@ class ValidationCallback(tune.Callback):
         )
         self._selection = Selection(self.config.every)
         self._delivery = Delivery(counts=self._has_all)
+        self._in_order = InOrder()
         #: What was validated.
         self.history = History()
         #: Which trials were overwritten with which checkpoints.
@@ -198,10 +201,16 @@ class ValidationCallback(tune.Callback):
         self._display: Display | None = None
         self._draining_since: float | None = None
 
-    def loggers(self) -> list[tune.Callback]:
-        """Return the loggers of ``result.json`` and TensorBoard that know about late scores."""
+    def loggers(self, *others: tune.Callback) -> list[tune.Callback]:
+        """Return loggers that know about late scores: of ``result.json``, TensorBoard, and yours.
+
+        Args:
+            *others: Loggers, such as Ray's of MLflow; each is wrapped in a
+                :class:`~tunekit.ValidatedLogger` if it does not hear of scores by itself.
+        """
         if not self._loggers:
-            self._loggers = [JsonLogger(), TensorBoardLogger(self._undecided)]
+            self._loggers = [JsonLogger(), TensorBoardLogger(self._goal)]
+        self._loggers += [validated(other) for other in others]
         return list(self._loggers)
 
     def _has_all(self, result: Mapping[str, Any]) -> bool:
@@ -216,6 +225,14 @@ class ValidationCallback(tune.Callback):
     def _validation_names(self) -> set[str]:
         """Metrics of which only validated values count."""
         return self._undecided() | self.history.names.keys()
+
+    def _goal(self) -> tuple[set[str], str | None]:
+        """The metrics to judge by, and what is better."""
+        return self._required, None if self._scheduler is None else self._scheduler.mode
+
+    def _validated(self) -> Collection[str]:
+        """Metrics that validations have produced."""
+        return self.history.names.keys()
 
     def _undecided(self) -> set[str]:
         """Metrics to judge by of which it is not known yet whether validation produces them."""
@@ -233,7 +250,7 @@ class ValidationCallback(tune.Callback):
         if self.config.on_pending == "pause" and controller.reuses_actors:
             raise ConfigError("ValidationConfig", [PAUSE_NEEDS_OWN_ACTORS])
         self._controller, self._scheduler, self._searcher = controller, scheduler, searcher
-        self._listeners = controller.callbacks
+        self._listen_with(controller.callbacks)
         self._required = controller.take_over_metric_check() | scheduler.judged
         for callback in self._listeners:
             for policy in callback.parts() if isinstance(callback, CheckpointPolicy) else ():
@@ -245,6 +262,13 @@ class ValidationCallback(tune.Callback):
             self._required |= searcher.judged
         self._display = self._display or Display(self)
         self._display.attach(controller)
+
+    def _listen_with(self, callbacks: Iterable[Any]) -> None:
+        """Get to know whom to tell of scores."""
+        self._listeners = list(callbacks)
+        for listener in self._listeners:
+            if isinstance(listener, ValidatedLogger):
+                listener.attach(self._undecided, self._validated)
 
     def adopt(self, trial: Trial) -> None:
         """Get to know a trial: a new one, or one of a restored experiment."""
@@ -282,7 +306,7 @@ class ValidationCallback(tune.Callback):
     def setup(self, **info: Any) -> None:
         """Called by Tune before the sweep begins."""
         if self._controller is None:
-            self._listeners = list(self._loggers)
+            self._listen_with(self._loggers)
         self._sigint_handler = signal.getsignal(signal.SIGINT)
         if self._mended is not None and not (self._controller and self._controller.resumed):
             raise RestoreError(
@@ -396,6 +420,7 @@ class ValidationCallback(tune.Callback):
             if self.journal is not None:
                 self.journal.requested(request, self._clock.time())
             self.requested(trial, request)
+            self._in_order.requested(request)
             self.validator.submit(request)
 
     def saved(self, trial: Trial, request: Request, *, wish: bool | None, used: bool) -> bool:
@@ -416,8 +441,24 @@ class ValidationCallback(tune.Callback):
     # From the outcome to the fold and the delivery ---------------------------------------------
 
     def _conclude(self, outcome: Outcome) -> None:
-        self.ended(self._trials[outcome.request.trial_id], outcome)
+        trial = self._trials[outcome.request.trial_id]
+        self.ended(trial, outcome)
+        for due in self._in_order.ended(outcome):
+            if self._is_newest(due):
+                self._tell("on_trial_validated", trial, due.request.report, due.metrics)
         self.deliver(outcome.request.trial_id)
+
+    def _is_newest(self, outcome: Outcome) -> bool:
+        """Whether it is a score, and its iteration was not run again since."""
+        request = outcome.request
+        newest = self.history.run_of(request.trial_id, request.iteration, request.generation)
+        return outcome.validated and request.run >= newest
+
+    def _tell(self, hook: str, *known: Any) -> None:
+        """Call a hook of tunekit's on the callbacks that have it."""
+        for listener in self._listeners:
+            if hasattr(listener, hook):
+                getattr(listener, hook)(*known)
 
     def ended(self, trial: Trial, outcome: Outcome, *, again: bool = False) -> None:
         """Take an outcome that is in the journal; ``again``: of a sweep that is restored."""
@@ -427,9 +468,6 @@ class ValidationCallback(tune.Callback):
         if outcome.validated and self.history.ended(outcome):
             self._take_over_new_criteria()
             self._fold.score(trial, outcome)
-            for listener in self._listeners:
-                if hasattr(listener, "on_trial_validated"):
-                    listener.on_trial_validated(trial, request.report, outcome.metrics)
         elif not outcome.validated and not again:
             self._note_failure(outcome)
         if again:
@@ -825,12 +863,12 @@ class ValidationCallback(tune.Callback):
         for trial_id, trial in list(self._unsettled.items()):
             if trial.is_finished() and not self._pending[trial_id]:
                 del self._unsettled[trial_id]
+                again = trial_id in self._settled
                 self._settled[trial_id] = trial
                 self._fold.settle(trial)
                 self._changed(trial)
-                for listener in self._listeners:
-                    if hasattr(listener, "on_trial_settled"):
-                        listener.on_trial_settled(trial)
+                if not again:
+                    self._tell("on_trial_settled", trial)
 
     def _drain(self, trials: list[Trial]) -> None:
         """Wait for the last validations: the sweep is not over before they are."""
@@ -1122,6 +1160,7 @@ class ValidationCallback(tune.Callback):
             self._prune_of(trial)
         table = any(isinstance(listener, CSVLoggerCallback) for listener in self._listeners)
         self._fold.restore(self._trials, self._past, self.ancestry, table=table)
+        self._retell(self._trials)
         self._past = []
         unfinished, self._unfinished = self._unfinished, {}
         for request in unfinished.values():
@@ -1134,6 +1173,12 @@ class ValidationCallback(tune.Callback):
         scheduler.resume()
         for trial_id in list(self._trials):
             self.deliver(trial_id)
+
+    def _retell(self, trials: Mapping[str, Trial]) -> None:
+        """Let loggers write again what may be lost of what they were told, and go on from there."""
+        told, self._in_order = retold(self._past, trials, self.ancestry)
+        for trial_id, before in told.items():
+            self._tell("on_trial_restored", trials[trial_id], before)
 
     def _mark_validated(self) -> None:
         """Let checkpoints that were validated before the state was saved rank by their scores."""
@@ -1151,9 +1196,10 @@ class ValidationCallback(tune.Callback):
 
     def _resume_alone(self, trials: list[Trial]) -> None:
         """Without a scheduler of tunekit's, all there is to do is what was not validated."""
+        known = {trial.trial_id: trial for trial in trials}
+        self._retell(known)
         self._past = []
         unfinished, self._unfinished = self._unfinished, {}
-        known = {trial.trial_id: trial for trial in trials}
         for request in unfinished.values():
             self._pending[request.trial_id] -= 1
             if request.trial_id in known:
@@ -1172,6 +1218,7 @@ class ValidationCallback(tune.Callback):
         filesystem = trial.storage.storage_filesystem
         request = replace(request, checkpoint=tune.Checkpoint(request.path, filesystem))
         self.requested(trial, request)
+        self._in_order.requested(request)
         if exists(filesystem, request.path):
             self.validator.submit(request)
         else:

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
-from ray.tune.result import TIMESTEPS_TOTAL, TRAINING_ITERATION
+from ray.tune.logger import (
+    CSVLoggerCallback,
+    JsonLoggerCallback,
+    LoggerCallback,
+    TBXLoggerCallback,
+)
+from ray.tune.result import TIMESTEPS_TOTAL, TRAINING_ITERATION, TRIAL_ID
 
-from tunekit.core.metrics import REPORTED, flatten, without
+from tunekit._ray.trackers import adapt
+from tunekit.core.history import GENERATION
+from tunekit.core.metrics import flatten, hide, without
+from tunekit.core.problems import Problems
 
-__all__ = ["JsonLogger", "TensorBoardLogger"]
+__all__ = ["JsonLogger", "ValidatedLogger", "validated"]
+
+# What of a report stands beside its validated metrics, where the report has it.
+_PLACE = (TRAINING_ITERATION, TIMESTEPS_TOTAL, GENERATION)
 
 
 class JsonLogger(JsonLoggerCallback):
@@ -33,89 +45,213 @@ class JsonLogger(JsonLoggerCallback):
             super()._restore_from_remote(file_name, trial)
 
 
-class TensorBoardLogger(TBXLoggerCallback):
-    """Writes TensorBoard files as Tune's own logger, with validated scalars at their own step.
+class ValidatedLogger(LoggerCallback):
+    """Lets an unmodified logger, of MLflow, Weights & Biases, Comet, Aim, show validated metrics.
 
-    A trial's file stays open until its last validation has ended; the hyperparameters are then
-    written with its newest validated metrics.
+    :class:`tunekit.Tuner` wraps the loggers in ``RunConfig(callbacks=[...])`` by itself; for a
+    plain ``ray.tune.Tuner`` see :meth:`tunekit.ValidationCallback.loggers`.
+
+    Each validated result comes to the logger as a small row of its own: the validated metrics,
+    with the ``training_iteration`` (and ``timesteps_total``, if it was reported) of the report
+    that saved the checkpoint, its ``generation``, and the trial's ``trial_id``. Rows of a trial
+    come in iteration order. The trial's end comes after its last validation: some loggers close
+    the trial's run then.
+
+    Training's values under a name that validation may turn out to produce are held back until it
+    is known, and logged below ``reported/`` if it does.
 
     Args:
-        undecided: Returns the names of metrics that may be training's or validation's: it is not
-            known before the first validation has ended. Until then, training's values under such
-            names are held back; a curve must not begin with another quantity.
+        logger: The logger; of Tune's own ones, that of TensorBoard only.
+
+    Raises:
+        tunekit.ConfigError: If ``logger`` is no logger, or is one whose files tunekit folds
+            validated metrics into already.
 
     Example:
-        >>> from ray import tune
-        >>> run_config = tune.RunConfig(callbacks=[TensorBoardLogger()])
+        >>> from ray.tune.logger import LoggerCallback
+        >>> class Prints(LoggerCallback):
+        ...     def log_trial_result(self, iteration, trial, result):
+        ...         print(trial, result)
+        >>> logger = ValidatedLogger(Prints())
     """
 
-    def __init__(self, undecided: Callable[[], Collection[str]] = frozenset) -> None:
-        super().__init__()
-        self._undecided = undecided
-        self._held: dict[Trial, list[tuple[str, float, int]]] = {}
-        self._ending: dict[Trial, bool] = {}
+    def __new__(cls, logger: LoggerCallback | None = None) -> ValidatedLogger:
+        """Be a logger of TensorBoard, if it is one: Tune looks whether there is any."""
+        kind = _ValidatedTensorBoard if isinstance(logger, TBXLoggerCallback) else cls
+        made: ValidatedLogger = object.__new__(kind)
+        return made
+
+    def __init__(self, logger: LoggerCallback):
+        problems = Problems("ValidatedLogger")
+        fix = "Pass a logger, such as ray.air.integrations.mlflow.MLflowLoggerCallback(...)."
+        if problems.instance("logger", logger, LoggerCallback, fix) and not _gains(logger):
+            problems.add(
+                f"logger={type(logger).__name__}(...) shows validated metrics already. Put it "
+                "into RunConfig(callbacks=[...]) as it is."
+            )
+        problems.raise_any()
+        #: The logger.
+        self.logger = logger
+        self._undecided: Callable[[], Collection[str]] = frozenset
+        self._validated: Callable[[], Collection[str]] = frozenset
+        # Rows with training's values of names that are not decided.
+        self._held: dict[Trial, list[tuple[int, dict[str, Any]]]] = {}
+        self._open: set[Trial] = set()
+        self._ends: dict[Trial, Callable[[], None]] = {}
+        self._iteration = 0
+
+    def attach(
+        self, undecided: Callable[[], Collection[str]], validated: Callable[[], Collection[str]]
+    ) -> None:
+        """Get what tells names of metrics apart; the sweep's validations call it.
+
+        Args:
+            undecided: Returns the names that may be training's or validation's.
+            validated: Returns those that are validation's.
+        """
+        self._undecided, self._validated = undecided, validated
+
+    def __getattr__(self, name: str) -> Any:
+        """What this has not, the logger may have."""
+        if name == "logger" or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.logger, name)
+
+    # What tunekit tells ------------------------------------------------------------------------
 
     def on_trial_validated(
         self, trial: Trial, report: Mapping[str, Any], metrics: Mapping[str, Any]
     ) -> None:
-        """Write the validated scalars of a checkpoint.
+        """Log the validated metrics of a checkpoint as a row of their own.
 
         Args:
             trial: The trial.
             report: The report of the iteration at which the checkpoint was saved.
             metrics: Its validated metrics.
         """
-        names = flatten(metrics)
+        if trial not in self._open:  # it ended before the sweep was restored
+            about = {"iteration": self._iteration, "trials": [trial], "trial": trial}
+            self.on_trial_start(**about)
+            if trial.is_finished():
+                self.on_trial_complete(**about)
         for held in list(self._held):
-            self._write_held(held, hidden=names)
-        for name, value in names.items():
-            if isinstance(value, numbers.Real):
-                self._write(trial, name, float(value), _step(report))
-        self._trial_writer[trial].flush()
-
-    def log_trial_start(self, trial: Trial) -> None:
-        """Open the trial's file, unless it is open: a trial that resumes goes on in it.
-
-        (A file is named by the second in which it is opened; another one could overwrite it.)
-        """
-        if trial not in self._trial_writer:
-            super().log_trial_start(trial)
-
-    def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
-        """Write a report's scalars."""
-        undecided = self._undecided()
-        for name, value in flatten(result).items():
-            if name in undecided and isinstance(value, numbers.Real):
-                self._held.setdefault(trial, []).append((name, float(value), _step(result)))
-        known = self._trial_result.get(trial, {})
-        super().log_trial_result(iteration, trial, without(result, undecided))
-        self._trial_result[trial] = {**known, **self._trial_result[trial]}
-
-    def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
-        """Remember that the trial has ended; its scores may not have arrived."""
-        self._ending[trial] = failed
+            self._let_go(held)
+        self._log(self._iteration, trial, {**_place_of(trial, report), **metrics})
 
     def on_trial_settled(self, trial: Trial) -> None:
-        """The trial's last validation has ended: write its hyperparameters and close its file."""
-        self._write_held(trial)
-        super().log_trial_end(trial, self._ending.pop(trial, False))
+        """The trial's last validation has ended: tell of its end, if it has."""
+        self._let_go(trial)
+        end = self._ends.pop(trial, None)
+        if end is not None:
+            self._open.discard(trial)
+            end()
 
-    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
-        """Close what is still open: the sweep was interrupted."""
-        for trial in list(self._trial_writer):
+    def _let_go(self, trial: Trial) -> None:
+        """Log what was held back of a trial."""
+        for iteration, row in self._held.pop(trial, []):
+            self._log(iteration, trial, hide(row, self._validated()))
+
+    def _log(self, iteration: int, trial: Trial, row: dict[str, Any]) -> None:
+        self.logger.log_trial_result(iteration, trial, row)
+
+    # What Tune tells ---------------------------------------------------------------------------
+
+    def on_trial_result(
+        self, iteration: int, trial: Trial, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Log a report, without values of names that are not decided."""
+        self._iteration = iteration
+        own = flatten(result)
+        held = {name: own[name] for name in self._undecided() if name in own}
+        if held:
+            row = {**_place_of(trial, result), **held}
+            self._held.setdefault(trial, []).append((iteration, row))
+            result = without(result, held)
+        else:
+            self._let_go(trial)
+        self.logger.on_trial_result(iteration=iteration, trial=trial, result=result, **info)
+
+    def on_trial_start(self, trial: Trial, **info: Any) -> None:
+        """Pass it on; a trial that goes on has not ended."""
+        self._open.add(trial)
+        self._ends.pop(trial, None)
+        self.logger.on_trial_start(trial=trial, **info)
+
+    def on_trial_complete(self, trial: Trial, **info: Any) -> None:
+        """Remember it: it is passed on after the trial's last validation."""
+        self._ends[trial] = partial(self.logger.on_trial_complete, trial=trial, **info)
+
+    def on_trial_error(self, trial: Trial, **info: Any) -> None:
+        """Remember it: it is passed on after the trial's last validation."""
+        self._ends[trial] = partial(self.logger.on_trial_error, trial=trial, **info)
+
+    def on_experiment_end(self, **info: Any) -> None:
+        """Tell of the ends of trials whose validations were interrupted, and pass it on."""
+        for trial in {**self._ends, **self._held}:
             self.on_trial_settled(trial)
+        self.logger.on_experiment_end(**info)
 
-    def _write(self, trial: Trial, name: str, value: float, step: int) -> None:
-        self.log_trial_start(trial)
-        self._trial_writer[trial].add_scalar(f"ray/tune/{name}", value, global_step=step)
-        self._trial_result[trial][f"ray/tune/{name}"] = value
+    def setup(self, *args: Any, **info: Any) -> None:
+        """Pass it on."""
+        adapt(self.logger)
+        self.logger.setup(*args, **info)
 
-    def _write_held(self, trial: Trial, hidden: Collection[str] = ()) -> None:
-        for name, value, step in self._held.pop(trial, []):
-            shown = f"{REPORTED}/{name}" if name in hidden else name
-            self._write(trial, shown, value, step)
+    def on_step_begin(self, **info: Any) -> None:
+        """Pass it on."""
+        self.logger.on_step_begin(**info)
+
+    def on_step_end(self, **info: Any) -> None:
+        """Pass it on."""
+        self.logger.on_step_end(**info)
+
+    def on_trial_restore(self, **info: Any) -> None:
+        """Pass it on."""
+        self.logger.on_trial_restore(**info)
+
+    def on_trial_save(self, **info: Any) -> None:
+        """Pass it on."""
+        self.logger.on_trial_save(**info)
+
+    def on_trial_recover(self, **info: Any) -> None:
+        """Pass it on."""
+        self.logger.on_trial_recover(**info)
+
+    def on_checkpoint(self, **info: Any) -> None:
+        """Pass it on."""
+        self.logger.on_checkpoint(**info)
+
+    def get_state(self) -> dict[str, Any] | None:
+        """What the logger saves with the experiment."""
+        state: dict[str, Any] | None = self.logger.get_state()
+        return state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """What the logger has saved."""
+        self.logger.set_state(state)
 
 
-def _step(report: Mapping[str, Any]) -> int:
-    """Where Tune's logger puts a report on the axis."""
-    return int(report.get(TIMESTEPS_TOTAL) or report[TRAINING_ITERATION])
+class _ValidatedTensorBoard(ValidatedLogger, TBXLoggerCallback):
+    """A user's own logger of TensorBoard: with one, Tune does not add another."""
+
+
+def validated(logger: tune.Callback) -> tune.Callback:
+    """A logger that shows validated metrics: wrapped, if it does not by itself.
+
+    Example:
+        >>> type(validated(LoggerCallback())).__name__, type(validated(JsonLogger())).__name__
+        ('ValidatedLogger', 'JsonLogger')
+    """
+    wrap = isinstance(logger, LoggerCallback) and _gains(logger)
+    return ValidatedLogger(logger) if wrap else logger
+
+
+def _gains(logger: LoggerCallback) -> bool:
+    """Whether it gets no validated metrics otherwise."""
+    folded = isinstance(logger, (JsonLoggerCallback, CSVLoggerCallback))
+    return not folded and not hasattr(logger, "on_trial_validated")
+
+
+def _place_of(trial: Trial, report: Mapping[str, Any]) -> dict[str, Any]:
+    """What says where in its trial a row belongs."""
+    known = {name: report[name] for name in _PLACE if report.get(name) is not None}
+    return {TRIAL_ID: trial.trial_id, **known}

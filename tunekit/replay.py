@@ -9,7 +9,7 @@ decision that was recorded may have been carried out.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,9 @@ from tunekit._ray.checkpoints import take_saved
 from tunekit._ray.controller import Controller
 from tunekit._ray.judged import Version
 from tunekit._ray.storage import exists
-from tunekit.core.history import GENERATION
-from tunekit.core.lineage import configs_of
+from tunekit.core.history import GENERATION, ITERATION, History
+from tunekit.core.lineage import Ancestry, configs_of
+from tunekit.core.order import InOrder, Told
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.journal import as_known, exploits_of
 from tunekit.judges import JudgingScheduler
@@ -30,9 +31,56 @@ from tunekit.judges import JudgingScheduler
 if TYPE_CHECKING:
     from tunekit.callback import ValidationCallback
 
-__all__ = ["Replay"]
+__all__ = ["Replay", "retold"]
 
 logger = logging.getLogger(__name__)
+
+
+def retold(
+    events: Iterable[Mapping[str, Any]], trials: Mapping[str, Trial], ancestry: Ancestry
+) -> tuple[dict[str, list[Told]], InOrder]:
+    """What loggers were told of each trial before the sweep was interrupted, and what waits.
+
+    A result counts as told as soon as it might have been: nobody hears of it twice.
+
+    Args:
+        events: The journal.
+        trials: The trials; events of others are left out.
+        ancestry: The exploits, which change hyperparameters.
+    """
+    configs, order, history = configs_of(ancestry), InOrder(), History()
+    told: dict[str, list[Told]] = {}
+    reports: dict[str, Mapping[str, Any]] = {}
+    requests: dict[str, Request] = {}
+    for event in events:
+        kind, request_id = event["event"], event.get("id", "")
+        trial = trials.get(event.get("trial_id") or request_id.rsplit(":", 3)[0])
+        if trial is None:
+            continue
+        trial_id = trial.trial_id
+        if kind == "reported":
+            report = event["report"]
+            generation = report.get(GENERATION, 0)
+            config = configs.get((trial_id, generation))
+            config = trial.config if config is None else as_known(config, [trial.config])
+            reports[trial_id] = {**report, "config": config}
+            history.reported(trial_id, report[ITERATION], generation)
+            told.setdefault(trial_id, []).append(Told(reports[trial_id]))
+        elif kind == "saved":
+            place = {name: event[name] for name in ("iteration", "run", "generation")}
+            known = reports.get(trial_id, {"config": trial.config})
+            report = {"config": known["config"], **(event.get("report") or known)}
+            requests[request_id] = Request(trial_id, **place, report=report)
+        elif kind == "requested" and request_id in requests:
+            order.requested(requests[request_id])
+        elif kind == "ended" and request_id in requests:
+            status, metrics = Status(event["status"]), event["metrics"]
+            for due in order.ended(Outcome(requests[request_id], status, metrics)):
+                one = due.request
+                newest = history.run_of(trial_id, one.iteration, one.generation)
+                if due.validated and one.run >= newest:
+                    told.setdefault(trial_id, []).append(Told(one.report, due.metrics))
+    return told, order
 
 
 class Replay:

@@ -156,18 +156,18 @@ class ValidatedScheduler(TrialScheduler):
         return {metric} if isinstance(metric, str) and metric != DEFAULT_METRIC else set()
 
     @property
+    def mode(self) -> str | None:
+        """Which values of the metric are better, ``"min"`` or ``"max"``; None if nobody said."""
+        return self._mode or mode_of(self.base)
+
+    @property
     def supports_buffered_results(self) -> bool:
         """False: a trial that waits for a score must not have run ahead."""
         return False
 
-    @property
-    def mode(self) -> str | None:
-        """``"min"`` or ``"max"``: what is better of the metric; None if nobody has said."""
-        return self._mode or mode_of(self.base)
-
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         """Hand ``TuneConfig``'s metric and mode to the base scheduler."""
-        self._mode = mode
+        self._mode = mode or self._mode
         return bool(self.base.set_search_properties(metric, mode, **spec))
 
     def debug_string(self) -> str:

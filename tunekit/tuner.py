@@ -49,6 +49,7 @@ from tunekit.distributed import (
 )
 from tunekit.errors import RestoreError
 from tunekit.journal import SERIES, read
+from tunekit.loggers import validated
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
 from tunekit.scheduler import ValidatedScheduler, base_of
 from tunekit.searcher import ValidatedSearcher
@@ -462,7 +463,10 @@ def _check_run_config(run_config: Any, problems: Problems) -> None:
 def _with_loggers(
     callbacks: list[tune.Callback], validation: ValidationCallback
 ) -> list[tune.Callback]:
-    """Put the validation before all loggers, and tunekit's loggers in the place of Tune's own."""
+    """Put the validation before all loggers, and tunekit's loggers in the place of Tune's own.
+
+    Others are wrapped, so that they show validated metrics, too.
+    """
     loggers = [callback for callback in callbacks if isinstance(callback, LoggerCallback)]
     others = [callback for callback in callbacks if callback not in loggers]
     wanted = os.environ.get("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "0") != "1"
@@ -473,7 +477,7 @@ def _with_loggers(
         if any(type(logger) is stock for logger in given) or (wanted and not given):
             loggers = [logger for logger in loggers if type(logger) is not stock]
             loggers.append(ours)
-    return [*others, validation, *loggers]
+    return [*others, validation, *map(validated, loggers)]
 
 
 def _validated_scheduler(scheduler: TrialScheduler | str | None) -> ValidatedScheduler:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from ray import train, tune
+from ray.tune.logger import LoggerCallback
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.search import ConcurrencyLimiter
 from ray.tune.search.optuna import OptunaSearch
@@ -64,8 +65,8 @@ def test_asha_ranks_by_validated_accuracy(tmp_path, on_pending, monkeypatch, cap
         assert result.metrics["accuracy"] == validated[max(validated)]
         rows = pd.read_csv(Path(result.path, "progress.csv")).set_index("training_iteration")
         assert rows["accuracy"].dropna().to_dict() == validated
-        assert scalars(result.path, "ray/tune/accuracy") == validated
-        assert len(scalars(result.path, "ray/tune/loss")) == len(frame)
+        assert scalars(result.path, "validation/accuracy") == validated
+        assert len(scalars(result.path, "training/loss")) == len(frame)
     scores = [e for e in journal(results) if e["event"] == "ended" and e["status"] == "validated"]
     end = capsys.readouterr().out.rsplit("Trial status:" if new_output else "== Status ==", 1)[1]
     assert f"\nValidations: {len(scores)} validated\n" in end
@@ -115,7 +116,7 @@ def test_pausing_after_every_report_loses_no_row(tmp_path, validated_scheduler):
     frame = results[0].metrics_dataframe
     assert list(frame["training_iteration"]) == list(range(1, 10))
     assert list(frame["accuracy"]) == [i / 10 for i in range(1, 10)]
-    assert scalars(results[0].path, "ray/tune/accuracy") == {i: i / 10 for i in range(1, 10)}
+    assert scalars(results[0].path, "validation/accuracy") == {i: i / 10 for i in range(1, 10)}
     assert results[0].metrics["accuracy"] == 0.9
 
 
@@ -146,6 +147,60 @@ def test_the_parts_work_with_a_plain_tuner(tmp_path):
     )
     assert saved.best_result["accuracy"] == 1.2
     assert saved.best_result["validated_iteration"] == 6
+
+
+class Lines(LoggerCallback):
+    """Writes what it is told into a file, a line each; it knows nothing of validation."""
+
+    def __init__(self, path: str):
+        self.path = path
+
+    def _write(self, trial, **what):
+        with open(self.path, "a") as file:
+            file.write(json.dumps({"trial": trial.trial_id, **what}) + "\n")
+
+    def log_trial_result(self, iteration, trial, result):
+        known = {name: result[name] for name in ("loss", "accuracy") if name in result}
+        self._write(trial, step=result["training_iteration"], **known)
+
+    def log_trial_end(self, trial, failed=False):
+        self._write(trial, failed=failed)
+
+
+class Hears(tune.Callback):
+    def __init__(self, path: str):
+        self.path = path
+
+    def on_trial_validated(self, trial, report, metrics):
+        with open(self.path, "a") as file:
+            file.write(f"{trial.trial_id} {report['training_iteration']} {metrics['accuracy']}\n")
+
+
+def test_a_users_loggers_and_callbacks_get_validated_metrics(tmp_path):
+    lines, heard = tmp_path / "lines.jsonl", tmp_path / "heard.txt"
+    results = fit(
+        counting,
+        tmp_path,
+        param_space={"length": 5, "scale": SCALES},
+        tune_config=tune.TuneConfig(**BY_ACCURACY),
+        validation_config=tunekit.ValidationConfig(
+            fn=validate, task_config=train.ValidationTaskConfig(fn_kwargs={"sleep_s": 0.2})
+        ),
+        checkpoint_policy=EACH,
+        callbacks=[Lines(str(lines)), Hears(str(heard))],
+    )
+    told = [json.loads(line) for line in lines.read_text().splitlines()]
+    listened = [line.split() for line in heard.read_text().splitlines()]
+    for result in results:
+        trial_id = result.metrics["trial_id"]
+        own = [line for line in told if line["trial"] == trial_id]
+        scores = [(i, round(i * result.config["scale"] / 10, 6)) for i in range(1, 6)]
+        logged = [(line["step"], line["accuracy"]) for line in own if "accuracy" in line]
+        assert logged == scores
+        assert [line["step"] for line in own if "loss" in line] == [1, 2, 3, 4, 5]
+        assert own[-1] == {"trial": trial_id, "failed": False}
+        of_trial = [(int(i), float(score)) for of, i, score in listened if of == trial_id]
+        assert of_trial == scores
 
 
 def optuna_run(tmp_path, search, **config):

@@ -19,7 +19,7 @@ FLOORS = [
     {"errors", "version"},
     {"core"},
     {"_ray", "clock", "storage"},
-    {"config", "executor", "journal", "loggers", "report", "fold"},
+    {"config", "executor", "journal", "loggers", "report", "fold", "tensorboard"},
     {"judges"},
     {
         "replay",

@@ -7,7 +7,12 @@ import pickle
 import pytest
 import ray
 from ray import train, tune
-from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
+from ray.tune.logger import (
+    CSVLoggerCallback,
+    JsonLoggerCallback,
+    LoggerCallback,
+    TBXLoggerCallback,
+)
 from ray.tune.schedulers import (
     ASHAScheduler,
     FIFOScheduler,
@@ -284,6 +289,31 @@ def test_stock_loggers_are_replaced_and_a_users_own_are_not(tmp_path, monkeypatc
     ]
     monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
     assert "JsonLogger" not in kinds(make(tmp_path, validation_config=VALIDATION).callbacks)
+
+
+def test_other_loggers_are_wrapped(tmp_path):
+    class Hears(LoggerCallback):
+        def on_trial_validated(self, trial, report, metrics):
+            """It hears of scores by itself."""
+
+    class OwnTensorBoard(TBXLoggerCallback):
+        pass
+
+    given = [LoggerCallback(), CSVLoggerCallback(), OwnTensorBoard(), Hears()]
+    run_config = tune.RunConfig(callbacks=list(given))
+    settings = make(tmp_path, run_config=run_config, validation_config=VALIDATION)
+    _, _, plain, csv, tensorboard, hears, json = settings.callbacks
+    assert kinds([plain, csv, hears, json]) == [
+        "ValidatedLogger",
+        "CSVLoggerCallback",
+        "Hears",
+        "JsonLogger",
+    ]
+    assert plain.logger is given[0] and tensorboard.logger is given[2]
+    # Tune adds its own logger of TensorBoard unless there is one.
+    assert isinstance(tensorboard, tunekit.ValidatedLogger)
+    assert isinstance(tensorboard, TBXLoggerCallback)
+    assert run_config.callbacks == given
 
 
 def test_a_functions_checkpoint_settings_are_kept_for_its_trials(tmp_path):

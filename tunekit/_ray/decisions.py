@@ -48,7 +48,7 @@ def mode_of(scheduler: TrialScheduler) -> str | None:
         ('min', None)
     """
     mode = getattr(innermost(scheduler), "_mode", None)
-    return mode if isinstance(mode, str) else None
+    return mode if mode in ("min", "max") else None
 
 
 def rule_for(base: TrialScheduler, trial: Trial) -> DecisionRule:

@@ -1,0 +1,392 @@
+"""TensorBoard's files, read back as TensorBoard reads them."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import FIFOScheduler
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.context import RequestContext
+from tensorboard.plugins.base_plugin import TBContext
+from tensorboard.plugins.hparams import api_pb2, backend_context
+from tensorboard.plugins.hparams import list_session_groups as session_groups
+
+import tunekit
+from tests.contract.test_pbt import run as run_pbt
+from tests.kills import run_killed
+from tests.sweeps import Counting, Ran, index_of, sweep
+
+ALL = {"scalars": 0, "tensors": 0, "histograms": 0, "images": 0}
+
+
+def read(folder: Path | str) -> dict[str, EventAccumulator]:
+    """By the run's name, what TensorBoard reads of it."""
+    runs = {}
+    for inner in sorted({path.parent for path in Path(folder).rglob("*tfevents*")}):
+        runs[str(inner.relative_to(folder))] = EventAccumulator(str(inner), ALL).Reload()
+    return runs
+
+
+def scalars(events: EventAccumulator, tag: str) -> list[tuple[int, float]]:
+    if tag not in events.Tags()["scalars"]:
+        return []
+    return [(event.step, event.value) for event in events.Scalars(tag)]
+
+
+def check(ran: Ran, *, stored: bool = False) -> None:
+    """Each point is there once, in order, in the run of its generation.
+
+    ``stored``: in the experiment's own folder, rather than in the driver's copy.
+    """
+    for trial in ran.trials:
+        folder = trial.storage.trial_fs_path if stored else trial.local_path
+        runs, scores = read(folder), ran.scores()[index_of(trial)]
+        for name, events in runs.items():
+            generation = 0 if name == "." else int(name.removeprefix("generation_"))
+            own = {i: score for (of, i), score in scores.items() if of == generation}
+            found = scalars(events, "validation/accuracy")
+            assert found == [(i, pytest.approx(score)) for i, score in sorted(own.items())]
+            assert scalars(events, "last/accuracy") == found
+            for tag in events.Tags()["scalars"]:
+                steps = [step for step, _ in scalars(events, tag)]
+                assert steps == sorted(set(steps)), (name, tag)
+        last = scalars(list(runs.values())[-1], "tune/iterations_since_restore")[-1][0]
+        assert last == trial.last_result["training_iteration"]
+
+
+def any_order(attempt: Any) -> float:
+    return random.Random(attempt.id).uniform(0.1, 9.0)
+
+
+def session_group_of(folder: Path) -> tuple[api_pb2.Experiment, dict[str, Any]]:
+    """What HParams shows: the experiment, and by session its hyperparameters and metrics."""
+    multiplexer = EventMultiplexer(tensor_size_guidance={"hparams": 0}).AddRunsFromDirectory(
+        str(folder)
+    )
+    multiplexer.Reload()
+    provider = MultiplexerDataProvider(multiplexer, str(folder))
+    context = backend_context.Context(TBContext(data_provider=provider, multiplexer=multiplexer))
+    request, experiment_id = RequestContext(), ""
+    experiment = context.experiment_from_metadata(
+        request,
+        experiment_id,
+        True,
+        context.hparams_metadata(request, experiment_id),
+        [],
+    )
+    asked = api_pb2.ListSessionGroupsRequest(
+        start_index=0,
+        slice_size=1000,
+        allowed_statuses=[
+            api_pb2.STATUS_UNKNOWN,
+            api_pb2.STATUS_SUCCESS,
+            api_pb2.STATUS_FAILURE,
+            api_pb2.STATUS_RUNNING,
+        ],
+        include_metrics=True,
+    )
+    for metric in experiment.metric_infos:
+        asked.col_params.add(metric=metric.name)
+    answer = session_groups.Handler(request, context, experiment_id, asked).run()
+    sessions = {}
+    for group in answer.session_groups:
+        [session] = group.sessions
+        sessions[session.name] = {
+            "name": group.name,
+            "status": session.status,
+            "hparams": {
+                name: value.number_value or value.string_value
+                for name, value in group.hparams.items()
+            },
+            "metrics": {value.name.tag: value.value for value in session.metric_values},
+        }
+    return experiment, sessions
+
+
+class Both(Counting):
+    """Training reports a quantity of the same name as validation's."""
+
+    def step(self) -> dict[str, Any]:
+        return {**super().step(), "accuracy": -float(self.steps), "timestamp": 1000 + self.steps}
+
+
+def test_groups_and_names(tmp_path):
+    ran = sweep(
+        tmp_path,
+        FIFOScheduler(),
+        trainable=Both,
+        validation_s=any_order,
+        trials=3,
+        loggers=True,
+        validate=lambda attempt: {
+            "accuracy": attempt.request.iteration / 10,
+            "eval": {"n": 7, "weights": np.arange(9.0)},
+        },
+        param_space={"lr": 0.1},
+    )
+    check(ran)
+    for trial in ran.trials:
+        [events] = read(trial.local_path).values()
+        tags = set(events.Tags()["scalars"])
+        assert {tag.split("/")[0] for tag in tags} == {
+            "training",
+            "validation",
+            "tune",
+            "best",
+            "last",
+        }
+        assert {tag for tag in tags if tag[0] in "vbl"} == {
+            "validation/accuracy",
+            "validation/eval/n",
+            "best/accuracy",
+            "last/accuracy",
+        }
+        assert {tag for tag in tags if tag.startswith("training/")} == {
+            "training/loss",
+            "training/accuracy",
+        }
+        # Training's own values are all there, from the first step on.
+        assert scalars(events, "training/accuracy") == [(i, -float(i)) for i in range(1, 10)]
+        assert scalars(events, "training/loss") == [(i, pytest.approx(1 / i)) for i in range(1, 10)]
+        assert [event.step for event in events.Histograms("validation/eval/weights")] == list(
+            range(1, 10)
+        )
+
+
+@pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
+def test_steps_after_pauses_and_with_scores_in_any_order(tmp_path, on_pending):
+    ran = sweep(
+        tmp_path,
+        FIFOScheduler(),
+        on_pending=on_pending,
+        validation_s=any_order,
+        loggers=True,
+        trials=4,
+        slots=2,
+    )
+    check(ran)
+    for trial in ran.trials:
+        [events] = read(trial.local_path).values()
+        assert [step for step, _ in scalars(events, "training/loss")] == list(range(1, 10))
+
+
+def test_an_overwritten_trial_goes_on_in_a_run_of_its_own(tmp_path):
+    ran, _ = run_pbt(tmp_path, loggers=True, trials=6)
+    assert len(ran.validation.ancestry) > 3
+    check(ran)
+    _, sessions = session_group_of(tmp_path / "sweep")
+    home = tmp_path / "sweep"
+    expected = {Path(trial.local_path).name: None for trial in ran.trials}
+    names = {trial.trial_id: Path(trial.local_path).name for trial in ran.trials}
+    for exploit in ran.validation.ancestry:
+        name = names[exploit.trial_id]
+        former = f"{name}/generation_{exploit.generation - 1}" if exploit.generation > 1 else name
+        expected[former] = exploit.old_config["lr"]
+        expected[f"{name}/generation_{exploit.generation}"] = exploit.config["lr"]
+    assert home.exists()
+    reported = {
+        name
+        for trial in ran.trials
+        for name in (str(p) for p in _runs_below(Path(trial.local_path)))
+    }
+    # A generation that was overwritten before its first report has no run.
+    assert sessions.keys() == expected.keys() & reported
+    for name, session in sessions.items():
+        trial_name, _, generation = name.partition("/generation_")
+        [trial_id] = [trial_id for trial_id, known in names.items() if known == trial_name]
+        assert session["name"] == (f"{trial_id}/{generation}" if generation else trial_id)
+        if expected[name] is not None:
+            assert session["hparams"] == {"lr": pytest.approx(expected[name])}
+    # The best and the last score of each.
+    for trial in ran.trials:
+        scores = ran.scores()[index_of(trial)]
+        for generation in {generation for generation, _ in scores}:
+            own = {i: score for (of, i), score in scores.items() if of == generation}
+            name = names[trial.trial_id] + (f"/generation_{generation}" if generation else "")
+            assert sessions[name]["metrics"] == {
+                "best/accuracy": pytest.approx(max(own.values())),
+                "last/accuracy": pytest.approx(own[max(own)]),
+            }
+
+
+def test_files_of_former_generations_are_closed(tmp_path):
+    class Counts(tune.Callback):
+        most, last = 0, (None, 0)
+
+        def on_trial_validated(self, trial: Trial, report: Any, metrics: Any) -> None:
+            """It comes before the loggers: they have heard of the score before this one."""
+            if self.last == (trial, report["generation"]):
+                runs = ran.validation.loggers()[1]._runs.get(trial, {})
+                self.most = max(self.most, len([g for g in runs if g < report["generation"]]))
+            self.last = (trial, report["generation"])
+
+    counts = Counts()
+    ran, _ = run_pbt(tmp_path, loggers=True, trials=6, run=False, later_callbacks=(counts,))
+    ran.sweep.run()
+    assert len(ran.validation.ancestry) > 3
+    assert counts.most == 0
+
+
+def _runs_below(folder: Path) -> list[Path]:
+    found = {path.parent for path in folder.rglob("*tfevents*")}
+    return [path.relative_to(folder.parent) for path in found]
+
+
+@pytest.mark.parametrize(("mode", "best"), [("max", max), ("min", min), (None, None)])
+def test_hparams_show_the_best_and_the_last_validated_value(tmp_path, mode, best):
+    ran = sweep(
+        tmp_path,
+        FIFOScheduler(),
+        mode=mode,
+        trials=1,
+        loggers=True,
+        validation_s=any_order,
+        param_space={"lr": tune.grid_search([0.1, 0.2]), "net": {"width": 3, "act": "relu"}},
+        run=False,
+    )
+    # Before the sweep is over, too.
+    while not all(len(scores) > 3 for scores in ran.scores().values()) or not ran.scores():
+        ran.sweep.step()
+    ran.validation.loggers()[1].on_experiment_end(ran.trials)  # writes all that is under way
+    partly = _hparams(ran)
+    ran.sweep.run()
+    whole = _hparams(ran)
+    groups = ["last"] if best is None else ["best", "last"]
+    for sessions in (partly, whole):
+        for trial in ran.trials:
+            session = sessions[Path(trial.local_path).name]
+            assert session["hparams"] == {
+                "lr": trial.config["lr"],
+                "net/width": 3.0,
+                "net/act": "relu",
+            }
+    assert all(len(session["metrics"]) == len(groups) for session in partly.values())
+    assert {session["status"] for session in partly.values()} == {api_pb2.STATUS_UNKNOWN}
+    assert {session["status"] for session in whole.values()} == {api_pb2.STATUS_SUCCESS}
+    for trial in ran.trials:
+        scores = [score for _, score in sorted(ran.scores()[index_of(trial)].items())]
+        shown = {"last/accuracy": scores[-1]} | (
+            {} if best is None else {"best/accuracy": best(scores)}
+        )
+        assert whole[Path(trial.local_path).name]["metrics"] == pytest.approx(shown)
+
+
+def _hparams(ran: Ran) -> dict[str, Any]:
+    experiment, sessions = session_group_of(Path(ran.trials[0].local_path).parent)
+    assert {info.name for info in experiment.hparam_infos} == {"lr", "net/width", "net/act"}
+    return sessions
+
+
+def test_without_a_metric_all_validated_ones_are_shown(tmp_path):
+    ran = sweep(
+        tmp_path,
+        FIFOScheduler(),
+        metric=None,
+        mode=None,
+        trials=1,
+        loggers=True,
+        validate=lambda attempt: {"accuracy": 0.5, "eval": {"f1": 0.25}},
+        param_space={"lr": 0.1},
+    )
+    _, sessions = session_group_of(Path(ran.trials[0].local_path).parent)
+    [session] = sessions.values()
+    assert session["metrics"] == {"last/accuracy": 0.5, "last/eval/f1": 0.25}
+
+
+def test_failed_trials_and_validations(tmp_path):
+    def validate(attempt: Any) -> Any:
+        if attempt.request.iteration % 3 == 0:
+            return RuntimeError("fails")
+        return {"accuracy": float(attempt.request.iteration)}
+
+    ran = sweep(
+        tmp_path,
+        FIFOScheduler(),
+        validate=validate,
+        validation_s=any_order,
+        param_space={"fail_at": tune.grid_search([0, 6])},
+        trials=1,
+        loggers=True,
+        settings={"max_retries": 0},
+    )
+    _, sessions = session_group_of(tmp_path / "sweep")
+    by_end = {trial.status: sessions[Path(trial.local_path).name] for trial in ran.trials}
+    assert by_end[Trial.TERMINATED]["status"] == api_pb2.STATUS_SUCCESS
+    assert by_end[Trial.ERROR]["status"] == api_pb2.STATUS_FAILURE
+    assert by_end[Trial.TERMINATED]["metrics"]["best/accuracy"] == 8.0
+    for trial in ran.trials:
+        [events] = read(trial.local_path).values()
+        scores = ran.scores()[index_of(trial)]
+        assert scalars(events, "validation/accuracy") == [
+            (i, score) for (_, i), score in sorted(scores.items())
+        ]
+
+
+def test_what_a_trial_does_again_replaces_what_it_did(tmp_path):
+    class FailsOnce(Both):
+        def step(self) -> dict[str, Any]:
+            mark = Path(self.logdir, "failed")
+            if self.steps == 6 and not mark.exists():
+                mark.touch()
+                raise RuntimeError("fails once")
+            return super().step()
+
+    ran = sweep(
+        tmp_path,
+        FIFOScheduler(),
+        trainable=FailsOnce,
+        trials=2,
+        loggers=True,
+        max_failures=1,
+        policy=tunekit.EveryIterations(4),
+    )
+    for trial in ran.trials:
+        [events] = read(trial.local_path).values()
+        assert [step for step, _ in scalars(events, "training/loss")] == list(range(1, 10))
+        assert [step for step, _ in scalars(events, "validation/accuracy")] == [4, 8]
+        # One file went on through all of it.
+        assert len(list(Path(trial.local_path).glob("*tfevents*"))) == 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_after_kills_each_point_is_there_once(tmp_path, seed):
+    draw = random.Random(seed)
+
+    def made(folder: Path, **options: Any) -> Ran:
+        if seed % 2:
+            return run_pbt(
+                folder, seed=seed, trials=4, loggers=True, run=False, listening=False, **options
+            )[0]
+        return sweep(
+            folder,
+            FIFOScheduler(),
+            validation_s=any_order,
+            trials=4,
+            run=False,
+            loggers=True,
+            trainable=Both,
+            saved_every_s=draw.choice([0.0, float("inf")]),
+            **options,
+        )
+
+    lives = (draw.randrange(30, 400 if seed % 2 else 120) for _ in itertools.count())
+    ran, kills = run_killed(tmp_path, made, itertools.islice(lives, 3), elsewhere=seed < 3)
+    assert kills
+    check(ran)
+    check(ran, stored=True)
+    if seed % 2:
+        return
+    for trial in ran.trials:
+        [events] = read(trial.local_path).values()
+        assert scalars(events, "training/accuracy") == [(i, -float(i)) for i in range(1, 10)]
+        # At the times at which they were reported.
+        assert events.Scalars("training/loss")[0].wall_time == 1001

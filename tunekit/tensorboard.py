@@ -1,0 +1,333 @@
+"""TensorBoard files with validated scalars at the step of their checkpoint."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ray.tune.experiment import Trial
+from ray.tune.logger import TBXLoggerCallback
+from ray.tune.result import (
+    AUTO_RESULT_KEYS,
+    DONE,
+    SHOULD_CHECKPOINT,
+    TIMESTAMP,
+    TIMESTEPS_TOTAL,
+    TRAINING_ITERATION,
+)
+
+from tunekit.core.history import GENERATION
+from tunekit.core.metrics import REPORTED, flatten, merge
+from tunekit.core.order import Told
+
+__all__ = ["TensorBoardLogger"]
+
+# How the names begin that Tune's logger gives to what it writes.
+_STOCK = "ray/tune/"
+
+
+class TensorBoardLogger(TBXLoggerCallback):
+    """Writes TensorBoard files beside training, in place of Tune's own logger.
+
+    - ``training/``: what training reports.
+    - ``validation/``: validated metrics, at the step of their checkpoint.
+    - ``tune/``: what Tune fills in, such as times.
+    - ``best/`` and ``last/``: the metric that the sweep is judged by, of validated results only;
+      they are the metrics of HParams, beside the run's hyperparameters.
+
+    A trial that is overwritten with other weights (population based training) goes on in a run of
+    its own below the trial's, ``generation_1`` and so on, with the hyperparameters that it goes on
+    with. A run's file is open until its last validation has ended.
+
+    Args:
+        goal: Returns the metrics that the sweep is judged by, and ``"min"`` or ``"max"``; None if
+            it is not known which is better. Without any metric, HParams shows all validated ones.
+
+    Example:
+        >>> logger = TensorBoardLogger(lambda: (["accuracy"], "max"))
+    """
+
+    def __init__(
+        self, goal: Callable[[], tuple[Collection[str], str | None]] | None = None
+    ) -> None:
+        super().__init__()
+        self._goal = goal
+        self._runs: dict[Trial, dict[int, _Run]] = {}
+        # How far each has come that has begun in this session, open or not, and whose they are.
+        self._begun: dict[tuple[str, int], _Progress] = {}
+        self._known: set[str] = set()
+        self._restored: set[str] = set()
+        self._failed: dict[Trial, bool] = {}
+        # Every hyperparameter of the sweep, with some value of it.
+        self._hyperparameters: dict[str, Any] = {}
+
+    # What Tune tells ---------------------------------------------------------------------------
+
+    def log_trial_start(self, trial: Trial) -> None:
+        """Begin the trial's first run; a trial that resumes goes on in the run that it was in."""
+        self._failed.pop(trial, None)
+        if trial.trial_id not in self._known:
+            self._run(trial, 0, trial.config)
+
+    def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
+        """Write a report."""
+        run = self._run(trial, result.get(GENERATION, 0), result.get("config") or trial.config)
+        run.goes_to(_step(result))
+        run.group = None
+        written = {
+            k: v for k, v in result.items() if k not in (DONE, SHOULD_CHECKPOINT, GENERATION)
+        }
+        super().log_trial_result(iteration, trial, written)
+
+    def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
+        """Remember that the trial has ended; its scores may not have arrived."""
+        self._failed[trial] = failed
+
+    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
+        """Close what is still open: the sweep was interrupted."""
+        for trial in list(self._runs):
+            self._close(trial)
+
+    # What tunekit tells ------------------------------------------------------------------------
+
+    def on_trial_validated(
+        self, trial: Trial, report: Mapping[str, Any], metrics: Mapping[str, Any]
+    ) -> None:
+        """Write the validated metrics of a checkpoint.
+
+        Args:
+            trial: The trial.
+            report: The report of the iteration at which the checkpoint was saved.
+            metrics: Its validated metrics.
+        """
+        generation, step = report.get(GENERATION, 0), _step(report)
+        self._close(trial, before=generation)
+        run = self._run(trial, generation, report.get("config") or trial.config)
+        run.group = "validation"
+        row = {**metrics, TRAINING_ITERATION: step, TIMESTEPS_TOTAL: None}
+        super().log_trial_result(0, trial, row)
+        names, mode = self._shown(metrics)
+        run.describe(names, mode, self._hyperparameters)
+        result = flatten(merge(report, metrics))
+        for name in names:
+            value = result.get(name)
+            if isinstance(value, numbers.Real) and not math.isnan(float(value)):
+                run.judge(name, float(value), step, mode)
+        run.flush()
+
+    def on_trial_settled(self, trial: Trial) -> None:
+        """The trial's last validation has ended: close its files."""
+        self._close(trial, failed=self._failed.pop(trial, False), ended=True)
+
+    def on_trial_restored(self, trial: Trial, told: Sequence[Told]) -> None:
+        """Write all again: the files of a driver that was killed may be gone, or lack their ends.
+
+        What older files of a run have is discarded by whoever reads them.
+
+        Args:
+            trial: A trial of a restored sweep.
+            told: Its reports and validated results, in the order in which they came.
+        """
+        self._restored.add(trial.trial_id)
+        self._known.add(trial.trial_id)
+        for one in told:
+            generation = one.report.get(GENERATION, 0)
+            run = self._run(trial, generation, one.report.get("config") or trial.config)
+            run.walltime = one.report.get(TIMESTAMP)
+            if one.metrics is None:
+                self.log_trial_result(0, trial, dict(one.report))
+            else:
+                self.on_trial_validated(trial, one.report, one.metrics)
+            run.walltime = None
+        if trial.is_finished():
+            self._close(trial)
+
+    # Runs --------------------------------------------------------------------------------------
+
+    def _run(self, trial: Trial, generation: int, config: Mapping[str, Any]) -> _Run:
+        """The run of a generation, opened if need be; Tune's logger writes into it."""
+        runs = self._runs.setdefault(trial, {})
+        if generation not in runs:
+            runs[generation] = self._opened(trial, generation, config)
+        self._trial_writer[trial] = runs[generation]
+        return runs[generation]
+
+    def _opened(self, trial: Trial, generation: int, config: Mapping[str, Any]) -> _Run:
+        trial.init_local_path()
+        folder = Path(trial.local_path)
+        place = (trial.trial_id, generation)
+        again = place not in self._begun and trial.trial_id in self._restored
+        progress = self._begun.setdefault(place, _Progress())
+        self._known.add(trial.trial_id)
+        writer = self._summary_writer_cls(
+            str(folder / f"generation_{generation}" if generation else folder),
+            flush_secs=30,
+            # Files are read in the order of their names, which begin with the second.
+            filename_suffix=f".{time.time_ns()}",
+            purge_step=0 if again else None,
+        )
+        run = _Run(writer, _hyperparameters(config), progress)
+        self._hyperparameters |= run.hyperparameters
+        run.begin(f"{trial.trial_id}{f'/{generation}' if generation else ''}")
+        names, mode = self._shown({})
+        if names:
+            run.describe(names, mode, self._hyperparameters)
+        return run
+
+    def _shown(self, metrics: Mapping[str, Any]) -> tuple[list[str], str | None]:
+        """The metrics of HParams, and what is better."""
+        names, mode = ((), None) if self._goal is None else self._goal()
+        return sorted(names) or list(flatten(metrics)), mode
+
+    def _close(
+        self,
+        trial: Trial,
+        *,
+        before: int | None = None,
+        failed: bool = False,
+        ended: bool = False,
+    ) -> None:
+        """Close a trial's runs, or those of its generations before one."""
+        runs = self._runs.get(trial, {})
+        for generation in [g for g in runs if before is None or g < before]:
+            runs.pop(generation).close(failed=failed, ended=ended or before is not None)
+        if not runs:
+            self._runs.pop(trial, None)
+            self._trial_writer.pop(trial, None)
+            self._trial_result.pop(trial, None)
+
+
+@dataclass
+class _Progress:
+    """How far a run has come: its last report's step, and its best values."""
+
+    step: int | None = None
+    best: dict[str, float] = field(default_factory=dict)
+
+
+class _Run:
+    """A run of TensorBoard's; Tune's logger takes it for a writer.
+
+    Args:
+        writer: The writer of its file.
+        hyperparameters: Flat ones.
+        progress: How far it has come.
+    """
+
+    def __init__(self, writer: Any, hyperparameters: Mapping[str, Any], progress: _Progress):
+        self._writer, self._progress = writer, progress
+        self.hyperparameters = hyperparameters
+        #: What all names begin with; None tells reports from what Tune fills in.
+        self.group: str | None = None
+        #: The time that is written, in seconds since the epoch; now, if it is None.
+        self.walltime: float | None = None
+        self._described = False
+
+    def __getattr__(self, name: str) -> Any:
+        """A method of the writer; what it adds gets its readable name."""
+        method = getattr(self._writer, name)
+        if not name.startswith("add_"):
+            return method
+
+        def add(tag: str, value: Any, **known: Any) -> None:
+            method(self._named(tag), value, walltime=self.walltime, **known)
+
+        return add
+
+    def _named(self, tag: str) -> str:
+        if not tag.startswith(_STOCK):
+            return tag
+        name = tag.removeprefix(_STOCK)
+        if self.group is not None:
+            return f"{self.group}/{name}"
+        if name in AUTO_RESULT_KEYS:
+            return f"tune/{name}"
+        return f"training/{name.removeprefix(f'{REPORTED}/')}"
+
+    def goes_to(self, step: int) -> None:
+        """A report comes. If its trial has gone back, what it does again replaces what it did."""
+        if self._progress.step is not None and step <= self._progress.step:
+            from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+            start = SessionLog(status=SessionLog.START)
+            self._writer.file_writer.add_event(Event(step=step, session_log=start))
+        self._progress.step = step
+
+    def judge(self, name: str, value: float, step: int, mode: str | None) -> None:
+        """Write a metric that is judged by, and the best so far."""
+        self.add_scalar(f"last/{name}", value, global_step=step)
+        if mode is not None:
+            better, best = max if mode == "max" else min, self._progress.best
+            best[name] = better(value, best.get(name, value))
+            self.add_scalar(f"best/{name}", best[name], global_step=step)
+
+    # HParams -----------------------------------------------------------------------------------
+
+    def begin(self, name: str) -> None:
+        """Let HParams show the run from now on, under a name that fits into its table."""
+        from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
+        from tensorboardX.summary import hparams
+
+        if self.hyperparameters:
+            _, start, _ = hparams(dict(self.hyperparameters), {})
+            plugin_data = start.value[0].metadata.plugin_data
+            content = HParamsPluginData.FromString(plugin_data.content)
+            content.session_start_info.group_name = name
+            plugin_data.content = content.SerializeToString()
+            self._writer.file_writer.add_summary(start)
+
+    def describe(
+        self, names: Collection[str], mode: str | None, hyperparameters: Mapping[str, Any]
+    ) -> None:
+        """Say, once, which metrics and hyperparameters HParams shows."""
+        from tensorboardX.summary import hparams
+
+        if self._described or not self.hyperparameters:
+            return
+        self._described = True
+        groups = ("best", "last") if mode is not None else ("last",)
+        metrics = {f"{group}/{name}": None for group in groups for name in names}
+        experiment, _, _ = hparams(dict(hyperparameters), metrics)
+        self._writer.file_writer.add_summary(experiment)
+
+    def close(self, *, failed: bool, ended: bool) -> None:
+        """Close the file; ``ended``: not because the sweep was interrupted."""
+        if ended and self.hyperparameters:
+            self._writer.file_writer.add_summary(_end(failed))
+        self._writer.close()
+
+
+def _end(failed: bool) -> Any:
+    """What tells HParams that a run is over."""
+    from tensorboardX.proto.api_pb2 import Status
+    from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData, SessionEndInfo
+    from tensorboardX.proto.summary_pb2 import Summary, SummaryMetadata
+
+    status = Status.Value("STATUS_FAILURE" if failed else "STATUS_SUCCESS")
+    content = HParamsPluginData(session_end_info=SessionEndInfo(status=status), version=0)
+    data = SummaryMetadata.PluginData(plugin_name="hparams", content=content.SerializeToString())
+    metadata = SummaryMetadata(plugin_data=data)
+    return Summary(value=[Summary.Value(tag="_hparams_/session_end_info", metadata=metadata)])
+
+
+def _hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a configuration can be shown: flat names; lists as text."""
+    shown = {}
+    for name, value in flatten(config).items():
+        if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+            value = value.item()  # a number of numpy's
+        if isinstance(value, (bool, int, float, str)):
+            shown[name] = value
+        elif isinstance(value, (list, tuple)):
+            shown[name] = str(value)
+    return shown
+
+
+def _step(report: Mapping[str, Any]) -> int:
+    """Where Tune's logger puts a report on the axis."""
+    return int(report.get(TIMESTEPS_TOTAL) or report[TRAINING_ITERATION])
