@@ -23,6 +23,7 @@ import ray
 import torch
 from ray import tune
 from ray.tune import ExperimentAnalysis, ResultGrid
+from ray.tune.logger import LoggerCallback
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
 from ray.tune.search.optuna import OptunaSearch
 
@@ -318,6 +319,33 @@ def names(tmp_path, monkeypatch) -> Iterator[dict[str, Any]]:
         yield names
 
 
+class Tracker(LoggerCallback):
+    """Stands for a logger of a tracker's, which need not be installed."""
+
+    def __init__(self, **settings: Any):
+        self.rows: list[dict[str, Any]] = []
+
+    def log_trial_result(self, iteration: int, trial: Any, result: dict[str, Any]) -> None:
+        self.rows.append(result)
+
+
+def given_loggers(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    names.update(MLflowLoggerCallback=Tracker)
+    yield
+    [tracker] = names["run_config"].callbacks
+    alerts: list[Any] = []
+    yield
+    names["print"] = lambda *said: alerts.append(said)
+    callbacks = (names["Alerts"](), tunekit.ValidatedLogger(tracker))
+    sweep(folder, FIFOScheduler(), trials=1, more_callbacks=callbacks, validate=nearly_one)
+    assert [row["accuracy"] for row in tracker.rows if "accuracy" in row] == [0.995] * 9
+    assert [said[2] for said in alerts] == list(range(1, 10))
+
+
+def nearly_one(attempt: Any) -> dict[str, float]:
+    return {"accuracy": 0.995}
+
+
 def given_saving(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     names.update(build=build, train_epoch=count)
     savers, reports = [], []
@@ -394,6 +422,7 @@ GIVEN: dict[str, Given] = {
     "Distributed trials": given_distributed,
     "Evaluators, and validation that is distributed itself": given_evaluators,
     "Reading a sweep: `tunekit.load`": given_digits,
+    "TensorBoard, other loggers, and callbacks of your own": given_loggers,
     "The report": given_digits,
     "When the driver dies": given_digits,
     "Where results are kept": given_storage,
