@@ -138,7 +138,20 @@ def test_failures_have_their_reasons(tmp_path):
     assert len(failures) == 3
     known = json.loads(tunekit_("status", tmp_path / "sweep", "--json").stdout)
     assert [row["of"] for row in known["failures"]] == ["trial", "validation", "validation"]
-    assert "fail_at=4" in result.stdout and "fail_at=None" in result.stdout
+    assert re.search(r" fail_at\n", result.stdout)
+    assert set(re.findall(r"^ +\d  .* (\w+)$", result.stdout, re.M)) == {"4", "None"}
+
+
+def test_hyperparameters_that_differ_are_shown_as_far_as_they_fit(tmp_path):
+    names = [f"a_rather_long_name_{n}" for n in range(4)]
+    space = {name: tune.uniform(0, 1) for name in names}
+    sweep(tmp_path, FIFOScheduler(), trials=2, param_space={**space, "same": 5})
+    lines = tunekit_("status", tmp_path / "sweep").stdout.splitlines()
+    head = next(line for line in lines if line.startswith("rank"))
+    fit = [name for name in names if name in head]
+    assert 0 < len(fit) < 4 and "same" not in head
+    assert all(len(line) <= 100 for line in lines if not line.startswith("/"))
+    assert lines[-1] == f"Not shown: {', '.join(names[len(fit) :])}. --json has all."
 
 
 def test_numbers_that_json_does_not_know_are_null(tmp_path):

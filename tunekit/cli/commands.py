@@ -120,7 +120,7 @@ tunekit.add_command(demo)
     "--watch", type=click.FloatRange(0.1), metavar="SECONDS", help="Look again, until it has ended."
 )
 @click.option(
-    "--top", type=click.IntRange(0), default=20, show_default=True, help="So many of each list."
+    "--top", type=click.IntRange(1), default=20, show_default=True, help="So many of each list."
 )
 def status(
     path: str, metric: str | None, mode: str | None, as_json: bool, watch: float | None, top: int

@@ -19,6 +19,7 @@ _WIDTH = 100
 _LABEL = 13
 _WAITING, _FAILED = ("running", "waiting"), ("failed", "timed_out")
 _STATES = {"open": "cyan", "finished": "green", "interrupted": "yellow"}
+_Column = tuple[str, str, list[str]]  # heading, alignment, cells
 _COLOURS = {"running": "cyan", "error": "red"}
 
 
@@ -219,8 +220,7 @@ def _table(status: Mapping[str, Any], top: int) -> str:
     shown = status["ranking"][:top]
     generations = any(row["generation"] for row in status["ranking"])
     scores = any(row["last"] is not None for row in shown)
-    varied = _varied(status["ranking"])
-    columns: list[tuple[str, str, list[str]]] = [  # heading, alignment, cells
+    columns: list[_Column] = [
         ("rank", ">", [str(rank) for rank in range(1, len(shown) + 1)]),
         ("trial", "<", [row["trial_id"] for row in shown]),
         ("status", "<", [_status(row) for row in shown]),
@@ -232,25 +232,38 @@ def _table(status: Mapping[str, Any], top: int) -> str:
             columns.append(
                 ("at", ">", [_place_short(row, f"{name}_", generations) for row in shown])
             )
-    if varied:
-        configs = [flatten(row["config"]) for row in shown]
-        cells = [" ".join(f"{n}={setting(c[n])}" for n in varied if n in c) for c in configs]
-        columns.append(("hyperparameters", "<", cells))
-    lines = []
-    for index in range(-1, len(shown)):
-        cells = []
-        for heading, side, column in columns:
-            width = max(len(heading), *map(len, column))
-            cells.append(f"{heading if index < 0 else column[index]:{side}{width}}")
-        line = _cut("  ".join(cells).rstrip())
-        colour = None if index < 0 else _COLOURS.get(shown[index]["status"])
-        lines.append(click.style(line, fg=colour, bold=index < 0) if colour or index < 0 else line)
+    configs = [flatten(row["config"]) for row in shown]
+    left_out = []
+    for name in _varied(status["ranking"]):
+        values = [setting(config[name]) if name in config else "" for config in configs]
+        column = (name, ">", values)
+        if _width_of([*columns, column]) <= _WIDTH:
+            columns.append(column)
+        else:
+            left_out.append(name)
+    padded = [
+        [f"{cell:{side}{_width_of([(heading, side, cells)])}}" for cell in (heading, *cells)]
+        for heading, side, cells in columns
+    ]
+    heading, *lines = [_cut("  ".join(cells).rstrip()) for cells in zip(*padded, strict=True)]
+    lines = [
+        click.style(line, fg=_COLOURS[row["status"]]) if row["status"] in _COLOURS else line
+        for row, line in zip(shown, lines, strict=True)
+    ]
+    lines.insert(0, click.style(heading, bold=True))
+    if left_out:
+        lines.append(_cut(f"Not shown: {', '.join(left_out)}. --json has all."))
     left = len(status["ranking"]) - len(shown)
     if left:
         lines.append(f"and {left} more: --top, or --json for all")
     if generations:
         lines.append("2:7 is iteration 7 of the trial's generation 2.")
     return "\n".join(lines)
+
+
+def _width_of(columns: Sequence[_Column]) -> int:
+    widths = (max(len(heading), *map(len, cells), 0) for heading, _, cells in columns)
+    return sum(widths) + 2 * (len(columns) - 1)
 
 
 def _failures(failures: Sequence[Mapping[str, Any]], top: int) -> str:
