@@ -111,7 +111,7 @@ def test_a_sweep_that_was_killed_waits_for_its_validations(tmp_path):
     running = next(row for row in status["waits_for"] if row["status"] == "running")
     assert running["for_s"] >= 90
     text = text_of(status)
-    assert "last heard of 1 min 30 s ago" in text and "tunekit resume PATH" in text
+    assert "last heard of 90 s ago" in text and "tunekit resume PATH" in text
     line = next(line for line in text.splitlines() if line.startswith("waits for"))
     assert f"1 running, {kinds.count('waiting')} waiting" in line
     assert f"the longest running: trial {running['trial_id']} at iteration" in line
@@ -376,7 +376,7 @@ def test_resume_warns_of_a_driver_that_may_still_run(tmp_path, restored, monkeyp
         now = SimpleNamespace(time=lambda silent=silent: last + silent)
         monkeypatch.setattr(commands, "time", now)
         result = tunekit_("resume", path, "--trainable", "tests.sweeps:Counting")
-        assert ("The sweep was last heard of 3.0 s ago" in result.stderr) == warned
+        assert ("The sweep was last heard of 3 s ago" in result.stderr) == warned
         assert bool(result.stderr) == warned
 
 

@@ -17,9 +17,10 @@ import ray
 from pyarrow.fs import LocalFileSystem
 
 from tunekit.cli import tensorboard as board
-from tunekit.cli.status import duration, number, plain, setting, status_of, text_of
+from tunekit.cli.status import number, plain, setting, status_of, text_of
 from tunekit.cli.trainables import trainable_at
 from tunekit.core.metrics import flatten
+from tunekit.core.progress import duration
 from tunekit.demo.command import demo
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.sweep import Best, Sweep, load

@@ -11,9 +11,10 @@ import click
 
 from tunekit.core.chronicle import Scored, TrialStory
 from tunekit.core.metrics import flatten
+from tunekit.core.progress import duration
 from tunekit.sweep import Sweep
 
-__all__ = ["duration", "number", "plain", "setting", "status_of", "text_of"]
+__all__ = ["number", "plain", "setting", "status_of", "text_of"]
 
 _WIDTH = 100
 _LABEL = 13
@@ -326,23 +327,6 @@ def setting(value: Any) -> str:
         ('0.0123', '32', 'relu')
     """
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def duration(seconds: float) -> str:
-    """A duration in the two units that matter.
-
-    Example:
-        >>> duration(4.25), duration(200), duration(7500), duration(200_000)
-        ('4.2 s', '3 min 20 s', '2 h 5 min', '2 d 7 h')
-    """
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    for unit, inner, large, small in ((60, 1, "min", "s"), (3600, 60, "h", "min")):
-        if seconds < unit * (60 if unit == 60 else 24):
-            whole, rest = divmod(int(seconds), unit)
-            return f"{whole} {large} {rest // inner} {small}"
-    days, rest = divmod(int(seconds), 86400)
-    return f"{days} d {rest // 3600} h"
 
 
 def _cut(line: str) -> str:
