@@ -39,6 +39,8 @@ FLOORS = [
     {"tuner"},
     {"testing", "__init__"},
     {"demo"},
+    {"cli"},
+    {"__main__"},
 ]
 PURE = {"errors", "core"}
 OUTSIDE_FOR_PURE = {"ray", "torch", "pandas", "numpy", "optuna", "tensorboard", "os", "io", "time"}

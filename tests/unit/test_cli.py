@@ -1,0 +1,530 @@
+"""The command line: what each command prints, to whom, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+
+import tunekit
+from tests.kills import Killed, killed_after
+from tests.sweeps import Ran, quality, sweep
+from tunekit.cli import commands, tensorboard
+from tunekit.cli.status import status_of, text_of
+from tunekit.cli.trainables import trainable_at
+
+
+def tunekit_(*arguments: Any) -> Result:
+    """What ``tunekit ARGUMENTS`` does."""
+    result = CliRunner().invoke(commands.tunekit, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def run(folder: Path, base: Any = None, **options: Any) -> Ran:
+    base = base or ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)
+    return sweep(folder, base, param_space={"lr": tune.uniform(0, 1)}, **options)
+
+
+def killed(folder: Path, writes: int, **options: Any) -> Path:
+    with pytest.raises(Killed), killed_after(writes):
+        run(folder, **options)
+    return folder / "sweep"
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory) -> tuple[Path, Ran]:
+    folder = tmp_path_factory.mktemp("ended")
+    return folder / "sweep", run(folder)
+
+
+# status ----------------------------------------------------------------------------------------
+
+
+def test_status_tells_what_became_of_a_sweep_and_ranks_its_trials(ended):
+    path, ran = ended
+    result = tunekit_("status", path)
+    assert result.exit_code == 0 and result.stderr == ""
+    head, *lines = result.stdout.splitlines()
+    assert head.startswith("sweep  finished  last heard of")
+    assert lines[0] == str(path)
+    assert "trials       8: terminated" not in result.stdout and "8 terminated" in result.stdout
+    top = {t.trial_id: max(s.values()) for t, s in zip(ran.trials, _scores(ran), strict=True)}
+    table = [line.split() for line in lines if re.match(r" +\d+  ", line)]
+    assert [row[1] for row in table] == sorted(top, key=lambda t: -top[t])
+    assert [row[4] for row in table] == [f"{top[row[1]]:.4f}" for row in table]
+    stopped = sum(story.stopped for story in tunekit.load(path).chronicle.trials.values())
+    assert stopped and sum(row[2] == "stopped" for row in table) == stopped
+    assert f"{stopped} stopped by the scheduler" in result.stdout
+    assert all(len(line) <= 100 for line in lines if not line.startswith("/"))
+
+
+def _scores(ran: Ran) -> list[dict[int, float]]:
+    validated = ran.validated()
+    return [validated[number] for number in sorted(validated)]
+
+
+def test_status_as_json_has_the_summary_and_all_trials(ended):
+    path, ran = ended
+    result = tunekit_("status", path, "--json", "--top", 1)
+    known = json.loads(result.stdout)
+    summary = tunekit.load(path).summary()
+    assert {name: known[name] for name in summary} == json.loads(json.dumps(summary))
+    assert known["ranking"][0]["trial_id"] == summary["best"]["trial_id"]
+    assert len(known["ranking"]) == len(ran.trials) and known["waits_for"] == []
+
+
+def test_a_long_list_is_cut_and_says_so(ended):
+    lines = tunekit_("status", ended[0], "--top", 3).stdout.splitlines()
+    assert sum(bool(re.match(r" +\d+  ", line)) for line in lines) == 3
+    assert lines[-1] == "and 5 more: --top, or --json for all"
+
+
+def test_another_metric_and_mode_rank_otherwise(ended):
+    best = json.loads(tunekit_("status", ended[0], "--json").stdout)["best"]
+    worst = json.loads(tunekit_("status", ended[0], "--json", "--mode", "min").stdout)["best"]
+    assert worst["score"] < best["score"]
+    text = tunekit_("status", ended[0], "--metric", "loss").stdout
+    assert "not ranked: say whether loss is good: --mode" in text
+    text = tunekit_("status", ended[0], "--metric", "loss", "--mode", "min").stdout
+    assert "no validated loss yet" in text
+
+
+def test_a_sweep_that_was_killed_waits_for_its_validations(tmp_path):
+    path = killed(tmp_path, 60, validation_slots=1)
+    sweep = tunekit.load(path)
+    status = status_of(sweep, now=sweep.chronicle.last + 90)
+    assert status["state"] == "open" and status["heard_s"] == 90
+    kinds = [row["status"] for row in status["waits_for"]]
+    assert kinds.count("running") == 1 and "waiting" in kinds
+    running = next(row for row in status["waits_for"] if row["status"] == "running")
+    assert running["for_s"] >= 90
+    text = text_of(status)
+    assert "last heard of 90 s ago" in text and "tunekit resume PATH" in text
+    line = next(line for line in text.splitlines() if line.startswith("waits for"))
+    assert f"1 running, {kinds.count('waiting')} waiting" in line
+    assert f"the longest running: trial {running['trial_id']} at iteration" in line
+
+
+def test_failures_have_their_reasons(tmp_path):
+    def validate(attempt: Any) -> dict[str, float]:
+        if attempt.request.iteration == 2:
+            raise RuntimeError("no such image")
+        return {"accuracy": quality(0, attempt.request.iteration)}
+
+    sweep(
+        tmp_path,
+        FIFOScheduler(),
+        trials=1,
+        validate=validate,
+        settings={"max_retries": 0},
+        param_space={"fail_at": tune.grid_search([4, None])},
+    )
+    result = tunekit_("status", tmp_path / "sweep")
+    failures = result.stdout.partition("failures\n")[2].splitlines()
+    assert re.fullmatch(r"trial \w+ at iteration 3: fails at 4", failures[0])
+    assert all("at iteration 2: raised RuntimeError: no such image" in f for f in failures[1:])
+    assert len(failures) == 3
+    known = json.loads(tunekit_("status", tmp_path / "sweep", "--json").stdout)
+    assert [row["of"] for row in known["failures"]] == ["trial", "validation", "validation"]
+    assert re.search(r" fail_at\n", result.stdout)
+    assert set(re.findall(r"^ +\d  .* (\w+)$", result.stdout, re.M)) == {"4", "None"}
+
+
+def test_hyperparameters_that_differ_are_shown_as_far_as_they_fit(tmp_path):
+    names = [f"a_rather_long_name_{n}" for n in range(4)]
+    space = {name: tune.uniform(0, 1) for name in names}
+    sweep(tmp_path, FIFOScheduler(), trials=2, param_space={**space, "same": 5})
+    lines = tunekit_("status", tmp_path / "sweep").stdout.splitlines()
+    head = next(line for line in lines if line.startswith("rank"))
+    fit = [name for name in names if name in head]
+    assert 0 < len(fit) < 4 and "same" not in head
+    assert all(len(line) <= 100 for line in lines if not line.startswith("/"))
+    assert lines[-1] == f"Not shown: {', '.join(names[len(fit) :])}. --json has all."
+
+
+def test_numbers_that_json_does_not_know_are_null(tmp_path):
+    sweep(tmp_path, FIFOScheduler(), trials=1, param_space={"limit": float("inf")})
+    result = tunekit_("status", tmp_path / "sweep", "--json")
+    known = json.loads(result.stdout, parse_constant=lambda name: pytest.fail(name))
+    assert known["ranking"][0]["config"] == {"limit": None}
+
+
+def test_watching_ends_with_the_sweep(tmp_path, monkeypatch):
+    path = killed(tmp_path, 60)
+    looks = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:  # it ends meanwhile
+            run(tmp_path / "other")
+            path.rename(tmp_path / "former")
+            (tmp_path / "other/sweep").rename(path)
+
+    monkeypatch.setattr(commands, "time", SimpleNamespace(time=time.time, sleep=sleep))
+    result = tunekit_("status", path, "--watch", 5, "--json")
+    states = [json.loads(line)["state"] for line in result.stdout.splitlines()]
+    assert states == ["open", "open", "finished"] and looks == [5, 5]
+
+
+def test_ctrl_c_is_how_one_stops_watching(tmp_path, monkeypatch):
+    def sleep(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "time", SimpleNamespace(time=time.time, sleep=sleep))
+    result = tunekit_("status", killed(tmp_path, 60), "--watch", 5)
+    assert result.exit_code == 0 and result.stdout.startswith("sweep  open")
+
+
+# best ------------------------------------------------------------------------------------------
+
+
+def test_best_prints_one_object_and_nothing_else(ended):
+    path, _ = ended
+    result = tunekit_("best", path, "--json")
+    known, found = json.loads(result.stdout), tunekit.load(path).best()
+    assert result.exit_code == 0
+    assert (known["trial_id"], known["score"]) == (found.trial_id, found.score)
+    assert known["config"] == dict(found.config) and known["checkpoint"] == found.path
+    assert known["kept"] and Path(known["checkpoint"]).is_dir()
+    assert (known["metric"], known["mode"], known["scope"]) == ("accuracy", "max", "best")
+
+
+def test_the_line_of_python_that_best_prints_loads_the_checkpoint(ended):
+    path, _ = ended
+    result = tunekit_("best", path, "--mode", "min", "--scope", "last")
+    line = result.stdout.splitlines()[-1].strip()
+    found = tunekit.load(path).best(mode="min", scope="last")
+    assert eval(line).path == found.path
+    assert result.stdout.startswith(f"accuracy {found.score:.4f} (min): trial {found.trial_id}")
+
+
+def test_best_says_that_the_checkpoint_was_deleted(tmp_path):
+    run(tmp_path, trials=1)
+    path = Path(tunekit.load(tmp_path / "sweep").best().path)
+    path.rename(path.with_name("elsewhere"))
+    assert "It is not there" in tunekit_("best", tmp_path / "sweep").stdout
+    assert not json.loads(tunekit_("best", tmp_path / "sweep", "--json").stdout)["kept"]
+
+
+@pytest.mark.parametrize("writes", [15, 60])
+def test_without_a_score_best_ends_with_3(tmp_path, writes):
+    path = killed(tmp_path, writes, validation_s=lambda attempt: 1e6)
+    result = tunekit_("best", path, "--json")
+    assert result.exit_code == 3 and result.stdout == ""
+    assert "No validation has ended with 'accuracy'" in result.stderr
+
+
+# report ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pages(monkeypatch) -> list[tuple[Any, Path]]:
+    """What pages were written of, and where to."""
+    written: list[tuple[Any, Path]] = []
+
+    def write_page(sweep: Any, path: str | Path) -> Path:
+        written.append((sweep, Path(path)))
+        return Path(path)
+
+    module = ModuleType("tunekit.page")
+    module.write_page = write_page  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tunekit.page", module)
+    return written
+
+
+def test_report_prints_where_it_has_written_the_page(ended, pages, monkeypatch, tmp_path):
+    opened: list[str] = []
+    monkeypatch.setattr(commands.webbrowser, "open", opened.append)
+    path, _ = ended
+    result = tunekit_("report", path)
+    assert result.stdout == f"{path}/report.html\n" and opened == []
+    monkeypatch.chdir(tmp_path)
+    result = tunekit_("report", path, "--output", "r.html", "--open", "--mode", "min")
+    assert result.stdout == "r.html\n" and opened == [(tmp_path / "r.html").as_uri()]
+    assert [file for _, file in pages] == [path / "report.html", Path("r.html")]
+    assert [sweep.mode for sweep, _ in pages] == ["max", "min"]
+
+
+def test_the_report_of_a_remote_sweep_goes_into_the_current_directory(pages, monkeypatch):
+    import pyarrow.fs
+
+    remote = tunekit.Sweep(
+        [],
+        path="bucket/digits",
+        filesystem=pyarrow.fs.SubTreeFileSystem("/", pyarrow.fs.LocalFileSystem()),
+    )
+    monkeypatch.setattr(commands, "load", lambda path, **options: remote)
+    assert tunekit_("report", "s3://bucket/digits").stdout == "digits-report.html\n"
+
+
+# tensorboard -----------------------------------------------------------------------------------
+
+
+def test_tensorboard_becomes_tensorboard(ended, monkeypatch):
+    became: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(commands.os, "execv", lambda *command: became.append(command))
+    result = tunekit_("tensorboard", ended[0], "--port", 6007, "--host", "0.0.0.0")
+    assert result.exit_code == 0 and result.stdout == ""
+    told = ["--logdir", str(ended[0]), "--port", "6007", "--host", "0.0.0.0"]
+    assert became == [(sys.executable, [sys.executable, "-m", "tensorboard.main", *told])]
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("/no/such/folder", "is no folder"),
+        ("s3://bucket/digits?endpoint_override=localhost", "S3_ENDPOINT"),
+        ("s3://bucket/digits", "pip install boto3"),
+        ("gopher://digits", "pass a local copy"),
+    ],
+)
+def test_tensorboard_says_what_it_cannot_read(path, says, monkeypatch):
+    monkeypatch.setattr(tensorboard.importlib.util, "find_spec", lambda name: None)
+    result = tunekit_("tensorboard", path)
+    assert result.exit_code == 2 and says in result.stderr
+
+
+# resume ----------------------------------------------------------------------------------------
+
+
+class Restored:
+    """Stands for a Tuner: goes on with the sweep in this process."""
+
+    calls: list[tuple[str, Any, dict[str, bool]]] = []
+    then: Any = None
+
+    @classmethod
+    def restore(cls, path: str, trainable: Any, **options: bool) -> Restored:
+        cls.calls.append((path, trainable, options))
+        return cls()
+
+    def fit(self) -> None:
+        print("Tune's own output")
+        type(self).then()
+
+
+@pytest.fixture
+def restored(monkeypatch):
+    Restored.calls, Restored.then = [], lambda: None
+    monkeypatch.setattr(commands, "Tuner", Restored)
+    monkeypatch.setattr(commands, "ray", SimpleNamespace(is_initialized=lambda: True))
+    return Restored
+
+
+def written_down(folder: Path, where: str | None, **options: Any) -> Path:
+    """A sweep that has ended, and has written down its trainable."""
+    ran = run(folder, run=False, trials=2, **options)
+    ran.validation.trainable = where
+    ran.sweep.run(most=50_000)
+    return folder / "sweep"
+
+
+def test_resume_goes_on_with_the_trainable_that_was_written_down(tmp_path, restored):
+    path = written_down(tmp_path, "tests.sweeps:Counting")
+    result = tunekit_("resume", path, "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["state"] == "finished"
+    assert "Tune's own output" in result.stderr
+    (call,) = restored.calls
+    assert call[0] == str(path) and call[1].__name__ == "Counting"
+    assert call[2] == {"resume_errored": False, "restart_errored": False}
+    result = tunekit_("resume", path, "--errored", "--trainable", "tests.sweeps:Endless")
+    assert "sweep  finished" in result.stdout and "Tune's own output" in result.stdout
+    assert restored.calls[1][1].__name__ == "Endless"
+    assert restored.calls[1][2] == {"resume_errored": True, "restart_errored": False}
+    tunekit_("resume", path, "--restart-errored")
+    assert restored.calls[2][2] == {"resume_errored": False, "restart_errored": True}
+
+
+def test_resume_says_what_to_pass_if_nothing_was_written_down(tmp_path, restored):
+    result = tunekit_("resume", written_down(tmp_path, None))
+    assert result.exit_code == 2 and "--trainable file.py:name" in result.stderr
+    assert restored.calls == []
+
+
+def test_resume_of_a_sweep_that_does_not_end_or_all_of_whose_trials_fail_ends_with_1(
+    tmp_path, restored
+):
+    path = killed(tmp_path / "killed", 60)
+    result = tunekit_("resume", path, "--trainable", "tests.sweeps:Counting")
+    assert result.exit_code == 1 and result.stdout.count("sweep  open") == 1
+    sweep(tmp_path / "bad", FIFOScheduler(), trials=2, param_space={"fail_at": 3})
+    result = tunekit_("resume", tmp_path / "bad/sweep", "--trainable", "tests.sweeps:Counting")
+    assert result.exit_code == 1 and "2 error" in result.stdout
+    grid = tune.grid_search([3, None])
+    sweep(tmp_path / "half", FIFOScheduler(), trials=1, param_space={"fail_at": grid})
+    result = tunekit_("resume", tmp_path / "half/sweep", "--trainable", "tests.sweeps:Counting")
+    assert result.exit_code == 0 and "1 error" in result.stdout
+
+
+def test_resume_warns_of_a_driver_that_may_still_run(tmp_path, restored, monkeypatch):
+    path = killed(tmp_path, 60)
+    last = tunekit.load(path).chronicle.last
+    for silent, warned in ((3.0, True), (300.0, False)):
+        now = SimpleNamespace(time=lambda silent=silent: last + silent)
+        monkeypatch.setattr(commands, "time", now)
+        result = tunekit_("resume", path, "--trainable", "tests.sweeps:Counting")
+        assert ("The sweep was last heard of 3 s ago" in result.stderr) == warned
+        assert bool(result.stderr) == warned
+
+
+def test_errors_of_tunekit_are_told_and_others_are_traced(tmp_path, restored):
+    path = written_down(tmp_path, "tests.sweeps:Counting")
+
+    def fail() -> None:
+        raise tunekit.RestoreError("tuner.pkl cannot be read.")
+
+    restored.then = fail
+    result = tunekit_("resume", path)
+    assert result.exit_code == 1 and result.stderr.strip() == "Error: tuner.pkl cannot be read."
+    restored.then = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        tunekit_("resume", path)
+
+
+# where a trainable is --------------------------------------------------------------------------
+
+
+def test_a_trainable_in_a_file_sees_its_neighbours_and_needs_no_file_to_travel(
+    tmp_path, monkeypatch
+):
+    from ray import cloudpickle
+
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "cli_neighbour.py").write_text("LENGTH = 3\n")
+    file = tmp_path / "cli_train.py"
+    file.write_text(
+        "from cli_neighbour import LENGTH\n"
+        "class Net:\n    def train(config): return LENGTH\n"
+        "if __name__ == '__main__': raise SystemExit\n"
+    )
+    train = trainable_at(f"{file}:Net.train")
+    assert train({}) == 3
+    pickled = cloudpickle.dumps(train)
+    file.unlink()
+    program = f"import pickle; print(pickle.loads({pickled!r}).__name__)"
+    (tmp_path / "elsewhere").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path / "elsewhere",
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() == "train", done.stderr
+
+
+def test_a_module_of_the_current_directory_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    Path("cli_module.py").write_text("def train(config): return 7\n")
+    assert trainable_at("cli_module:train")({}) == 7
+    Path("cli_broken.py").write_text("import no_such_package\n")
+    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
+        trainable_at("cli_broken:train")
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ("train", "'train' has no colon"),
+        (":train", "has no colon with something on both sides"),
+        ("no.such.module:train", "there is no module 'no.such.module'"),
+        ("no_such_file.py:train", "there is no file 'no_such_file.py'"),
+        ("math:train", "math has no 'train'"),
+    ],
+)
+def test_a_trainable_that_is_not_there(where, says, ended):
+    result = tunekit_("resume", ended[0], "--trainable", where)
+    assert result.exit_code == 2 and says in result.stderr
+
+
+# all of them -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["status", "best", "report", "resume"])
+def test_a_path_that_is_no_sweep_is_wrong_usage(command, tmp_path, pages):
+    result = tunekit_(command, tmp_path)
+    assert result.exit_code == 2 and result.stdout == ""
+    assert result.stderr.startswith("Error: ") and "Traceback" not in result.stderr
+    assert "has no folder 'journal'" in result.stderr
+    assert tunekit_(command).exit_code == 2
+
+
+def test_paths_may_be_relative(ended, monkeypatch):
+    monkeypatch.chdir(ended[0].parent)
+    assert json.loads(tunekit_("best", "sweep", "--json").stdout)["kept"]
+
+
+def test_help_teaches_each_command():
+    text = tunekit_("--help").stdout
+    for command in commands.tunekit.commands:
+        assert re.search(rf"^  {command} ", text, re.M)
+        one = tunekit_(command, "--help")
+        assert one.exit_code == 0 and f"tunekit {command} " in one.stdout, "it has an example"
+    for code in range(4):
+        assert re.search(rf"^ +{code}  ", text, re.M)
+
+
+def test_the_guide_knows_all_commands_and_exit_codes():
+    guide = (Path(__file__).parents[2] / "docs/guide.md").read_text()
+    section = guide.partition("\n## On the command line\n")[2].partition("\n## ")[0]
+    told = set(re.findall(r"^\| `tunekit (\w+)", section, re.M))
+    assert told == set(commands.tunekit.commands)
+    assert re.findall(r"^\| (\d) \|", section, re.M) == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("module", ["tunekit", "tunekit.demo"])
+def test_modules_can_be_run(module):
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--help"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and f"Usage: {'python -m ' * ('demo' in module)}{module}" in (
+        done.stdout
+    )
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        commands.main(["--version"])
+    assert capsys.readouterr().out == f"tunekit, version {tunekit.__version__}\n"
+
+
+def test_the_demo_takes_its_options(monkeypatch, tmp_path):
+    from tunekit.demo import sweep as demo_sweep
+
+    called: list[dict[str, Any]] = []
+    monkeypatch.setattr(demo_sweep, "run", lambda **options: called.append(options))
+    monkeypatch.chdir(tmp_path)
+    assert tunekit_("demo").exit_code == 0
+    assert tunekit_("demo", "--trials", 2, "--storage", "here", "--report").exit_code == 0
+    assert called[0] == {
+        "trials": 16,
+        "on_pending": "continue",
+        "seed": 0,
+        "verbose": 0,
+        "storage": None,
+        "report": False,
+    }
+    assert called[1] == {
+        **called[0],
+        "trials": 2,
+        "storage": str(tmp_path / "here"),
+        "report": True,
+    }
+    assert tunekit_("demo", "--trials", 0).exit_code == 2

@@ -1,0 +1,375 @@
+"""The commands: each reads its arguments, calls one thing, and says what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import webbrowser
+from collections.abc import Callable
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import ray
+from pyarrow.fs import LocalFileSystem
+
+from tunekit.cli import tensorboard as board
+from tunekit.cli.status import number, plain, setting, status_of, text_of
+from tunekit.cli.trainables import trainable_at
+from tunekit.core.metrics import flatten
+from tunekit.core.progress import duration
+from tunekit.demo.command import demo
+from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
+from tunekit.sweep import Best, Sweep, load
+from tunekit.tuner import Tuner
+from tunekit.version import VERSION
+
+__all__ = ["main"]
+
+# A sweep that was heard of so recently may still have a driver.
+_RECENT_S = 60.0
+
+
+class _Failed(click.ClickException):
+    """Something failed while it ran; told in its own words, without a traceback."""
+
+    exit_code = 1
+
+
+class _Wrong(_Failed):
+    """What was asked for cannot be."""
+
+    exit_code = 2
+
+
+class _Nothing(_Failed):
+    """There is nothing to show yet."""
+
+    exit_code = 3
+
+
+class _Group(click.Group):
+    """Commands whose mistakes are told, and not traced; in the order in which they are needed."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ConfigError as error:
+            raise _Wrong(str(error)) from error
+        except TunekitError as error:
+            raise _Failed(str(error)) from error
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+def _whole(ctx: click.Context, parameter: click.Parameter, path: str) -> str:
+    """A URI as it is, a local path from the root."""
+    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
+
+
+_path = click.argument("path", callback=_whole)
+_metric = click.option(
+    "--metric", help="A validated metric to rank by; by default what the sweep is judged by."
+)
+_mode = click.option(
+    "--mode", type=click.Choice(["min", "max"]), help="Which is better; by default the sweep's."
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+
+
+@click.group(
+    cls=_Group,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(VERSION, "-V", "--version", prog_name="tunekit")
+def tunekit() -> None:
+    """Ray Tune sweeps ranked by validated accuracy: look at one, or go on with it.
+
+    PATH is a sweep's folder: RunConfig(storage_path=..., name=...) makes it storage_path/name, by
+    default ~/ray_results/NAME, and results.experiment_path is it. It may be a URI, such as
+    s3://bucket/digits. Only resume starts Ray, or changes anything but what it is told to write.
+
+    \b
+    A first sweep, and what became of it:
+      tunekit demo --trials 6 --storage ~/sweeps
+      tunekit status ~/sweeps/digits
+      tunekit report ~/sweeps/digits --open
+
+    \b
+    Exit codes:
+      0  all is well
+      1  something failed while it ran: the storage, a damaged journal, a resumed sweep that did not
+         end, or whose trials all failed
+      2  wrong usage, such as a PATH that is no sweep with validation
+      3  nothing to show yet: no validated score (best)
+    """
+
+
+tunekit.add_command(demo)
+
+
+@tunekit.command(short_help="What a sweep is doing: running, ended or crashed.")
+@_path
+@_metric
+@_mode
+@_json
+@click.option(
+    "--watch", type=click.FloatRange(0.1), metavar="SECONDS", help="Look again, until it has ended."
+)
+@click.option(
+    "--top", type=click.IntRange(1), default=20, show_default=True, help="So many of each list."
+)
+def status(
+    path: str, metric: str | None, mode: str | None, as_json: bool, watch: float | None, top: int
+) -> None:
+    """Say what a sweep is doing: running, ended or crashed.
+
+    Trials and validations by status, where time went, what it waits for, the ranking, and what
+    failed, with the reason. With --watch it looks again and again; --json then is one line each
+    time, otherwise one object.
+
+    \b
+    Examples:
+      tunekit status ~/ray_results/digits --watch 5
+      tunekit status s3://bucket/digits --json | jq .best.score
+    """
+    while True:
+        known = status_of(load(path, metric=metric, mode=mode), time.time())
+        if as_json:
+            _print_json(known, indent=None if watch else 2)
+        else:
+            if watch and sys.stdout.isatty():
+                click.clear()
+            click.echo(text_of(known, top) + "\n" * bool(watch))
+        if watch is None or known["state"] != "open":
+            return
+        try:
+            time.sleep(watch)
+        except KeyboardInterrupt:  # how one leaves
+            return
+
+
+@tunekit.command(short_help="The best validated checkpoint, its score and hyperparameters.")
+@_path
+@_metric
+@_mode
+@click.option(
+    "--scope",
+    type=click.Choice(["best", "last"]),
+    default="best",
+    show_default=True,
+    help="best: of all validated checkpoints; last: of each trial's newest one.",
+)
+@_json
+def best(path: str, metric: str | None, mode: str | None, scope: str, as_json: bool) -> None:
+    """Name the best validated checkpoint, its score and its hyperparameters.
+
+    \b
+    Examples:
+      tunekit best ~/ray_results/digits
+      tunekit best ~/ray_results/digits --metric validation_loss --mode min
+      cp -r "$(tunekit best ~/ray_results/digits --json | jq -r .checkpoint)" best
+    """
+    sweep = load(path, metric=metric, mode=mode)
+    try:
+        found = sweep.best(scope=scope)
+    except MetricNotFoundError as error:
+        raise _Nothing(str(error)) from error
+    if as_json:
+        _print_json(_best_as_data(found, str(sweep.mode), scope))
+    else:
+        click.echo(_best_as_text(found, path, sweep, scope))
+
+
+def _best_as_data(found: Best, mode: str, scope: str) -> dict[str, Any]:
+    return {
+        "metric": found.metric,
+        "mode": mode,
+        "scope": scope,
+        "score": found.score,
+        "trial_id": found.trial_id,
+        "generation": found.generation,
+        "iteration": found.iteration,
+        "metrics": found.metrics,
+        "config": found.config,
+        "checkpoint": found.path,
+        "kept": found.checkpoint is not None,
+    }
+
+
+def _best_as_text(found: Best, path: str, sweep: Sweep, scope: str) -> str:
+    """As a person reads it, with the line of Python that loads the checkpoint."""
+    at = f"iteration {found.iteration}"
+    at += f" of generation {found.generation}" if found.generation else ""
+    others = {n: v for n, v in flatten(found.metrics).items() if n != found.metric}
+    lines = [
+        click.style(f"{found.metric} {number(found.score)}", bold=True)
+        + f" ({sweep.mode}): trial {found.trial_id} at {at}"
+    ]
+    for heading, values in (("also", others), ("hyperparameters", flatten(found.config))):
+        if values:
+            width = max(map(len, values))
+            lines += ["", click.style(heading, bold=True)]
+            lines += [f"  {name:<{width}}  {setting(value)}" for name, value in values.items()]
+    lines += ["", click.style("checkpoint", bold=True), f"  {found.path}"]
+    if found.checkpoint is None:
+        lines.append("  It is not there: deleted since (num_to_keep), or not uploaded yet.")
+    else:
+        arguments = {"metric": found.metric, "mode": sweep.mode, "scope": scope}
+        told = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+        lines += ["", click.style("in Python", bold=True)]
+        lines.append(f"  tunekit.load({path!r}).best({told}).checkpoint")
+    return "\n".join(lines)
+
+
+@tunekit.command(short_help="Write a sweep's report, one HTML file.")
+@_path
+@_metric
+@_mode
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file; by default PATH/report.html, of a remote PATH ./NAME-report.html.",
+)
+@click.option("--open", "show", is_flag=True, help="Show it in the browser.")
+def report(
+    path: str, metric: str | None, mode: str | None, output: Path | None, show: bool
+) -> None:
+    """Write a sweep's report: one HTML file that needs nothing else. Prints its path.
+
+    \b
+    Examples:
+      tunekit report ~/ray_results/digits --open
+      tunekit report s3://bucket/digits --output digits.html
+    """
+    from tunekit.page import write_page  # brings what draws
+
+    sweep = load(path, metric=metric, mode=mode)
+    written = write_page(sweep, output or _report_file(sweep))
+    click.echo(written)
+    if show:
+        webbrowser.open(Path(written).absolute().as_uri())
+
+
+def _report_file(sweep: Sweep) -> Path:
+    if isinstance(sweep.filesystem, LocalFileSystem):
+        return Path(sweep.path, "report.html")
+    return Path(sweep.path.rstrip("/").rsplit("/", 1)[-1] + "-report.html")
+
+
+@tunekit.command(short_help="Show a sweep in TensorBoard.")
+@_path
+@click.option("--port", type=click.IntRange(0, 65535), help="Where it listens; 6006 by default.")
+@click.option("--host", help="The address it listens on; by default this machine only.")
+def tensorboard(path: str, port: int | None, host: str | None) -> None:
+    """Show a sweep in TensorBoard, until Ctrl-C.
+
+    Local and mounted folders always work. TensorBoard reads s3:// with boto3 installed, and other
+    storages with what fsspec needs for them. An S3 server of your own is named by the environment:
+    S3_ENDPOINT=http://localhost:9000.
+
+    \b
+    Examples:
+      tunekit tensorboard ~/ray_results/digits
+      tunekit tensorboard ~/ray_results/digits --host 0.0.0.0 --port 6007
+    """
+    command = board.command_of(path, port, host)
+    click.echo(f"TensorBoard on {path}; Ctrl-C ends it.", err=True)
+    _become(command)
+
+
+def _become(command: list[str]) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(command[0], command)
+
+
+@tunekit.command(short_help="Go on with a sweep that was killed or interrupted.")
+@_path
+@click.option(
+    "--trainable",
+    "where",
+    metavar="WHERE",
+    help="What the sweep trains: module:name or file.py:name; by default what it has written down.",
+)
+@click.option("--errored", is_flag=True, help="Trials that failed go on from their checkpoint.")
+@click.option("--restart-errored", is_flag=True, help="Trials that failed begin anew.")
+@_json
+def resume(
+    path: str, where: str | None, errored: bool, restart_errored: bool, as_json: bool
+) -> None:
+    """Go on with a sweep whose driver was killed or interrupted, until it has ended.
+
+    Validations that were pending run, and trials go on from their newest checkpoint; nothing is
+    done twice (tunekit.Tuner.restore). Then it prints what tunekit status prints; with --json
+    everything else goes to stderr. The current directory is importable. Only one driver may run a
+    sweep: see that the former one has ended. Ray is started here, or joined: RAY_ADDRESS.
+
+    \b
+    Examples:
+      tunekit resume ~/ray_results/digits
+      tunekit resume ~/ray_results/digits --trainable train.py:train --errored
+    """
+    sweep = load(path)
+    trainable = trainable_at(where or _written_down(sweep))
+    _warn_of_a_driver(sweep)
+    started = not ray.is_initialized()
+    try:
+        with redirect_stdout(sys.stderr) if as_json else nullcontext():
+            Tuner.restore(
+                path, trainable, resume_errored=errored, restart_errored=restart_errored
+            ).fit()
+    finally:
+        if started:
+            ray.shutdown()
+    known = status_of(load(path), time.time())
+    if as_json:
+        _print_json(known)
+    else:
+        click.echo(text_of(known))
+    if known["state"] != "finished" or set(known["trials"]) == {"error"}:
+        raise click.exceptions.Exit(_Failed.exit_code)
+
+
+def _written_down(sweep: Sweep) -> str:
+    """Where the sweep's trainable can be imported from, as its last session says."""
+    where = sweep.sessions[-1].get("trainable") if sweep.sessions else None
+    if where is None:
+        raise ConfigError(
+            "tunekit resume",
+            [
+                "the sweep has not written down where its trainable can be imported from: it was "
+                "written in the program itself, or in a notebook. Pass --trainable module:name, or "
+                "--trainable file.py:name."
+            ],
+        )
+    return str(where)
+
+
+def _warn_of_a_driver(sweep: Sweep) -> None:
+    summary = sweep.summary()
+    silent = time.time() - (summary["last"] or 0.0)
+    if summary["state"] == "open" and silent < _RECENT_S:
+        click.echo(
+            f"The sweep was last heard of {duration(max(0.0, silent))} ago. If its driver still "
+            "runs, end that first: two would both go on with it.",
+            err=True,
+        )
+
+
+def _print_json(value: Any, indent: int | None = 2) -> None:
+    click.echo(json.dumps(plain(value), indent=indent, allow_nan=False, default=str))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command, and end the process with its exit code.
+
+    Args:
+        arguments: What follows ``tunekit``; by default what the process was given.
+    """
+    run: Callable[..., Any] = tunekit.main
+    run(args=arguments, prog_name="tunekit")

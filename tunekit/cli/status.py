@@ -1,0 +1,334 @@
+"""What a sweep is doing: as data, which JSON knows, and as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+import click
+
+from tunekit.core.chronicle import Scored, TrialStory
+from tunekit.core.metrics import flatten
+from tunekit.core.progress import duration
+from tunekit.sweep import Sweep
+
+__all__ = ["number", "plain", "setting", "status_of", "text_of"]
+
+_WIDTH = 100
+_LABEL = 13
+_WAITING, _FAILED = ("running", "waiting"), ("failed", "timed_out")
+_STATES = {"open": "cyan", "finished": "green", "interrupted": "yellow"}
+_Column = tuple[str, str, list[str]]  # heading, alignment, cells
+_COLOURS = {"running": "cyan", "error": "red"}
+
+
+def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
+    """Everything that the text says, and more, in what JSON knows.
+
+    What :meth:`tunekit.Sweep.summary` has, and:
+
+    - ``heard_s``: seconds since the sweep was last heard of;
+    - ``waits_for``: the validations that have not ended: trial, generation, iteration, status, and
+      ``for_s``, seconds since it was requested or started to run;
+    - ``failures``: of trials and validations, with the reason;
+    - ``ranking``: the trials, the best first; those without a score last.
+
+    Args:
+        sweep: The sweep.
+        now: Seconds since the epoch.
+
+    Example:
+        >>> sweep = Sweep([{"n": 1, "event": "added", "time": 5.0, "trial_id": "a"}])
+        >>> status = status_of(sweep, now=7.0)
+        >>> status["state"], status["heard_s"], status["ranking"][0]["trial_id"]
+        ('open', 2.0, 'a')
+    """
+    summary = sweep.summary()
+    last = summary["last"]
+    until = now if summary["state"] == "open" else last
+    known: dict[str, Any] = {
+        **summary,
+        "heard_s": None if last is None else max(0.0, now - last),
+        "waits_for": [
+            {
+                **{name: row[name] for name in ("trial_id", "generation", "iteration", "status")},
+                "for_s": max(0.0, until - (row["started"] or row["requested"])),
+            }
+            for row in sweep.chronicle.validations
+            if row["status"] in _WAITING
+        ],
+        "failures": [*_failed_trials(sweep), *_failed_validations(sweep)],
+        "ranking": _ranking(sweep),
+    }
+    return known
+
+
+def plain(value: Any) -> Any:
+    """The same in what every reader of JSON knows: no NaN, no infinity.
+
+    Example:
+        >>> plain({"loss": float("nan"), "widths": (4, 8)})
+        {'loss': None, 'widths': [4, 8]}
+    """
+    if isinstance(value, Mapping):
+        return {str(name): plain(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _failed_trials(sweep: Sweep) -> Iterable[dict[str, Any]]:
+    errors = sweep.trial_errors()
+    for story in sweep.chronicle.trials.values():
+        if story.failures:
+            lines = errors.get(story.trial_id, "").splitlines()
+            yield {
+                "of": "trial",
+                "trial_id": story.trial_id,
+                "generation": story.generation,
+                "iteration": story.iteration,
+                "status": story.status,
+                "times": story.failures,
+                "reason": lines[-1].strip() if lines else None,
+            }
+
+
+def _failed_validations(sweep: Sweep) -> Iterable[dict[str, Any]]:
+    names = ("trial_id", "generation", "iteration", "status")
+    for row in sweep.chronicle.validations:
+        if row["status"] in _FAILED:
+            yield {
+                "of": "validation",
+                **{name: row[name] for name in names},
+                "times": row["attempts"],
+                "reason": row["reason"],
+            }
+
+
+def _ranking(sweep: Sweep) -> list[dict[str, Any]]:
+    rows = [_ranked(sweep, story) for story in sweep.chronicle.trials.values()]
+    sign = -1.0 if sweep.mode == "max" else 1.0
+    rows.sort(key=lambda row: math.inf if row["best"] is None else sign * row["best"])
+    return rows
+
+
+def _ranked(sweep: Sweep, story: TrialStory) -> dict[str, Any]:
+    best = last = None
+    if sweep.metric is not None:
+        last = sweep.chronicle.last_score(story.trial_id, sweep.metric)
+        if sweep.mode is not None:
+            best = sweep.chronicle.best_score(story.trial_id, sweep.metric, sweep.mode)
+    names = ("trial_id", "status", "stopped", "generation", "iteration")
+    return {
+        **{name: getattr(story, name) for name in names},
+        **_score("best", best, sweep.metric),
+        **_score("last", last, sweep.metric),
+        "config": sweep.config_of(story.trial_id),
+    }
+
+
+def _score(name: str, scored: Scored | None, metric: str | None) -> dict[str, Any]:
+    if scored is None or metric is None:
+        return {name: None, f"{name}_generation": None, f"{name}_iteration": None}
+    return {
+        name: scored.value(metric),
+        f"{name}_generation": scored.generation,
+        f"{name}_iteration": scored.iteration,
+    }
+
+
+# As text ---------------------------------------------------------------------------------------
+
+
+def text_of(status: Mapping[str, Any], top: int = 20) -> str:
+    """What a status says, in lines of at most 100 characters; paths are not cut.
+
+    Args:
+        status: What :func:`status_of` has made.
+        top: How many trials are listed, and how many failures.
+    """
+    parts = [_head(status), _counts(status)]
+    if status["ranking"]:
+        parts.append(_table(status, top))
+    if status["failures"]:
+        parts.append(_failures(status["failures"], top))
+    return "\n\n".join(parts)
+
+
+def _head(status: Mapping[str, Any]) -> str:
+    path, state, heard = status["path"], status["state"], status["heard_s"]
+    name = path.rstrip("/").rsplit("/", 1)[-1]
+    line = f"{click.style(name, bold=True)}  {click.style(state, fg=_STATES[state], bold=True)}"
+    if heard is not None:
+        when = datetime.fromtimestamp(status["last"], timezone.utc)
+        line += f"  last heard of {duration(heard)} ago ({when:%Y-%m-%d %H:%M:%S} UTC)"
+    hints = {
+        "open": "Its driver runs, or was killed; if it was: tunekit resume PATH",
+        "interrupted": "To go on with it: tunekit resume PATH",
+    }
+    hint = hints.get(state)
+    return "\n".join([line, path, *([hint] if hint else [])])
+
+
+def _counts(status: Mapping[str, Any]) -> str:
+    lines = []
+    if status["best"] is not None:
+        best = status["best"]
+        at = _place(best["generation"], best["iteration"])
+        score = f"{status['metric']} {number(best['score'])} ({status['mode']})"
+        lines.append(("best", f"{score}: trial {best['trial_id']} at {at}"))
+    elif status["metric"] is None:
+        lines.append(("best", "not ranked: it is not judged by one metric; name one: --metric"))
+    elif status["mode"] is None:
+        lines.append(("best", f"not ranked: say whether {status['metric']} is good: --mode"))
+    else:
+        lines.append(("best", f"no validated {status['metric']} yet"))
+    trials = _kinds(status["trials"])
+    stopped = sum(bool(row["stopped"]) for row in status["ranking"])
+    trials += f"; {stopped} stopped by the scheduler" if stopped else ""
+    exploits = status["exploits"]
+    trials += f"; {exploits} exploit{'s' * (exploits != 1)}" if exploits else ""
+    lines += [("trials", trials), ("validations", _kinds(status["validations"]))]
+    lines.append(("time", _times(status)))
+    waiting = status["waits_for"]
+    if waiting:
+        longest = max(waiting, key=lambda row: (row["status"] == "running", row["for_s"]))
+        at = _place(longest["generation"], longest["iteration"])
+        kinds = [row["status"] for row in waiting]
+        counts = {kind: kinds.count(kind) for kind in _WAITING if kind in kinds}
+        first = f"; the longest {longest['status']}: trial {longest['trial_id']} at {at}"
+        lines.append(("waits for", f"{_kinds(counts)}{first}, {duration(longest['for_s'])}"))
+    return "\n".join(_cut(f"{label:<{_LABEL}}{text}") for label, text in lines)
+
+
+def _times(status: Mapping[str, Any]) -> str:
+    sessions = status["sessions"]
+    over = f" in {sessions} sessions" if sessions > 1 else ""
+    if status["began"] is not None:
+        over = f"{duration(status['last'] - status['began'])}{over}: "
+    return (
+        f"{over}trials trained {duration(status['trained_s'])}"
+        f" and waited {duration(status['trials_waited_s'])};"
+        f" validations ran {duration(status['validations_ran_s'])}"
+    )
+
+
+def _table(status: Mapping[str, Any], top: int) -> str:
+    shown = status["ranking"][:top]
+    generations = any(row["generation"] for row in status["ranking"])
+    scores = any(row["last"] is not None for row in shown)
+    columns: list[_Column] = [
+        ("rank", ">", [str(rank) for rank in range(1, len(shown) + 1)]),
+        ("trial", "<", [row["trial_id"] for row in shown]),
+        ("status", "<", [_status(row) for row in shown]),
+        ("iteration", ">", [_place_short(row, "", generations) for row in shown]),
+    ]
+    if scores:
+        for name in ("best", "last"):
+            columns.append((name, ">", [number(row[name]) for row in shown]))
+            columns.append(
+                ("at", ">", [_place_short(row, f"{name}_", generations) for row in shown])
+            )
+    configs = [flatten(row["config"]) for row in shown]
+    left_out = []
+    for name in _varied(status["ranking"]):
+        values = [setting(config[name]) if name in config else "" for config in configs]
+        column = (name, ">", values)
+        if _width_of([*columns, column]) <= _WIDTH:
+            columns.append(column)
+        else:
+            left_out.append(name)
+    padded = [
+        [f"{cell:{side}{_width_of([(heading, side, cells)])}}" for cell in (heading, *cells)]
+        for heading, side, cells in columns
+    ]
+    heading, *lines = [_cut("  ".join(cells).rstrip()) for cells in zip(*padded, strict=True)]
+    lines = [
+        click.style(line, fg=_COLOURS[row["status"]]) if row["status"] in _COLOURS else line
+        for row, line in zip(shown, lines, strict=True)
+    ]
+    lines.insert(0, click.style(heading, bold=True))
+    if left_out:
+        lines.append(_cut(f"Not shown: {', '.join(left_out)}. --json has all."))
+    left = len(status["ranking"]) - len(shown)
+    if left:
+        lines.append(f"and {left} more: --top, or --json for all")
+    if generations:
+        lines.append("2:7 is iteration 7 of the trial's generation 2.")
+    return "\n".join(lines)
+
+
+def _width_of(columns: Sequence[_Column]) -> int:
+    widths = (max(len(heading), *map(len, cells), 0) for heading, _, cells in columns)
+    return sum(widths) + 2 * (len(columns) - 1)
+
+
+def _failures(failures: Sequence[Mapping[str, Any]], top: int) -> str:
+    lines = [click.style("failures", bold=True)]
+    for row in failures[:top]:
+        times = f", {row['times']} times" if row["of"] == "trial" and row["times"] > 1 else ""
+        where = f"{row['trial_id']} at {_place(row['generation'], row['iteration'])}"
+        lines.append(_cut(f"{row['of']} {where}{times}: {row['reason'] or row['status']}"))
+    if len(failures) > top:
+        lines.append(f"and {len(failures) - top} more: --top, or --json for all")
+    return "\n".join(lines)
+
+
+def _kinds(counts: Mapping[str, int]) -> str:
+    told = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items())
+    return f"{sum(counts.values())}: {told}" if len(counts) > 1 else told or "none yet"
+
+
+def _status(row: Mapping[str, Any]) -> str:
+    ended_early = row["status"] == "terminated" and row["stopped"]
+    return "stopped" if ended_early else str(row["status"])
+
+
+def _place(generation: int, iteration: int) -> str:
+    return f"iteration {iteration}" + (f" of generation {generation}" if generation else "")
+
+
+def _place_short(row: Mapping[str, Any], prefix: str, generations: bool) -> str:
+    generation, iteration = row[f"{prefix}generation"], row[f"{prefix}iteration"]
+    if iteration is None:
+        return ""
+    return f"{generation}:{iteration}" if generations else str(iteration)
+
+
+def _varied(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The hyperparameters that are not the same everywhere; all, if there is one trial."""
+    configs = [flatten(row["config"]) for row in rows]
+    names = dict.fromkeys(name for config in configs for name in config)
+    told = {name: {repr(config.get(name)) for config in configs} for name in names}
+    return [name for name in names if len(configs) == 1 or len(told[name]) > 1]
+
+
+def number(value: float | None) -> str:
+    """A score, of about as many characters as any other.
+
+    Example:
+        >>> number(0.97333), number(123456.0), number(0.00001), number(None)
+        ('0.9733', '1.235e+05', '1.000e-05', '')
+    """
+    if value is None:
+        return ""
+    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.3e}"
+
+
+def setting(value: Any) -> str:
+    """A hyperparameter, in short.
+
+    Example:
+        >>> setting(0.0123456), setting(32), setting("relu")
+        ('0.0123', '32', 'relu')
+    """
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _cut(line: str) -> str:
+    """A line, if it is short enough; otherwise as much of it as fits."""
+    return line if len(line) <= _WIDTH else line[: _WIDTH - 1].rstrip() + "…"

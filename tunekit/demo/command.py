@@ -1,0 +1,46 @@
+"""The demonstration on the command line."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+__all__ = ["demo"]
+
+
+@click.command(
+    short_help="Run a small sweep over handwritten digits.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option("--trials", type=click.IntRange(1), default=16, show_default=True, help="To sample.")
+@click.option(
+    "--on-pending",
+    type=click.Choice(["continue", "hold", "pause"]),
+    default="continue",
+    show_default=True,
+    help="What a trial does while a score of it is pending.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the search.")
+@click.option(
+    "--verbose", type=click.IntRange(0, 2), default=0, show_default=True, help="As in Tune."
+)
+@click.option("--storage", help="Where the results go; by default a new temporary folder.")
+@click.option("--report", is_flag=True, help="Write the sweep's report at the end, an HTML file.")
+def demo(storage: str | None, **options: Any) -> None:
+    """Sweep a small network over handwritten digits with ASHA, and say what came of it.
+
+    It needs no data and no GPU, and takes about a minute. At its end it prints the folder of its
+    results, which the other commands take.
+
+    \b
+    Examples:
+      tunekit demo --trials 6
+      tunekit demo --on-pending hold --storage ~/sweeps --report
+    """
+    from tunekit.demo.sweep import run  # brings torch and scikit-learn
+
+    if storage is not None and "://" not in storage:
+        storage = os.path.abspath(os.path.expanduser(storage))
+    run(storage=storage, **options)
