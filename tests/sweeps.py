@@ -137,6 +137,11 @@ class Ran:
     def trials(self) -> list[Trial]:
         return self.sweep.trials
 
+    @property
+    def home(self) -> Path:
+        """The experiment's folder."""
+        return Path(self.sweep.controller._storage.experiment_fs_path)
+
     def lengths(self) -> dict[int, int]:
         return {index_of(t): t.last_result["training_iteration"] for t in self.trials}
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from ray import tune
@@ -45,6 +46,8 @@ def asha(folder: Path, **options: Any) -> Ran:
 
 
 def pbt(folder: Path, **options: Any) -> Ran:
+    random.seed(0)  # PBT draws donors and hyperparameters
+    np.random.seed(0)
     base = PopulationBasedTraining(
         time_attr="training_iteration",
         perturbation_interval=2,
@@ -63,15 +66,11 @@ def pbt(folder: Path, **options: Any) -> Ran:
     )
 
 
-def home_of(ran: Ran) -> Path:
-    return Path(ran.sweep.controller._storage.experiment_fs_path)
-
-
 class Raw:
     """What the files say, read without any code of tunekit's."""
 
     def __init__(self, ran: Ran):
-        self.home = home_of(ran)
+        self.home = ran.home
         [journal] = sorted((self.home / "journal").glob("*.jsonl"))
         self.lines = [json.loads(line) for line in journal.read_text().splitlines()][1:]
         self.rows = {
@@ -413,7 +412,7 @@ def test_failures_are_told_with_their_reasons(tmp_path):
         settings={"max_retries": 0},
         max_failures=1,
     )
-    loaded = tunekit.load(home_of(ran))
+    loaded = tunekit.load(ran.home)
     failed = loaded.validations[loaded.validations.status == "failed"]
     assert set(failed.iteration) == {2}
     assert failed.reason.str.contains("no data for <2>").all()
@@ -429,7 +428,7 @@ def test_a_sweep_that_runs_can_be_read_and_reported_at_any_step(tmp_path):
     while not ran.sweep.controller.is_finished():
         with suppress(AssertionError):  # it is not over after one step
             ran.sweep.run(most=1)
-        home = home_of(ran)
+        home = ran.home
         if (home / "journal").is_dir():
             loaded = tunekit.load(home)
             states.add(loaded.summary()["state"])
@@ -460,7 +459,7 @@ def killed_and_read(folder: Path, seed: int) -> tuple[Ran, list[tunekit.Sweep]]:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_sweep_that_was_killed_and_restored(tmp_path, seed):
     ran, seen = killed_and_read(tmp_path, seed)
-    home = home_of(ran)
+    home = ran.home
     loaded = tunekit.load(home)
     assert [one.summary()["state"] for one in seen] == ["open"] * len(seen)
     assert loaded.summary()["state"] == "finished" and loaded.summary()["sessions"] > 1
@@ -514,12 +513,12 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path):
 
 def test_another_metric_needs_a_mode_of_its_own(tmp_path):
     ran = sweep(tmp_path, FIFOScheduler(), trials=2, validate=two_metrics)
-    loaded = tunekit.load(home_of(ran))
+    loaded = tunekit.load(ran.home)
     assert (loaded.metric, loaded.mode) == ("accuracy", "max")
     assert loaded.best("error/top5", "min").score == loaded.best("error/top5", "max").score / 9
     with pytest.raises(tunekit.ConfigError, match="mode is missing"):
         loaded.best("error/top5")
-    other = tunekit.load(home_of(ran), metric="error/top5", mode="min")
+    other = tunekit.load(ran.home, metric="error/top5", mode="min")
     assert set(other.trials.best) == {0.1} and set(other.trials["last"]) == {0.9}
     with pytest.raises(tunekit.MetricNotFoundError, match="'accuracy', 'error/top5'"):
         loaded.best("loss", "min")
@@ -527,9 +526,9 @@ def test_another_metric_needs_a_mode_of_its_own(tmp_path):
 
 def test_a_sweep_that_is_judged_by_nothing_is_not_ranked(tmp_path):
     ran = sweep(tmp_path, FIFOScheduler(), trials=2, metric=None, mode=None)
-    html = render(tunekit.load(home_of(ran)))
+    html = render(tunekit.load(ran.home))
     assert "Nothing is ranked" in html and "validated" not in drawn(html)
-    named = render(tunekit.load(home_of(ran), metric="accuracy", mode="max"))
+    named = render(tunekit.load(ran.home, metric="accuracy", mode="max"))
     assert "Best: trial" in named and "validated" in drawn(named)
 
 

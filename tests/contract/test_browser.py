@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import tunekit
-from tests.contract.test_analysis import asha, home_of, pbt
+from tests.contract.test_analysis import asha, pbt
 from tests.sweeps import Ran
 from tunekit.page import write_page
 
@@ -101,7 +101,7 @@ def look(page: Path, folder: Path, width: int) -> dict[str, Any]:
 def page(request, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sweep")
     ran: Ran = request.param(folder)
-    return write_page(tunekit.load(home_of(ran)), folder / "report.html")
+    return write_page(tunekit.load(ran.home), folder / "report.html")
 
 
 @pytest.mark.parametrize("width", [1280, 500])

@@ -9,12 +9,12 @@ from tunekit.core.progress import (
     News,
     awaited,
     counted,
-    duration,
     other_metrics,
     starved,
     waiting_trials,
 )
 from tunekit.core.validation import Pending, Request, Stage
+from tunekit.core.words import duration
 
 
 @pytest.mark.parametrize(

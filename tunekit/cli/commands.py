@@ -14,13 +14,12 @@ from typing import Any, NoReturn
 
 import click
 import ray
-from pyarrow.fs import LocalFileSystem
 
 from tunekit.cli import tensorboard as board
-from tunekit.cli.status import number, plain, setting, status_of, text_of
+from tunekit.cli.status import plain, setting, status_of, text_of
 from tunekit.cli.trainables import trainable_at
 from tunekit.core.metrics import flatten
-from tunekit.core.progress import duration
+from tunekit.core.words import duration, number
 from tunekit.demo.command import demo
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.sweep import Best, Sweep, load
@@ -249,16 +248,10 @@ def report(
     from tunekit.page import write_page  # brings what draws
 
     sweep = load(path, metric=metric, mode=mode)
-    written = write_page(sweep, output or _report_file(sweep))
+    written = write_page(sweep, output)
     click.echo(written)
     if show:
         webbrowser.open(Path(written).absolute().as_uri())
-
-
-def _report_file(sweep: Sweep) -> Path:
-    if isinstance(sweep.filesystem, LocalFileSystem):
-        return Path(sweep.path, "report.html")
-    return Path(sweep.path.rstrip("/").rsplit("/", 1)[-1] + "-report.html")
 
 
 @tunekit.command(short_help="Show a sweep in TensorBoard.")

@@ -11,10 +11,10 @@ import click
 
 from tunekit.core.chronicle import Scored, TrialStory
 from tunekit.core.metrics import flatten
-from tunekit.core.progress import duration
+from tunekit.core.words import duration, number
 from tunekit.sweep import Sweep
 
-__all__ = ["number", "plain", "setting", "status_of", "text_of"]
+__all__ = ["plain", "setting", "status_of", "text_of"]
 
 _WIDTH = 100
 _LABEL = 13
@@ -305,18 +305,6 @@ def _varied(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     names = dict.fromkeys(name for config in configs for name in config)
     told = {name: {repr(config.get(name)) for config in configs} for name in names}
     return [name for name in names if len(configs) == 1 or len(told[name]) > 1]
-
-
-def number(value: float | None) -> str:
-    """A score, of about as many characters as any other.
-
-    Example:
-        >>> number(0.97333), number(123456.0), number(0.00001), number(None)
-        ('0.9733', '1.235e+05', '1.000e-05', '')
-    """
-    if value is None:
-        return ""
-    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.3e}"
 
 
 def setting(value: Any) -> str:

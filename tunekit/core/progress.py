@@ -8,8 +8,9 @@ from typing import Any
 
 from tunekit.core.history import GENERATION
 from tunekit.core.validation import RESERVED, Pending, Stage
+from tunekit.core.words import duration
 
-__all__ = ["News", "awaited", "counted", "duration", "other_metrics", "starved", "waiting_trials"]
+__all__ = ["News", "awaited", "counted", "other_metrics", "starved", "waiting_trials"]
 
 _NAMED = {"validated": "validated", "running": "running"}
 _ENDED_BADLY = {"failed": "failed", "timed_out": "timed out", "skipped": "skipped"}
@@ -44,21 +45,6 @@ class News:
             return False
         self._next = now + self._every_s
         return True
-
-
-def duration(seconds: float) -> str:
-    """Return a length of time in words.
-
-    Example:
-        >>> [duration(seconds) for seconds in (0.4, 14, 119, 200, 3 * 3600 + 60)]
-        ['0 s', '14 s', '119 s', '3 min 20 s', '3 h 1 min']
-    """
-    whole = int(seconds)
-    if whole < 120:
-        return f"{whole} s"
-    if whole < 2 * 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def counted(counts: Mapping[str, int]) -> str:

@@ -6,10 +6,8 @@ import logging
 import os
 import tempfile
 import time
-from pathlib import Path
 
 import ray
-from pyarrow.fs import LocalFileSystem
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
@@ -75,9 +73,7 @@ def run(
         from tunekit.page import write_page
 
         sweep = tunekit.load(results.experiment_path, results.filesystem)
-        local = isinstance(results.filesystem, LocalFileSystem)
-        file = Path(sweep.path, "report.html") if local else Path("digits-report.html")
-        print(f"Report: {write_page(sweep, file)}")
+        print(f"Report: {write_page(sweep)}")
     ray.shutdown()
 
 

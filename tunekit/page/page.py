@@ -13,9 +13,10 @@ from typing import Any
 
 import jinja2
 import vl_convert
+from pyarrow.fs import LocalFileSystem
 
 from tunekit.core.problems import Problems
-from tunekit.core.progress import duration
+from tunekit.core.words import duration, number
 from tunekit.page import charts, figures
 from tunekit.page.importance import importance
 from tunekit.sweep import Sweep
@@ -29,7 +30,7 @@ _TABLE, _FAILURES = 20, 50
 _NONE = "\N{EN DASH}"
 
 
-def write_page(sweep: Sweep, path: str | Path) -> Path:
+def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
     """Write the report of a sweep: one HTML file, which needs no network and no other file.
 
     It has the ranking; learning curves with the validated points; what training and validation did
@@ -39,7 +40,8 @@ def write_page(sweep: Sweep, path: str | Path) -> Path:
 
     Args:
         sweep: The sweep; :func:`tunekit.load` reads one.
-        path: The file; it is replaced if it exists.
+        path: The file; it is replaced if it exists. By default ``report.html`` in the experiment's
+            folder, or, if that is not local, the experiment's name and ``-report.html`` here.
 
     Returns:
         The file.
@@ -54,7 +56,7 @@ def write_page(sweep: Sweep, path: str | Path) -> Path:
         >>> "No trial has begun" in file.read_text()
         True
     """
-    path = Path(path)
+    path = Path(path) if path is not None else _default_file(sweep)
     problems = Problems("write_page")
     if path.is_dir():
         problems.add(f"path={str(path)!r} is a folder. Pass the name of a file, such as r.html.")
@@ -65,6 +67,12 @@ def write_page(sweep: Sweep, path: str | Path) -> Path:
     draft.write_text(render(sweep), encoding="utf-8")
     os.replace(draft, path)
     return path
+
+
+def _default_file(sweep: Sweep) -> Path:
+    if isinstance(sweep.filesystem, LocalFileSystem):
+        return Path(sweep.path, "report.html")
+    return Path(f"{Path(sweep.path).name or 'sweep'}-report.html")
 
 
 def render(sweep: Sweep) -> str:
@@ -199,16 +207,7 @@ def _number(value: Any) -> str:
 
 
 def _score(value: float | None) -> str:
-    """A score, with as many digits as the one below it.
-
-    Example:
-        >>> _score(0.98), _score(0.0821), _score(-12.0), _score(31415.9), _score(1e-5)
-        ('0.9800', '0.0821', '-12.0000', '3.142e+04', '1.000e-05')
-    """
-    if value is None:
-        return _NONE
-    plain = value == 0 or 0.01 <= abs(value) < 10_000
-    return f"{value:.4f}" if plain else f"{value:.3e}"
+    return number(value, _NONE)
 
 
 def _seconds(value: float | None) -> str:

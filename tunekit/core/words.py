@@ -1,0 +1,34 @@
+"""Numbers as they are read: lengths of time, and scores."""
+
+from __future__ import annotations
+
+__all__ = ["duration", "number"]
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in words.
+
+    Example:
+        >>> [duration(seconds) for seconds in (0.4, 14, 119, 200, 3 * 3600 + 60, 500 * 3600)]
+        ['0 s', '14 s', '119 s', '3 min 20 s', '3 h 1 min', '20 d 20 h']
+    """
+    whole = int(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 2 * 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 48 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def number(value: float | None, nothing: str = "") -> str:
+    """Return a score with as many digits as the one below it; ``nothing`` if there is none.
+
+    Example:
+        >>> number(0.98), number(0.0821), number(-12.0), number(31415.9), number(1e-5), number(None)
+        ('0.9800', '0.0821', '-12.0000', '3.142e+04', '1.000e-05', '')
+    """
+    if value is None:
+        return nothing
+    return f"{value:.4f}" if value == 0 or 1e-2 <= abs(value) < 1e4 else f"{value:.3e}"
