@@ -442,7 +442,7 @@ def test_a_trainable_that_is_not_there(where, says, ended):
 
 
 @pytest.mark.parametrize("command", ["status", "best", "report", "resume"])
-def test_a_path_that_is_no_sweep_is_wrong_usage(command, tmp_path, pages):
+def test_a_path_that_is_no_sweep_is_wrong_usage(command, tmp_path):
     result = tunekit_(command, tmp_path)
     assert result.exit_code == 2 and result.stdout == ""
     assert result.stderr.startswith("Error: ") and "Traceback" not in result.stderr
