@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,13 @@ from tunekit.core.chronicle import Chronicle, Scored, TrialStory
 from tunekit.core.lineage import Ancestry, configs_of
 from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
+from tunekit.core.words import short_names
 from tunekit.errors import MetricNotFoundError
 from tunekit.journal import SERIES, Places, exploits_of, record_of
 from tunekit.lineage import Lineage
 from tunekit.storage import folder_at
 
-__all__ = ["Best", "Sweep", "load"]
+__all__ = ["Best", "Ranked", "Sweep", "load"]
 
 _LEADING = ("trial_id", "generation", "training_iteration", "iteration_runs", "reported_at")
 # Lines of the journal that no table needs.
@@ -64,6 +66,36 @@ class Best:
     config: Mapping[str, Any] = field(repr=False)
     path: str = field(repr=False)
     checkpoint: tune.Checkpoint | None = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A trial's place in the ranking of a sweep.
+
+    Attributes:
+        rank: 1 for the best; None without a score.
+        trial_id: The trial.
+        name: What it is called where there is little room.
+        story: What became of it.
+        best: Its best validated checkpoint; None if it has none. ``best_value``: its score.
+        last: Its newest one; ``last_value`` likewise.
+        config: Its hyperparameters, as of its best checkpoint.
+    """
+
+    rank: int | None
+    trial_id: str
+    name: str
+    story: TrialStory
+    best: Scored | None
+    best_value: float | None
+    last: Scored | None
+    last_value: float | None
+    config: Mapping[str, Any]
+
+    @cached_property
+    def hyperparameters(self) -> dict[str, Any]:
+        """The same by flat name."""
+        return flatten(self.config)
 
 
 def load(
@@ -234,11 +266,7 @@ class Sweep:
         return _table(rows, _TRIALS)
 
     def _trial_row(self, story: TrialStory, counts: Mapping[str, int]) -> dict[str, Any]:
-        best = last = None
-        if self.metric is not None:
-            last = self.chronicle.last_score(story.trial_id, self.metric)
-            if self.mode is not None:
-                best = self.chronicle.best_score(story.trial_id, self.metric, self.mode)
+        best, last = self._best_and_last(story.trial_id)
         return {
             "trial_id": story.trial_id,
             "folder": story.folder,
@@ -256,6 +284,15 @@ class Sweep:
             "ended": story.ended,
             **{f"config/{k}": v for k, v in flatten(self.config_of(story.trial_id)).items()},
         }
+
+    def _best_and_last(self, trial_id: str) -> tuple[Scored | None, Scored | None]:
+        """A trial's best and its newest validated checkpoint, by the metric to rank by."""
+        if self.metric is None:
+            return None, None
+        last = self.chronicle.last_score(trial_id, self.metric)
+        if self.mode is None:
+            return None, last
+        return self.chronicle.best_score(trial_id, self.metric, self.mode), last
 
     def _score_columns(self, name: str, scored: Scored | None) -> dict[str, Any]:
         if scored is None or self.metric is None:
@@ -343,6 +380,32 @@ class Sweep:
         return Lineage(self.ancestry)
 
     # What is asked most ------------------------------------------------------------------------
+
+    def ranking(self) -> list[Ranked]:
+        """The trials by their best validated score, the best first; those without one last."""
+        names = short_names(list(self.chronicle.trials))
+        found = []
+        for trial_id, story in self.chronicle.trials.items():
+            best, last = self._best_and_last(trial_id)
+            found.append(
+                Ranked(
+                    rank=None,
+                    trial_id=trial_id,
+                    name=names[trial_id],
+                    story=story,
+                    best=best,
+                    best_value=None if best is None else best.value(str(self.metric)),
+                    last=last,
+                    last_value=None if last is None else last.value(str(self.metric)),
+                    config=self.config_of(trial_id, None if best is None else best.generation),
+                )
+            )
+        sign = -1.0 if self.mode == "max" else 1.0
+        found.sort(key=lambda one: math.inf if one.best_value is None else sign * one.best_value)
+        return [
+            replace(one, rank=None if one.best is None else place)
+            for place, one in enumerate(found, start=1)
+        ]
 
     def best(self, metric: str | None = None, mode: str | None = None, scope: str = "best") -> Best:
         """The best validated checkpoint of the sweep.

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from tunekit.core.chronicle import Scored, TrialStory
+from tunekit.core.chronicle import Scored
 from tunekit.core.metrics import flatten
 from tunekit.core.words import duration, number
-from tunekit.sweep import Sweep
+from tunekit.sweep import Ranked, Sweep
 
 __all__ = ["plain", "setting", "status_of", "text_of"]
 
@@ -60,7 +60,7 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
             if row["status"] in _WAITING
         ],
         "failures": [*_failed_trials(sweep), *_failed_validations(sweep)],
-        "ranking": _ranking(sweep),
+        "ranking": [_ranked(one) for one in sweep.ranking()],
     }
     return known
 
@@ -109,35 +109,21 @@ def _failed_validations(sweep: Sweep) -> Iterable[dict[str, Any]]:
             }
 
 
-def _ranking(sweep: Sweep) -> list[dict[str, Any]]:
-    rows = [_ranked(sweep, story) for story in sweep.chronicle.trials.values()]
-    sign = -1.0 if sweep.mode == "max" else 1.0
-    rows.sort(key=lambda row: math.inf if row["best"] is None else sign * row["best"])
-    return rows
-
-
-def _ranked(sweep: Sweep, story: TrialStory) -> dict[str, Any]:
-    best = last = None
-    if sweep.metric is not None:
-        last = sweep.chronicle.last_score(story.trial_id, sweep.metric)
-        if sweep.mode is not None:
-            best = sweep.chronicle.best_score(story.trial_id, sweep.metric, sweep.mode)
+def _ranked(one: Ranked) -> dict[str, Any]:
     names = ("trial_id", "status", "stopped", "generation", "iteration")
     return {
-        **{name: getattr(story, name) for name in names},
-        **_score("best", best, sweep.metric),
-        **_score("last", last, sweep.metric),
-        "config": sweep.config_of(story.trial_id),
+        **{name: getattr(one.story, name) for name in names},
+        **_score("best", one.best, one.best_value),
+        **_score("last", one.last, one.last_value),
+        "config": one.config,
     }
 
 
-def _score(name: str, scored: Scored | None, metric: str | None) -> dict[str, Any]:
-    if scored is None or metric is None:
-        return {name: None, f"{name}_generation": None, f"{name}_iteration": None}
+def _score(name: str, scored: Scored | None, value: float | None) -> dict[str, Any]:
     return {
-        name: scored.value(metric),
-        f"{name}_generation": scored.generation,
-        f"{name}_iteration": scored.iteration,
+        name: value,
+        f"{name}_generation": None if scored is None else scored.generation,
+        f"{name}_iteration": None if scored is None else scored.iteration,
     }
 
 

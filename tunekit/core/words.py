@@ -1,8 +1,10 @@
-"""Numbers as they are read: lengths of time, and scores."""
+"""What is read by people: lengths of time, scores, names of trials."""
 
 from __future__ import annotations
 
-__all__ = ["duration", "number"]
+from collections.abc import Sequence
+
+__all__ = ["duration", "number", "short_names"]
 
 
 def duration(seconds: float) -> str:
@@ -32,3 +34,17 @@ def number(value: float | None, nothing: str = "") -> str:
     if value is None:
         return nothing
     return f"{value:.4f}" if value == 0 or 1e-2 <= abs(value) < 1e4 else f"{value:.3e}"
+
+
+def short_names(trial_ids: Sequence[str]) -> dict[str, str]:
+    """What trials are called in charts: what tells their names apart.
+
+    Example:
+        >>> short_names(["4f1c_00000", "4f1c_00001"])
+        {'4f1c_00000': '00000', '4f1c_00001': '00001'}
+        >>> short_names(["a_0", "b_0"])
+        {'a_0': 'a_0', 'b_0': 'b_0'}
+    """
+    ends = {trial_id: trial_id.rsplit("_", 1)[-1] for trial_id in trial_ids}
+    distinct = len(set(ends.values())) == len(ends)
+    return ends if distinct else {trial_id: trial_id for trial_id in trial_ids}

@@ -8,7 +8,8 @@ from typing import Any
 import altair as alt
 
 from tunekit.core.chronicle import Span
-from tunekit.page.figures import Axis, Ranked
+from tunekit.page.figures import Axis
+from tunekit.sweep import Ranked
 
 __all__ = [
     "curves_chart",

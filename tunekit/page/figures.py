@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from tunekit.core.chronicle import Scored, Span, TrialStory
+from tunekit.core.chronicle import Span
 from tunekit.core.metrics import flatten
-from tunekit.sweep import Sweep
+from tunekit.sweep import Ranked, Sweep
 
 __all__ = [
     "Axis",
     "Failure",
-    "Ranked",
     "Verdict",
     "axes",
     "branches",
@@ -23,10 +22,8 @@ __all__ = [
     "decided",
     "exploits",
     "failures",
-    "ranking",
     "rungs",
     "schedule",
-    "short_names",
     "timeline",
     "training_metrics",
     "verdict",
@@ -65,81 +62,6 @@ _FEW = 5
 # Numbers whose largest is so many times the smallest are on a logarithmic axis.
 _WIDE = 8
 _OUTCOMES = {"STOP": "stopped", "PAUSE": "paused"}
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """A trial's place in the ranking.
-
-    Attributes:
-        rank: 1 for the best; None without a score.
-        trial_id: The trial.
-        name: What it is called in charts.
-        story: What became of it.
-        best: Its best validated checkpoint, if it has one; ``best_value``: its score.
-        last: Its newest; ``last_value`` likewise.
-        config: Its hyperparameters, flat, as of its best checkpoint.
-    """
-
-    rank: int | None
-    trial_id: str
-    name: str
-    story: TrialStory
-    best: Scored | None
-    best_value: float | None
-    last: Scored | None
-    last_value: float | None
-    config: Mapping[str, Any]
-
-
-def short_names(trial_ids: Sequence[str]) -> dict[str, str]:
-    """What trials are called in charts: what tells their names apart.
-
-    Example:
-        >>> short_names(["4f1c_00000", "4f1c_00001"])
-        {'4f1c_00000': '00000', '4f1c_00001': '00001'}
-        >>> short_names(["a_0", "b_0"])
-        {'a_0': 'a_0', 'b_0': 'b_0'}
-    """
-    ends = {trial_id: trial_id.rsplit("_", 1)[-1] for trial_id in trial_ids}
-    distinct = len(set(ends.values())) == len(ends)
-    return ends if distinct else {trial_id: trial_id for trial_id in trial_ids}
-
-
-def ranking(sweep: Sweep) -> list[Ranked]:
-    """The trials by their best validated score, the best first; those without one last."""
-    names = short_names(list(sweep.chronicle.trials))
-    found = []
-    for trial_id, story in sweep.chronicle.trials.items():
-        best = last = None
-        if sweep.metric is not None:
-            last = sweep.chronicle.last_score(trial_id, sweep.metric)
-            if sweep.mode is not None:
-                best = sweep.chronicle.best_score(trial_id, sweep.metric, sweep.mode)
-        config = sweep.config_of(trial_id, None if best is None else best.generation)
-        found.append(
-            Ranked(
-                None,
-                trial_id,
-                names[trial_id],
-                story,
-                best,
-                _value(best, sweep.metric),
-                last,
-                _value(last, sweep.metric),
-                flatten(config),
-            )
-        )
-    sign = -1.0 if sweep.mode == "max" else 1.0
-    found.sort(key=lambda one: math.inf if one.best_value is None else sign * one.best_value)
-    return [
-        replace(one, rank=None if one.best is None else place)
-        for place, one in enumerate(found, start=1)
-    ]
-
-
-def _value(scored: Scored | None, metric: str | None) -> float | None:
-    return None if scored is None or metric is None else scored.value(metric)
 
 
 @dataclass(frozen=True)
@@ -263,10 +185,10 @@ class Axis:
 def axes(ranked: Sequence[Ranked]) -> list[Axis]:
     """The hyperparameters that differ between trials with a score, as axes."""
     scored = [one for one in ranked if one.best_value is not None]
-    names = dict.fromkeys(name for one in scored for name in one.config)
+    names = dict.fromkeys(name for one in scored for name in one.hyperparameters)
     found = []
     for name in names:
-        values = {one.trial_id: one.config.get(name) for one in scored}
+        values = {one.trial_id: one.hyperparameters.get(name) for one in scored}
         axis = axis_of(name, values)
         if axis is not None:
             found.append(axis)

@@ -19,7 +19,7 @@ from tunekit.core.problems import Problems
 from tunekit.core.words import duration, number
 from tunekit.page import charts, figures
 from tunekit.page.importance import importance
-from tunekit.sweep import Sweep
+from tunekit.sweep import Ranked, Sweep
 from tunekit.version import VERSION
 
 __all__ = ["render", "write_page"]
@@ -89,7 +89,7 @@ def render(sweep: Sweep) -> str:
 
 def contents(sweep: Sweep) -> dict[str, Any]:
     """Everything that the report says, as data."""
-    ranked = figures.ranking(sweep)
+    ranked = sweep.ranking()
     verdict = figures.verdict(sweep, ranked)
     metric = sweep.metric or "score"
     axes = figures.axes(ranked)
@@ -107,7 +107,7 @@ def contents(sweep: Sweep) -> dict[str, Any]:
         "mode": sweep.mode,
         "ranked": ranked,
         "most": _TABLE,
-        "columns": list(dict.fromkeys(name for one in ranked for name in one.config)),
+        "columns": list(dict.fromkeys(name for one in ranked for name in one.hyperparameters)),
         "verdict": verdict,
         "schedule": [] if verdict is None else figures.schedule(sweep, verdict.winner),
         "charts": _charts(sweep, ranked, verdict, axes, score),
@@ -125,7 +125,7 @@ def contents(sweep: Sweep) -> dict[str, Any]:
 
 def _charts(
     sweep: Sweep,
-    ranked: list[figures.Ranked],
+    ranked: list[Ranked],
     verdict: figures.Verdict | None,
     axes: list[figures.Axis],
     score: figures.Axis | None,
