@@ -11,6 +11,7 @@ numbers the lines, ``event`` is one of these, and ``time`` is in seconds since t
 ``saved``      a trial saved a checkpoint at the iteration it has reported last
 ``requested``  that checkpoint is to be validated
 ``started``    an attempt was handed to Ray
+``began``      it has got its resources, and runs
 ``ended``      the validation ended for good: ``status``, ``metrics``, ``reason``, ``error``
 ``delivered``  the scheduler got the validated result, and decided
 ``decided``    the scheduler stopped a trial on another one's result
@@ -253,6 +254,11 @@ class Journal:
     def started(self, attempt: Attempt, at: float) -> None:
         """An attempt was handed to Ray."""
         self._event("started", at, id=attempt.request.id, attempt=attempt.number)
+
+    def began(self, attempt_id: str, at: float) -> None:
+        """An attempt runs."""
+        request_id, number = attempt_id.rsplit("#", 1)
+        self._event("began", at, id=request_id, attempt=int(number))
 
     def ended(self, outcome: Outcome, at: float) -> None:
         """A validation ended for good."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 import platform
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from importlib import metadata
 from typing import Any
 
@@ -47,7 +48,7 @@ def about(
     search_alg: SearchAlgorithm | None = None,
     trainable: str | None = None,
 ) -> dict[str, Any]:
-    """Everything that is known of how a session runs, in what JSON knows.
+    """What is told of how a session runs, in what JSON knows: nothing that may be a secret.
 
     Args:
         now: Seconds since the epoch.
@@ -108,5 +109,16 @@ def _settings_of(config: ValidationConfig) -> dict[str, Any]:
         "max_retries": config.max_retries,
         "evaluators": config.evaluators,
         "timeout_s": config.task_config.timeout_s,
-        "ray_remote_kwargs": {name: repr(v)[:80] for name, v in config.ray_remote_kwargs.items()},
+        "resources": _amounts_of(config.ray_remote_kwargs),
     }
+
+
+def _amounts_of(options: Mapping[str, Any]) -> dict[str, float]:
+    """The resources that options of a Ray task ask for; the other options may hold secrets."""
+    amounts = {**options, **(options.get("resources") or {})}
+    return {name: amount for name, amount in amounts.items() if _is_amount(name, amount)}
+
+
+def _is_amount(name: str, amount: Any) -> bool:
+    number = isinstance(amount, numbers.Real) and not isinstance(amount, bool)
+    return number and not name.startswith("max_")

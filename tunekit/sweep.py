@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ import pyarrow.fs
 from ray import tune
 
 from tunekit._ray.storage import exists, storage_at
-from tunekit.core.chronicle import Chronicle, Scored, TrialStory
+from tunekit.core.chronicle import UNENDED, Chronicle, Scored, TrialStory
 from tunekit.core.lineage import Ancestry, configs_of
 from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
@@ -150,10 +149,16 @@ def load(
         problems.choice("mode", mode, ["min", "max"])
     problems.raise_any()
     assert folder is not None and filesystem is not None  # or it was raised
-    where: dict[str, Any] = {"path": home, "filesystem": filesystem}
+    source = None if storage_filesystem is not None else _lasting(os.fspath(path))
+    where: dict[str, Any] = {"path": home, "filesystem": filesystem, "source": source}
     with _without_collector():
         record = record_of(folder, without=_UNTOLD)
         return Sweep(record.events, record.sessions, **where, metric=metric, mode=mode)
+
+
+def _lasting(path: str) -> str:
+    """A path or URI that means the same in another directory."""
+    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
 
 
 @contextmanager
@@ -180,6 +185,7 @@ class Sweep:
         sessions: The first line of each session.
         path: The experiment's folder, in its filesystem.
         filesystem: Where that is.
+        source: What another process can load it by, a path or a URI, if that is enough.
         metric: The validated metric to rank by; by default the one the sweep is judged by.
         mode: ``"min"`` or ``"max"``; by default the sweep's.
 
@@ -205,25 +211,30 @@ class Sweep:
         *,
         path: str = "",
         filesystem: pyarrow.fs.FileSystem | None = None,
+        source: str | None = None,
         metric: str | None = None,
         mode: str | None = None,
     ):
         #: The experiment's folder, in its filesystem.
         self.path = path
         self.filesystem = filesystem
+        #: What another process can load it by, if that is enough: a path or a URI.
+        self.source = source
         #: How each session of the sweep was run: versions, settings, cluster.
         self.sessions = list(sessions)
         self._places = Places(path or None)
         newest = self.sessions[-1] if self.sessions else {}
         judged = newest.get("judged") or []
         own = judged[0] if len(judged) == 1 else None
+        #: The metric that the scheduler judges by, if there is one.
+        self.judged: str | None = own
         #: The metric that tables are ranked by, if there is one.
         self.metric: str | None = metric or own
         known_mode = newest.get("mode") if metric in (None, own) else None
         #: ``"min"`` or ``"max"``, if it is known.
         self.mode: str | None = mode or (known_mode if isinstance(known_mode, str) else None)
         #: The same as rows, without pandas.
-        self.chronicle = Chronicle(events, self.metric)
+        self.chronicle = Chronicle(events, own or self.metric, self.sessions)
         #: The exploits; ``lineage`` has them as tables.
         self.ancestry = Ancestry()
         for exploit in exploits_of(events, self._places):
@@ -255,9 +266,9 @@ class Sweep:
         """
         counts: dict[str, dict[str, int]] = {}
         for row in self.chronicle.validations:
-            name = {"validated": "validated", "waiting": "pending", "running": "pending"}
             own = counts.setdefault(row["trial_id"], {})
-            kind = name.get(row["status"], "not_validated")
+            kind = "pending" if row["status"] in UNENDED else "not_validated"
+            kind = "validated" if row["status"] == "validated" else kind
             own[kind] = own.get(kind, 0) + 1
         rows = [
             self._trial_row(story, counts.get(trial_id, {}))
@@ -337,8 +348,9 @@ class Sweep:
 
         - ``id``; ``trial_id``, ``generation``, ``iteration``: whose checkpoint; ``run``: the
           how-manieth time the trial had run that iteration;
-        - ``status``: ``"waiting"``, ``"running"``, ``"validated"``, ``"failed"``, ``"timed_out"``
-          or ``"skipped"``; of a sweep that has crashed, as it was then;
+        - ``status``: ``"waiting"`` (to be started), ``"starting"`` (Ray has it, and no resources
+          for it yet), ``"running"``, ``"validated"``, ``"failed"``, ``"timed_out"`` or
+          ``"skipped"``; of a sweep that has crashed, as it was then;
         - ``requested``, ``started``, ``ended``: when; ``started`` is when Ray got the last
           attempt, ``ran_from`` when that began to run;
         - ``attempts``: how many were started;
@@ -368,7 +380,8 @@ class Sweep:
           trial's; ``"again"``, nothing: it was reminded of that score;
         - ``decision``: ``"CONTINUE"``, ``"PAUSE"``, ``"STOP"``, or ``"NOOP"``, which leaves the
           trial as it is;
-        - ``score``: the value of the metric there;
+        - ``score``: the value there of the metric that the sweep is judged by, whatever tables are
+          ranked by;
         - ``reached``: the iteration that the trial had reported by then; ``late_iterations``: how
           many more than the one judged; ``late_s``: seconds since that one was reported.
         """
@@ -401,7 +414,7 @@ class Sweep:
                 )
             )
         sign = -1.0 if self.mode == "max" else 1.0
-        found.sort(key=lambda one: math.inf if one.best_value is None else sign * one.best_value)
+        found.sort(key=lambda one: (one.best_value is None, sign * (one.best_value or 0.0)))
         return [
             replace(one, rank=None if one.best is None else place)
             for place, one in enumerate(found, start=1)

@@ -162,6 +162,8 @@ class Validator:
     def _take_events(self, now: float) -> None:
         for event in self._executor.poll():
             if isinstance(event, Began):
+                if self.journal is not None and self._pool.flies(event.attempt_id):
+                    self.journal.began(event.attempt_id, self._clock.time())
                 self._pool.began(event.attempt_id, now)
                 continue
             wanted = self._pool.flies(event.attempt_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import random
@@ -13,7 +14,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.fs
 import pytest
+import ray.tune.search
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
 
@@ -23,6 +26,7 @@ from tests.sweeps import Ran, sweep
 from tunekit.core.validation import Attempt
 from tunekit.journal import Journal
 from tunekit.page import render, write_page
+from tunekit.page.figures import axis_of
 from tunekit.page.page import contents
 from tunekit.storage import LocalFolder
 
@@ -241,10 +245,10 @@ def test_the_best_is_that_of_the_raw_scores(both, scope):
 # The report ------------------------------------------------------------------------------------
 
 
-def drawn(html: str) -> dict[str, dict[str, Any]]:
+def drawn(page: str) -> dict[str, dict[str, Any]]:
     """The charts of a page, as it has them."""
     pattern = r'<script type="application/json" data-chart="(\w+)">(.*?)</script>'
-    return {name: json.loads(text) for name, text in re.findall(pattern, html, re.S)}
+    return {name: json.loads(text) for name, text in re.findall(pattern, page, re.S)}
 
 
 def values(chart: dict[str, Any], name: str) -> list[dict[str, Any]]:
@@ -253,12 +257,12 @@ def values(chart: dict[str, Any], name: str) -> list[dict[str, Any]]:
 
 def test_the_ranking_of_the_report(both):
     raw, loaded = both
-    html = render(loaded)
+    page = render(loaded)
     best = {trial: max(scores.values()) for trial, scores in raw.scores().items()}
     shown = re.findall(
         r'data-trial="(\w+)"><td>(\d+)</td>.*?class="best">([\d.]+)</td><td>(\d+)</td>'
         r'\s*<td class="last">([\d.]+)</td>',
-        html,
+        page,
         re.S,
     )
     assert [trial for trial, *_ in shown] == sorted(best, key=lambda t: -best[t])
@@ -417,9 +421,9 @@ def test_failures_are_told_with_their_reasons(tmp_path):
     assert set(failed.iteration) == {2}
     assert failed.reason.str.contains("no data for <2>").all()
     assert list(loaded.trials.failures) == [1, 1]
-    html = render(loaded)
-    assert "no data for &lt;2&gt;" in html and "no data for <2>" not in html
-    assert "failed once, and went on" in html
+    page = render(loaded)
+    assert "no data for &lt;2&gt;" in page and "no data for <2>" not in page
+    assert "failed once, and went on" in page
 
 
 def test_a_sweep_that_runs_can_be_read_and_reported_at_any_step(tmp_path):
@@ -511,6 +515,118 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path):
         write_page(loaded, tmp_path / "no/report.html")
 
 
+def test_secrets_are_not_told(tmp_path):
+    class Searcher(ray.tune.search.Searcher):
+        def __init__(self):
+            super().__init__("accuracy", "max")
+            self._api_key = "sk-secret"
+
+        def suggest(self, trial_id: str) -> dict[str, Any]:
+            return {"lr": 0.1}
+
+        def on_trial_complete(self, *args: Any, **known: Any) -> None: ...
+
+    options = {"num_cpus": 2, "runtime_env": {"env_vars": {"KEY": "sk-secret"}}}
+    ran = sweep(
+        tmp_path,
+        FIFOScheduler(),
+        trials=1,
+        search_alg=tunekit.ValidatedSearcher(Searcher()),
+        settings={"ray_remote_kwargs": options},
+    )
+    loaded = tunekit.load(ran.home)
+    assert loaded.sessions[0]["validation"]["resources"] == {"num_cpus": 2}
+    assert loaded.sessions[0]["search_alg"] == {"type": "Searcher", "settings": {}}
+    journal = "".join(file.read_text() for file in (ran.home / "journal").iterdir())
+    assert "sk-secret" not in journal and "sk-secret" not in render(loaded)
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_scores_that_are_infinite_are_ranked_and_not_drawn(tmp_path, mode):
+    scores = [0.5, math.inf, 0.7, 0.7]
+    ran = sweep(
+        tmp_path,
+        FIFOScheduler(),
+        trials=1,
+        param_space={"lr": tune.grid_search([1, 1.0, 0.1, 5])},
+        validate=lambda a: {"accuracy": scores[int(a.request.trial_id[-1])]},
+        mode=mode,
+    )
+    loaded = tunekit.load(ran.home)
+    ranked = [one.best_value for one in loaded.ranking()]
+    assert ranked == sorted(scores, reverse=mode == "max")
+    assert [one.rank for one in loaded.ranking()] == [1, 2, 3, 4]
+    for name, chart in drawn(render(loaded)).items():
+        text = json.dumps(chart)
+        assert "Infinity" not in text and "NaN" not in text, name
+
+
+def test_equal_numbers_of_other_types_are_no_axis():
+    assert axis_of("x", {"a": 1, "b": 1.0}) is None
+    assert axis_of("x", {"a": 0.0, "b": -0.0}) is None
+
+
+def test_what_was_skipped_is_no_failure(tmp_path):
+    ran = sweep(
+        tmp_path,
+        FIFOScheduler(),
+        trials=2,
+        validation_s=lambda a: 3.0,
+        validation_slots=1,
+        settings={"on_stale": "skip"},
+    )
+    loaded = tunekit.load(ran.home)
+    skipped = int((loaded.validations.status == "skipped").sum())
+    page = render(loaded)
+    assert skipped > 3 and f"{skipped} validations were skipped" in page
+    assert "no trial and no validation has failed" in page
+
+
+def test_what_the_report_says_to_run_is_right(tmp_path, monkeypatch):
+    ran = sweep(tmp_path / "my sweeps", FIFOScheduler(), trials=2, validate=two_metrics)
+    monkeypatch.chdir(tmp_path)
+
+    def said(**options: Any) -> tuple[tunekit.Sweep, list[str]]:
+        loaded = tunekit.load(ran.home, **options)
+        text = html.unescape(render(loaded))
+        return loaded, re.findall(r"^best = (.*)$", text, re.M)
+
+    for options in ({}, {"metric": "error/top5", "mode": "min"}):
+        loaded, [line] = said(**options)
+        found = eval(line, {"tunekit": tunekit})
+        assert (found.score, found.path) == (loaded.best().score, loaded.best().path)
+    assert f"tunekit.load({str(ran.home)!r})" in line and "'error/top5', 'min'" in line
+    loaded, [line] = said(storage_filesystem=pyarrow.fs.LocalFileSystem())
+    found = eval(line, {"tunekit": tunekit, "filesystem": pyarrow.fs.LocalFileSystem()})
+    assert found.path == loaded.best().path
+
+
+def test_the_command_that_resumes_is_right():
+    remote = tunekit.Sweep([], path="bucket/my sweeps/d", source="s3://bucket/my sweeps/d")
+    assert "tunekit resume 's3://bucket/my sweeps/d'" in html.unescape(render(remote))
+    own = html.unescape(render(tunekit.Sweep([], path="bucket/d")))
+    assert "tunekit resume" not in own and "storage_filesystem=filesystem" in own
+
+
+def test_a_metric_that_nobody_has_produced_is_named(tmp_path):
+    ran = sweep(tmp_path, FIFOScheduler(), trials=1, validate=two_metrics)
+    text = render(tunekit.load(ran.home, metric="accurcy", mode="max"))
+    assert "no validation has produced <b>accurcy</b>. There is accuracy, error/top5" in text
+
+
+def test_decisions_are_shown_with_what_was_judged_by(tmp_path):
+    ran = asha(tmp_path, validate=two_metrics_of_asha)
+    usual = tunekit.load(ran.home)
+    other = tunekit.load(ran.home, metric="error/top5", mode="min")
+    assert list(other.decisions.score) == list(usual.decisions.score)
+    assert "accuracy (validated)" in json.dumps(drawn(render(other))["rungs"])
+
+
+def two_metrics_of_asha(attempt: Attempt) -> dict[str, Any]:
+    score = int(attempt.request.trial_id[-1], 16) + attempt.request.iteration / 10
+    return {"accuracy": score, "error": {"top5": 100 + score}}
+
+
 def test_another_metric_needs_a_mode_of_its_own(tmp_path):
     ran = sweep(tmp_path, FIFOScheduler(), trials=2, validate=two_metrics)
     loaded = tunekit.load(ran.home)
@@ -526,8 +642,8 @@ def test_another_metric_needs_a_mode_of_its_own(tmp_path):
 
 def test_a_sweep_that_is_judged_by_nothing_is_not_ranked(tmp_path):
     ran = sweep(tmp_path, FIFOScheduler(), trials=2, metric=None, mode=None)
-    html = render(tunekit.load(ran.home))
-    assert "Nothing is ranked" in html and "validated" not in drawn(html)
+    page = render(tunekit.load(ran.home))
+    assert "Nothing is ranked" in page and "validated" not in drawn(page)
     named = render(tunekit.load(ran.home, metric="accuracy", mode="max"))
     assert "Best: trial" in named and "validated" in drawn(named)
 

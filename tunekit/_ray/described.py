@@ -8,14 +8,15 @@ from ray.tune.search import SearchAlgorithm, SearchGenerator
 
 __all__ = ["described", "innermost_searcher"]
 
-_PLAIN = (bool, int, float, str)
+# Texts that are no secrets.
+_TEXTS = frozenset({"metric", "mode", "time_attr", "_metric", "_mode", "_time_attr"})
 
 
 def described(thing: Any) -> dict[str, Any]:
-    """The type of a scheduler or searcher, and its plain settings.
+    """The type of a scheduler or searcher, and of Ray's own ones the settings that are numbers.
 
-    What it counts while it runs is among them, as it was then: from outside, the one cannot be told
-    from the other.
+    Only a few texts are among them, and nothing of a user's own class: it may hold secrets. What it
+    counts while it runs is, as it was then: from outside, the one cannot be told from the other.
 
     Example:
         >>> from ray.tune.schedulers import ASHAScheduler
@@ -23,12 +24,14 @@ def described(thing: Any) -> dict[str, Any]:
         >>> known["type"], known["settings"]["max_t"]
         ('AsyncHyperBandScheduler', 27)
     """
+    kind = type(thing)
+    known = sorted(vars(thing).items()) if kind.__module__.split(".")[0] == "ray" else ()
     settings = {
         name.strip("_"): value
-        for name, value in sorted(vars(thing).items())
-        if isinstance(value, _PLAIN)
+        for name, value in known
+        if isinstance(value, (bool, int, float)) or (isinstance(value, str) and name in _TEXTS)
     }
-    return {"type": type(thing).__name__, "settings": settings}
+    return {"type": kind.__name__, "settings": settings}
 
 
 def innermost_searcher(search_alg: SearchAlgorithm) -> Any:

@@ -16,9 +16,9 @@ import click
 import ray
 
 from tunekit.cli import tensorboard as board
-from tunekit.cli.status import plain, setting, status_of, text_of
+from tunekit.cli.status import setting, status_of, text_of
 from tunekit.cli.trainables import trainable_at
-from tunekit.core.metrics import flatten
+from tunekit.core.metrics import flatten, plain
 from tunekit.core.words import duration, number
 from tunekit.demo.command import demo
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError

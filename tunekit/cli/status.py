@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
 import click
 
-from tunekit.core.chronicle import Scored
+from tunekit.core.chronicle import UNENDED, Scored
 from tunekit.core.metrics import flatten
 from tunekit.core.words import duration, number
 from tunekit.sweep import Ranked, Sweep
 
-__all__ = ["plain", "setting", "status_of", "text_of"]
+__all__ = ["setting", "status_of", "text_of"]
 
 _WIDTH = 100
 _LABEL = 13
-_WAITING, _FAILED = ("running", "waiting"), ("failed", "timed_out")
+_FAILED = ("failed", "timed_out")
 _STATES = {"open": "cyan", "finished": "green", "interrupted": "yellow"}
 _Column = tuple[str, str, list[str]]  # heading, alignment, cells
 _COLOURS = {"running": "cyan", "error": "red"}
@@ -54,31 +53,15 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
         "waits_for": [
             {
                 **{name: row[name] for name in ("trial_id", "generation", "iteration", "status")},
-                "for_s": max(0.0, until - (row["started"] or row["requested"])),
+                "for_s": max(0.0, until - (row["ran_from"] or row["requested"])),
             }
             for row in sweep.chronicle.validations
-            if row["status"] in _WAITING
+            if row["status"] in UNENDED
         ],
         "failures": [*_failed_trials(sweep), *_failed_validations(sweep)],
         "ranking": [_ranked(one) for one in sweep.ranking()],
     }
     return known
-
-
-def plain(value: Any) -> Any:
-    """The same in what every reader of JSON knows: no NaN, no infinity.
-
-    Example:
-        >>> plain({"loss": float("nan"), "widths": (4, 8)})
-        {'loss': None, 'widths': [4, 8]}
-    """
-    if isinstance(value, Mapping):
-        return {str(name): plain(inner) for name, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def _failed_trials(sweep: Sweep) -> Iterable[dict[str, Any]]:
@@ -185,7 +168,7 @@ def _counts(status: Mapping[str, Any]) -> str:
         longest = max(waiting, key=lambda row: (row["status"] == "running", row["for_s"]))
         at = _place(longest["generation"], longest["iteration"])
         kinds = [row["status"] for row in waiting]
-        counts = {kind: kinds.count(kind) for kind in _WAITING if kind in kinds}
+        counts = {kind: kinds.count(kind) for kind in reversed(UNENDED) if kind in kinds}
         first = f"; the longest {longest['status']}: trial {longest['trial_id']} at {at}"
         lines.append(("waits for", f"{_kinds(counts)}{first}, {duration(longest['for_s'])}"))
     return "\n".join(_cut(f"{label:<{_LABEL}}{text}") for label, text in lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,10 @@ from tunekit.core.history import GENERATION, ITERATION, History
 from tunekit.core.metrics import flatten
 from tunekit.core.validation import Outcome, Request, Status
 
-__all__ = ["Chronicle", "Scored", "Span", "TrialStory", "better"]
+__all__ = ["UNENDED", "Chronicle", "Scored", "Span", "TrialStory", "better"]
+
+#: The statuses of validations that have not ended.
+UNENDED = ("waiting", "starting", "running")
 
 #: The key, in a report, of how long its iteration took, in seconds.
 TOOK = "time_this_iter_s"
@@ -116,6 +119,7 @@ class Chronicle:
     Args:
         events: The journal's lines, in order.
         metric: The validated metric, by flat name, by which the sweep is judged, if one is.
+        sessions: The first line of each session.
 
     Example:
         >>> chronicle = Chronicle([
@@ -133,7 +137,12 @@ class Chronicle:
         0.9
     """
 
-    def __init__(self, events: Iterable[Mapping[str, Any]], metric: str | None = None):
+    def __init__(
+        self,
+        events: Iterable[Mapping[str, Any]],
+        metric: str | None = None,
+        sessions: Sequence[Mapping[str, Any]] = (),
+    ):
         self._metric = metric
         self._history = History()
         #: The trials, in the order in which they were added.
@@ -158,8 +167,16 @@ class Chronicle:
         self._values: dict[Place, float | None] = {}
         self._waits: dict[str, list[Span]] = {}
         self._trained: dict[str, list[Span]] = {}
+        # By validation, when its attempts ran: from, and until; None while it runs.
+        self._tries: dict[str, list[tuple[float, float | None]]] = {}
+        restored = [session["after"] for session in sessions[1:]]
         for event in events:
+            while restored and event["n"] > restored[0]:
+                restored.pop(0)
+                self._restored()
             self._take(event)
+        for _ in restored:
+            self._restored()
 
     # What there was ----------------------------------------------------------------------------
 
@@ -202,18 +219,24 @@ class Chronicle:
             found += self._trained.get(trial_id, [])
             found += self._waits.get(trial_id, [])
         for row in self.validations:
-            place = (row["generation"], row["iteration"])
-            begun, ended = row["ran_from"], row["ended"]
-            until = self.last if ended is None else ended
-            if until is None:
-                continue
-            begin = until if begun is None else begun
-            if begin > row["requested"]:
-                found.append(Span(row["trial_id"], "queued", row["requested"], begin, *place))
-            if until > begin:
-                note = row["status"]
-                found.append(Span(row["trial_id"], "validating", begin, until, *place, note))
+            found += self._spans_of(row, now=self.last or 0.0)
         return found
+
+    def _spans_of(self, row: Mapping[str, Any], now: float) -> Iterator[Span]:
+        """When a validation was queued, and ran: each attempt of it."""
+        trial_id, place = row["trial_id"], (row["generation"], row["iteration"])
+        end = now if row["ended"] is None else row["ended"]
+        since, tries = row["requested"], self._tries.get(row["id"], [])
+        for number, (begin, until) in enumerate(tries, start=1):
+            if begin > since:
+                yield Span(trial_id, "queued", since, begin, *place)
+            since = end if until is None else until
+            last = number == len(tries) and until in (None, row["ended"])
+            note = row["status"] if last else "failed"
+            if since > begin:
+                yield Span(trial_id, "validating", begin, since, *place, note)
+        if end > since:
+            yield Span(trial_id, "queued", since, end, *place)
 
     # How it is told ----------------------------------------------------------------------------
 
@@ -318,11 +341,32 @@ class Chronicle:
         self._paths[place] = event["checkpoint"]
         self.validations.append(row)
 
+    def _restored(self) -> None:
+        """Another session goes on: what ran in the one before runs no more."""
+        self.end = None
+        for row in self.validations:
+            if row["status"] in UNENDED:
+                self._stop_trying(row, self.last or row["requested"])
+                row["status"], row["started"], row["ran_from"] = "waiting", None, None
+
     def _on_started(self, event: Mapping[str, Any], now: float) -> None:
         row = self._by_id.get(event["id"])
         if row is not None:
-            row["started"] = row["ran_from"] = now
-            row["status"], row["attempts"] = "running", event["attempt"]
+            self._stop_trying(row, now)
+            row["started"], row["ran_from"] = now, None
+            row["status"], row["attempts"] = "starting", event["attempt"]
+
+    def _on_began(self, event: Mapping[str, Any], now: float) -> None:
+        row = self._by_id.get(event["id"])
+        if row is not None and row["status"] in UNENDED:
+            row["status"], row["ran_from"] = "running", now
+            self._tries.setdefault(row["id"], []).append((now, None))
+
+    def _stop_trying(self, row: Mapping[str, Any], now: float) -> None:
+        """The attempt that ran, if one did, runs no more."""
+        tries = self._tries.get(row["id"])
+        if tries and tries[-1][1] is None:
+            tries[-1] = (tries[-1][0], now)
 
     def _on_ended(self, event: Mapping[str, Any], now: float) -> None:
         row = self._by_id.get(event["id"])
@@ -331,11 +375,14 @@ class Chronicle:
         trial_id, generation, iteration = row["trial_id"], row["generation"], row["iteration"]
         place = (trial_id, generation, iteration)
         reached = self._reached.get((trial_id, generation), iteration)
-        ran_s = event["ran_s"]
+        if row["ran_from"] is None and row["started"] is not None and event["ran_s"]:
+            # It has ended before anybody saw it run.
+            begin = row["ran_from"] = max(row["started"], now - event["ran_s"])
+            self._tries.setdefault(row["id"], []).append((begin, None))
+        self._stop_trying(row, now)
         row.update(
             status=event["status"],
             ended=now,
-            ran_from=None if row["started"] is None else max(row["started"], now - ran_s),
             lag_s=now - self._reported.get(place, row["requested"]),
             lag_iterations=max(0, reached - iteration),
             metrics=event["metrics"],
@@ -369,7 +416,8 @@ class Chronicle:
         place = (trial_id, generation, iteration)
         reached = self._reached.get((trial_id, generation), iteration)
         story = self._trial(event)
-        story.stopped = story.stopped or event["decision"] == "STOP"
+        if event["decision"] == "STOP" and story.ended is None:
+            story.stopped = True  # later, it ends nothing any more
         value = self._values.get(place)
         if value is None and self._metric is not None:
             value = self._report_value(place)

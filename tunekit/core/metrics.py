@@ -6,10 +6,11 @@ A name is the path of keys joined by ``/``, as in Tune: ``{"eval": {"loss": 1}}`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-__all__ = ["REPORTED", "flatten", "hide", "leaves", "merge", "without"]
+__all__ = ["REPORTED", "flatten", "hide", "leaves", "merge", "plain", "without"]
 
 #: Where a row keeps a training metric whose name a validation also produces.
 REPORTED = "reported"
@@ -86,6 +87,22 @@ def without(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     for name in names:
         _, rest = _take(rest, name.split("/"))
     return rest
+
+
+def plain(value: Any) -> Any:
+    """The same in what every reader of JSON knows: no NaN, no infinity.
+
+    Example:
+        >>> plain({"loss": float("nan"), "widths": (4, 8)})
+        {'loss': None, 'widths': [4, 8]}
+    """
+    if isinstance(value, Mapping):
+        return {str(name): plain(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 _ABSENT = object()

@@ -96,7 +96,7 @@ def verdict(sweep: Sweep, ranked: Sequence[Ranked]) -> Verdict | None:
     assert winner.best is not None and winner.best_value is not None
     margin = None
     if second is not None and second.best_value is not None:
-        margin = abs(winner.best_value - second.best_value)
+        margin = _finite(abs(winner.best_value - second.best_value))
     own = [
         (scored.iteration, value)
         for scored in sweep.chronicle.scores(winner.trial_id)
@@ -105,8 +105,12 @@ def verdict(sweep: Sweep, ranked: Sequence[Ranked]) -> Verdict | None:
     ]
     at = [iteration for iteration, _ in own].index(winner.best.iteration)
     near = [value for _, value in own[max(0, at - 2) : max(at + 1, 3)]]
-    moved = max(near) - min(near) if len(near) > 1 else None
+    moved = _finite(max(near) - min(near)) if len(near) > 1 else None
     return Verdict(winner, second, margin, moved)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def training_metrics(sweep: Sweep, most: int = 3) -> list[str]:
@@ -223,6 +227,8 @@ def axis_of(name: str, values: Mapping[str, Any], *, may_be_log: bool = True) ->
         ticks = [(place[option], option) for option in options]
         return Axis(name, "choice", ticks, positions, dict(values))
     low, high = float(min(known)), float(max(known))
+    if low == high:  # such as 1 and 1.0
+        return None
     log = may_be_log and low > 0 and high / low >= _WIDE
     scale = math.log10 if log else float
     below, above = scale(low), scale(high)
@@ -258,7 +264,7 @@ def decided(sweep: Sweep) -> list[dict[str, Any]]:
             "late": row["late_iterations"],
         }
         for row in sweep.chronicle.decisions
-        if row["score"] is not None and row["on"] != "again"
+        if row["score"] is not None and math.isfinite(row["score"]) and row["on"] != "again"
     ]
 
 
@@ -307,7 +313,7 @@ def exploits(sweep: Sweep) -> list[dict[str, Any]]:
             "donor": exploit.donor_id,
             "iteration": exploit.iteration,
             "reached": exploit.reached,
-            "score": exploit.score,
+            "score": None if exploit.score is None else _finite(exploit.score),
         }
         for exploit in sweep.ancestry
     ]
@@ -344,7 +350,7 @@ class Failure:
 
 
 def failures(sweep: Sweep) -> list[Failure]:
-    """Validations without a score, and trials that failed."""
+    """Trials that failed, and validations that failed or took too long."""
     found = []
     errors = sweep.trial_errors()
     for trial_id, story in sweep.chronicle.trials.items():
@@ -355,7 +361,7 @@ def failures(sweep: Sweep) -> list[Failure]:
             last = text.splitlines()[-1] if text else "Its folder says no more."
             found.append(Failure(f"Trial {trial_id} failed {times}, {how}", last, text))
     for row in sweep.chronicle.validations:
-        if row["status"] in ("failed", "timed_out", "skipped"):
+        if row["status"] in ("failed", "timed_out"):
             verb = row["status"].replace("_", " ")
             what = f"Validation of {row['trial_id']} at iteration {row['iteration']}: {verb}"
             found.append(Failure(what, row["reason"] or "", row["error"]))

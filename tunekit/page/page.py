@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import shlex
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from functools import lru_cache
@@ -15,6 +17,7 @@ import jinja2
 import vl_convert
 from pyarrow.fs import LocalFileSystem
 
+from tunekit.core.metrics import plain
 from tunekit.core.problems import Problems
 from tunekit.core.words import duration, number
 from tunekit.page import charts, figures
@@ -92,10 +95,14 @@ def contents(sweep: Sweep) -> dict[str, Any]:
     ranked = sweep.ranking()
     verdict = figures.verdict(sweep, ranked)
     metric = sweep.metric or "score"
-    axes = figures.axes(ranked)
-    scores = {one.trial_id: one.best_value for one in ranked if one.rank}
+    axes = figures.axes([one for one in ranked if math.isfinite(one.best_value or 0.0)])
+    scores = {
+        one.trial_id: one.best_value
+        for one in ranked
+        if one.best_value is not None and math.isfinite(one.best_value)
+    }
     score = figures.axis_of(metric, scores, may_be_log=False)
-    summary = sweep.summary()
+    summary, failures = sweep.summary(), figures.failures(sweep)
     settings = sweep.sessions[-1] if sweep.sessions else {}
     return {
         "name": Path(sweep.path).name or "sweep",
@@ -115,12 +122,30 @@ def contents(sweep: Sweep) -> dict[str, Any]:
             "curves": max(0, len(ranked) - MOST_CURVES),
             "bars": max(0, len(ranked) - MOST_BARS),
         },
-        "failures": figures.failures(sweep)[:_FAILURES],
-        "more_failures": max(0, len(figures.failures(sweep)) - _FAILURES),
+        "failures": failures[:_FAILURES],
+        "more_failures": max(0, len(failures) - _FAILURES),
         "sessions": sweep.sessions,
         "settings": settings,
         "best": sweep.best() if verdict is not None else None,
+        "loads": _loads(sweep),
+        "finds": _finds(sweep),
+        "resumes": None if sweep.source is None else f"tunekit resume {shlex.quote(sweep.source)}",
     }
+
+
+def _loads(sweep: Sweep) -> str:
+    """The Python that loads the sweep."""
+    if sweep.source is not None:
+        return f"tunekit.load({sweep.source!r})"
+    return f"tunekit.load({sweep.path!r}, storage_filesystem=filesystem)"
+
+
+def _finds(sweep: Sweep) -> str:
+    """The Python that finds its best checkpoint, as the report has it."""
+    own = Sweep((), sweep.sessions)
+    if (sweep.metric, sweep.mode) == (own.metric, own.mode):
+        return ".best()"
+    return f".best({sweep.metric!r}, {sweep.mode!r})"
 
 
 def _charts(
@@ -156,13 +181,13 @@ def _charts(
         line = _line_of(sweep, verdict)
         branches = figures.branches(sweep)
         found["family"] = charts.family_chart(branches, exploits, names, line)
-    elif metric is not None:
-        rungs = figures.rungs(sweep)
-        decided = figures.decided(sweep)
+    else:
+        rungs, decided = figures.rungs(sweep), figures.decided(sweep)
+        judged = sweep.judged or metric or "score"
         if rungs:
-            found["rungs"] = charts.rungs_chart(rungs, metric)
+            found["rungs"] = charts.rungs_chart(rungs, judged)
         elif any(point["outcome"] != "went on" for point in decided):
-            found["decisions"] = charts.decisions_chart(decided, metric)
+            found["decisions"] = charts.decisions_chart(decided, judged)
     return found
 
 
@@ -194,7 +219,7 @@ def _vega() -> str:
 
 def _json(value: Mapping[str, Any]) -> str:
     """JSON that may stand in a script of a page."""
-    text = json.dumps(value, default=str)
+    text = json.dumps(plain(value), default=str, allow_nan=False)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tunekit.core.chronicle import Chronicle, Span
+from tunekit.core.chronicle import Chronicle
 
 
 def told(*lines: dict[str, Any], metric: str = "accuracy") -> Chronicle:
@@ -94,13 +94,79 @@ def test_a_function_that_was_held_has_not_trained_meanwhile():
     assert chronicle.trials["a"].trained_s == 5.0
 
 
-def test_validations_that_have_not_ended_last_until_now():
-    started = {"event": "started", "time": 4.0, "id": "a:0:1:1", "attempt": 1}
-    waiting = told(added(), reported(1, 1.0), requested(1, 1.0), reported(2, 9.0))
-    running = told(added(), reported(1, 1.0), requested(1, 1.0), started, reported(2, 9.0))
-    assert spans(waiting, "queued") == [(1.0, 9.0)] and spans(waiting, "validating") == []
-    assert running.validations[0]["status"] == "running"
-    assert Span("a", "validating", 4.0, 9.0, 0, 1, "running") in running.spans()
+def of_validation(kind: str, at: float, attempt: int = 1) -> dict[str, Any]:
+    return {"event": kind, "time": at, "id": "a:0:1:1", "attempt": attempt}
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "queued", "ran"),
+    [
+        ([], "waiting", [(1.0, 9.0)], []),
+        ([of_validation("started", 2.0)], "starting", [(1.0, 9.0)], []),
+        (
+            [of_validation("started", 2.0), of_validation("began", 4.0)],
+            "running",
+            [(1.0, 4.0)],
+            [(4.0, 9.0)],
+        ),
+    ],
+)
+def test_validations_that_have_not_ended_last_until_now(lines, status, queued, ran):
+    chronicle = told(added(), reported(1, 1.0), requested(1, 1.0), *lines, reported(2, 9.0))
+    assert chronicle.validations[0]["status"] == status
+    assert (spans(chronicle, "queued"), spans(chronicle, "validating")) == (queued, ran)
+
+
+def test_attempts_that_failed_are_shown_as_that():
+    chronicle = told(
+        added(),
+        reported(1, 1.0),
+        requested(1, 1.0),
+        of_validation("started", 1.0),
+        of_validation("began", 2.0),
+        of_validation("started", 5.0, attempt=2),
+        of_validation("began", 6.0, attempt=2),
+        ended(1, 9.0, 0.5),
+    )
+    assert [(s.begin, s.end, s.note) for s in chronicle.spans() if s.kind == "validating"] == [
+        (2.0, 5.0, "failed"),
+        (6.0, 9.0, "validated"),
+    ]
+    assert spans(chronicle, "queued") == [(1.0, 2.0), (5.0, 6.0)]
+    assert chronicle.validations[0]["ran_from"] == 6.0
+
+
+def test_what_ran_when_the_driver_was_killed_waits_again():
+    lines = [
+        added(),
+        reported(1, 1.0),
+        requested(1, 1.0),
+        of_validation("started", 1.0),
+        of_validation("began", 2.0),
+        reported(2, 3.0),
+        of_validation("started", 60.0),
+        of_validation("began", 61.0),
+    ]
+    events = [{"n": n, **line} for n, line in enumerate(lines, start=1)]
+    sessions = [{"after": 0}, {"after": 6}]
+    crashed = Chronicle(events[:6], "accuracy", sessions[:1])
+    assert crashed.validations[0]["status"] == "running"
+    restored = Chronicle(events[:6], "accuracy", sessions)
+    assert restored.validations[0]["status"] == "waiting"
+    assert spans(restored, "validating") == [(2.0, 3.0)]
+    again = Chronicle(events, "accuracy", sessions)
+    assert again.validations[0]["status"] == "running"
+    assert spans(again, "queued") == [(1.0, 2.0), (3.0, 61.0)]
+
+
+@pytest.mark.parametrize(
+    ("at", "stopped"), [(3.0, True), (5.0, False)], ids=["before its end", "after it"]
+)
+def test_a_stop_that_comes_after_the_end_has_stopped_nothing(at, stopped):
+    stop = event("delivered", at, generation=0, iteration=1, decision="STOP")
+    end = event("completed", 4.0, removed=False)
+    lines = [added(), *validated(1, 1.0, 0.5), *sorted([stop, end], key=lambda e: e["time"])]
+    assert told(*lines).trials["a"].stopped is stopped
 
 
 def test_what_waited_for_resources_did_not_run():
