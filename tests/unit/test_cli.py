@@ -335,6 +335,32 @@ def test_resume_goes_on_with_the_trainable_that_was_written_down(tmp_path, resto
     assert restored.calls[2][2] == {"resume_errored": False, "restart_errored": True}
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_ray_prints_as_it_is_shut_down_is_not_in_the_json(
+    tmp_path, restored, monkeypatch, fails
+):
+    path = written_down(tmp_path, "tests.sweeps:Counting")
+    stopped: list[bool] = []
+
+    def shutdown() -> None:
+        stopped.append(True)
+        print("(train pid=7) the last lines of a worker")
+
+    def fail() -> None:
+        raise tunekit.RestoreError("tuner.pkl cannot be read.")
+
+    stub = SimpleNamespace(is_initialized=lambda: False, shutdown=shutdown)
+    monkeypatch.setattr(commands, "ray", stub)
+    if fails:
+        restored.then = fail
+    result = tunekit_("resume", path, "--json")
+    assert stopped == [True] and "the last lines of a worker" in result.stderr
+    if fails:
+        assert result.exit_code == 1 and result.stdout == ""
+    else:
+        assert json.loads(result.stdout)["state"] == "finished"
+
+
 def test_resume_says_what_to_pass_if_nothing_was_written_down(tmp_path, restored):
     result = tunekit_("resume", written_down(tmp_path, None))
     assert result.exit_code == 2 and "--trainable file.py:name" in result.stderr

@@ -311,14 +311,15 @@ def resume(
     trainable = trainable_at(where or _written_down(sweep))
     _warn_of_a_driver(sweep)
     started = not ray.is_initialized()
-    try:
-        with redirect_stdout(sys.stderr) if as_json else nullcontext():
+    # Ray prints what workers have said until it has been shut down.
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        try:
             Tuner.restore(
                 path, trainable, resume_errored=errored, restart_errored=restart_errored
             ).fit()
-    finally:
-        if started:
-            ray.shutdown()
+        finally:
+            if started:
+                ray.shutdown()
     known = status_of(load(path), time.time())
     if as_json:
         _print_json(known)
