@@ -162,6 +162,22 @@ def test_a_tuner_file_that_is_half_is_an_error(tmp_path):
     assert contents(home) == before
 
 
+@pytest.mark.parametrize("kind", [str, Path])
+@pytest.mark.parametrize("path", ["w/sweep", "../here/w/sweep", "~/w/sweep"])
+def test_local_paths_may_be_relative(tmp_path, monkeypatch, kind, path):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(tmp_path / "here"))
+    home = experiment(tmp_path / "here/w")
+    with pytest.raises(tunekit.RestoreError, match="no trial had begun"):
+        tunekit.Tuner.restore(kind(path), train)
+    journal_with(home)
+    assert tunekit.Tuner.can_restore(kind(path))
+    assert tunekit.load(kind(path)).path == str(home)
+    assert len(tunekit.Lineage.load(kind(path)).to_dataframe()) == 0
+    assert not tunekit.Tuner.can_restore(kind("w"))
+
+
 def test_a_filesystem_of_ones_own(tmp_path):
     home = experiment(tmp_path)
     below = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())

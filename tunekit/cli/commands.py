@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import click
 import ray
 
+from tunekit._ray.storage import absolute
 from tunekit.cli import tensorboard as board
 from tunekit.cli.status import plain, setting, status_of, text_of
 from tunekit.cli.trainables import trainable_at
@@ -67,7 +68,7 @@ class _Group(click.Group):
 
 def _whole(ctx: click.Context, parameter: click.Parameter, path: str) -> str:
     """A URI as it is, a local path from the root."""
-    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
+    return absolute(path)
 
 
 _path = click.argument("path", callback=_whole)
