@@ -91,6 +91,26 @@ def test_a_long_list_is_cut_and_says_so(ended):
     assert lines[-1] == "and 5 more: --top, or --json for all"
 
 
+def test_trials_without_a_score_have_no_rank(tmp_path):
+    def validate(attempt: Any) -> dict[str, float]:
+        index = int(attempt.request.trial_id.rsplit("_", 1)[-1], 16)
+        if index in (0, 2):
+            raise RuntimeError("no such image")
+        return {"accuracy": float(index)}
+
+    settings = {"max_retries": 0}
+    sweep(tmp_path, FIFOScheduler(), trials=4, validate=validate, settings=settings)
+    known = json.loads(tunekit_("status", tmp_path / "sweep", "--json").stdout)
+    rows = [(row["rank"], row["trial_id"][-1], row["best"]) for row in known["ranking"]]
+    assert rows == [(1, "3", 3.0), (2, "1", 1.0), (None, "0", None), (None, "2", None)]
+    lines = tunekit_("status", tmp_path / "sweep").stdout.splitlines()
+    head = next(n for n, line in enumerate(lines) if line.startswith("rank"))
+    ranks = [line[: len("rank")].strip() for line in lines[head + 1 : head + 5]]
+    assert ranks == ["1", "2", "", ""]
+    named = tunekit_("status", tmp_path / "sweep", "--metric", "loss", "--mode", "min", "--json")
+    assert {row["rank"] for row in json.loads(named.stdout)["ranking"]} == {None}
+
+
 def test_another_metric_and_mode_rank_otherwise(ended):
     best = json.loads(tunekit_("status", ended[0], "--json").stdout)["best"]
     worst = json.loads(tunekit_("status", ended[0], "--json", "--mode", "min").stdout)["best"]
