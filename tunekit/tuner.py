@@ -48,7 +48,7 @@ from tunekit.distributed import (
     validation_config_of,
 )
 from tunekit.errors import RestoreError
-from tunekit.journal import SERIES, read
+from tunekit.journal import SERIES, read, record_of
 from tunekit.loggers import validated
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
 from tunekit.scheduler import ValidatedScheduler, base_of
@@ -304,6 +304,7 @@ class Tuner(tune.Tuner):
             )
         problems.raise_any()
         path = absolute(os.fspath(path), storage_filesystem)
+        imported_from = import_path(trainable)
         if distributed:
             trainable = trials_of(trainable, worker_config, None)
         try:
@@ -329,7 +330,10 @@ class Tuner(tune.Tuner):
         if tuner.validation is not None and folder is not None:
             if distributed:
                 settle(trainable, tuner.validation.config)
-            tuner.validation.recover(mend(folder, read(folder)))
+            record = record_of(folder)
+            tuner.validation.recover(mend(folder, record.events))
+            written = record.sessions[-1].get("trainable") if record.sessions else None
+            tuner.validation.trainable = imported_from or written or tuner.validation.trainable
         return tuner
 
     @classmethod

@@ -310,12 +310,17 @@ class Restored:
     """Stands for a Tuner: goes on with the sweep in this process."""
 
     calls: list[tuple[str, Any, dict[str, bool]]] = []
+    tuners: list[Restored] = []
     then: Any = None
 
     @classmethod
     def restore(cls, path: str, trainable: Any, **options: bool) -> Restored:
         cls.calls.append((path, trainable, options))
         return cls()
+
+    def __init__(self) -> None:
+        self.validation = SimpleNamespace(trainable="as restore writes it down")
+        self.tuners.append(self)
 
     def fit(self) -> None:
         print("Tune's own output")
@@ -324,7 +329,7 @@ class Restored:
 
 @pytest.fixture
 def restored(monkeypatch):
-    Restored.calls, Restored.then = [], lambda: None
+    Restored.calls, Restored.tuners, Restored.then = [], [], lambda: None
     monkeypatch.setattr(commands, "Tuner", Restored)
     monkeypatch.setattr(commands, "ray", SimpleNamespace(is_initialized=lambda: True))
     return Restored
@@ -379,6 +384,20 @@ def test_what_ray_prints_as_it_is_shut_down_is_not_in_the_json(
         assert result.exit_code == 1 and result.stdout == ""
     else:
         assert json.loads(result.stdout)["state"] == "finished"
+
+
+def test_resume_writes_down_where_the_trainable_is(tmp_path, restored, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    Path("cli_written.py").write_text("def train(config): return 7\n")
+    path = written_down(tmp_path, f"{tmp_path}/cli_written.py:train")
+    for given, recorded in (
+        (["--trainable", "tests.sweeps:Counting"], "tests.sweeps:Counting"),
+        (["--trainable", "cli_written.py:train"], f"{tmp_path}/cli_written.py:train"),
+        ([], f"{tmp_path}/cli_written.py:train"),
+    ):
+        assert tunekit_("resume", path, *given).exit_code == 0
+        assert restored.tuners[-1].validation.trainable == recorded
 
 
 def test_resume_says_what_to_pass_if_nothing_was_written_down(tmp_path, restored):
