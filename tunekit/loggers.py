@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ray import tune
@@ -17,6 +16,7 @@ from ray.tune.logger import (
 )
 from ray.tune.result import TIMESTEPS_TOTAL, TRAINING_ITERATION, TRIAL_ID
 
+from tunekit._ray.loggers import LocalFirst
 from tunekit._ray.trackers import adapt
 from tunekit.core.history import GENERATION
 from tunekit.core.metrics import flatten, hide, without
@@ -28,7 +28,7 @@ __all__ = ["JsonLogger", "ValidatedLogger", "validated"]
 _PLACE = (TRAINING_ITERATION, TIMESTEPS_TOTAL, GENERATION)
 
 
-class JsonLogger(JsonLoggerCallback):
+class JsonLogger(LocalFirst):
     """Writes ``result.json`` as Tune's own logger, and keeps its rows when a trial resumes.
 
     On each start of a trial, Tune's logger copies the file that was last synced over the local
@@ -39,10 +39,6 @@ class JsonLogger(JsonLoggerCallback):
         >>> from ray import tune
         >>> run_config = tune.RunConfig(callbacks=[JsonLogger()])
     """
-
-    def _restore_from_remote(self, file_name: str, trial: Trial) -> None:
-        if not Path(trial.local_path, file_name).exists():
-            super()._restore_from_remote(file_name, trial)
 
 
 class ValidatedLogger(LoggerCallback):

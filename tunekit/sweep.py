@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow.fs
 from ray import tune
 
-from tunekit._ray.storage import exists, storage_at
+from tunekit._ray.storage import absolute, exists, storage_at
 from tunekit.core.chronicle import UNENDED, Chronicle, Scored, TrialStory
 from tunekit.core.lineage import Ancestry, configs_of
 from tunekit.core.metrics import flatten
@@ -149,16 +149,11 @@ def load(
         problems.choice("mode", mode, ["min", "max"])
     problems.raise_any()
     assert folder is not None and filesystem is not None  # or it was raised
-    source = None if storage_filesystem is not None else _lasting(os.fspath(path))
+    source = None if storage_filesystem is not None else absolute(os.fspath(path))
     where: dict[str, Any] = {"path": home, "filesystem": filesystem, "source": source}
     with _without_collector():
         record = record_of(folder, without=_UNTOLD)
         return Sweep(record.events, record.sessions, **where, metric=metric, mode=mode)
-
-
-def _lasting(path: str) -> str:
-    """A path or URI that means the same in another directory."""
-    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
 
 
 @contextmanager

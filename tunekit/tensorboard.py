@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ray.tune.experiment import Trial
-from ray.tune.logger import TBXLoggerCallback
 from ray.tune.result import (
     AUTO_RESULT_KEYS,
     DONE,
@@ -21,6 +20,7 @@ from ray.tune.result import (
     TRAINING_ITERATION,
 )
 
+from tunekit._ray.loggers import Writing
 from tunekit.core.history import GENERATION
 from tunekit.core.metrics import REPORTED, flatten, merge
 from tunekit.core.order import Told
@@ -31,7 +31,7 @@ __all__ = ["TensorBoardLogger"]
 _STOCK = "ray/tune/"
 
 
-class TensorBoardLogger(TBXLoggerCallback):
+class TensorBoardLogger(Writing):
     """Writes TensorBoard files beside training, in place of Tune's own logger.
 
     - ``training/``: what training reports.
@@ -47,6 +47,9 @@ class TensorBoardLogger(TBXLoggerCallback):
     Args:
         goal: Returns the metrics that the sweep is judged by, and ``"min"`` or ``"max"``; None if
             it is not known which is better. Without any metric, HParams shows all validated ones.
+
+    Raises:
+        tunekit.UnsupportedRayError: If this Ray's logger lacks what is needed.
 
     Example:
         >>> logger = TensorBoardLogger(lambda: (["accuracy"], "max"))
@@ -154,7 +157,7 @@ class TensorBoardLogger(TBXLoggerCallback):
         runs = self._runs.setdefault(trial, {})
         if generation not in runs:
             runs[generation] = self._opened(trial, generation, config)
-        self._trial_writer[trial] = runs[generation]
+        self.write_with(trial, runs[generation])
         return runs[generation]
 
     def _opened(self, trial: Trial, generation: int, config: Mapping[str, Any]) -> _Run:
@@ -164,8 +167,8 @@ class TensorBoardLogger(TBXLoggerCallback):
         again = place not in self._begun and trial.trial_id in self._restored
         progress = self._begun.setdefault(place, _Progress())
         self._known.add(trial.trial_id)
-        writer = self._summary_writer_cls(
-            str(folder / f"generation_{generation}" if generation else folder),
+        writer = self.writer_at(
+            folder / f"generation_{generation}" if generation else folder,
             flush_secs=30,
             # Files are read in the order of their names, which begin with the second.
             filename_suffix=f".{time.time_ns()}",
@@ -198,8 +201,7 @@ class TensorBoardLogger(TBXLoggerCallback):
             runs.pop(generation).close(failed=failed, ended=ended or before is not None)
         if not runs:
             self._runs.pop(trial, None)
-            self._trial_writer.pop(trial, None)
-            self._trial_result.pop(trial, None)
+            self.forget(trial)
 
 
 @dataclass

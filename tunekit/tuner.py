@@ -26,7 +26,7 @@ from ray.tune.search import (
 from tunekit._ray.controller import STATE_FILES
 from tunekit._ray.functions import checkpointable_class, is_checkpointable_function
 from tunekit._ray.progress import reported
-from tunekit._ray.storage import TUNER_FILE, storage_at
+from tunekit._ray.storage import TUNER_FILE, absolute, storage_at
 from tunekit._ray.trials import ended_soon, is_distributed, is_trainer
 from tunekit._ray.tuner import Settings, settings_of
 from tunekit.callback import ValidationCallback
@@ -48,7 +48,7 @@ from tunekit.distributed import (
     validation_config_of,
 )
 from tunekit.errors import RestoreError
-from tunekit.journal import SERIES, read
+from tunekit.journal import SERIES, read, record_of
 from tunekit.loggers import validated
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
 from tunekit.scheduler import ValidatedScheduler, base_of
@@ -303,11 +303,13 @@ class Tuner(tune.Tuner):
                 "the other. Pass one of them."
             )
         problems.raise_any()
+        path = absolute(os.fspath(path), storage_filesystem)
+        imported_from = import_path(trainable)
         if distributed:
             trainable = trials_of(trainable, worker_config, None)
         try:
             restored = tune.Tuner.restore(
-                os.fspath(path),
+                path,
                 checkpointable_class(trainable),
                 resume_unfinished=resume_unfinished,
                 resume_errored=resume_errored,
@@ -318,7 +320,7 @@ class Tuner(tune.Tuner):
             )
         except (pickle.UnpicklingError, EOFError, ImportError, AttributeError) as error:
             raise RestoreError(
-                f"{TUNER_FILE} in {os.fspath(path)!r} cannot be read: {type(error).__name__}: "
+                f"{TUNER_FILE} in {path!r} cannot be read: {type(error).__name__}: "
                 f"{error}. It holds the sweep's settings, with the functions and classes that you "
                 "passed. If it names a module, see that this process can import it; if it is "
                 "damaged, put it back as it was."
@@ -328,7 +330,10 @@ class Tuner(tune.Tuner):
         if tuner.validation is not None and folder is not None:
             if distributed:
                 settle(trainable, tuner.validation.config)
-            tuner.validation.recover(mend(folder, read(folder)))
+            record = record_of(folder)
+            tuner.validation.recover(mend(folder, record.events))
+            written = record.sessions[-1].get("trainable") if record.sessions else None
+            tuner.validation.trainable = imported_from or written or tuner.validation.trainable
         return tuner
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,49 @@ def train(config: dict[str, Any]) -> None:
             raise RuntimeError("is broken")
         state["steps"] += 1
         tune.report({"loss": 1 / state["steps"]})
+
+
+PROGRAM = """
+import tunekit
+from ray import tune
+
+def train(config):
+    for step in range(2):
+        tunekit.checkpoint_with(lambda d: (d / "state.json").write_text(
+            '{"steps": 1, "scale": 1.0}'))
+        tune.report({"loss": step})
+"""
+
+
+def test_a_trainable_that_was_named_once_need_not_be_named_again(
+    ray_cluster, tmp_path, monkeypatch
+):
+    def train(config: dict[str, Any]) -> None:
+        raise RuntimeError("is broken")
+
+    fit(
+        train,
+        tmp_path,
+        tune_config=tune.TuneConfig(metric="accuracy", mode="max"),
+        validation_config=tunekit.ValidationConfig(fn=validate),
+        checkpoint_policy=tunekit.EveryIterations(1),
+    )
+    (tmp_path / "repaired.py").write_text(PROGRAM)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    unnamed = CliRunner().invoke(command, ["resume", "sweep", "--errored"])
+    assert unnamed.exit_code == 2 and "Pass --trainable" in unnamed.stderr
+    named = ["--trainable", "repaired.py:train", "--errored"]
+    resumed = CliRunner().invoke(command, ["resume", "sweep", *named, "--json"])
+    assert resumed.exit_code == 0, resumed.output
+    assert json.loads(resumed.stdout)["trials"] == {"terminated": 1}
+
+    monkeypatch.chdir("/")
+    path = str(tmp_path / "sweep")
+    again = CliRunner().invoke(command, ["resume", path, "--json"])
+    assert again.exit_code == 0, again.output
+    written = [session["trainable"] for session in tunekit.load(path).sessions]
+    assert written == [None, *[f"{tmp_path}/repaired.py:train"] * 2]
 
 
 def test_trials_that_failed_are_resumed(ray_cluster, tmp_path):

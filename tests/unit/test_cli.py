@@ -91,6 +91,26 @@ def test_a_long_list_is_cut_and_says_so(ended):
     assert lines[-1] == "and 5 more: --top, or --json for all"
 
 
+def test_trials_without_a_score_have_no_rank(tmp_path):
+    def validate(attempt: Any) -> dict[str, float]:
+        index = int(attempt.request.trial_id.rsplit("_", 1)[-1], 16)
+        if index in (0, 2):
+            raise RuntimeError("no such image")
+        return {"accuracy": float(index)}
+
+    settings = {"max_retries": 0}
+    sweep(tmp_path, FIFOScheduler(), trials=4, validate=validate, settings=settings)
+    known = json.loads(tunekit_("status", tmp_path / "sweep", "--json").stdout)
+    rows = [(row["rank"], row["trial_id"][-1], row["best"]) for row in known["ranking"]]
+    assert rows == [(1, "3", 3.0), (2, "1", 1.0), (None, "0", None), (None, "2", None)]
+    lines = tunekit_("status", tmp_path / "sweep").stdout.splitlines()
+    head = next(n for n, line in enumerate(lines) if line.startswith("rank"))
+    ranks = [line[: len("rank")].strip() for line in lines[head + 1 : head + 5]]
+    assert ranks == ["1", "2", "", ""]
+    named = tunekit_("status", tmp_path / "sweep", "--metric", "loss", "--mode", "min", "--json")
+    assert {row["rank"] for row in json.loads(named.stdout)["ranking"]} == {None}
+
+
 def test_another_metric_and_mode_rank_otherwise(ended):
     best = json.loads(tunekit_("status", ended[0], "--json").stdout)["best"]
     worst = json.loads(tunekit_("status", ended[0], "--json", "--mode", "min").stdout)["best"]
@@ -290,12 +310,17 @@ class Restored:
     """Stands for a Tuner: goes on with the sweep in this process."""
 
     calls: list[tuple[str, Any, dict[str, bool]]] = []
+    tuners: list[Restored] = []
     then: Any = None
 
     @classmethod
     def restore(cls, path: str, trainable: Any, **options: bool) -> Restored:
         cls.calls.append((path, trainable, options))
         return cls()
+
+    def __init__(self) -> None:
+        self.validation = SimpleNamespace(trainable="as restore writes it down")
+        self.tuners.append(self)
 
     def fit(self) -> None:
         print("Tune's own output")
@@ -304,7 +329,7 @@ class Restored:
 
 @pytest.fixture
 def restored(monkeypatch):
-    Restored.calls, Restored.then = [], lambda: None
+    Restored.calls, Restored.tuners, Restored.then = [], [], lambda: None
     monkeypatch.setattr(commands, "Tuner", Restored)
     monkeypatch.setattr(commands, "ray", SimpleNamespace(is_initialized=lambda: True))
     return Restored
@@ -333,6 +358,46 @@ def test_resume_goes_on_with_the_trainable_that_was_written_down(tmp_path, resto
     assert restored.calls[1][2] == {"resume_errored": True, "restart_errored": False}
     tunekit_("resume", path, "--restart-errored")
     assert restored.calls[2][2] == {"resume_errored": False, "restart_errored": True}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_ray_prints_as_it_is_shut_down_is_not_in_the_json(
+    tmp_path, restored, monkeypatch, fails
+):
+    path = written_down(tmp_path, "tests.sweeps:Counting")
+    stopped: list[bool] = []
+
+    def shutdown() -> None:
+        stopped.append(True)
+        print("(train pid=7) the last lines of a worker")
+
+    def fail() -> None:
+        raise tunekit.RestoreError("tuner.pkl cannot be read.")
+
+    stub = SimpleNamespace(is_initialized=lambda: False, shutdown=shutdown)
+    monkeypatch.setattr(commands, "ray", stub)
+    if fails:
+        restored.then = fail
+    result = tunekit_("resume", path, "--json")
+    assert stopped == [True] and "the last lines of a worker" in result.stderr
+    if fails:
+        assert result.exit_code == 1 and result.stdout == ""
+    else:
+        assert json.loads(result.stdout)["state"] == "finished"
+
+
+def test_resume_writes_down_where_the_trainable_is(tmp_path, restored, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    Path("cli_written.py").write_text("def train(config): return 7\n")
+    path = written_down(tmp_path, f"{tmp_path}/cli_written.py:train")
+    for given, recorded in (
+        (["--trainable", "tests.sweeps:Counting"], "tests.sweeps:Counting"),
+        (["--trainable", "cli_written.py:train"], f"{tmp_path}/cli_written.py:train"),
+        ([], f"{tmp_path}/cli_written.py:train"),
+    ):
+        assert tunekit_("resume", path, *given).exit_code == 0
+        assert restored.tuners[-1].validation.trainable == recorded
 
 
 def test_resume_says_what_to_pass_if_nothing_was_written_down(tmp_path, restored):

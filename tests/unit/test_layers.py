@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import re
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 
 import tunekit
 
@@ -113,6 +118,61 @@ def test_private_names_of_ray_live_in_one_package(path):
         line = text[: found.start()].count("\n") + 1
         before = text[: found.start()].rsplit("\n", 1)[-1]
         assert before.endswith(("self.", "_")), f"line {line}: {found.group()} is private"
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith(("__", "_abc_"))
+
+
+def own_private_names(kind: type) -> set[str]:
+    """Private names that a class has, or gets and sets in itself."""
+
+    def is_itself(node: ast.AST) -> bool:
+        if isinstance(node, ast.Call):
+            return isinstance(node.func, ast.Name) and node.func.id == "super"
+        return isinstance(node, ast.Name) and node.id in ("self", "cls")
+
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+    except OSError:  # one that a decorator has made
+        tree = ast.Module([], [])
+    used = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and is_itself(n.value)}
+    return set(filter(is_private, used | set(vars(kind))))
+
+
+def rays_private_names_in(kind: type) -> set[str]:
+    """Those of its names that are private ones of a class of Ray's that it is made from."""
+    theirs = [base for base in kind.__mro__ if base.__module__.split(".")[0] == "ray"]
+    return own_private_names(kind) & set().union(*map(own_private_names, theirs))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_classes_made_from_rays_leave_what_is_private_there_alone(path):
+    if room_of(path) in ("_ray", "__main__") or path.stem == "__main__":
+        return
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    module: Any = importlib.import_module(".".join(parts).removesuffix(".__init__"))
+    for kind in vars(module).values():
+        if inspect.isclass(kind) and kind.__module__ == module.__name__:
+            assert not rays_private_names_in(kind), f"{kind.__name__} uses what is private in Ray"
+
+
+def test_what_is_private_in_a_class_of_rays_is_found_out():
+    class Uses(TBXLoggerCallback):
+        def close(self, trial: Any) -> None:
+            self._trial_writer.pop(trial)
+
+    class Overrides(JsonLoggerCallback):
+        def _restore_from_remote(self, file_name: str, trial: Any) -> None:
+            pass
+
+    class Neither(TBXLoggerCallback):
+        def setup(self, **info: Any) -> None:
+            self._own = info
+
+    assert rays_private_names_in(Uses) == {"_trial_writer"}
+    assert rays_private_names_in(Overrides) == {"_restore_from_remote"}
+    assert rays_private_names_in(Neither) == set()
 
 
 def test_public_names_are_sorted_and_documented():

@@ -12,6 +12,7 @@ from ray import tune
 
 import tunekit
 from tunekit.journal import Journal
+from tunekit.snapshots import Mended
 from tunekit.storage import LocalFolder
 
 
@@ -23,10 +24,10 @@ def validate(checkpoint: tune.Checkpoint) -> dict[str, float]:
     return {"accuracy": 0.5}
 
 
-def experiment(folder: Path, **options: Any) -> Path:
+def experiment(folder: Path, trainable: Any = train, **options: Any) -> Path:
     """The folder of a sweep that was made, and has not begun."""
     tunekit.Tuner(
-        train,
+        trainable,
         param_space={"lr": 0.1},
         run_config=tune.RunConfig(name="sweep", storage_path=str(folder)),
         validation_config=tunekit.ValidationConfig(fn=validate),
@@ -153,6 +154,36 @@ def test_another_trainable_or_search_space_is_refused_before_anything_is_changed
     assert contents(home) == before
 
 
+def unimportable() -> Any:
+    """A trainable of the same name, which can be imported from nowhere."""
+
+    def train(config: dict[str, Any]) -> None: ...
+
+    return train
+
+
+@pytest.mark.parametrize(
+    ("began_with", "written", "goes_on_with", "recorded"),
+    [
+        (unimportable(), None, train, "tests.unit.test_restore:train"),
+        (train, "/code/net.py:train", train, "tests.unit.test_restore:train"),
+        (unimportable(), "/code/net.py:train", unimportable(), "/code/net.py:train"),
+        (train, None, unimportable(), "tests.unit.test_restore:train"),
+        (unimportable(), None, unimportable(), None),
+    ],
+)
+def test_where_the_trainable_is_stays_written_down(
+    tmp_path, monkeypatch, began_with, written, goes_on_with, recorded
+):
+    monkeypatch.setattr("tunekit.tuner.mend", lambda folder, events: Mended())
+    home = experiment(tmp_path, began_with)
+    Journal(LocalFolder(home), about={"trainable": "older.py:train"})
+    Journal(LocalFolder(home), begins=False, about={"trainable": written})
+    assert len(list((home / "journal").iterdir())) == 2
+    tuner = tunekit.Tuner.restore(str(home), goes_on_with)
+    assert tuner.validation.trainable == recorded
+
+
 def test_a_tuner_file_that_is_half_is_an_error(tmp_path):
     home = experiment(tmp_path)
     (home / "tuner.pkl").write_bytes((home / "tuner.pkl").read_bytes()[:50])
@@ -160,6 +191,22 @@ def test_a_tuner_file_that_is_half_is_an_error(tmp_path):
     with pytest.raises(tunekit.RestoreError, match=r"tuner\.pkl"):
         tunekit.Tuner.restore(str(home), train)
     assert contents(home) == before
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+@pytest.mark.parametrize("path", ["w/sweep", "../here/w/sweep", "~/w/sweep"])
+def test_local_paths_may_be_relative(tmp_path, monkeypatch, kind, path):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(tmp_path / "here"))
+    home = experiment(tmp_path / "here/w")
+    with pytest.raises(tunekit.RestoreError, match="no trial had begun"):
+        tunekit.Tuner.restore(kind(path), train)
+    journal_with(home)
+    assert tunekit.Tuner.can_restore(kind(path))
+    assert tunekit.load(kind(path)).path == str(home)
+    assert len(tunekit.Lineage.load(kind(path)).to_dataframe()) == 0
+    assert not tunekit.Tuner.can_restore(kind("w"))
 
 
 def test_a_filesystem_of_ones_own(tmp_path):

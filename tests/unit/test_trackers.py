@@ -14,12 +14,14 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.tune.logger import TBXLoggerCallback
 from ray.tune.schedulers import FIFOScheduler
 
 import tunekit
 from tests.contract.test_pbt import run as run_pbt
 from tests.contract.test_tensorboard import Both, any_order
 from tests.sweeps import Ran, index_of, sweep
+from tunekit._ray.compat import TESTED
 from tunekit._ray.trackers import adapt
 
 
@@ -101,10 +103,76 @@ def test_mlflow_gets_each_parameter_once():
     ]
 
 
-def test_other_loggers_are_left_alone():
+def test_other_loggers_are_left_alone(caplog):
     logger = SimpleNamespace()
     adapt(logger)
+    assert not vars(logger) and not caplog.records
+
+
+def warning(caplog: pytest.LogCaptureFixture) -> str:
+    [record] = caplog.records
+    assert record.levelname == "WARNING" and f"tested with {TESTED}" in record.message
+    return record.message
+
+
+@pytest.mark.parametrize("gone", ["_WandbLoggingActor", "WandbLoggerCallback._logger_actor_cls"])
+def test_a_wandb_logger_that_cannot_be_adapted_is_said_so(monkeypatch, caplog, gone):
+    integration = pytest.importorskip("ray.air.integrations.wandb")
+    monkeypatch.delattr(f"ray.air.integrations.wandb.{gone}")
+    logger = object.__new__(integration.WandbLoggerCallback)
+    adapt(logger)
     assert not vars(logger)
+    assert f"lacks ray.air.integrations.wandb.{gone};" in warning(caplog)
+    assert "drops a trial's validated metrics that come after its next report" in caplog.text
+
+
+def test_a_wandb_logger_that_keeps_its_module_elsewhere_logs_as_it_does(monkeypatch, caplog):
+    integration = pytest.importorskip("ray.air.integrations.wandb")
+
+    class Otherwise:
+        """Another version's; it has no ``_wandb``."""
+
+    monkeypatch.setattr(integration, "_WandbLoggingActor", Otherwise)
+    monkeypatch.setattr(integration.WandbLoggerCallback, "_logger_actor_cls", Otherwise)
+    logger = object.__new__(integration.WandbLoggerCallback)
+    adapt(logger)
+    assert not caplog.records
+    assert not vars(logger._logger_actor_cls())
+    assert "_WandbLoggingActor()._wandb;" in warning(caplog)
+
+
+@pytest.mark.parametrize(
+    ("has", "gone"),
+    [
+        ({}, "mlflow_util"),
+        ({"mlflow_util": SimpleNamespace(log_metrics=print)}, "mlflow_util.log_params"),
+    ],
+)
+def test_an_mlflow_logger_that_cannot_be_adapted_is_said_so(caplog, has, gone):
+    integration = pytest.importorskip("ray.air.integrations.mlflow")
+    logger = object.__new__(integration.MLflowLoggerCallback)
+    vars(logger).update(has)
+    adapt(logger)
+    assert f"lacks ray.air.integrations.mlflow.MLflowLoggerCallback().{gone};" in warning(caplog)
+    assert "MLflow refuses hyperparameters that change" in caplog.text
+
+
+# The names of Ray's that tunekit's own logger needs -----------------------------------------------
+
+
+@pytest.mark.parametrize("gone", ["_summary_writer_cls", "_trial_writer", "_trial_result"])
+def test_tensorboards_logger_says_what_ray_lacks(monkeypatch, gone):
+    made = TBXLoggerCallback.__init__
+
+    def otherwise(self: Any) -> None:
+        made(self)
+        delattr(self, gone)
+
+    monkeypatch.setattr(TBXLoggerCallback, "__init__", otherwise)
+    with pytest.raises(tunekit.UnsupportedRayError) as caught:
+        tunekit.TensorBoardLogger()
+    assert f"lacks ray.tune.logger.TBXLoggerCallback().{gone};" in str(caught.value)
+    assert f"tested with {TESTED}" in str(caught.value)
 
 
 # The real ones ----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import ray
 
 from tunekit.errors import UnsupportedRayError
 
-__all__ = ["OLDEST", "TESTED", "check", "missing"]
+__all__ = ["OLDEST", "TESTED", "check", "lacks", "missing"]
 
 #: The oldest version that has all that tunekit needs: it passes callbacks the live result, and
 #: has ``ray.train.ValidationConfig`` with time limits.
@@ -98,6 +98,7 @@ NEEDED = (
     ("ray.tune.experimental.output", "_TrialTableData"),
     ("ray.tune.experimental.output", "_get_trial_table_data"),
     ("ray.tune.experimental.output", "get_air_verbosity"),
+    ("ray.tune.logger", "JsonLoggerCallback._restore_from_remote"),
     ("ray.tune.progress_reporter", "CLIReporter._progress_str"),
     ("ray.tune.progress_reporter", "IS_NOTEBOOK"),
     ("ray.tune.progress_reporter", "JupyterNotebookReporter._progress_html"),
@@ -142,13 +143,27 @@ def check(version: str = ray.__version__) -> None:
         tunekit.errors.UnsupportedRayError: Ray 2.9.3 is installed; tunekit needs 2.56 or newer...
     """
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    if numbers < OLDEST:
+        raise UnsupportedRayError(f"Ray {version} is installed; {_advice()}")
+    lacking = missing()
+    if lacking:
+        raise lacks(lacking, version)
+
+
+def lacks(names: Iterable[str], version: str = ray.__version__) -> UnsupportedRayError:
+    """The error that says that the installed Ray lacks names, and which version has them.
+
+    Example:
+        >>> raise lacks(["ray.tune.Tuner.no_such_method"], "2.99.0")
+        Traceback (most recent call last):
+        tunekit.errors.UnsupportedRayError: Ray 2.99.0 lacks ray.tune.Tuner.no_such_method; tune...
+    """
+    return UnsupportedRayError(f"Ray {version} lacks {', '.join(names)}; {_advice()}")
+
+
+def _advice() -> str:
     oldest = ".".join(map(str, OLDEST))
-    advice = (
+    return (
         f"tunekit needs {oldest} or newer and was tested with {TESTED}. "
         f"Install it with: pip install 'ray[tune,train,data]=={TESTED}'"
     )
-    if numbers < OLDEST:
-        raise UnsupportedRayError(f"Ray {version} is installed; {advice}")
-    lacking = missing()
-    if lacking:
-        raise UnsupportedRayError(f"Ray {version} lacks {', '.join(lacking)}; {advice}")

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pyarrow.fs
 from ray.train._internal.storage import get_fs_and_path
 from ray.tune.experiment import Trial
 
-__all__ = ["TUNER_FILE", "exists", "storage_at", "trial_file"]
+__all__ = ["TUNER_FILE", "absolute", "exists", "storage_at", "trial_file"]
 
 #: What Tune writes first into an experiment's folder.
 TUNER_FILE = "tuner.pkl"
 
 
+def absolute(path: str, filesystem: pyarrow.fs.FileSystem | None = None) -> str:
+    """A local path from the root; a URI, or a path in a filesystem of one's own, as it is.
+
+    Example:
+        >>> absolute("s3://bucket/digits"), absolute("/results/../digits")
+        ('s3://bucket/digits', '/digits')
+    """
+    if filesystem is not None or ":/" in path:
+        return path
+    return os.path.abspath(os.path.expanduser(path))
+
+
 def storage_at(
     path: str, filesystem: pyarrow.fs.FileSystem | None
 ) -> tuple[pyarrow.fs.FileSystem, str]:
-    """The storage that a path or URI is in, and the path there."""
-    found, below = get_fs_and_path(path, filesystem)
+    """The storage that a path or URI is in, and the path there; local ones may be relative."""
+    found, below = get_fs_and_path(absolute(path, filesystem), filesystem)
     return found, below
 
 

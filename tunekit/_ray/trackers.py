@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Any
 
 from ray.tune.result import TRAINING_ITERATION
 
+from tunekit._ray.compat import lacks
 from tunekit.core.metrics import flatten
 
 __all__ = ["adapt"]
+
+_log = logging.getLogger(__name__)
+
+
+_ACTOR = "_logger_actor_cls"
+
+# What follows from a logger that remains as it is.
+_WANDB = (
+    "Weights & Biases drops a trial's validated metrics that come after its next report. The "
+    "results, the journal and TensorBoard have them."
+)
+_MLFLOW = (
+    "MLflow refuses hyperparameters that change. A sweep whose trials are overwritten, by "
+    "population based training, ends with its error."
+)
 
 
 def adapt(logger: Any) -> None:
@@ -22,6 +39,8 @@ def adapt(logger: Any) -> None:
     - Ray's logger of MLflow logs all parameters whenever a trial starts. MLflow raises an error if
       one has changed, as in population based training, and the sweep would end. Here each is
       logged once; rows say what it is now, as ``config/<name>``.
+
+    If this Ray's logger lacks what that needs, it remains as it is. A warning says what follows.
 
     Args:
         logger: Any logger, before its ``setup``; others are left as they are.
@@ -37,6 +56,8 @@ def adapt(logger: Any) -> None:
 def _log_parameters_once(logger: Any) -> None:
     util: Any = getattr(logger, "mlflow_util", None)
     if not hasattr(util, "log_params"):
+        gone = "mlflow_util" if util is None else "mlflow_util.log_params"
+        _warn(f"ray.air.integrations.mlflow.MLflowLoggerCallback().{gone}", _MLFLOW)
         return
     stock = util.log_params
     logged: dict[Any, set[str]] = {}
@@ -50,16 +71,28 @@ def _log_parameters_once(logger: Any) -> None:
 
 
 def _count_rows(logger: Any, module: Any) -> None:
-    stock = getattr(module, "_WandbLoggingActor", None)
-    if stock is None or getattr(logger, "_logger_actor_cls", None) is not stock:
+    stock, own = getattr(module, "_WandbLoggingActor", None), getattr(logger, _ACTOR, None)
+    if stock is None or own is None:
+        gone = "_WandbLoggingActor" if stock is None else f"WandbLoggerCallback.{_ACTOR}"
+        _warn(f"ray.air.integrations.wandb.{gone}", _WANDB)
+        return
+    if own is not stock:  # a user's
         return
 
     class AnyOrder(stock):  # type: ignore[misc, valid-type]
         def __init__(self, *args: Any, **known: Any):
             super().__init__(*args, **known)
-            self._wandb: Any = _Counting(vars(self)["_wandb"], TRAINING_ITERATION)
+            wandb = vars(self).get("_wandb")
+            if wandb is None:
+                _warn("ray.air.integrations.wandb._WandbLoggingActor()._wandb", _WANDB)
+                return
+            self._wandb: Any = _Counting(wandb, TRAINING_ITERATION)
 
-    logger._logger_actor_cls = AnyOrder
+    setattr(logger, _ACTOR, AnyOrder)
+
+
+def _warn(name: str, follows: str) -> None:
+    _log.warning("%s. Until then: %s", lacks([name]), follows)
 
 
 class _Counting:

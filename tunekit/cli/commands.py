@@ -15,9 +15,10 @@ from typing import Any, NoReturn
 import click
 import ray
 
+from tunekit._ray.storage import absolute
 from tunekit.cli import tensorboard as board
 from tunekit.cli.status import setting, status_of, text_of
-from tunekit.cli.trainables import trainable_at
+from tunekit.cli.trainables import lasting, trainable_at
 from tunekit.core.metrics import flatten, plain
 from tunekit.core.words import duration, number
 from tunekit.demo.command import demo
@@ -67,7 +68,7 @@ class _Group(click.Group):
 
 def _whole(ctx: click.Context, parameter: click.Parameter, path: str) -> str:
     """A URI as it is, a local path from the root."""
-    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
+    return absolute(path)
 
 
 _path = click.argument("path", callback=_whole)
@@ -299,8 +300,9 @@ def resume(
 
     Validations that were pending run, and trials go on from their newest checkpoint; nothing is
     done twice (tunekit.Tuner.restore). Then it prints what tunekit status prints; with --json
-    everything else goes to stderr. The current directory is importable. Only one driver may run a
-    sweep: see that the former one has ended. Ray is started here, or joined: RAY_ADDRESS.
+    everything else goes to stderr. The current directory is importable. What --trainable says is
+    written down: the next resume needs it no more. Only one driver may run a sweep: see that the
+    former one has ended. Ray is started here, or joined: RAY_ADDRESS.
 
     \b
     Examples:
@@ -308,17 +310,22 @@ def resume(
       tunekit resume ~/ray_results/digits --trainable train.py:train --errored
     """
     sweep = load(path)
-    trainable = trainable_at(where or _written_down(sweep))
+    where = where or _written_down(sweep)
+    trainable = trainable_at(where)
     _warn_of_a_driver(sweep)
     started = not ray.is_initialized()
-    try:
-        with redirect_stdout(sys.stderr) if as_json else nullcontext():
-            Tuner.restore(
+    # Ray prints what workers have said until it has been shut down.
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        try:
+            tuner = Tuner.restore(
                 path, trainable, resume_errored=errored, restart_errored=restart_errored
-            ).fit()
-    finally:
-        if started:
-            ray.shutdown()
+            )
+            if tuner.validation is not None:
+                tuner.validation.trainable = lasting(where)
+            tuner.fit()
+        finally:
+            if started:
+                ray.shutdown()
     known = status_of(load(path), time.time())
     if as_json:
         _print_json(known)

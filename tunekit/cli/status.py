@@ -32,7 +32,7 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
     - ``waits_for``: the validations that have not ended: trial, generation, iteration, status, and
       ``for_s``, seconds since it was requested or started to run;
     - ``failures``: of trials and validations, with the reason;
-    - ``ranking``: the trials, the best first; those without a score last.
+    - ``ranking``: the trials, the best first; those without a score last, whose ``rank`` is None.
 
     Args:
         sweep: The sweep.
@@ -95,6 +95,7 @@ def _failed_validations(sweep: Sweep) -> Iterable[dict[str, Any]]:
 def _ranked(one: Ranked) -> dict[str, Any]:
     names = ("trial_id", "status", "stopped", "generation", "iteration")
     return {
+        "rank": one.rank,
         **{name: getattr(one.story, name) for name in names},
         **_score("best", one.best, one.best_value),
         **_score("last", one.last, one.last_value),
@@ -191,7 +192,7 @@ def _table(status: Mapping[str, Any], top: int) -> str:
     generations = any(row["generation"] for row in status["ranking"])
     scores = any(row["last"] is not None for row in shown)
     columns: list[_Column] = [
-        ("rank", ">", [str(rank) for rank in range(1, len(shown) + 1)]),
+        ("rank", ">", ["" if row["rank"] is None else str(row["rank"]) for row in shown]),
         ("trial", "<", [row["trial_id"] for row in shown]),
         ("status", "<", [_status(row) for row in shown]),
         ("iteration", ">", [_place_short(row, "", generations) for row in shown]),

@@ -14,7 +14,7 @@ from ray import cloudpickle
 
 from tunekit.core.problems import Problems
 
-__all__ = ["trainable_at"]
+__all__ = ["lasting", "trainable_at"]
 
 _FORMS = "Pass module:name, or file.py:name."
 
@@ -52,6 +52,17 @@ def trainable_at(where: str) -> Any:
             problems.raise_any()
         found = getattr(found, part)
     return found
+
+
+def lasting(where: str) -> str:
+    """The same place, as it can be named in every directory: a file by its path from the root.
+
+    Example:
+        >>> lasting("module:train"), lasting("/code/../train.py:train")
+        ('module:train', '/train.py:train')
+    """
+    place, _, name = where.rpartition(":")
+    return f"{Path(place).resolve()}:{name}" if place.endswith(".py") else where
 
 
 def _module(name: str, problems: Problems) -> ModuleType:
