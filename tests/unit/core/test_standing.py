@@ -22,7 +22,7 @@ def test_a_trial_that_saves_or_has_ended_is_left_alone(phase, doing):
         assert move is Move.NOTHING
 
 
-@pytest.mark.parametrize("doing", set(Doing) - {Doing.SAVING, Doing.ENDED})
+@pytest.mark.parametrize("doing", [d for d in Doing if d not in (Doing.SAVING, Doing.ENDED)])
 def test_a_stop_goes_before_everything_else(doing):
     assert next_move(Phase.ENDED, doing, overwritten=True, waits=True) is Move.STOP
 
