@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
 import os
 import platform
@@ -18,7 +19,7 @@ from tunekit._ray.described import described, innermost_searcher
 from tunekit.config import ValidationConfig
 from tunekit.version import VERSION
 
-__all__ = ["about", "import_path"]
+__all__ = ["about", "import_path", "name_of"]
 
 _PACKAGES = ("torch", "optuna", "numpy")
 
@@ -79,6 +80,19 @@ def about(
     return known
 
 
+def name_of(fn: Any) -> str:
+    """What a validation function is called; what is bound to it may be a secret.
+
+    Example:
+        >>> import functools
+        >>> name_of(functools.partial(name_of, "token"))
+        'name_of'
+    """
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return str(getattr(fn, "__qualname__", None) or type(fn).__qualname__)
+
+
 def _version_of(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -98,9 +112,8 @@ def _cluster() -> dict[str, Any] | None:
 
 
 def _settings_of(config: ValidationConfig) -> dict[str, Any]:
-    fn = config.fn
     return {
-        "fn": getattr(fn, "__qualname__", None) or repr(fn)[:80],
+        "fn": name_of(config.fn),
         "every": config.every,
         "on_pending": config.on_pending,
         "on_stale": config.on_stale,

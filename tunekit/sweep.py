@@ -228,6 +228,8 @@ class Sweep:
         known_mode = newest.get("mode") if metric in (None, own) else None
         #: ``"min"`` or ``"max"``, if it is known.
         self.mode: str | None = mode or (known_mode if isinstance(known_mode, str) else None)
+        #: Whether tables are ranked as the sweep is judged, which :func:`load` does by default.
+        self.as_judged: bool = (self.metric, self.mode) == (own, newest.get("mode"))
         #: The same as rows, without pandas.
         self.chronicle = Chronicle(events, own or self.metric, self.sessions)
         #: The exploits; ``lineage`` has them as tables.
@@ -370,7 +372,8 @@ class Sweep:
         Columns:
 
         - ``time``: when; ``trial_id``: about whom;
-        - ``generation``, ``iteration``: the validated checkpoint that the trial was judged by;
+        - ``generation``, ``iteration``: the validated checkpoint that the trial was judged by; 0
+          if it was stopped before it had one;
         - ``on``: what was new to the scheduler: ``"own"``, that score; ``"other"``, one of another
           trial's; ``"again"``, nothing: it was reminded of that score;
         - ``decision``: ``"CONTINUE"``, ``"PAUSE"``, ``"STOP"``, or ``"NOOP"``, which leaves the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import json
 import math
@@ -28,6 +29,7 @@ from tunekit.journal import Journal
 from tunekit.page import render, write_page
 from tunekit.page.figures import axis_of
 from tunekit.page.page import contents
+from tunekit.session import name_of
 from tunekit.storage import LocalFolder
 
 TABLES = ("trials", "reports", "validations", "decisions")
@@ -539,6 +541,26 @@ def test_secrets_are_not_told(tmp_path):
     assert loaded.sessions[0]["search_alg"] == {"type": "Searcher", "settings": {}}
     journal = "".join(file.read_text() for file in (ran.home / "journal").iterdir())
     assert "sk-secret" not in journal and "sk-secret" not in render(loaded)
+
+
+class Evaluator:
+    def __init__(self, token: str): ...
+
+    def __call__(self, checkpoint: Any) -> dict[str, float]:
+        return {"accuracy": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("fn", "named"),
+    [
+        (moody, "moody"),
+        (functools.partial(moody, token="sk-secret"), "moody"),
+        (functools.partial(functools.partial(Evaluator, "sk-secret")), "Evaluator"),
+        (Evaluator("sk-secret"), "Evaluator"),
+    ],
+)
+def test_a_validation_function_is_told_by_its_name_only(fn, named):
+    assert name_of(fn) == named
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])

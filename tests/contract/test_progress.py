@@ -75,6 +75,11 @@ def steps(ran, most=50_000):
         yield
 
 
+def two_trials(folder, **options):
+    """A sweep of the two trials of ``SPACE``."""
+    return sweep(folder, FIFOScheduler(), trials=1, param_space=SPACE, **options)
+
+
 def until_reported(ran):
     for _ in steps(ran):
         if ran.trials and all("training_iteration" in t.last_result for t in ran.trials):
@@ -94,11 +99,8 @@ def until_scored(ran, names=("accuracy",)):
 
 def test_the_metric_has_its_column_before_there_is_a_score(tmp_path, capsys):
     reporter = terminal()
-    ran = sweep(
+    ran = two_trials(
         tmp_path,
-        FIFOScheduler(),
-        trials=1,
-        param_space=SPACE,
         validation_s=lambda attempt: 100.0,
         more_callbacks=(reporter,),
         run=False,
@@ -122,11 +124,8 @@ def test_the_metric_has_its_column_before_there_is_a_score(tmp_path, capsys):
 
 def test_each_trial_is_shown_with_its_newest_score_and_of_when_it_is(tmp_path, capsys):
     reporter = terminal()
-    ran = sweep(
+    ran = two_trials(
         tmp_path,
-        FIFOScheduler(),
-        trials=1,
-        param_space=SPACE,
         validation_s=lambda attempt: 2.5,
         more_callbacks=(reporter,),
         run=False,
@@ -149,11 +148,8 @@ def test_each_trial_is_shown_with_its_newest_score_and_of_when_it_is(tmp_path, c
 
 def test_a_nested_metric_has_its_column_too(tmp_path, capsys):
     reporter = terminal(metric="eval/top1")
-    ran = sweep(
+    ran = two_trials(
         tmp_path,
-        FIFOScheduler(),
-        trials=1,
-        param_space=SPACE,
         metric="eval/top1",
         validate=lambda attempt: {"eval": {"top1": attempt.request.iteration / 8}},
         more_callbacks=(reporter,),
@@ -169,11 +165,8 @@ def test_a_nested_metric_has_its_column_too(tmp_path, capsys):
 
 def test_what_training_reports_under_the_metrics_name_is_not_shown_as_validated(tmp_path, capsys):
     reporter = terminal()
-    ran = sweep(
+    ran = two_trials(
         tmp_path,
-        FIFOScheduler(),
-        trials=1,
-        param_space=SPACE,
         trainable=Reporting,
         validation_s=lambda attempt: 3.0,
         more_callbacks=(reporter,),
@@ -216,11 +209,8 @@ def said(printed):
 
 
 def drained(tmp_path, callbacks, **options):
-    return sweep(
+    return two_trials(
         tmp_path,
-        FIFOScheduler(),
-        trials=1,
-        param_space=SPACE,
         policy=tunekit.EveryIterations(LENGTH),
         validation_s=lambda attempt: 35.0,
         settings={"task_config": ValidationTaskConfig(timeout_s=60.0), "max_in_flight": 1},

@@ -142,10 +142,7 @@ def _loads(sweep: Sweep) -> str:
 
 def _finds(sweep: Sweep) -> str:
     """The Python that finds its best checkpoint, as the report has it."""
-    own = Sweep((), sweep.sessions)
-    if (sweep.metric, sweep.mode) == (own.metric, own.mode):
-        return ".best()"
-    return f".best({sweep.metric!r}, {sweep.mode!r})"
+    return ".best()" if sweep.as_judged else f".best({sweep.metric!r}, {sweep.mode!r})"
 
 
 def _charts(
