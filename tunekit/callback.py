@@ -444,15 +444,9 @@ class ValidationCallback(tune.Callback):
         trial = self._trials[outcome.request.trial_id]
         self.ended(trial, outcome)
         for due in self._in_order.ended(outcome):
-            if self._is_newest(due):
+            if self.history.counts(due):
                 self._tell("on_trial_validated", trial, due.request.report, due.metrics)
         self.deliver(outcome.request.trial_id)
-
-    def _is_newest(self, outcome: Outcome) -> bool:
-        """Whether it is a score, and its iteration was not run again since."""
-        request = outcome.request
-        newest = self.history.run_of(request.trial_id, request.iteration, request.generation)
-        return outcome.validated and request.run >= newest
 
     def _tell(self, hook: str, *known: Any) -> None:
         """Call a hook of tunekit's on the callbacks that have it."""

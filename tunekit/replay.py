@@ -76,10 +76,8 @@ def retold(
         elif kind == "ended" and request_id in requests:
             status, metrics = Status(event["status"]), event["metrics"]
             for due in order.ended(Outcome(requests[request_id], status, metrics)):
-                one = due.request
-                newest = history.run_of(trial_id, one.iteration, one.generation)
-                if due.validated and one.run >= newest:
-                    told.setdefault(trial_id, []).append(Told(one.report, due.metrics))
+                if history.counts(due):
+                    told.setdefault(trial_id, []).append(Told(due.request.report, due.metrics))
     return told, order
 
 

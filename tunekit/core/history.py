@@ -62,12 +62,26 @@ class History:
         """The number of the newest run of an iteration, 1 if it has not been reported."""
         return self._runs.get(trial_id, {}).get((generation, iteration), 1)
 
+    def counts(self, outcome: Outcome) -> bool:
+        """Whether it is a score, and its trial has not run the iteration again since.
+
+        Example:
+            >>> from tunekit.core.validation import Outcome, Request, Status
+            >>> history, outcome = History(), Outcome(Request("a", 3), Status.VALIDATED, {"x": 1})
+            >>> history.reported("a", 3), history.counts(outcome)
+            (1, True)
+            >>> history.reported("a", 3), history.counts(outcome)
+            (2, False)
+        """
+        request = outcome.request
+        newest = self.run_of(request.trial_id, request.iteration, request.generation)
+        return outcome.validated and request.run >= newest
+
     def ended(self, outcome: Outcome) -> bool:
         """Take an outcome; True if it is a score of the newest run of its iteration."""
-        request = outcome.request
-        newest_run = self.run_of(request.trial_id, request.iteration, request.generation)
-        if not outcome.validated or request.run < newest_run:
+        if not self.counts(outcome):
             return False
+        request = outcome.request
         scores = self._scores.setdefault(request.trial_id, {})
         if request.place not in scores:
             bisect.insort(self._order.setdefault(request.trial_id, []), request.place)
