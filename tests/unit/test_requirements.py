@@ -6,6 +6,7 @@ import ast
 import configparser
 import importlib.metadata
 import json
+import pickle
 import re
 import subprocess
 import sys
@@ -170,6 +171,8 @@ def test_a_missing_package_is_told_with_the_extra_that_brings_it():
     assert raised.value.name == "no_such_package"
     assert "no_such_package is not installed" in str(raised.value)
     assert "pip install 'tunekit[report]'" in str(raised.value)
+    again = pickle.loads(pickle.dumps(raised.value))  # as a worker of Ray's sends it
+    assert (str(again), again.name) == (str(raised.value), "no_such_package")
 
 
 def test_a_missing_package_that_has_no_name_is_told_in_the_words_of_who_missed_it():
