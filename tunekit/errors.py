@@ -5,6 +5,8 @@
     TunekitError
     ├── ConfigError (ValueError)          what the user passed in is wrong; lists every mistake
     ├── UnsupportedRayError (ImportError) this Ray lacks something tunekit needs
+    ├── MissingExtraError (ModuleNotFoundError)
+    │                                     a package is not installed; names the extra that brings it
     ├── WiringError (RuntimeError)        parts that need each other were not all given to Tune
     ├── MetricNotFoundError (ValueError)  neither reports nor validations contain the metric
     ├── TrialError (RuntimeError)         a distributed trial cannot go on
@@ -22,6 +24,7 @@ __all__ = [
     "ConfigError",
     "JournalError",
     "MetricNotFoundError",
+    "MissingExtraError",
     "RestoreError",
     "TrialError",
     "TunekitError",
@@ -67,6 +70,10 @@ class ConfigError(TunekitError, ValueError):
 
 class UnsupportedRayError(TunekitError, ImportError):
     """The installed Ray lacks something that tunekit needs; says what, and who has it."""
+
+
+class MissingExtraError(TunekitError, ModuleNotFoundError):
+    """A package that a plain install does not bring is missing; says which extra brings it."""
 
 
 class WiringError(TunekitError, RuntimeError):

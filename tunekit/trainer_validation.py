@@ -13,6 +13,7 @@ from ray import train
 from tunekit._ray.crew import ValidationCrew
 from tunekit.core.problems import Problems
 from tunekit.core.room import total
+from tunekit.extras import extra
 
 __all__ = ["TrainerValidation"]
 
@@ -96,6 +97,7 @@ class TrainerValidation:
 
         Raises:
             ray.train.TrainingFailedError: If the loop raises, or a worker dies.
+            tunekit.MissingExtraError: If torch is not installed.
         """
         config = {**kwargs, "checkpoint": checkpoint}
         if self._first_bundle is None:
@@ -108,7 +110,8 @@ class TrainerValidation:
         return self._crew.run(config)
 
     def _trainer(self, folder: str, config: dict[str, Any]) -> Any:
-        from ray.train.torch import TorchTrainer
+        with extra("torch"):
+            from ray.train.torch import TorchTrainer
 
         named = ray.get_runtime_context().get_task_name() if ray.is_initialized() else None
         return TorchTrainer(

@@ -40,6 +40,7 @@ REFERENCE = ROOT / "docs/reference.rst"
 NO_EXAMPLE = {
     "JournalError",
     "MetricNotFoundError",
+    "MissingExtraError",
     "RestoreError",
     "TrialError",
     "TunekitError",

@@ -103,7 +103,7 @@ def tunekit() -> None:
     Exit codes:
       0  all is well
       1  something failed while it ran: the storage, a damaged journal, a resumed sweep that did not
-         end, or whose trials all failed
+         end, or whose trials all failed; or a package that an extra brings is not installed
       2  wrong usage, such as a PATH that is no sweep with validation
       3  nothing to show yet: no validated score (best)
     """
@@ -246,7 +246,7 @@ def report(
       tunekit report ~/ray_results/digits --open
       tunekit report s3://bucket/digits --output digits.html
     """
-    from tunekit.page import write_page  # brings what draws
+    from tunekit.page import write_page
 
     sweep = load(path, metric=metric, mode=mode)
     written = write_page(sweep, output)

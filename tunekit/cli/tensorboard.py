@@ -9,6 +9,7 @@ import sys
 import fsspec
 
 from tunekit.core.problems import Problems
+from tunekit.extras import extra
 
 __all__ = ["command_of"]
 
@@ -24,6 +25,7 @@ def command_of(path: str, port: int | None = None, host: str | None = None) -> l
 
     Raises:
         tunekit.ConfigError: If TensorBoard cannot read that.
+        tunekit.MissingExtraError: If TensorBoard is not installed.
 
     Example:
         >>> command_of("/no/such/folder")
@@ -57,6 +59,8 @@ def command_of(path: str, port: int | None = None, host: str | None = None) -> l
             ),
         )
     problems.raise_any()
+    with extra("tensorboard"):
+        import tensorboard  # noqa: F401
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", path]
     command += [] if port is None else ["--port", str(port)]
     command += [] if host is None else ["--host", host]

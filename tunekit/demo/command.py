@@ -39,7 +39,7 @@ def demo(storage: str | None, **options: Any) -> None:
       tunekit demo --trials 6
       tunekit demo --on-pending hold --storage ~/sweeps --report
     """
-    from tunekit.demo.sweep import run  # brings torch and scikit-learn
+    from tunekit.demo.sweep import run
 
     if storage is not None and "://" not in storage:
         storage = os.path.abspath(os.path.expanduser(storage))

@@ -11,13 +11,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import torch
 from ray import tune
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
-from torch import Tensor, nn
 
 import tunekit
+from tunekit.extras import extra
+
+with extra("demo"):
+    import torch
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+    from torch import Tensor, nn
 
 __all__ = ["SPACE", "accuracy_of", "build", "shifts", "split", "train_digits", "validate"]
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from ray import tune
-from torch import Tensor, nn
 
 from tunekit.demo.digits import shifts, split
+from tunekit.extras import extra
+
+with extra("demo"):
+    import torch
+    from torch import Tensor, nn
 
 __all__ = ["SPACE", "Perceptron", "accuracy_of", "augmented", "build", "validate"]
 

@@ -9,15 +9,18 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from ray import train, tune
-from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
 
 import tunekit
 from tunekit.demo.digits import shifts, split
+from tunekit.extras import extra
+
+with extra("demo"):
+    import numpy as np
+    import torch
+    from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
+    from torch import Tensor, nn
+    from torch.utils.data import DataLoader, TensorDataset
 
 __all__ = [
     "Evaluator",

@@ -35,6 +35,8 @@ def run(
         storage: Where the results go; by default a new temporary folder.
         report: Whether the sweep's report is written at the end.
     """
+    if report:
+        from tunekit.page import write_page
     ray.init(
         num_cpus=max(4, os.cpu_count() or 1),
         include_dashboard=False,
@@ -70,8 +72,6 @@ def run(
     print(f"Its best checkpoint is right on {digits.accuracy_of(at_best):.1%} of the test images.")
     print(f"Results: {results.experiment_path}")
     if report:
-        from tunekit.page import write_page
-
         sweep = tunekit.load(results.experiment_path, results.filesystem)
         print(f"Report: {write_page(sweep)}")
     ray.shutdown()

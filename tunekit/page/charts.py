@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import altair as alt
-
 from tunekit.core.chronicle import Span
+from tunekit.extras import extra
 from tunekit.page.figures import Axis
 from tunekit.sweep import Ranked
+
+with extra("report"):
+    import altair as alt
 
 __all__ = [
     "curves_chart",

@@ -7,16 +7,18 @@ import numbers
 from collections.abc import Sequence
 from typing import Any
 
-import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
-from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-
+from tunekit.extras import extra
 from tunekit.page.figures import Axis
+
+with extra("report"):
+    import optuna
+    from optuna.distributions import (
+        BaseDistribution,
+        CategoricalDistribution,
+        FloatDistribution,
+        IntDistribution,
+    )
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 __all__ = ["LEAST", "importance"]
 

@@ -13,17 +13,20 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jinja2
-import vl_convert
 from pyarrow.fs import LocalFileSystem
 
 from tunekit.core.metrics import plain
 from tunekit.core.problems import Problems
 from tunekit.core.words import duration, number
+from tunekit.extras import extra
 from tunekit.page import charts, figures
 from tunekit.page.importance import importance
 from tunekit.sweep import Ranked, Sweep
 from tunekit.version import VERSION
+
+with extra("report"):
+    import jinja2
+    import vl_convert
 
 __all__ = ["render", "write_page"]
 

@@ -1,0 +1,201 @@
+"""What a user gets: the wheel in an empty environment, with the README's example run from it.
+
+    scripts/test-wheel
+
+Builds the sdist and the wheel from what is checked in or about to be, and compares them with it.
+Then it installs the wheel without constraints, so with the newest Ray that it allows, and uses it
+from a folder elsewhere: the example, the commands on the sweep that it left, and those that an
+extra is for, which have to say so. Needs nothing but Python; leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Files that are of use in a checkout only.
+CHECKOUT_ONLY = {".gitignore", ".ci/run"}
+#: What tools make in a checkout.
+MADE = re.compile(
+    r"/(\.git|\.venv|\.\w+_cache|\.hypothesis|__pycache__|build|dist|_build|[^/]+\.egg-info)/"
+)
+#: A plain install takes 0.6 GB, most of it Ray and pyarrow.
+MOST_MB = 1000
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def run(
+    *command: str | Path, expected: int = 0, cwd: Path, environ: dict[str, str], limit_s: int = 300
+) -> str:
+    """What a command prints, on both streams; anything but the expected exit code ends this."""
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=environ,
+        timeout=limit_s,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    if done.returncode != expected:
+        # Where packages come from is nobody's business but this machine's.
+        shown = re.sub(r"\w+://\S+", "(a URL)", done.stdout)
+        name = " ".join(str(part) for part in command)
+        sys.exit(f"{shown}\n{name}\nended with {done.returncode}, not with {expected}.")
+    return done.stdout
+
+
+def check(right: bool, text: str) -> None:
+    if not right:
+        sys.exit(f"test-wheel: {text}")
+
+
+def files_of(root: Path) -> set[str]:
+    """The files that are tracked, or would be; without Git, those that nothing has made."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=root,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    if listed.returncode == 0:
+        return {name for name in listed.stdout.split("\0") if name and (root / name).is_file()}
+    names = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    return {name for name in names if not MADE.search(f"/{name}")}
+
+
+def copied(names: Iterable[str], source: Path, target: Path) -> None:
+    for name in names:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source / name, target / name)
+
+
+def megabytes(folder: Path) -> int:
+    """What a folder takes on the disk."""
+    taken = sum(path.lstat().st_blocks * 512 for path in folder.rglob("*"))
+    return round(taken / 1e6)
+
+
+def example(readme: str) -> tuple[str, str]:
+    """The README's first example, and what it says that it prints."""
+    found = re.search(r"^```python\n(.*?)^```.*?^```text\n(.*?)^```", readme, re.M | re.S)
+    check(found is not None, "the README has no example that is followed by what it prints.")
+    assert found is not None
+    return found[1], found[2]
+
+
+def built(scratch: Path, environ: dict[str, str]) -> Path:
+    """Build the sdist, and the wheel from it; returns the wheel. Both have to be complete."""
+    files = files_of(ROOT)
+    tree = scratch / "tree"
+    copied(files, ROOT, tree)
+    subprocess.run([sys.executable, "-m", "venv", scratch / "build"], check=True)
+    python = scratch / "build/bin/python"
+    where = {"cwd": scratch, "environ": environ}
+    run(python, "-m", "pip", "install", "build", "setuptools", "wheel", **where)
+    build = (python, "-m", "build", "--no-isolation", tree, "--outdir")
+    run(*build, scratch / "dist", **where)
+    run(*build, scratch / "from_tree", "--wheel", **where)
+    (sdist,) = (scratch / "dist").glob("*.tar.gz")
+    (wheel,) = (scratch / "dist").glob("*.whl")
+    (other,) = (scratch / "from_tree").glob("*.whl")
+    with tarfile.open(sdist) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    lacking = sorted(files - packed - CHECKOUT_ONLY)
+    check(not lacking, f"the sdist lacks {lacking}")
+    contents = [
+        {name: archive.read(name) for name in archive.namelist()}
+        for archive in (zipfile.ZipFile(wheel), zipfile.ZipFile(other))
+    ]
+    differ = {n for n in contents[0].keys() | contents[1].keys() if _differs(n, *contents)}
+    check(not differ, f"the sdist's wheel and the tree's have other {sorted(differ)}")
+    package = {name for name in files if name.startswith("tunekit/")}
+    has = {name for name in contents[0] if ".dist-info/" not in name}
+    check(has == package, f"the wheel has other files than tunekit/: {sorted(has ^ package)}")
+    say(f"built: {sdist.name} and {wheel.name} ({wheel.stat().st_size / 1e3:.0f} kB)")
+    return wheel
+
+
+def _differs(name: str, one: dict[str, bytes], other: dict[str, bytes]) -> bool:
+    return one.get(name) != other.get(name)
+
+
+def used(python: Path, scratch: Path, environ: dict[str, str]) -> None:
+    """Run the README's example, and the commands on the sweep that it leaves."""
+    tunekit = python.parent / "tunekit"
+    home, elsewhere = scratch / "home", scratch / "elsewhere"
+    home.mkdir()
+    elsewhere.mkdir()
+    # Sweeps go below the home folder; Ray's own files, beside it.
+    apart = environ | {"HOME": str(home), "RAY_TMPDIR": str(scratch)}
+    where = {"cwd": elsewhere, "environ": apart}
+    code, printed = example((ROOT / "README.md").read_text())
+    (elsewhere / "example.py").write_text(code)
+    output = run(python, "example.py", **where)
+    check(printed in output, f"the example printed\n{output}\nand not\n{printed}")
+    (folder,) = (home / "ray_results").iterdir()
+    say("the README's example prints what the README says")
+
+    check("resume" in run(tunekit, "--help", **where), "tunekit --help does not help")
+    status = json.loads(run(tunekit, "status", folder, "--json", **where))
+    check(status["state"] == "finished", f"tunekit status says {status['state']}")
+    best = json.loads(run(tunekit, "best", folder, "--json", **where))
+    check(best["config"] == {"lr": 0.25}, f"tunekit best says {best['config']}")
+    say("tunekit --help, status and best work")
+
+    advice = {}
+    for extra, arguments in [("demo", []), ("report", [folder]), ("tensorboard", [folder])]:
+        told = run(tunekit, extra, *arguments, expected=1, **where)
+        wanted = f"pip install 'tunekit[{extra}]'"
+        check(wanted in told and "Traceback" not in told, f"tunekit {extra} says\n{told}")
+        advice[extra] = wanted
+    say("tunekit demo, report and tensorboard say which extra they need")
+
+    (follow,) = re.findall(r"'(.*)'", advice["report"])
+    run(python, "-m", "pip", "install", follow, cwd=elsewhere, environ=environ)
+    run(tunekit, "report", folder, "--output", "report.html", **where)
+    check("lr" in (elsewhere / "report.html").read_text(), "the report has no lr")
+    say("with the advice taken, tunekit report writes one")
+
+
+def main() -> None:
+    began = time.monotonic()
+    unwanted = {"PYTHONPATH", "PIP_CONSTRAINT", "RAY_ADDRESS", "VIRTUAL_ENV"}
+    with tempfile.TemporaryDirectory(prefix="tk-", ignore_cleanup_errors=True) as folder:
+        scratch = Path(folder).resolve()
+        environ = {name: value for name, value in os.environ.items() if name not in unwanted}
+        wheel = built(scratch, environ)
+        subprocess.run([sys.executable, "-m", "venv", scratch / "plain"], check=True)
+        python = scratch / "plain/bin/python"
+        empty = megabytes(scratch / "plain")
+        run(python, "-m", "pip", "install", wheel, cwd=scratch, environ=environ)
+        taken = megabytes(scratch / "plain") - empty
+        ray = run(
+            *(python, "-c", "import ray, tunekit; print(ray.__version__)"),
+            cwd=scratch,
+            environ=environ,
+        ).split()[-1]
+        say(f"a plain install takes {taken} MB, with Ray {ray}")
+        check(taken < MOST_MB, f"a plain install takes more than {MOST_MB} MB")
+        used(python, scratch, environ)
+        say(f"with the report's extra it takes {megabytes(scratch / 'plain') - empty} MB")
+    say(f"test-wheel: all is well, in {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,292 @@
+"""What is imported is required: by a plain install, or by the extra that the import names."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import importlib.metadata
+import json
+import pickle
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import tunekit
+from tunekit import MissingExtraError
+from tunekit.extras import extra
+
+ROOT = Path(__file__).parents[2]
+SETUP = configparser.ConfigParser(inline_comment_prefixes=("#",))
+SETUP.read(ROOT / "setup.cfg")
+EXTRAS = sorted(SETUP["options.extras_require"])
+
+#: Modules of a package that need more than the package itself does.
+NEEDS_ALSO = {"ray.train.torch": "torch"}
+#: Modules that a command starts; no import shows it.
+STARTED = {"tensorboard"}
+
+
+def normal(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def required(lines: str) -> set[str]:
+    """The distributions that requirements name; an extra of this package stands for its own."""
+    found: set[str] = set()
+    for line in filter(None, map(str.strip, lines.splitlines())):
+        match = re.match(r"([\w.-]+)(?:\[(.*?)\])?", line)
+        assert match, line
+        name, extras = normal(match[1]), match[2]
+        if name == "tunekit":
+            for one in extras.split(","):
+                found |= required(SETUP["options.extras_require"][one.strip()])
+        else:
+            found.add(name)
+    return found
+
+
+PLAIN = required(SETUP["options"]["install_requires"])
+
+
+def brought_by(name: str) -> set[str]:
+    """The distributions of an extra."""
+    return required(SETUP["options.extras_require"][name])
+
+
+@cache
+def distributions() -> dict[str, set[str]]:
+    """The distributions that have a package, by its name."""
+    known = importlib.metadata.packages_distributions()
+    return {package: set(map(normal, names)) for package, names in known.items()}
+
+
+class Import(NamedTuple):
+    """A package that is imported, and the extras that the import stands under."""
+
+    package: str
+    line: int
+    extras: frozenset[str]
+
+    @property
+    def distributions(self) -> set[str]:
+        return distributions().get(self.package, {f"unknown: {self.package}"})
+
+
+def imports_of(tree: ast.AST, under: frozenset[str] = frozenset()) -> Iterator[Import]:
+    """What a piece of code imports that is neither its own nor Python's."""
+    if isinstance(tree, ast.With):
+        calls = [item.context_expr for item in tree.items]
+        under |= {
+            ast.literal_eval(call.args[0])
+            for call in calls
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "extra"
+        }
+    names: list[str] = []
+    if isinstance(tree, ast.Import):
+        names = [alias.name for alias in tree.names]
+    elif isinstance(tree, ast.ImportFrom) and not tree.level:
+        names = [tree.module or ""]
+    for name in names:
+        package = name.split(".")[0]
+        if package not in sys.stdlib_module_names:
+            yield Import(package, tree.lineno, under)
+        if name in NEEDS_ALSO:
+            yield Import(NEEDS_ALSO[name], tree.lineno, under)
+    for child in ast.iter_child_nodes(tree):
+        yield from imports_of(child, under)
+
+
+def imported(path: Path, own: set[str]) -> list[Import]:
+    if path.suffix == ".ipynb":
+        cells = json.loads(path.read_text())["cells"]
+        text = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
+        text = re.sub(r"^[%!].*$", "", text, flags=re.M)
+    else:
+        with tokenize.open(path) as file:
+            text = file.read()
+    return [one for one in imports_of(ast.parse(text)) if one.package not in own]
+
+
+PACKAGE = [
+    (str(path.relative_to(ROOT)), one)
+    for path in sorted((ROOT / "tunekit").rglob("*.py"))
+    for one in imported(path, {"tunekit"})
+]
+
+
+def test_what_the_package_imports_is_required():
+    wrong = []
+    for path, one in PACKAGE:
+        brought = PLAIN.union(*map(brought_by, one.extras))
+        if not one.distributions & brought:
+            asked = " and ".join(sorted(one.extras)) or "a plain install"
+            wrong.append(f"{path}:{one.line}: {one.package} is not required by {asked}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_plain_install_requires_nothing_that_only_an_extra_needs():
+    used = set().union(*(one.distributions for _, one in PACKAGE if not one.extras))
+    assert used >= PLAIN
+
+
+@pytest.mark.parametrize("name", ["demo", "optuna", "report", "tensorboard", "torch"])
+def test_all_is_what_tunekit_itself_can_use(name):
+    assert brought_by(name) <= brought_by("all")
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"), [("tests", "test"), ("notebooks", "notebook"), ("scripts", "demo")]
+)
+def test_what_is_beside_the_package_has_an_extra_that_brings_its_imports(folder, name):
+    # Tests of these are skipped where they are not installed; the last two are this file's.
+    may_lack = {"lightning", "transformers", "mlflow", "no_such_package", "broken_package"}
+    own = {"tunekit", "tests", "kills"}
+    brought = PLAIN | brought_by(name)
+    for path in sorted([*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.ipynb")]):
+        for one in imported(path, own | may_lack):
+            found = one.distributions & brought
+            assert found, f"{path.name}:{one.line}: {one.package} is not in [{name}]"
+
+
+def test_extras_that_are_named_anywhere_exist():
+    texts = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "tunekit").rglob("*.py")]
+    for path in texts:
+        text = path.read_text()
+        for named in re.findall(r"tunekit\[([a-z\d,]+)\]", text):
+            assert set(named.split(",")) <= set(EXTRAS), path
+        for named in re.findall(r"\bextra\(\"(\w+)\"\)", text):
+            assert named in EXTRAS, path
+
+
+def test_a_missing_package_is_told_with_the_extra_that_brings_it():
+    with pytest.raises(MissingExtraError) as raised, extra("report"):
+        import no_such_package.inner  # noqa: F401
+    assert raised.value.name == "no_such_package"
+    assert "no_such_package is not installed" in str(raised.value)
+    assert "pip install 'tunekit[report]'" in str(raised.value)
+    again = pickle.loads(pickle.dumps(raised.value))  # as a worker of Ray's sends it
+    assert (str(again), again.name) == (str(raised.value), "no_such_package")
+
+
+def test_a_missing_package_that_has_no_name_is_told_in_the_words_of_who_missed_it():
+    with pytest.raises(MissingExtraError) as raised, extra("torch"):
+        raise ModuleNotFoundError("PyTorch isn't installed. Run 'pip install torch'")
+    assert str(raised.value).startswith("PyTorch isn't installed; the extra 'torch' brings it.")
+
+
+def test_another_error_of_a_package_is_its_own(tmp_path, monkeypatch):
+    (tmp_path / "broken_package.py").write_text("raise ImportError('libcudart.so.12')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError, match="libcudart") as raised, extra("torch"):
+        import broken_package  # noqa: F401
+    assert not isinstance(raised.value, tunekit.TunekitError)
+
+
+# A plain install ------------------------------------------------------------------------------
+
+# Prints, as one line of JSON, what comes of each door in a Python that finds only what a plain
+# install brings.
+PLAINLY = """
+import json, logging, sys, runpy
+sys.meta_path.insert(0, type("Blocked", (), {"find_spec": staticmethod(
+    lambda name, path=None, target=None: blocked(name))}))
+
+def blocked(name):
+    if name.split(".")[0] in BLOCKED:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+import tunekit, tunekit.testing
+from click.testing import CliRunner
+from tunekit.cli import commands
+
+def told(*arguments):
+    result = CliRunner().invoke(commands.tunekit, arguments)
+    return [result.exit_code, result.output, repr(result.exception)]
+
+def imported(name):
+    try:
+        __import__(name)
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+
+def as_module(name):
+    sys.argv = [name]
+    try:
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    except Exception as error:
+        return [None, repr(error)]
+    except SystemExit as error:
+        return [error.code if isinstance(error.code, int) else 1, str(error.code)]
+
+commands._become = lambda command: None
+print(json.dumps({
+    "help": told("--help"),
+    "demo": told("demo"),
+    "report": told("report", FOLDER),
+    "tensorboard": told("tensorboard", FOLDER),
+    "module": as_module("tunekit.demo"),
+    **{name: imported("tunekit." + name) for name in ("page", "demo.digits", "demo.perceptron",
+       "demo.resnet")},
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def plainly(tmp_path_factory):
+    packages = {
+        package
+        for name in EXTRAS
+        for package, found in distributions().items()
+        if found & (brought_by(name) - PLAIN)
+    }
+    # What those of a plain install bring in their turn.
+    packages -= {"numpy"}
+    folder = str(tmp_path_factory.mktemp("sweep"))
+    code = f"BLOCKED, FOLDER = {packages!r}, {folder!r}\n{PLAINLY}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_plain_install_has_a_command_line(plainly):
+    code, output, _ = plainly["help"]
+    assert code == 0
+    assert "demo" in output
+
+
+@pytest.mark.parametrize("command", ["demo", "report", "tensorboard"])
+def test_a_command_says_which_extra_it_needs(plainly, command):
+    code, output, error = plainly[command]
+    assert code == 1, error
+    assert output.startswith("Error: ")
+    assert f"pip install 'tunekit[{command}]'" in output
+
+
+def test_the_demo_run_as_a_module_says_which_extra_it_needs(plainly):
+    code, output = plainly["module"]
+    assert code == 1
+    assert "pip install 'tunekit[demo]'" in output
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("page", "report"),
+        ("demo.digits", "demo"),
+        ("demo.perceptron", "demo"),
+        ("demo.resnet", "demo"),
+    ],
+)
+def test_a_module_that_an_extra_is_for_says_so(plainly, module, name):
+    kind, told = plainly[module]
+    assert kind == "MissingExtraError"
+    assert f"pip install 'tunekit[{name}]'" in told

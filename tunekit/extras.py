@@ -1,0 +1,42 @@
+"""Packages that a plain install does not bring: each is imported under the extra that does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tunekit.errors import MissingExtraError
+
+__all__ = ["extra"]
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Import packages of an extra; if one is not installed, say which extra brings it.
+
+    Args:
+        name: The extra, one of those in ``setup.cfg``.
+
+    Raises:
+        tunekit.MissingExtraError: If a package is not installed. Any other error of an import
+            comes through.
+
+    Example:
+        >>> with extra("report"):
+        ...     import no_such_package
+        Traceback (most recent call last):
+        tunekit.errors.MissingExtraError: no_such_package is not installed; the extra 'report'...
+    """
+    try:
+        yield
+    except MissingExtraError:
+        raise
+    except ModuleNotFoundError as error:
+        # Ray's own errors of this kind have a text, and no name.
+        package = None if error.name is None else error.name.split(".")[0]
+        text = str(error).partition(". ")[0].rstrip(".")
+        lacks = text if package is None else f"{package} is not installed"
+        raise MissingExtraError(
+            f"{lacks}; the extra {name!r} brings it. Run: pip install 'tunekit[{name}]'",
+            name=package,
+        ) from None
