@@ -821,15 +821,21 @@ class ValidationCallback(tune.Callback):
             self.journal = self._keeper = self.validator.journal = None
 
     def _require_a_checkpoint(self, trials: list[Trial]) -> None:
-        """A sweep to be judged by what validation produces must have saved something."""
+        """A sweep to be judged by what validation produces must have saved something.
+
+        Trials that failed, or were cut short, may have come to nothing before their first one.
+        """
+        failed = sum(trial.status == Trial.ERROR for trial in trials)
+        ended = [trial for trial in trials if trial.status == Trial.TERMINATED]
         reported = {name for trial in trials for name in flatten(trial.last_result)}
         missing = sorted(self._required - reported)
-        if missing and not self._seen and any(TRAINING_ITERATION in t.last_result for t in trials):
+        if missing and not self._seen and any(TRAINING_ITERATION in t.last_result for t in ended):
             names, produced = (", ".join(map(repr, some)) for some in (missing, sorted(reported)))
+            also = f" {failed} trial{'s' * (failed > 1)} failed before." if failed else ""
             self.fail(
                 MetricNotFoundError(
                     f"The sweep is to be judged by {names}, which training does not report (it "
-                    f"reported {produced}). {_NO_CHECKPOINT}"
+                    f"reported {produced}). {_NO_CHECKPOINT}{also}"
                 )
             )
 
