@@ -198,6 +198,8 @@ class ValidationCallback(tune.Callback):
         self._names_at_last_settling = 0
         self._error: TunekitError | None = None
         self._next_flush = 0.0
+        # The trials that the time budget has stopped; None as long as there is time.
+        self._cut: set[str] | None = None
         self._display: Display | None = None
         self._draining_since: float | None = None
 
@@ -313,6 +315,8 @@ class ValidationCallback(tune.Callback):
                 "Tune could not restore the sweep, for the reason that it has logged above, and "
                 "would begin a new one. Its files are as they were: mend that, and restore again."
             )
+        if self._controller is not None and self._controller.resumed:
+            self._controller.begin_anew()
         if self._past and self._controller is not None:
             self._resume()
         if self._controller is not None and self._controller.finished:
@@ -767,6 +771,7 @@ class ValidationCallback(tune.Callback):
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Called by Tune after each event it has handled."""
+        self._note_end_of_time(trials)
         self._keep()
         if self._past and self._scheduler is None:
             self._resume_alone(trials)
@@ -779,6 +784,20 @@ class ValidationCallback(tune.Callback):
         if self._unsettled and self._at_end(trials):
             self._drain(trials)
         self._raise_error()
+
+    def _note_end_of_time(self, trials: list[Trial]) -> None:
+        """Record which trials a used-up time budget has stopped, before their state is."""
+        controller = self._controller
+        if self._cut is not None or controller is None or not controller.out_of_time:
+            return
+        stopped = [trial.trial_id for trial in trials if trial.status == Trial.TERMINATED]
+        self._cut = {t for t in stopped if not self._delivery.completed(t)}
+        if self.journal is not None:
+            self.journal.expired(sorted(self._cut), self._clock.time())
+
+    def _cut_short(self, trial: Trial) -> bool:
+        """Whether the time budget has stopped it: it goes on when the sweep is restored."""
+        return self._cut is not None and trial.trial_id in self._cut
 
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -810,6 +829,8 @@ class ValidationCallback(tune.Callback):
         """Called by Tune last: what has not ended was interrupted, and is given up here."""
         self._keep()
         finished = self._error is None and self.validator.idle and self._over(trials)
+        if self._cut is not None and self._controller is not None:
+            finished = finished and not self._cut and not self._controller.to_come
         self.validator.close()
         if self.journal is not None:
             self.journal.closed(self._clock.time(), finished=finished)
@@ -826,7 +847,7 @@ class ValidationCallback(tune.Callback):
         Trials that failed, or were cut short, may have come to nothing before their first one.
         """
         failed = sum(trial.status == Trial.ERROR for trial in trials)
-        ended = [trial for trial in trials if trial.status == Trial.TERMINATED]
+        ended = [t for t in trials if t.status == Trial.TERMINATED and not self._cut_short(t)]
         reported = {name for trial in trials for name in flatten(trial.last_result)}
         missing = sorted(self._required - reported)
         if missing and not self._seen and any(TRAINING_ITERATION in t.last_result for t in ended):
@@ -891,14 +912,14 @@ class ValidationCallback(tune.Callback):
                 return
         self._drained_s += self._clock.monotonic() - began
         for trial in trials:
-            if trial.trial_id not in self._trials:
+            if trial.trial_id not in self._trials or self._cut_short(trial):
                 continue
             if not self._delivery.completed(trial.trial_id):
                 self.complete(trial.trial_id)  # Tune has not told the scheduler
             if self._scheduler is not None and not self._delivery.over(trial.trial_id):
                 self._scheduler.advance()
         for trial in trials:
-            known = trial.trial_id in self._trials
+            known = trial.trial_id in self._trials and not self._cut_short(trial)
             if known and self._scheduler is not None and not self._delivery.over(trial.trial_id):
                 self._scheduler.conclude(trial)
                 self.deliver(trial.trial_id)

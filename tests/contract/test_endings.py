@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ray import tune
 from ray.tune import ResumeConfig
-from ray.tune.schedulers import FIFOScheduler
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+from ray.tune.search import BasicVariantGenerator
+from ray.tune.stopper import CombinedStopper, NoopStopper, TimeoutStopper
 
 import tunekit
-from tests.sweeps import Ran, sweep
+from tests.sweeps import LENGTH, Ran, sweep
 from tunekit.journal import read
 from tunekit.snapshots import mend
 from tunekit.storage import LocalFolder
+from tunekit.testing import check_lives
 
 
 def run(folder: Path, **options: Any) -> Ran:
@@ -55,3 +60,88 @@ def test_trials_that_have_ended_without_a_checkpoint_are_told_of_apart_from_thos
     with pytest.raises(tunekit.MetricNotFoundError, match="No trial has saved") as caught:
         failing(tmp_path, 2, None)
     assert "1 trial failed" in str(caught.value)
+
+
+# Time is up -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _a_second_per_step(monkeypatch):
+    """Tune's own clock of time budgets, which it looks at once per step."""
+    seconds = SimpleNamespace(time=itertools.count(1.0).__next__)
+    monkeypatch.setattr("ray.tune.stopper.timeout.time", seconds)
+
+
+def asha(folder: Path, on_pending: str, **options: Any) -> Ran:
+    """One trial at a time: nothing depends on which of two is faster."""
+    generator = BasicVariantGenerator(random_state=0, max_concurrent=1)
+    generator._uuid_prefix = "00000_"
+    scheduler = ASHAScheduler(max_t=5, grace_period=1, reduction_factor=2)
+    return sweep(
+        folder,
+        scheduler,
+        on_pending=on_pending,
+        trials=6,
+        search_alg=generator,
+        listening=False,
+        **options,
+    )
+
+
+def fifo(folder: Path, on_pending: str, **options: Any) -> Ran:
+    return sweep(
+        folder,
+        FIFOScheduler(),
+        on_pending=on_pending,
+        trials=5,
+        slots=2,
+        validation_s=lambda attempt: 2.5,
+        listening=False,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("make", [asha, fifo])
+@pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
+def test_each_session_has_the_whole_time_budget_and_goes_on_with_what_it_cut_short(
+    tmp_path, make, on_pending, _a_second_per_step
+):
+    whole = make(tmp_path / "whole", on_pending)
+    sessions, options = 0, {}
+    while not sessions or not read(tmp_path / "sweep")[-1]["finished"]:
+        budget = TimeoutStopper(25)
+        ran = make(tmp_path, on_pending, stop=CombinedStopper(NoopStopper(), budget), **options)
+        sessions, options = sessions + 1, mended(tmp_path)
+        assert sessions < 20, "no session comes any further"
+    assert sessions > 2, "the time was never up: the test shows nothing"
+    assert [trial.status for trial in ran.trials] == ["TERMINATED"] * len(whole.trials)
+    if make is fifo or on_pending != "continue":
+        assert ran.scores() == whole.scores() and ran.lengths() == whole.lengths()
+    lives, undisturbed = (check_lives(read(at / "sweep")) for at in (tmp_path, tmp_path / "whole"))
+    if on_pending != "continue":
+        assert lives.decisions == undisturbed.decisions or make is fifo
+    validated = tunekit.load(tmp_path / "sweep").validations
+    assert not validated.duplicated(["trial_id", "iteration"]).any(), "what was done is done once"
+
+
+def test_trials_that_are_not_to_go_on_end_where_the_time_budget_has_cut_them_short(
+    tmp_path, _a_second_per_step
+):
+    fifo(tmp_path, "hold", stop=TimeoutStopper(25))
+    first = tunekit.load(tmp_path / "sweep")
+    assert set(first.trials["status"]) != {"terminated"} and first.summary()["state"] != "finished"
+    skip = ResumeConfig(unfinished=ResumeConfig.ResumeType.SKIP)
+    ran = fifo(tmp_path, "hold", **{**mended(tmp_path), "resume": skip})
+    cut = [t for t in ran.trials if t.last_result.get("training_iteration", 0) < LENGTH]
+    assert cut and len(ran.trials) == 5, "those that were not made yet are made"
+    assert {trial.status for trial in ran.trials} == {"TERMINATED"}
+    assert read(tmp_path / "sweep")[-1]["finished"] is True
+
+
+def test_trials_that_the_time_budget_cut_before_they_had_saved_are_no_mistake(
+    tmp_path, _a_second_per_step
+):
+    options = {"policy": tunekit.EveryIterations(8), "stop": TimeoutStopper(12)}
+    ran = run(tmp_path, trials=3, **options)
+    assert all(0 < length < 8 for length in ran.lengths().values())
+    assert read(tmp_path / "sweep")[-1]["finished"] is False

@@ -105,6 +105,7 @@ NEEDED = (
     ("ray.tune.progress_reporter", "TrialProgressCallback"),
     ("ray.tune.progress_reporter", "TuneReporterBase._current_best_trial"),
     ("ray.tune.registry", "get_trainable_cls"),
+    ("ray.tune.search", "SearchAlgorithm._finished"),
     ("ray.tune.trainable.function_trainable", "FunctionTrainable.save_checkpoint"),
     ("ray.tune.trainable.function_trainable", "wrap_function"),
     ("ray.tune.utils", "unflattened_lookup"),
