@@ -24,7 +24,7 @@ FLOORS = [
     {"errors", "version"},
     {"core"},
     {"_ray", "clock", "storage"},
-    {"config", "executor", "journal", "loggers", "report", "fold", "tensorboard"},
+    {"config", "executor", "journal", "loggers", "report", "fold", "states", "tensorboard"},
     {"judges"},
     {
         "replay",

@@ -108,6 +108,7 @@ NEEDED = (
     ("ray.tune.search", "SearchAlgorithm._finished"),
     ("ray.tune.trainable.function_trainable", "FunctionTrainable.save_checkpoint"),
     ("ray.tune.trainable.function_trainable", "wrap_function"),
+    ("ray.tune.trainable.trainable", "_DICT_CHECKPOINT_FILE_NAME"),
     ("ray.tune.utils", "unflattened_lookup"),
     ("ray.tune.utils.log", "has_verbosity"),
     ("ray.tune.trainable.metadata", "_TrainingRunMetadata.update_metric"),
