@@ -36,6 +36,7 @@ from tunekit.core.metrics import flatten, hide, leaves, merge
 from tunekit.core.order import InOrder
 from tunekit.core.problems import Problems
 from tunekit.core.progress import News, awaited, counted, starved, waiting_trials
+from tunekit.core.resuming import how_to_resume
 from tunekit.core.selection import Selection
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.errors import (
@@ -76,6 +77,11 @@ _NO_CHECKPOINT = (
     "No trial has saved a checkpoint, so that nothing was validated. Report checkpoints with "
     "tune.report(metrics, checkpoint=...), or register how to save with "
     "tunekit.checkpoint_with(save) and pass a checkpoint_policy."
+)
+
+_NOT_BY_RAY = (
+    "ray.tune.Tuner.restore does not know what tunekit has recorded of this sweep: trials would "
+    "fail, and pending validations be lost. Nothing was changed. Go on with it by:\n{}"
 )
 
 
@@ -162,6 +168,13 @@ class ValidationCallback(tune.Callback):
 
         #: Where the trainable can be imported from, for the record.
         self.trainable: str | None = None
+        #: The search space, pickled, for a sweep that is restored before it has begun.
+        self.space: bytes | None = None
+        #: Whether a ``tunekit.Tuner`` made it: only that may run it.
+        self.owned = False
+        self._run_by_owner = False
+        #: Whether the sweep has ended, once it has, or was interrupted.
+        self.has_ended: bool | None = None
         #: The journal, once the experiment's folder is known.
         self.journal: Journal | None = None
         self._folder: Folder | None = None
@@ -272,6 +285,35 @@ class ValidationCallback(tune.Callback):
             if isinstance(listener, ValidatedLogger):
                 listener.attach(self._undecided, self._validated)
 
+    def begin(self) -> None:
+        """Be run by the ``tunekit.Tuner`` that made it.
+
+        Raises:
+            tunekit.ConfigError: If it was run before.
+        """
+        if self._folder is not None:
+            raise ConfigError(
+                "Tuner.fit",
+                [
+                    "it was called before: a Tuner runs its sweep once. tuner.get_results() has "
+                    "the results. To go on with the sweep:\n"
+                    f"{how_to_resume(self._where(), self.trainable)}\n"
+                    "For another sweep, make another Tuner, with another RunConfig(name=...)."
+                ],
+            )
+        self._run_by_owner = True
+
+    @property
+    def _refused(self) -> bool:
+        """Whether Ray's own Tuner would run a sweep of ``tunekit.Tuner``."""
+        return self.owned and not self._run_by_owner
+
+    def _where(self) -> str:
+        """Where the experiment is kept, as far as it is known."""
+        if self.places.home is not None or self._controller is None:
+            return self.places.home or "PATH"
+        return str(self._controller.storage.experiment_fs_path)
+
     def adopt(self, trial: Trial) -> None:
         """Get to know a trial: a new one, or one of a restored experiment."""
         self._trials[trial.trial_id] = trial
@@ -307,6 +349,8 @@ class ValidationCallback(tune.Callback):
 
     def setup(self, **info: Any) -> None:
         """Called by Tune before the sweep begins."""
+        if self._refused:
+            raise RestoreError(_NOT_BY_RAY.format(how_to_resume(self._where(), self.trainable)))
         if self._controller is None:
             self._listen_with(self._loggers)
         self._sigint_handler = signal.getsignal(signal.SIGINT)
@@ -831,6 +875,7 @@ class ValidationCallback(tune.Callback):
         finished = self._error is None and self.validator.idle and self._over(trials)
         if self._cut is not None and self._controller is not None:
             finished = finished and not self._cut and not self._controller.to_come
+        self.has_ended = finished
         self.validator.close()
         if self.journal is not None:
             self.journal.closed(self._clock.time(), finished=finished)
@@ -1041,7 +1086,7 @@ class ValidationCallback(tune.Callback):
 
     def _at_home(self, storage: Any) -> None:
         """Get to know the experiment's folder: take up what was saved, and open the journal."""
-        if self._folder is not None:
+        if self._folder is not None or self._refused:
             return
         self.places = Places(storage.experiment_fs_path)
         self._folder = folder_at(storage.storage_filesystem, storage.experiment_fs_path)

@@ -15,7 +15,9 @@ from ray.tune.search import BasicVariantGenerator
 from ray.tune.stopper import CombinedStopper, NoopStopper, TimeoutStopper
 
 import tunekit
+from tests.kills import Killed, killed_after
 from tests.sweeps import LENGTH, Ran, sweep
+from tunekit.callback import ValidationCallback
 from tunekit.journal import read
 from tunekit.snapshots import mend
 from tunekit.storage import LocalFolder
@@ -145,3 +147,25 @@ def test_trials_that_the_time_budget_cut_before_they_had_saved_are_no_mistake(
     ran = run(tmp_path, trials=3, **options)
     assert all(0 < length < 8 for length in ran.lengths().values())
     assert read(tmp_path / "sweep")[-1]["finished"] is False
+
+
+# Who may go on with it --------------------------------------------------------------------------
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize("at", [15, 60])
+def test_rays_own_restore_of_an_experiment_of_a_tuner_changes_nothing(tmp_path, monkeypatch, at):
+    with pytest.raises(Killed), killed_after(at):
+        fifo(tmp_path, "hold")
+    before = contents(tmp_path / "sweep")
+    monkeypatch.setattr(ValidationCallback, "_refused", True)  # as tunekit.Tuner leaves it
+    with pytest.raises(tunekit.RestoreError, match="Nothing was changed") as caught:
+        fifo(tmp_path, "hold", resume=ResumeConfig())
+    assert f"    tunekit resume {tmp_path}/sweep" in str(caught.value)
+    assert contents(tmp_path / "sweep") == before
+    monkeypatch.undo()
+    ran = fifo(tmp_path, "hold", **mended(tmp_path))
+    assert {len(scores) for scores in ran.scores().values()} == {LENGTH}

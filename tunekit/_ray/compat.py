@@ -21,6 +21,7 @@ TESTED = "2.60.0"
 
 #: Everything that is taken from Ray and is not public, as (module, dotted name).
 NEEDED = (
+    ("ray.air._internal.uri_utils", "URI"),
     ("ray.train", "ValidationConfig"),
     ("ray.train", "ValidationTaskConfig"),
     ("ray.train._internal.checkpoint_manager", "_CheckpointManager.register_checkpoint"),
