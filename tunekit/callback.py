@@ -27,6 +27,7 @@ from tunekit._ray.progress import Display
 from tunekit._ray.storage import exists
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
+from tunekit.core.advice import NO_CHECKPOINT, drives_a_trainer, no_trial_has_saved
 from tunekit.core.criteria import Criteria
 from tunekit.core.delivery import Completion, Delivery, Scored
 from tunekit.core.history import GENERATION, History
@@ -72,12 +73,6 @@ _DRAIN_INTERVAL_S = 0.02
 _FIRST_NEWS_S, _NEWS_INTERVAL_S, _REFRESH_INTERVAL_S = 2.0, 10.0, 1.0
 # For how long reports may wait to be written down of which nothing has come.
 _FLUSH_INTERVAL_S = 0.2
-
-_NO_CHECKPOINT = (
-    "No trial has saved a checkpoint, so that nothing was validated. Report checkpoints with "
-    "tune.report(metrics, checkpoint=...), or register how to save with "
-    "tunekit.checkpoint_with(save) and pass a checkpoint_policy."
-)
 
 _NOT_BY_RAY = (
     "ray.tune.Tuner.restore does not know what tunekit has recorded of this sweep: trials would "
@@ -206,6 +201,7 @@ class ValidationCallback(tune.Callback):
         self._criteria = Criteria()
         self._names_taken_over = 0
         self._told_of_no_checkpoint = False
+        self._how_to_save = NO_CHECKPOINT
         self._sigint_handler: Any = None
         self._settled: dict[str, Trial] = {}
         self._names_at_last_settling = 0
@@ -397,6 +393,8 @@ class ValidationCallback(tune.Callback):
         self._wishes[trial_id] = (step, wish)
         if wish:
             result["should_checkpoint"] = True
+        if not self._seen:
+            self._look_for_a_trainer(result)
         generation = self.ancestry.generation(trial_id)
         names = [*self.history.names, *([GENERATION] if GENERATION in result else [])]
         if names and not set(names).isdisjoint(leaf for leaf, _ in leaves(result)):
@@ -408,6 +406,13 @@ class ValidationCallback(tune.Callback):
         if self.journal is not None:
             self.journal.reported(trial_id, result, offered=offered, at=self._clock.time())
         self.reported(trial, result, offered=offered)
+
+    def _look_for_a_trainer(self, result: Mapping[str, Any]) -> None:
+        """Say, once, what to write instead of a function that runs a trainer itself."""
+        advice = drives_a_trainer(result) if self._how_to_save is NO_CHECKPOINT else None
+        if advice is not None:
+            self._how_to_save = advice
+            logger.warning("%s", advice)
 
     def reported(self, trial: Trial, result: Mapping[str, Any], *, offered: bool) -> None:
         """Take a report that is in the journal; ``offered``: Tune asks the scheduler about it."""
@@ -851,7 +856,9 @@ class ValidationCallback(tune.Callback):
             self.complete(trial.trial_id)
         if not self._seen and trial.last_result and not self._told_of_no_checkpoint:
             self._told_of_no_checkpoint = True
-            logger.warning("Trial %s has ended. %s", trial.trial_id, _NO_CHECKPOINT)
+            if self._how_to_save is NO_CHECKPOINT:  # else it was said
+                why = no_trial_has_saved(NO_CHECKPOINT)
+                logger.warning("Trial %s has ended. %s", trial.trial_id, why)
 
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -897,11 +904,12 @@ class ValidationCallback(tune.Callback):
         missing = sorted(self._required - reported)
         if missing and not self._seen and any(TRAINING_ITERATION in t.last_result for t in ended):
             names, produced = (", ".join(map(repr, some)) for some in (missing, sorted(reported)))
+            why = no_trial_has_saved(self._how_to_save)
             also = f" {failed} trial{'s' * (failed > 1)} failed before." if failed else ""
             self.fail(
                 MetricNotFoundError(
                     f"The sweep is to be judged by {names}, which training does not report (it "
-                    f"reported {produced}). {_NO_CHECKPOINT}{also}"
+                    f"reported {produced}). {why}{also}"
                 )
             )
 

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from ray import tune
 from ray.tune import ResumeConfig
+from ray.tune.integration.ray_train import CHECKPOINT_PATH_KEY
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.search import BasicVariantGenerator
 from ray.tune.stopper import CombinedStopper, NoopStopper, TimeoutStopper
 
 import tunekit
 from tests.kills import Killed, killed_after
-from tests.sweeps import LENGTH, Ran, sweep
+from tests.sweeps import LENGTH, Counting, Ran, sweep
 from tunekit.callback import ValidationCallback
 from tunekit.journal import read
 from tunekit.snapshots import mend
@@ -169,3 +170,29 @@ def test_rays_own_restore_of_an_experiment_of_a_tuner_changes_nothing(tmp_path, 
     monkeypatch.undo()
     ran = fifo(tmp_path, "hold", **mended(tmp_path))
     assert {len(scores) for scores in ran.scores().values()} == {LENGTH}
+
+
+# A trainer in a driver function -----------------------------------------------------------------
+
+
+class Drives(Counting):
+    """Reports as Ray's ``TuneReportCallback`` does: with the path of a checkpoint, not with one."""
+
+    def step(self) -> dict[str, Any]:
+        return {**super().step(), CHECKPOINT_PATH_KEY: f"/results/run/checkpoint_{self.steps}"}
+
+
+def test_a_trainer_in_a_driver_function_is_told_of_at_its_first_report(tmp_path, caplog):
+    never = tunekit.When(lambda trial, result: False)
+    with pytest.raises(tunekit.MetricNotFoundError, match="Hand the trainer itself over") as caught:
+        run(tmp_path, trainable=Drives, trials=2, policy=never)
+    assert "checkpoint_with" not in str(caught.value), "advice that does not help"
+    said = [m for m in caplog.messages if "TuneReportCallback" in m]
+    assert len(said) == 1 and "checkpoint_path='/results/run/checkpoint_1'" in said[0]
+    assert "tunekit.Tuner(TorchTrainer(" in said[0] and "TrainerFactory" in said[0]
+
+
+def test_a_metric_of_that_name_beside_a_checkpoint_is_none(tmp_path, caplog):
+    ran = run(tmp_path, trainable=Drives, trials=1)
+    assert len(ran.scores()[0]) == LENGTH
+    assert not [m for m in caplog.messages if "TuneReportCallback" in m]
