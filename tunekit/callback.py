@@ -53,6 +53,7 @@ from tunekit.executor import Executor
 from tunekit.fold import Fold
 from tunekit.journal import Journal, Places, exploits_of, read
 from tunekit.judges import JudgingScheduler, LearningSearcher
+from tunekit.leftovers import remove_left_over
 from tunekit.lineage import Lineage
 from tunekit.loggers import JsonLogger, ValidatedLogger, validated
 from tunekit.policies import AtDecisions, CheckpointPolicy
@@ -1232,6 +1233,7 @@ class ValidationCallback(tune.Callback):
                 logger.warning("Trial %s goes on without %s, which is gone.", trial_id, path)
             skip_existing(trial)
             self._prune_of(trial)
+        remove_left_over(self._trials.values(), self._past, self.places)  # after their names
         table = any(isinstance(listener, CSVLoggerCallback) for listener in self._listeners)
         self._fold.restore(self._trials, self._past, self.ancestry, table=table)
         self._retell(self._trials)

@@ -32,6 +32,7 @@ FLOORS = [
         "combinations",
         "distributed",
         "evaluators",
+        "leftovers",
         "lineage",
         "policies",
         "session",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import numbers
@@ -24,12 +25,14 @@ from tunekit.core.retention import Kept, rank, surplus
 
 __all__ = [
     "LeasingCheckpointManager",
+    "delete_checkpoint",
     "forget_missing",
     "latest_checkpoint",
     "saved_dict",
     "set_checkpoint_config",
     "skip_existing",
     "take_saved",
+    "tracked",
 ]
 
 
@@ -55,6 +58,24 @@ def skip_existing(trial: Trial) -> None:
     found = [int(n.rsplit("_", 1)[1]) for n in names if re.fullmatch(r"checkpoint_\d{6,}", n)]
     storage.current_checkpoint_index = max([storage.current_checkpoint_index, *found])
     trial.invalidate_json_state()
+
+
+def tracked(trial: Trial) -> set[str]:
+    """Where the checkpoints lie that Tune knows of a trial."""
+    manager = trial.run_metadata.checkpoint_manager
+    latest = manager._latest_checkpoint_result
+    results = [*manager._checkpoint_results, *([] if latest is None else [latest])]
+    return {result.checkpoint.path for result in results}
+
+
+def delete_checkpoint(filesystem: pyarrow.fs.FileSystem, path: str) -> None:
+    """Delete a checkpoint's folder, if it is there.
+
+    Raises:
+        OSError: If the storage does not let it go.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        _delete_fs_path(fs=filesystem, fs_path=path)
 
 
 def forget_missing(trial: Trial) -> list[str]:
