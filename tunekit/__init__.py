@@ -36,6 +36,7 @@ from tunekit.policies import (
 from tunekit.report import VALIDATION, checkpoint_with, report
 from tunekit.scheduler import ValidatedScheduler
 from tunekit.searcher import ValidatedSearcher
+from tunekit.states import load_state
 from tunekit.sweep import Best, Sweep, load
 from tunekit.tensorboard import TensorBoardLogger
 from tunekit.trainer_validation import TrainerValidation
@@ -79,6 +80,7 @@ __all__ = [
     "checkpoint_with",
     "checkpointable",
     "load",
+    "load_state",
     "report",
 ]
 

@@ -27,6 +27,7 @@ from tunekit._ray.progress import Display
 from tunekit._ray.storage import exists
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
+from tunekit.core.advice import NO_CHECKPOINT, drives_a_trainer, no_trial_has_saved
 from tunekit.core.criteria import Criteria
 from tunekit.core.delivery import Completion, Delivery, Scored
 from tunekit.core.history import GENERATION, History
@@ -36,6 +37,7 @@ from tunekit.core.metrics import flatten, hide, leaves, merge
 from tunekit.core.order import InOrder
 from tunekit.core.problems import Problems
 from tunekit.core.progress import News, awaited, counted, starved, waiting_trials
+from tunekit.core.resuming import how_to_resume
 from tunekit.core.selection import Selection
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.errors import (
@@ -51,6 +53,7 @@ from tunekit.executor import Executor
 from tunekit.fold import Fold
 from tunekit.journal import Journal, Places, exploits_of, read
 from tunekit.judges import JudgingScheduler, LearningSearcher
+from tunekit.leftovers import remove_left_over
 from tunekit.lineage import Lineage
 from tunekit.loggers import JsonLogger, ValidatedLogger, validated
 from tunekit.policies import AtDecisions, CheckpointPolicy
@@ -72,10 +75,9 @@ _FIRST_NEWS_S, _NEWS_INTERVAL_S, _REFRESH_INTERVAL_S = 2.0, 10.0, 1.0
 # For how long reports may wait to be written down of which nothing has come.
 _FLUSH_INTERVAL_S = 0.2
 
-_NO_CHECKPOINT = (
-    "No trial has saved a checkpoint, so that nothing was validated. Report checkpoints with "
-    "tune.report(metrics, checkpoint=...), or register how to save with "
-    "tunekit.checkpoint_with(save) and pass a checkpoint_policy."
+_NOT_BY_RAY = (
+    "ray.tune.Tuner.restore does not know what tunekit has recorded of this sweep: trials would "
+    "fail, and pending validations be lost. Nothing was changed. Go on with it by:\n{}"
 )
 
 
@@ -162,6 +164,13 @@ class ValidationCallback(tune.Callback):
 
         #: Where the trainable can be imported from, for the record.
         self.trainable: str | None = None
+        #: The search space, pickled, for a sweep that is restored before it has begun.
+        self.space: bytes | None = None
+        #: Whether a ``tunekit.Tuner`` made it: only that may run it.
+        self.owned = False
+        self._run_by_owner = False
+        #: Whether the sweep has ended, once it has, or was interrupted.
+        self.has_ended: bool | None = None
         #: The journal, once the experiment's folder is known.
         self.journal: Journal | None = None
         self._folder: Folder | None = None
@@ -193,11 +202,14 @@ class ValidationCallback(tune.Callback):
         self._criteria = Criteria()
         self._names_taken_over = 0
         self._told_of_no_checkpoint = False
+        self._how_to_save = NO_CHECKPOINT
         self._sigint_handler: Any = None
         self._settled: dict[str, Trial] = {}
         self._names_at_last_settling = 0
         self._error: TunekitError | None = None
         self._next_flush = 0.0
+        # The trials that the time budget has stopped; None as long as there is time.
+        self._cut: set[str] | None = None
         self._display: Display | None = None
         self._draining_since: float | None = None
 
@@ -270,6 +282,35 @@ class ValidationCallback(tune.Callback):
             if isinstance(listener, ValidatedLogger):
                 listener.attach(self._undecided, self._validated)
 
+    def begin(self) -> None:
+        """Be run by the ``tunekit.Tuner`` that made it.
+
+        Raises:
+            tunekit.ConfigError: If it was run before.
+        """
+        if self._folder is not None:
+            raise ConfigError(
+                "Tuner.fit",
+                [
+                    "it was called before: a Tuner runs its sweep once. tuner.get_results() has "
+                    "the results. To go on with the sweep:\n"
+                    f"{how_to_resume(self._where(), self.trainable)}\n"
+                    "For another sweep, make another Tuner, with another RunConfig(name=...)."
+                ],
+            )
+        self._run_by_owner = True
+
+    @property
+    def _refused(self) -> bool:
+        """Whether Ray's own Tuner would run a sweep of ``tunekit.Tuner``."""
+        return self.owned and not self._run_by_owner
+
+    def _where(self) -> str:
+        """Where the experiment is kept, as far as it is known."""
+        if self.places.home is not None or self._controller is None:
+            return self.places.home or "PATH"
+        return str(self._controller.storage.experiment_fs_path)
+
     def adopt(self, trial: Trial) -> None:
         """Get to know a trial: a new one, or one of a restored experiment."""
         self._trials[trial.trial_id] = trial
@@ -305,6 +346,8 @@ class ValidationCallback(tune.Callback):
 
     def setup(self, **info: Any) -> None:
         """Called by Tune before the sweep begins."""
+        if self._refused:
+            raise RestoreError(_NOT_BY_RAY.format(how_to_resume(self._where(), self.trainable)))
         if self._controller is None:
             self._listen_with(self._loggers)
         self._sigint_handler = signal.getsignal(signal.SIGINT)
@@ -313,6 +356,8 @@ class ValidationCallback(tune.Callback):
                 "Tune could not restore the sweep, for the reason that it has logged above, and "
                 "would begin a new one. Its files are as they were: mend that, and restore again."
             )
+        if self._controller is not None and self._controller.resumed:
+            self._controller.begin_anew()
         if self._past and self._controller is not None:
             self._resume()
         if self._controller is not None and self._controller.finished:
@@ -349,6 +394,8 @@ class ValidationCallback(tune.Callback):
         self._wishes[trial_id] = (step, wish)
         if wish:
             result["should_checkpoint"] = True
+        if not self._seen:
+            self._look_for_a_trainer(result)
         generation = self.ancestry.generation(trial_id)
         names = [*self.history.names, *([GENERATION] if GENERATION in result else [])]
         if names and not set(names).isdisjoint(leaf for leaf, _ in leaves(result)):
@@ -360,6 +407,13 @@ class ValidationCallback(tune.Callback):
         if self.journal is not None:
             self.journal.reported(trial_id, result, offered=offered, at=self._clock.time())
         self.reported(trial, result, offered=offered)
+
+    def _look_for_a_trainer(self, result: Mapping[str, Any]) -> None:
+        """Say, once, what to write instead of a function that runs a trainer itself."""
+        advice = drives_a_trainer(result) if self._how_to_save is NO_CHECKPOINT else None
+        if advice is not None:
+            self._how_to_save = advice
+            logger.warning("%s", advice)
 
     def reported(self, trial: Trial, result: Mapping[str, Any], *, offered: bool) -> None:
         """Take a report that is in the journal; ``offered``: Tune asks the scheduler about it."""
@@ -767,6 +821,7 @@ class ValidationCallback(tune.Callback):
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Called by Tune after each event it has handled."""
+        self._note_end_of_time(trials)
         self._keep()
         if self._past and self._scheduler is None:
             self._resume_alone(trials)
@@ -780,6 +835,20 @@ class ValidationCallback(tune.Callback):
             self._drain(trials)
         self._raise_error()
 
+    def _note_end_of_time(self, trials: list[Trial]) -> None:
+        """Record which trials a used-up time budget has stopped, before their state is."""
+        controller = self._controller
+        if self._cut is not None or controller is None or not controller.out_of_time:
+            return
+        stopped = [trial.trial_id for trial in trials if trial.status == Trial.TERMINATED]
+        self._cut = {t for t in stopped if not self._delivery.completed(t)}
+        if self.journal is not None:
+            self.journal.expired(sorted(self._cut), self._clock.time())
+
+    def _cut_short(self, trial: Trial) -> bool:
+        """Whether the time budget has stopped it: it goes on when the sweep is restored."""
+        return self._cut is not None and trial.trial_id in self._cut
+
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
@@ -788,7 +857,9 @@ class ValidationCallback(tune.Callback):
             self.complete(trial.trial_id)
         if not self._seen and trial.last_result and not self._told_of_no_checkpoint:
             self._told_of_no_checkpoint = True
-            logger.warning("Trial %s has ended. %s", trial.trial_id, _NO_CHECKPOINT)
+            if self._how_to_save is NO_CHECKPOINT:  # else it was said
+                why = no_trial_has_saved(NO_CHECKPOINT)
+                logger.warning("Trial %s has ended. %s", trial.trial_id, why)
 
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -810,6 +881,9 @@ class ValidationCallback(tune.Callback):
         """Called by Tune last: what has not ended was interrupted, and is given up here."""
         self._keep()
         finished = self._error is None and self.validator.idle and self._over(trials)
+        if self._cut is not None and self._controller is not None:
+            finished = finished and not self._cut and not self._controller.to_come
+        self.has_ended = finished
         self.validator.close()
         if self.journal is not None:
             self.journal.closed(self._clock.time(), finished=finished)
@@ -821,15 +895,22 @@ class ValidationCallback(tune.Callback):
             self.journal = self._keeper = self.validator.journal = None
 
     def _require_a_checkpoint(self, trials: list[Trial]) -> None:
-        """A sweep to be judged by what validation produces must have saved something."""
+        """A sweep to be judged by what validation produces must have saved something.
+
+        Trials that failed, or were cut short, may have come to nothing before their first one.
+        """
+        failed = sum(trial.status == Trial.ERROR for trial in trials)
+        ended = [t for t in trials if t.status == Trial.TERMINATED and not self._cut_short(t)]
         reported = {name for trial in trials for name in flatten(trial.last_result)}
         missing = sorted(self._required - reported)
-        if missing and not self._seen and any(TRAINING_ITERATION in t.last_result for t in trials):
+        if missing and not self._seen and any(TRAINING_ITERATION in t.last_result for t in ended):
             names, produced = (", ".join(map(repr, some)) for some in (missing, sorted(reported)))
+            why = no_trial_has_saved(self._how_to_save)
+            also = f" {failed} trial{'s' * (failed > 1)} failed before." if failed else ""
             self.fail(
                 MetricNotFoundError(
                     f"The sweep is to be judged by {names}, which training does not report (it "
-                    f"reported {produced}). {_NO_CHECKPOINT}"
+                    f"reported {produced}). {why}{also}"
                 )
             )
 
@@ -885,14 +966,14 @@ class ValidationCallback(tune.Callback):
                 return
         self._drained_s += self._clock.monotonic() - began
         for trial in trials:
-            if trial.trial_id not in self._trials:
+            if trial.trial_id not in self._trials or self._cut_short(trial):
                 continue
             if not self._delivery.completed(trial.trial_id):
                 self.complete(trial.trial_id)  # Tune has not told the scheduler
             if self._scheduler is not None and not self._delivery.over(trial.trial_id):
                 self._scheduler.advance()
         for trial in trials:
-            known = trial.trial_id in self._trials
+            known = trial.trial_id in self._trials and not self._cut_short(trial)
             if known and self._scheduler is not None and not self._delivery.over(trial.trial_id):
                 self._scheduler.conclude(trial)
                 self.deliver(trial.trial_id)
@@ -1014,7 +1095,7 @@ class ValidationCallback(tune.Callback):
 
     def _at_home(self, storage: Any) -> None:
         """Get to know the experiment's folder: take up what was saved, and open the journal."""
-        if self._folder is not None:
+        if self._folder is not None or self._refused:
             return
         self.places = Places(storage.experiment_fs_path)
         self._folder = folder_at(storage.storage_filesystem, storage.experiment_fs_path)
@@ -1152,6 +1233,7 @@ class ValidationCallback(tune.Callback):
                 logger.warning("Trial %s goes on without %s, which is gone.", trial_id, path)
             skip_existing(trial)
             self._prune_of(trial)
+        remove_left_over(self._trials.values(), self._past, self.places)  # after their names
         table = any(isinstance(listener, CSVLoggerCallback) for listener in self._listeners)
         self._fold.restore(self._trials, self._past, self.ancestry, table=table)
         self._retell(self._trials)

@@ -23,6 +23,7 @@ numbers the lines, ``event`` is one of these, and ``time`` is in seconds since t
 ``failed``     a trial failed; Tune may start it again
 ``retried``    it is started again
 ``errored``    it failed for good
+``expired``    the time budget is used up: ``trial_ids`` were stopped, and have not ended
 ``exploited``  a trial is overwritten with a checkpoint
 ``leased``     a checkpoint is kept for a holder
 ``released``   it is not any more
@@ -235,6 +236,10 @@ class Journal:
     def errored(self, trial_id: str, at: float) -> None:
         """A trial failed for good."""
         self._event("errored", at, trial_id=trial_id)
+
+    def expired(self, trial_ids: Sequence[str], at: float) -> None:
+        """The time budget is used up, and has stopped these trials."""
+        self._event("expired", at, trial_ids=list(trial_ids))
 
     def exploited(self, exploit: Exploit) -> None:
         """A trial is overwritten with a checkpoint."""

@@ -26,7 +26,7 @@ from ray.tune.experiment import Trial
 
 from tunekit._ray.controller import SEARCH_FILES, STATE_FILES, Controller
 from tunekit.clock import Clock
-from tunekit.core.endings import through
+from tunekit.core.endings import cut_short, through
 from tunekit.errors import RestoreError
 from tunekit.journal import Journal
 from tunekit.storage import Folder
@@ -205,10 +205,13 @@ def _files_in(archive: bytes) -> dict[str, bytes]:
 
 
 def _brought_up(state: bytes, events: Sequence[Mapping[str, Any]], as_of: int) -> bytes:
-    """Tune's saved trials with those that were added since, and those that have ended."""
+    """Tune's saved trials with those that were added since, and those that have ended.
+
+    Those that the time budget has stopped have not.
+    """
     saved = json.loads(state)
     records = {json.loads(own)["trial_id"]: [own, more] for own, more in saved["trial_data"]}
-    statuses: dict[str, str] = {}
+    statuses = dict.fromkeys(cut_short(events) - through(events), Trial.PENDING)
     for event in events:
         if event["n"] <= as_of:
             continue

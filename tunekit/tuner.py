@@ -6,7 +6,8 @@ import copy
 import logging
 import os
 import pickle
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -25,15 +26,25 @@ from ray.tune.search import (
 
 from tunekit._ray.controller import STATE_FILES
 from tunekit._ray.functions import checkpointable_class, is_checkpointable_function
+from tunekit._ray.interruption import ended_by_sigterm, without_advice
 from tunekit._ray.progress import reported
 from tunekit._ray.storage import TUNER_FILE, absolute, storage_at
 from tunekit._ray.trials import ended_soon, is_distributed, is_trainer
-from tunekit._ray.tuner import Settings, settings_of
+from tunekit._ray.tuner import (
+    Settings,
+    begin,
+    had_space,
+    is_remote,
+    packed,
+    place_of,
+    settings_of,
+)
 from tunekit.callback import ValidationCallback
 from tunekit.cluster import leave_room
 from tunekit.combinations import wrong_together
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
 from tunekit.core.problems import Problems
+from tunekit.core.resuming import how_to_resume
 from tunekit.distributed import (
     TrainerFactory,
     WorkerConfig,
@@ -47,8 +58,8 @@ from tunekit.distributed import (
     trials_of,
     validation_config_of,
 )
-from tunekit.errors import RestoreError
-from tunekit.journal import SERIES, read, record_of
+from tunekit.errors import RestoreError, TunekitError
+from tunekit.journal import Record, read, record_of
 from tunekit.loggers import validated
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
 from tunekit.scheduler import ValidatedScheduler, base_of
@@ -221,6 +232,7 @@ class Tuner(tune.Tuner):
         if validation_config is not None:
             validation = ValidationCallback(ValidationConfig.of(validation_config))
             validation.trainable = imported_from
+            validation.space, validation.owned = packed(param_space), not is_remote()
             callbacks = _with_loggers(callbacks, validation)
             tune_config.scheduler = _validated_scheduler(tune_config.scheduler)
             tune_config.search_alg = _validated_search_alg(tune_config.search_alg)
@@ -266,13 +278,13 @@ class Tuner(tune.Tuner):
             **internal: As for ``ray.tune.Tuner.restore``.
 
         Returns:
-            A Tuner whose :meth:`fit` carries the sweep on.
+            A Tuner whose :meth:`fit` carries the sweep on, or begins it if no trial had begun.
 
         Raises:
             tunekit.ConfigError: If an argument is wrong.
             tunekit.JournalError: If the experiment's journal is damaged, or of another version.
-            tunekit.RestoreError: If no trial had begun, so that there is nothing to restore, or
-                what the Tuner was made with cannot be read.
+            tunekit.RestoreError: If what the Tuner was made with cannot be read; or if no trial had
+                begun, and ``param_space`` is needed, because it could not be kept.
             OSError: If the storage fails.
 
         Example:
@@ -327,20 +339,25 @@ class Tuner(tune.Tuner):
             ) from error
         tuner = cls.__new__(cls)
         tuner.__dict__.update(restored.__dict__)
-        if tuner.validation is not None and folder is not None:
+        if folder is None:
+            return tuner
+        validation, record = tuner.validation, record_of(folder)
+        if validation is not None:
             if distributed:
-                settle(trainable, tuner.validation.config)
-            record = record_of(folder)
-            tuner.validation.recover(mend(folder, record.events))
+                settle(trainable, validation.config)
             written = record.sessions[-1].get("trainable") if record.sessions else None
-            tuner.validation.trainable = imported_from or written or tuner.validation.trainable
+            validation.trainable = imported_from or written or validation.trainable
+        if not _has_begun(folder, record, validated=validation is not None):
+            begin(tuner, param_space or _space_of(folder, validation))
+        elif validation is not None:
+            validation.recover(mend(folder, record.events))
         return tuner
 
     @classmethod
     def can_restore(
         cls, path: str, storage_filesystem: pyarrow.fs.FileSystem | None = None
     ) -> bool:
-        """Whether :meth:`restore` finds a sweep in a folder that has begun.
+        """Whether there is a sweep in a folder that :meth:`restore` can go on with, or begin.
 
         Args:
             path: The experiment's folder, or what may be one.
@@ -359,9 +376,8 @@ class Tuner(tune.Tuner):
         problems.raise_any()
         if folder is None or TUNER_FILE not in folder.names(""):
             return False
-        if folder.names(SERIES):
-            return any(event["event"] == "snapshot" for event in read(folder))
-        return any(name.startswith(STATE_FILES) for name in folder.names(""))
+        read(folder)
+        return True
 
     @property
     def validation(self) -> ValidationCallback | None:
@@ -385,18 +401,67 @@ class Tuner(tune.Tuner):
         if settings is None:
             return super().fit()
         validation = _validation_of(settings)
-        try:
-            leave_room(settings, validation)
-            with ExitStack() as around:
-                if is_distributed(settings.trainable):
-                    around.enter_context(ended_soon())
-                if validation is not None:
-                    display = around.enter_context(reported(settings.run_config, validation))
-                    validation.show_on(display)
-                return super().fit()
-        finally:
+        with ExitStack() as around:
             if validation is not None:
-                validation.validator.free()
+                validation.begin()
+                around.callback(validation.validator.free)
+                around.enter_context(_told_how_to_go_on(settings, validation))
+            leave_room(settings, validation)
+            if is_distributed(settings.trainable):
+                around.enter_context(ended_soon())
+            if validation is not None:
+                display = around.enter_context(reported(settings.run_config, validation))
+                validation.show_on(display)
+                around.enter_context(without_advice())
+            around.enter_context(ended_by_sigterm())
+            return super().fit()
+
+
+@contextmanager
+def _told_how_to_go_on(settings: Settings, validation: ValidationCallback) -> Iterator[None]:
+    """Say how to go on with a sweep that has begun and not ended, unless an error says why."""
+    try:
+        yield
+    except TunekitError:
+        raise
+    except BaseException:
+        _tell_how_to_go_on(settings, validation)
+        raise
+    else:
+        _tell_how_to_go_on(settings, validation)
+
+
+def _tell_how_to_go_on(settings: Settings, validation: ValidationCallback) -> None:
+    home, config = validation.places.home, settings.run_config
+    if home is not None and not validation.has_ended:
+        own = config.storage_filesystem is not None
+        logger.warning(
+            "The sweep has not ended. What it has done is recorded, and what is pending is done "
+            "when you go on with it:\n%s",
+            how_to_resume(place_of(settings, home), validation.trainable, own_filesystem=own),
+        )
+
+
+def _has_begun(folder: Folder, record: Record, *, validated: bool) -> bool:
+    """Whether a sweep's state was saved: until then no trial has begun."""
+    if validated:
+        return any(event["event"] == "snapshot" for event in record.events)
+    return any(name.startswith(STATE_FILES) for name in folder.names(""))
+
+
+def _space_of(folder: Folder, validation: ValidationCallback | None) -> dict[str, Any] | None:
+    """The search space of a sweep that has not begun."""
+    if not had_space(folder.read(TUNER_FILE)):
+        return None
+    if validation is not None and validation.space is not None:
+        with suppress(Exception):  # whatever its parts raise
+            space: dict[str, Any] | None = pickle.loads(validation.space)
+            return space
+    raise RestoreError(
+        "The sweep was made, and no trial had begun: nothing is lost. Its search space was not "
+        "kept, as it has data, or references to objects of a Ray cluster, or there is no "
+        "validation. Pass it again as param_space=, or start again with Tuner(...).fit()."
+    )
 
 
 def _folder_of(path: Any, filesystem: Any, problems: Problems) -> Folder | None:

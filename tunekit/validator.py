@@ -141,10 +141,13 @@ class Validator:
             self._polling = False
 
     def close(self) -> None:
-        """Give up what has not ended: the sweep is over."""
+        """Cancel what has not ended: it is pending until the sweep is restored."""
         if not self._pool.idle:
-            left = len(self.pending())
-            logger.warning("%d validations had not ended; the sweep is over without them.", left)
+            logger.warning(
+                "Validations that had not ended: %d. They are pending, and run when the sweep is "
+                "restored.",
+                len(self.pending()),
+            )
         for attempt in self._pool.in_flight():
             self._executor.cancel(attempt)
         self.free()

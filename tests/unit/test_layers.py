@@ -24,7 +24,7 @@ FLOORS = [
     {"errors", "version"},
     {"core", "extras"},
     {"_ray", "clock", "storage"},
-    {"config", "executor", "journal", "loggers", "report", "fold", "tensorboard"},
+    {"config", "executor", "journal", "loggers", "report", "fold", "states", "tensorboard"},
     {"judges"},
     {
         "replay",
@@ -32,6 +32,7 @@ FLOORS = [
         "combinations",
         "distributed",
         "evaluators",
+        "leftovers",
         "lineage",
         "policies",
         "session",

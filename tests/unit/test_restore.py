@@ -11,6 +11,7 @@ import pytest
 from ray import tune
 
 import tunekit
+from tunekit._ray.tuner import settings_of
 from tunekit.journal import Journal
 from tunekit.snapshots import Mended
 from tunekit.storage import LocalFolder
@@ -26,13 +27,12 @@ def validate(checkpoint: tune.Checkpoint) -> dict[str, float]:
 
 def experiment(folder: Path, trainable: Any = train, **options: Any) -> Path:
     """The folder of a sweep that was made, and has not begun."""
-    tunekit.Tuner(
-        trainable,
-        param_space={"lr": 0.1},
-        run_config=tune.RunConfig(name="sweep", storage_path=str(folder)),
-        validation_config=tunekit.ValidationConfig(fn=validate),
-        **options,
-    )
+    given = {
+        "param_space": {"lr": 0.1},
+        "run_config": tune.RunConfig(name="sweep", storage_path=str(folder)),
+        "validation_config": tunekit.ValidationConfig(fn=validate),
+    }
+    tunekit.Tuner(trainable, **{**given, **options})
     return folder / "sweep"
 
 
@@ -86,13 +86,54 @@ def test_all_mistakes_are_told_at_once(tmp_path):
     assert len(caught.value.problems) == 5
 
 
-def test_a_sweep_that_never_began(tmp_path):
-    home = experiment(tmp_path)
+class Started(Exception):
+    """Tune would run the sweep now."""
+
+
+def started_with(tuner: tunekit.Tuner, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a Tuner would run Tune with."""
+
+    def run(**arguments: Any) -> None:
+        raise Started(arguments)
+
+    monkeypatch.setattr("ray.tune.impl.tuner_internal.run", run)
+    with pytest.raises(Started) as caught:
+        tune.Tuner.fit(tuner)
+    return caught.value.args[0]
+
+
+def test_a_sweep_that_never_began_is_begun(tmp_path, monkeypatch):
+    space = {"lr": tune.grid_search([0.1, 0.2])}
+    config = tune.TuneConfig(metric="accuracy", mode="max", num_samples=7)
+    home = experiment(tmp_path, param_space=space, tune_config=config)
     before = contents(home)
-    assert not tunekit.Tuner.can_restore(home)
-    with pytest.raises(tunekit.RestoreError, match=r"Start it again with Tuner\(\.\.\.\)\.fit"):
+    assert tunekit.Tuner.can_restore(home)
+    tuner = tunekit.Tuner.restore(str(home), train)
+    assert contents(home) == before
+    arguments = started_with(tuner, monkeypatch)
+    assert arguments["config"] == space and arguments["num_samples"] == 7
+    assert "resume_config" not in arguments
+
+
+def test_a_driver_that_was_killed_before_its_first_step_has_begun_nothing(tmp_path, monkeypatch):
+    home = experiment(tmp_path)
+    Journal(LocalFolder(home))  # its first line
+    assert tunekit.Tuner.can_restore(home)
+    arguments = started_with(tunekit.Tuner.restore(str(home), train), monkeypatch)
+    assert arguments["config"] == {"lr": 0.1} and "resume_config" not in arguments
+
+
+@pytest.mark.parametrize("validated", [True, False])
+def test_a_search_space_that_was_not_kept_is_asked_for(tmp_path, monkeypatch, validated):
+    space = {"data": bytes(2 << 20) if validated else b""}
+    options = {} if validated else {"validation_config": None}
+    home = experiment(tmp_path, param_space=space, **options)
+    before = contents(home)
+    with pytest.raises(tunekit.RestoreError, match="Pass it again as param_space="):
         tunekit.Tuner.restore(str(home), train)
     assert contents(home) == before
+    tuner = tunekit.Tuner.restore(str(home), train, param_space=space)
+    assert started_with(tuner, monkeypatch)["config"] == space
 
 
 def journal_with(home: Path, *lines: bytes) -> Path:
@@ -200,8 +241,8 @@ def test_local_paths_may_be_relative(tmp_path, monkeypatch, kind, path):
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("HOME", str(tmp_path / "here"))
     home = experiment(tmp_path / "here/w")
-    with pytest.raises(tunekit.RestoreError, match="no trial had begun"):
-        tunekit.Tuner.restore(kind(path), train)
+    restored = tunekit.Tuner.restore(kind(path), train)
+    assert settings_of(restored).run_config.storage_path == str(home.parent)
     journal_with(home)
     assert tunekit.Tuner.can_restore(kind(path))
     assert tunekit.load(kind(path)).path == str(home)
@@ -212,7 +253,7 @@ def test_local_paths_may_be_relative(tmp_path, monkeypatch, kind, path):
 def test_a_filesystem_of_ones_own(tmp_path):
     home = experiment(tmp_path)
     below = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
-    assert not tunekit.Tuner.can_restore("sweep", below)
-    with pytest.raises(tunekit.RestoreError, match="no trial had begun"):
-        tunekit.Tuner.restore("sweep", train, storage_filesystem=below)
+    assert tunekit.Tuner.can_restore("sweep", below)
+    restored = tunekit.Tuner.restore("sweep", train, storage_filesystem=below)
+    assert settings_of(restored).run_config.storage_filesystem is below
     assert home.is_dir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import numbers
@@ -11,22 +12,27 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow.fs
+from ray import cloudpickle
 from ray.train._internal.checkpoint_manager import _CheckpointManager
 from ray.train._internal.session import _TrainingResult
 from ray.train._internal.storage import _delete_fs_path
 from ray.tune import CheckpointConfig
 from ray.tune.experiment import Trial
+from ray.tune.trainable.trainable import _DICT_CHECKPOINT_FILE_NAME
 
 from tunekit.core.metrics import flatten, hide, merge
 from tunekit.core.retention import Kept, rank, surplus
 
 __all__ = [
     "LeasingCheckpointManager",
+    "delete_checkpoint",
     "forget_missing",
     "latest_checkpoint",
+    "saved_dict",
     "set_checkpoint_config",
     "skip_existing",
     "take_saved",
+    "tracked",
 ]
 
 
@@ -52,6 +58,24 @@ def skip_existing(trial: Trial) -> None:
     found = [int(n.rsplit("_", 1)[1]) for n in names if re.fullmatch(r"checkpoint_\d{6,}", n)]
     storage.current_checkpoint_index = max([storage.current_checkpoint_index, *found])
     trial.invalidate_json_state()
+
+
+def tracked(trial: Trial) -> set[str]:
+    """Where the checkpoints lie that Tune knows of a trial."""
+    manager = trial.run_metadata.checkpoint_manager
+    latest = manager._latest_checkpoint_result
+    results = [*manager._checkpoint_results, *([] if latest is None else [latest])]
+    return {result.checkpoint.path for result in results}
+
+
+def delete_checkpoint(filesystem: pyarrow.fs.FileSystem, path: str) -> None:
+    """Delete a checkpoint's folder, if it is there.
+
+    Raises:
+        OSError: If the storage does not let it go.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        _delete_fs_path(fs=filesystem, fs_path=path)
 
 
 def forget_missing(trial: Trial) -> list[str]:
@@ -245,3 +269,17 @@ class LeasingCheckpointManager(_CheckpointManager):
         ours = ("_leased", "_validated_names", "_entries", "_to_delete", "_next_order")
         state = {key: value for key, value in self.__dict__.items() if key not in ours}
         return _CheckpointManager, (self._checkpoint_config,), state
+
+
+def saved_dict(checkpoint: Any) -> dict[str, Any] | None:
+    """What a class trainable's ``save_checkpoint`` returned; None if that was no dict.
+
+    Only that file is fetched.
+    """
+    try:
+        with checkpoint.filesystem.open_input_stream(
+            f"{checkpoint.path}/{_DICT_CHECKPOINT_FILE_NAME}"
+        ) as file:
+            return dict(cloudpickle.loads(file.readall()))
+    except FileNotFoundError:
+        return None

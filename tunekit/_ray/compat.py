@@ -21,6 +21,7 @@ TESTED = "2.60.0"
 
 #: Everything that is taken from Ray and is not public, as (module, dotted name).
 NEEDED = (
+    ("ray.air._internal.uri_utils", "URI"),
     ("ray.train", "ValidationConfig"),
     ("ray.train", "ValidationTaskConfig"),
     ("ray.train._internal.checkpoint_manager", "_CheckpointManager.register_checkpoint"),
@@ -105,8 +106,10 @@ NEEDED = (
     ("ray.tune.progress_reporter", "TrialProgressCallback"),
     ("ray.tune.progress_reporter", "TuneReporterBase._current_best_trial"),
     ("ray.tune.registry", "get_trainable_cls"),
+    ("ray.tune.search", "SearchAlgorithm._finished"),
     ("ray.tune.trainable.function_trainable", "FunctionTrainable.save_checkpoint"),
     ("ray.tune.trainable.function_trainable", "wrap_function"),
+    ("ray.tune.trainable.trainable", "_DICT_CHECKPOINT_FILE_NAME"),
     ("ray.tune.utils", "unflattened_lookup"),
     ("ray.tune.utils.log", "has_verbosity"),
     ("ray.tune.trainable.metadata", "_TrainingRunMetadata.update_metric"),

@@ -13,6 +13,7 @@ from ray.tune.execution.tune_controller import TrialRunnerWrapper, TuneControlle
 from ray.tune.experiment import Trial
 from ray.tune.result import DEFAULT_METRIC
 from ray.tune.search import SearchAlgorithm
+from ray.tune.stopper import CombinedStopper, Stopper, TimeoutStopper
 
 from tunekit._ray.judged import Change
 
@@ -78,6 +79,16 @@ class Controller:
     def finished(self) -> bool:
         """Whether all trials have ended and no more will come."""
         return bool(self._tune.is_finished())
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether a time budget is used up, so that Tune has stopped all trials."""
+        return any(stopper._budget <= 0 for stopper in self._time_budgets())
+
+    @property
+    def to_come(self) -> int:
+        """How many trials have not been made yet; 0 if that is not known."""
+        return max(0, self._tune.search_alg.total_samples - len(self._tune.get_trials()))
 
     def promised(self) -> list[dict[str, float]]:
         """The resources of each trial whose actor was requested and has not started."""
@@ -176,6 +187,29 @@ class Controller:
             trial.placement_group_factory = None
             trial.update_resources(change.resources)
         self.changed(trial)
+
+    def begin_anew(self) -> None:
+        """Forget what Tune has saved of a session that is over, and does not hold in this one.
+
+        That is how much of the time budget was left; if nothing was, that the search algorithm is
+        to make no more trials; and what was to be done with trials as soon as they had saved.
+        """
+        self._tune._cached_trial_decisions.clear()
+        self._tune._queued_trial_decisions.clear()
+        if self.out_of_time:
+            self._tune.search_alg._finished = False
+        for stopper in self._time_budgets():
+            stopper._budget = stopper._timeout_seconds
+
+    def _time_budgets(self) -> Iterator[TimeoutStopper]:
+        """``time_budget_s``, and what else stops all trials after some time."""
+        stoppers: list[Stopper] = [self._tune._stopper]
+        while stoppers:
+            stopper = stoppers.pop()
+            if isinstance(stopper, TimeoutStopper):
+                yield stopper
+            elif isinstance(stopper, CombinedStopper):
+                stoppers += stopper._stoppers
 
     def save(self) -> None:
         """Write the experiment's state to storage, now."""

@@ -9,7 +9,15 @@ import pyarrow.fs
 from ray.train._internal.storage import get_fs_and_path
 from ray.tune.experiment import Trial
 
-__all__ = ["TUNER_FILE", "absolute", "exists", "storage_at", "trial_file"]
+__all__ = [
+    "TUNER_FILE",
+    "absolute",
+    "changed_at",
+    "exists",
+    "paths_in",
+    "storage_at",
+    "trial_file",
+]
 
 #: What Tune writes first into an experiment's folder.
 TUNER_FILE = "tuner.pkl"
@@ -38,6 +46,22 @@ def storage_at(
 def exists(filesystem: pyarrow.fs.FileSystem, path: str) -> bool:
     """Whether there is a file or a folder at a path of a storage."""
     return bool(filesystem.get_file_info(path).type != pyarrow.fs.FileType.NotFound)
+
+
+def paths_in(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[str]:
+    """The paths of what is in a folder of a storage; none if it is not there."""
+    selector = pyarrow.fs.FileSelector(folder, allow_not_found=True)
+    return [f"{folder}/{info.base_name}" for info in filesystem.get_file_info(selector)]
+
+
+def changed_at(filesystem: pyarrow.fs.FileSystem, folder: str) -> float | None:
+    """When a folder, or anything in it, was written last, in seconds since the epoch.
+
+    None if the storage does not say of any.
+    """
+    selector = pyarrow.fs.FileSelector(folder, recursive=True, allow_not_found=True)
+    infos = [filesystem.get_file_info(folder), *filesystem.get_file_info(selector)]
+    return max((info.mtime_ns / 1e9 for info in infos if info.mtime_ns is not None), default=None)
 
 
 def trial_file(trial: Trial, name: str) -> Path:

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 from dataclasses import dataclass
 from typing import Any
 
+import cloudpickle
+import ray
 from ray import tune
+from ray.air._internal.uri_utils import URI
 from ray.tune.search.sample import Categorical
 
-__all__ = ["Settings", "settings_of", "trial_resources"]
+__all__ = [
+    "Settings",
+    "begin",
+    "had_space",
+    "is_remote",
+    "packed",
+    "place_of",
+    "settings_of",
+    "trial_resources",
+]
+
+# A search space that is larger is not kept: it has data in it.
+_MOST_BYTES = 1 << 20
 
 
 @dataclass
@@ -64,3 +81,61 @@ def _largest(value: Any) -> Any:
     else:
         return value
     return max(value) if all(isinstance(one, (int, float)) for one in value) else value[0]
+
+
+def is_remote() -> bool:
+    """Whether Tuners run elsewhere: Ray Client mode."""
+    return bool(ray.util.client.ray.is_connected())
+
+
+def place_of(settings: Settings, home: str) -> str:
+    """Return where a sweep is kept, as the user would name it: a path, or a URI.
+
+    Args:
+        settings: The sweep's.
+        home: The experiment's folder in its filesystem.
+    """
+    config = settings.run_config
+    if config.storage_filesystem is None and ":/" in str(config.storage_path or ""):
+        return str(URI(str(config.storage_path)) / str(config.name))
+    return home
+
+
+class _SpacePickler(cloudpickle.Pickler):
+    """Refuses objects of a Ray cluster, which mean nothing to the next one, and pin them."""
+
+    def persistent_id(self, part: Any) -> None:
+        if isinstance(part, ray.ObjectRef):
+            raise pickle.PicklingError
+
+
+def packed(space: dict[str, Any] | None) -> bytes | None:
+    """Return a search space as it can be kept; None if it cannot.
+
+    Example:
+        >>> pickle.loads(packed({"lr": 0.1}))
+        {'lr': 0.1}
+        >>> packed({"data": bytes(1 << 21)}) is None
+        True
+    """
+    file = io.BytesIO()
+    try:
+        _SpacePickler(file).dump(space)
+    except Exception:  # whatever its parts raise
+        return None
+    return file.getvalue() if file.tell() <= _MOST_BYTES else None
+
+
+def had_space(tuner_file: bytes) -> bool:
+    """Whether a Tuner was made with a search space, which Tune does not save with it."""
+    return bool(pickle.loads(tuner_file)["__flattened_param_space_keys"])
+
+
+def begin(tuner: tune.Tuner, space: dict[str, Any] | None) -> None:
+    """Let a restored Tuner, of a sweep that has not begun, begin it.
+
+    Tune's own ``restore`` would run one trial, without the search space.
+    """
+    internal = tuner._local_tuner
+    internal.param_space = space
+    internal._is_restored, internal._resume_config = False, None

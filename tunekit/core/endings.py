@@ -1,4 +1,4 @@
-"""Which trials have ended though nobody got to say so."""
+"""Which trials have ended though nobody got to say so, and which have not though they stopped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from tunekit.core.history import GENERATION, ITERATION
 
-__all__ = ["through"]
+__all__ = ["cut_short", "through"]
 
 
 def through(events: Iterable[Mapping[str, Any]]) -> set[str]:
@@ -40,3 +40,23 @@ def through(events: Iterable[Mapping[str, Any]]) -> set[str]:
             last.pop(trial_id, None)
             ended.discard(trial_id)
     return ended
+
+
+def cut_short(events: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the trials that a used-up time budget has stopped: a restored sweep goes on with them.
+
+    Args:
+        events: What happened in the sweep, in order, as its journal has it.
+
+    Example:
+        >>> expired = {"event": "expired", "trial_ids": ["a", "b"]}
+        >>> sorted(cut_short([expired, {"event": "completed", "trial_id": "a"}]))
+        ['b']
+    """
+    cut: set[str] = set()
+    for event in events:
+        if event["event"] == "expired":
+            cut.update(event["trial_ids"])
+        elif event["event"] in ("completed", "errored"):
+            cut.discard(event["trial_id"])
+    return cut

@@ -1,0 +1,198 @@
+"""How sweeps end that do not end well: all trials fail, time is up, somebody presses Ctrl-C."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray import tune
+from ray.tune import ResumeConfig
+from ray.tune.integration.ray_train import CHECKPOINT_PATH_KEY
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+from ray.tune.search import BasicVariantGenerator
+from ray.tune.stopper import CombinedStopper, NoopStopper, TimeoutStopper
+
+import tunekit
+from tests.kills import Killed, killed_after
+from tests.sweeps import LENGTH, Counting, Ran, sweep
+from tunekit.callback import ValidationCallback
+from tunekit.journal import read
+from tunekit.snapshots import mend
+from tunekit.storage import LocalFolder
+from tunekit.testing import check_lives
+
+
+def run(folder: Path, **options: Any) -> Ran:
+    return sweep(folder, FIFOScheduler(), listening=False, **options)
+
+
+def mended(folder: Path) -> dict[str, Any]:
+    """What a sweep is restored with."""
+    home = folder / "sweep"
+    return {"mended": mend(LocalFolder(home), read(home)), "resume": ResumeConfig()}
+
+
+# All trials fail --------------------------------------------------------------------------------
+
+
+def failing(folder: Path, *fail_at: int | None, **options: Any) -> Ran:
+    return run(
+        folder,
+        param_space={"fail_at": tune.grid_search(list(fail_at))},
+        trials=1,
+        policy=tunekit.EveryIterations(100),
+        **options,
+    )
+
+
+def test_a_sweep_whose_trials_fail_before_they_have_saved_ends_with_their_errors(tmp_path):
+    ran = failing(tmp_path, 2, 3)
+    assert [trial.status for trial in ran.trials] == ["ERROR", "ERROR"]
+    assert all("fails at" in str(trial.get_error()) for trial in ran.trials)
+    assert read(tmp_path / "sweep")[-1]["finished"] is True
+    again = failing(tmp_path, 2, 3, **mended(tmp_path))
+    assert [trial.status for trial in again.trials] == ["ERROR", "ERROR"]
+
+
+def test_trials_that_have_ended_without_a_checkpoint_are_told_of_apart_from_those_that_failed(
+    tmp_path,
+):
+    with pytest.raises(tunekit.MetricNotFoundError, match="No trial has saved") as caught:
+        failing(tmp_path, 2, None)
+    assert "1 trial failed" in str(caught.value)
+
+
+# Time is up -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _a_second_per_step(monkeypatch):
+    """Tune's own clock of time budgets, which it looks at once per step."""
+    seconds = SimpleNamespace(time=itertools.count(1.0).__next__)
+    monkeypatch.setattr("ray.tune.stopper.timeout.time", seconds)
+
+
+def asha(folder: Path, on_pending: str, **options: Any) -> Ran:
+    """One trial at a time: nothing depends on which of two is faster."""
+    generator = BasicVariantGenerator(random_state=0, max_concurrent=1)
+    generator._uuid_prefix = "00000_"
+    scheduler = ASHAScheduler(max_t=5, grace_period=1, reduction_factor=2)
+    return sweep(
+        folder,
+        scheduler,
+        on_pending=on_pending,
+        trials=6,
+        search_alg=generator,
+        listening=False,
+        **options,
+    )
+
+
+def fifo(folder: Path, on_pending: str, **options: Any) -> Ran:
+    return sweep(
+        folder,
+        FIFOScheduler(),
+        on_pending=on_pending,
+        trials=5,
+        slots=2,
+        validation_s=lambda attempt: 2.5,
+        listening=False,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("make", [asha, fifo])
+@pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
+def test_each_session_has_the_whole_time_budget_and_goes_on_with_what_it_cut_short(
+    tmp_path, make, on_pending, _a_second_per_step
+):
+    whole = make(tmp_path / "whole", on_pending)
+    sessions, options = 0, {}
+    while not sessions or not read(tmp_path / "sweep")[-1]["finished"]:
+        budget = TimeoutStopper(25)
+        ran = make(tmp_path, on_pending, stop=CombinedStopper(NoopStopper(), budget), **options)
+        sessions, options = sessions + 1, mended(tmp_path)
+        assert sessions < 20, "no session comes any further"
+    assert sessions > 2, "the time was never up: the test shows nothing"
+    assert [trial.status for trial in ran.trials] == ["TERMINATED"] * len(whole.trials)
+    if make is fifo or on_pending != "continue":
+        assert ran.scores() == whole.scores() and ran.lengths() == whole.lengths()
+    lives, undisturbed = (check_lives(read(at / "sweep")) for at in (tmp_path, tmp_path / "whole"))
+    if on_pending != "continue":
+        assert lives.decisions == undisturbed.decisions or make is fifo
+    validated = tunekit.load(tmp_path / "sweep").validations
+    assert not validated.duplicated(["trial_id", "iteration"]).any(), "what was done is done once"
+
+
+def test_trials_that_are_not_to_go_on_end_where_the_time_budget_has_cut_them_short(
+    tmp_path, _a_second_per_step
+):
+    fifo(tmp_path, "hold", stop=TimeoutStopper(25))
+    first = tunekit.load(tmp_path / "sweep")
+    assert set(first.trials["status"]) != {"terminated"} and first.summary()["state"] != "finished"
+    skip = ResumeConfig(unfinished=ResumeConfig.ResumeType.SKIP)
+    ran = fifo(tmp_path, "hold", **{**mended(tmp_path), "resume": skip})
+    cut = [t for t in ran.trials if t.last_result.get("training_iteration", 0) < LENGTH]
+    assert cut and len(ran.trials) == 5, "those that were not made yet are made"
+    assert {trial.status for trial in ran.trials} == {"TERMINATED"}
+    assert read(tmp_path / "sweep")[-1]["finished"] is True
+
+
+def test_trials_that_the_time_budget_cut_before_they_had_saved_are_no_mistake(
+    tmp_path, _a_second_per_step
+):
+    options = {"policy": tunekit.EveryIterations(8), "stop": TimeoutStopper(12)}
+    ran = run(tmp_path, trials=3, **options)
+    assert all(0 < length < 8 for length in ran.lengths().values())
+    assert read(tmp_path / "sweep")[-1]["finished"] is False
+
+
+# Who may go on with it --------------------------------------------------------------------------
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize("at", [15, 60])
+def test_rays_own_restore_of_an_experiment_of_a_tuner_changes_nothing(tmp_path, monkeypatch, at):
+    with pytest.raises(Killed), killed_after(at):
+        fifo(tmp_path, "hold")
+    before = contents(tmp_path / "sweep")
+    monkeypatch.setattr(ValidationCallback, "_refused", True)  # as tunekit.Tuner leaves it
+    with pytest.raises(tunekit.RestoreError, match="Nothing was changed") as caught:
+        fifo(tmp_path, "hold", resume=ResumeConfig())
+    assert f"    tunekit resume {tmp_path}/sweep" in str(caught.value)
+    assert contents(tmp_path / "sweep") == before
+    monkeypatch.undo()
+    ran = fifo(tmp_path, "hold", **mended(tmp_path))
+    assert {len(scores) for scores in ran.scores().values()} == {LENGTH}
+
+
+# A trainer in a driver function -----------------------------------------------------------------
+
+
+class Drives(Counting):
+    """Reports as Ray's ``TuneReportCallback`` does: with the path of a checkpoint, not with one."""
+
+    def step(self) -> dict[str, Any]:
+        return {**super().step(), CHECKPOINT_PATH_KEY: f"/results/run/checkpoint_{self.steps}"}
+
+
+def test_a_trainer_in_a_driver_function_is_told_of_at_its_first_report(tmp_path, caplog):
+    never = tunekit.When(lambda trial, result: False)
+    with pytest.raises(tunekit.MetricNotFoundError, match="Hand the trainer itself over") as caught:
+        run(tmp_path, trainable=Drives, trials=2, policy=never)
+    assert "checkpoint_with" not in str(caught.value), "advice that does not help"
+    said = [m for m in caplog.messages if "TuneReportCallback" in m]
+    assert len(said) == 1 and "checkpoint_path='/results/run/checkpoint_1'" in said[0]
+    assert "tunekit.Tuner(TorchTrainer(" in said[0] and "TrainerFactory" in said[0]
+
+
+def test_a_metric_of_that_name_beside_a_checkpoint_is_none(tmp_path, caplog):
+    ran = run(tmp_path, trainable=Drives, trials=1)
+    assert len(ran.scores()[0]) == LENGTH
+    assert not [m for m in caplog.messages if "TuneReportCallback" in m]

@@ -1,0 +1,144 @@
+"""What killed processes leave in trials' folders is removed by a restore, and nothing else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow.fs
+import pytest
+from ray.tune import ResumeConfig
+from ray.tune.schedulers import FIFOScheduler
+
+from tests.kills import Killed, killed_after
+from tests.sweeps import LENGTH, Ran, sweep
+from tunekit import leftovers
+from tunekit.journal import Places, read
+from tunekit.leftovers import remove_left_over
+from tunekit.snapshots import mend
+from tunekit.storage import LocalFolder
+from tunekit.testing import check_lives
+
+WORKERS = "checkpoint_2026-01-31_12-00-00.000001-0a1b2c3d"
+
+
+def run(folder: Path, **options: Any) -> Ran:
+    late = {"validation_s": lambda attempt: 2.5}
+    return sweep(folder, FIFOScheduler(), trials=2, listening=False, **late, **options)
+
+
+def killed(folder: Path, at: int = 60) -> list[Path]:
+    """Kill a sweep; return the folders of its trials, of which none has ended."""
+    with pytest.raises(Killed), killed_after(at):
+        run(folder)
+    return sorted(path.parent for path in (folder / "sweep").glob("*/checkpoint_000000"))
+
+
+def restored(folder: Path) -> Ran:
+    home = folder / "sweep"
+    return run(folder, mended=mend(LocalFolder(home), read(home)), resume=ResumeConfig())
+
+
+def left(path: Path) -> Path:
+    """An upload that was cut off."""
+    path.mkdir()
+    (path / "half").write_bytes(b"of a model")
+    return path
+
+
+def known(folder: Path) -> set[Path]:
+    """The checkpoints that the journal names."""
+    home = folder / "sweep"
+    return {home / e["checkpoint"] for e in read(home) if isinstance(e.get("checkpoint"), str)}
+
+
+def test_uploads_that_nobody_knows_of_are_removed_and_their_names_not_used(tmp_path):
+    trials = killed(tmp_path)
+    before = known(tmp_path)
+    assert before and all(path.is_dir() for path in before)
+    cut_off = [left(trial / name) for trial in trials for name in ("checkpoint_000040", WORKERS)]
+    ran = restored(tmp_path)
+    assert not any(path.exists() for path in cut_off)
+    assert all(path.is_dir() for path in known(tmp_path)), "what is known stays"
+    assert len(known(tmp_path)) == 2 * LENGTH and before <= known(tmp_path)
+    names = {path.name for path in known(tmp_path) - before}
+    assert names and min(names) == "checkpoint_000041", "a process may still be writing there"
+    assert {len(scores) for scores in ran.scores().values()} == {LENGTH}
+    check_lives(read(tmp_path / "sweep"))
+
+
+def test_what_is_no_upload_of_this_sweep_stays(tmp_path):
+    one, _ = killed(tmp_path)
+    others = [left(one / name) for name in ("checkpoint-500", "checkpoint_best", "artifacts")]
+    older = left(one / "checkpoint_000030")
+    for path in (older / "half", older):
+        os.utime(path, (1.0, 1.0))
+    elsewhere = left(tmp_path / "sweep" / "checkpoint_000001")
+    restored(tmp_path)
+    assert all(path.is_dir() for path in (*others, older, elsewhere))
+
+
+def test_a_restore_that_is_killed_while_it_removes_is_gone_on_with(tmp_path, monkeypatch):
+    trials = killed(tmp_path)
+    cut_off = [left(trial / "checkpoint_000040") for trial in trials]
+
+    def dies(filesystem: Any, path: str) -> None:
+        (Path(path) / "half").unlink()  # it was half way
+        raise Killed
+
+    monkeypatch.setattr(leftovers, "delete_checkpoint", dies)
+    with pytest.raises(Killed):
+        restored(tmp_path)
+    monkeypatch.undo()
+    ran = restored(tmp_path)
+    assert not any(path.exists() for path in cut_off)
+    assert {len(scores) for scores in ran.scores().values()} == {LENGTH}
+
+
+def test_a_storage_that_does_not_let_go_ends_no_sweep(tmp_path, monkeypatch, caplog):
+    [one, _] = killed(tmp_path)
+    cut_off = left(one / "checkpoint_000040")
+
+    def refuse(filesystem: Any, path: str) -> None:
+        raise PermissionError("is read-only")
+
+    monkeypatch.setattr(leftovers, "delete_checkpoint", refuse)
+    ran = restored(tmp_path)
+    assert cut_off.is_dir() and "stays there: is read-only" in caplog.text
+    assert {len(scores) for scores in ran.scores().values()} == {LENGTH}
+
+
+class Trial:
+    """As much of a trial as is needed: in any storage, with one checkpoint that Tune knows of."""
+
+    trial_id = "a"
+
+    def __init__(self, filesystem: pyarrow.fs.FileSystem, folder: str, tracked: str):
+        self.storage = SimpleNamespace(storage_filesystem=filesystem, trial_fs_path=folder)
+        result = SimpleNamespace(checkpoint=SimpleNamespace(path=f"{folder}/{tracked}"))
+        manager = SimpleNamespace(_latest_checkpoint_result=result, _checkpoint_results=[])
+        self.run_metadata = SimpleNamespace(checkpoint_manager=manager)
+
+    def is_finished(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("added", [100.0, 4e9])
+def test_any_storage(tmp_path, added):
+    below = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
+    folder = tmp_path / "bucket/sweep/a"
+    folder.mkdir(parents=True)
+    for number in range(4):
+        left(folder / f"checkpoint_00000{number}")
+    events = [
+        {"event": "added", "trial_id": "a", "time": added},
+        {"event": "saved", "trial_id": "a", "checkpoint": "./a/checkpoint_000001"},
+        {"event": "leased", "holder": ["clone", "b", 1], "checkpoint": "./a/checkpoint_000002/x"},
+    ]
+    trial = Trial(below, "bucket/sweep/a", tracked="checkpoint_000000")
+    remove_left_over([trial], events, Places("bucket/sweep"))
+    assert (folder / "checkpoint_000003").exists() is (added > 1e9), "it is older than its trial"
+    assert all((folder / f"checkpoint_00000{number}").is_dir() for number in range(3))
+    remove_left_over([trial], events, Places("bucket/sweep"))
