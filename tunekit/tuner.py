@@ -51,6 +51,7 @@ from tunekit.errors import RestoreError
 from tunekit.journal import SERIES, read, record_of
 from tunekit.loggers import validated
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
+from tunekit.resuming import warn_of_beginning_anew
 from tunekit.scheduler import ValidatedScheduler, base_of
 from tunekit.searcher import ValidatedSearcher
 from tunekit.session import import_path
@@ -387,6 +388,11 @@ class Tuner(tune.Tuner):
         validation = _validation_of(settings)
         try:
             leave_room(settings, validation)
+            warn_of_beginning_anew(
+                settings,
+                base_of(settings.tune_config.scheduler),
+                None if validation is None else validation.config,
+            )
             with ExitStack() as around:
                 if is_distributed(settings.trainable):
                     around.enter_context(ended_soon())

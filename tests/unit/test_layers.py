@@ -38,7 +38,7 @@ FLOORS = [
         "trainer_validation",
         "validator",
     },
-    {"callback", "searcher", "sweep"},
+    {"callback", "resuming", "searcher", "sweep"},
     {"scheduler", "page"},
     {"cluster"},
     {"tuner"},
