@@ -23,7 +23,9 @@ from tunekit._ray.checkpoints import (
     skip_existing,
 )
 from tunekit._ray.controller import Controller
+from tunekit._ray.failures import fail_for_good
 from tunekit._ray.progress import Display
+from tunekit._ray.stoppers import ValidatedStopper
 from tunekit._ray.storage import exists
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
@@ -37,13 +39,14 @@ from tunekit.core.metrics import flatten, hide, leaves, merge
 from tunekit.core.order import InOrder
 from tunekit.core.problems import Problems
 from tunekit.core.progress import News, awaited, counted, starved, waiting_trials
-from tunekit.core.resuming import how_to_resume
+from tunekit.core.resume_command import how_to_resume
 from tunekit.core.selection import Selection
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.errors import (
     ConfigError,
     MetricNotFoundError,
     RestoreError,
+    StopperError,
     TunekitError,
     ValidationFailedError,
     WiringError,
@@ -200,6 +203,7 @@ class ValidationCallback(tune.Callback):
         self._unfinished: dict[str, Request] = {}
         self._waited_s = self._drained_s = 0.0
         self._criteria = Criteria()
+        self._stopper: ValidatedStopper | None = None
         self._names_taken_over = 0
         self._told_of_no_checkpoint = False
         self._how_to_save = NO_CHECKPOINT
@@ -264,6 +268,9 @@ class ValidationCallback(tune.Callback):
         self._controller, self._scheduler, self._searcher = controller, scheduler, searcher
         self._listen_with(controller.callbacks)
         self._required = controller.take_over_metric_check() | scheduler.judged
+        self._stopper = controller.take_over_stopper(
+            lambda: self._required | self.history.names.keys(), self._stopper_failed
+        )
         for callback in self._listeners:
             for policy in callback.parts() if isinstance(callback, CheckpointPolicy) else ():
                 if isinstance(policy, AtDecisions):
@@ -339,8 +346,24 @@ class ValidationCallback(tune.Callback):
                 self._take_over_criteria(trial, self.history.names)
 
     def reached(self, trial_id: str, result: Mapping[str, Any]) -> bool:
-        """Whether a validated result meets a stopping criterion of ``RunConfig(stop={...})``."""
-        return self._criteria.reached(trial_id, result)
+        """Whether a validated result meets a stopping criterion of ``RunConfig(stop=...)``.
+
+        A stopper is shown each result once, whatever it says: it may count them.
+        """
+        stops = self._stopper is not None and self._stopper.reached(
+            trial_id, result, self.history.names, again=self._replaying
+        )
+        return self._criteria.reached(trial_id, result) or stops
+
+    @property
+    def _replaying(self) -> bool:
+        return self.journal is not None and self.journal.muted
+
+    def _stopper_failed(self, error: StopperError) -> None:
+        if self._replaying:  # it ended the sweep before
+            logger.warning("%s", error)
+        else:
+            self.fail(error)
 
     # From the report to the request ------------------------------------------------------------
 
@@ -369,6 +392,7 @@ class ValidationCallback(tune.Callback):
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         """Called by Tune when a trial's actor is up, also after a pause or failure."""
+        fail_for_good(trial)
         self._at_home(trial.storage)
         self._trials[trial.trial_id] = trial
         self._unsettled[trial.trial_id] = trial

@@ -10,6 +10,8 @@
     ├── WiringError (RuntimeError)        parts that need each other were not all given to Tune
     ├── MetricNotFoundError (ValueError)  neither reports nor validations contain the metric
     ├── TrialError (RuntimeError)         a distributed trial cannot go on
+    ├── NotResumedError (RuntimeError)    a function was resumed and has begun anew
+    ├── StopperError (RuntimeError)       a stopping criterion raised on a validated result
     ├── JournalError (ValueError)         an experiment's journal is damaged, or of another version
     ├── RestoreError (RuntimeError)       an experiment cannot be restored; says what is missing
     └── ValidationFailedError (RuntimeError)
@@ -25,7 +27,9 @@ __all__ = [
     "JournalError",
     "MetricNotFoundError",
     "MissingExtraError",
+    "NotResumedError",
     "RestoreError",
+    "StopperError",
     "TrialError",
     "TunekitError",
     "UnsupportedRayError",
@@ -86,6 +90,22 @@ class MetricNotFoundError(TunekitError, ValueError):
 
 class TrialError(TunekitError, RuntimeError):
     """A distributed trial cannot start or go on; the trial fails, and Tune may restart it."""
+
+
+class NotResumedError(TunekitError, RuntimeError):
+    """A training function was resumed and has reported without asking for its checkpoint.
+
+    It has begun anew, and its reports would mix two runs of the trial. The trial fails and is not
+    retried; ``Tuner.restore(..., resume_errored=True)`` goes on with a function that is mended.
+    """
+
+
+class StopperError(TunekitError, RuntimeError):
+    """A stopping criterion of ``RunConfig(stop=...)`` raised when it got a validated result.
+
+    Raised out of ``Tuner.fit()`` after the sweep's state has been saved. A sweep that is restored
+    goes on without that criterion.
+    """
 
 
 class JournalError(TunekitError, ValueError):

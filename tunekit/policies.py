@@ -20,6 +20,7 @@ from ray.tune.experiment import Trial
 from ray.tune.result import SHOULD_CHECKPOINT, TRAINING_ITERATION
 
 from tunekit._ray.checkpoints import set_checkpoint_config
+from tunekit._ray.failures import fail_for_good
 from tunekit.core import policy as rules
 from tunekit.core.problems import Problems
 from tunekit.errors import WiringError
@@ -71,6 +72,7 @@ class CheckpointPolicy(tune.Callback):
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         """Called by Tune when a trial's actor is up."""
+        fail_for_good(trial)
         self.started(trial)
 
     def on_trial_result(
@@ -337,4 +339,5 @@ class FunctionCheckpoints(tune.Callback):
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         """Called by Tune before the trial's first report."""
+        fail_for_good(trial)
         set_checkpoint_config(trial, frequency=self.frequency, at_end=self.at_end)

@@ -373,6 +373,8 @@ class ValidatedScheduler(TrialScheduler):
             if result is None:
                 self.base.on_trial_remove(self._view, judged)
             else:
+                if self._validation is not None:  # stoppers look across trials
+                    self._validation.reached(trial.trial_id, result)
                 self.base.on_trial_complete(self._view, judged, {**result, DONE: True})
             judged.phase = Phase.ENDED
             self._take_up()

@@ -44,7 +44,7 @@ from tunekit.cluster import leave_room
 from tunekit.combinations import wrong_together
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
 from tunekit.core.problems import Problems
-from tunekit.core.resuming import how_to_resume
+from tunekit.core.resume_command import how_to_resume
 from tunekit.distributed import (
     TrainerFactory,
     WorkerConfig,
@@ -62,6 +62,7 @@ from tunekit.errors import RestoreError, TunekitError
 from tunekit.journal import Record, read, record_of
 from tunekit.loggers import validated
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
+from tunekit.resuming import warn_of_beginning_anew
 from tunekit.scheduler import ValidatedScheduler, base_of
 from tunekit.searcher import ValidatedSearcher
 from tunekit.session import import_path
@@ -407,6 +408,11 @@ class Tuner(tune.Tuner):
                 around.callback(validation.validator.free)
                 around.enter_context(_told_how_to_go_on(settings, validation))
             leave_room(settings, validation)
+            warn_of_beginning_anew(
+                settings,
+                base_of(settings.tune_config.scheduler),
+                None if validation is None else validation.config,
+            )
             if is_distributed(settings.trainable):
                 around.enter_context(ended_soon())
             if validation is not None:

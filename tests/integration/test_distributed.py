@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from ray import train, tune
+from ray.train.torch import TorchTrainer
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
 import tunekit
@@ -250,6 +251,27 @@ def test_pausing_gives_the_resources_back(ray_cluster, tmp_path):
     )
     assert not results.errors
     assert results[0].metrics_dataframe["accuracy"].notna().all()
+
+
+def test_a_paused_loop_that_begins_anew_fails_with_what_to_write(ray_cluster, tmp_path):
+    def forgetful(config):
+        for step in range(1, 4):
+            with tempfile.TemporaryDirectory() as directory:
+                Path(directory, "version").write_text(str(step))
+                checkpoint = train.Checkpoint.from_directory(directory)
+                train.report({"step": step}, checkpoint=checkpoint)
+
+    results, _ = fit(
+        TorchTrainer(forgetful, scaling_config=train.ScalingConfig(num_workers=2)),
+        tmp_path,
+        failure_config=tune.FailureConfig(max_failures=-1),
+        validation_config=tunekit.ValidationConfig(fn=validate, on_pending="pause"),
+    )
+    [error] = results.errors
+    assert isinstance(error.cause, tunekit.NotResumedError)
+    assert "checkpoint = ray.train.get_checkpoint()" in str(error)
+    [report] = events(results, "reported")
+    assert (report["report"]["training_iteration"], report["report"]["step"]) == (1, 1)
 
 
 def test_tune_restarts_a_trial_whose_workers_are_given_up(ray_cluster, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,27 @@ def test_outside_of_a_trial_functions_can_be_tried_by_themselves():
     tunekit.checkpoint_with(lambda directory: None)
     with pytest.warns(UserWarning, match="only be called inside"):
         tunekit.report({"loss": 1.0}, validation=True)
+
+
+def test_a_paused_function_that_begins_anew_fails_with_what_to_write(tmp_path, caplog, monkeypatch):
+    def forgetful(config):
+        state = {"steps": 0}
+        tunekit.checkpoint_with(lambda d: (d / "state.json").write_text(json.dumps(state)))
+        for state["steps"] in range(1, 7):
+            tune.report({"loss": 1 / state["steps"]})
+
+    monkeypatch.setattr(logging.getLogger("tunekit"), "propagate", True)
+    results = fit(
+        forgetful,
+        tmp_path,
+        max_failures=-1,
+        validation_config=tunekit.ValidationConfig(fn=validate_steps, on_pending="pause"),
+        checkpoint_policy=tunekit.EveryIterations(2),
+    )
+    assert "forgetful saves checkpoints and does not seem to call" in caplog.text
+    [error] = results.errors
+    assert isinstance(error.cause, tunekit.NotResumedError)
+    assert "checkpoint = tune.get_checkpoint()" in str(error)
+    sweep = tunekit.load(results.experiment_path)
+    assert list(sweep.reports["training_iteration"]) == [1, 2]
+    assert list(results[0].metrics_dataframe["training_iteration"]) == [1, 2]

@@ -39,7 +39,7 @@ FLOORS = [
         "trainer_validation",
         "validator",
     },
-    {"callback", "searcher", "sweep"},
+    {"callback", "resuming", "searcher", "sweep"},
     {"scheduler", "page"},
     {"cluster"},
     {"tuner"},

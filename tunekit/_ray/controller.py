@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from ray.tune.search import SearchAlgorithm
 from ray.tune.stopper import CombinedStopper, Stopper, TimeoutStopper
 
 from tunekit._ray.judged import Change
+from tunekit._ray.stoppers import ValidatedStopper, reads_metrics
+from tunekit.errors import StopperError
 
 __all__ = ["SEARCH_FILES", "STATE_FILES", "Controller"]
 
@@ -278,6 +280,22 @@ class Controller:
         """A trial's metadata was changed: it belongs into the next saved state."""
         trial.run_metadata.invalidate_cache()
         self._tune._mark_trial_to_checkpoint(trial)
+
+    def take_over_stopper(
+        self, validated: Callable[[], Collection[str]], fail: Callable[[StopperError], None]
+    ) -> ValidatedStopper | None:
+        """Let stoppers that read validated metrics be asked with validated results; see there.
+
+        Returns:
+            What to ask with those; None if no stopper reads a metric.
+        """
+        stopper = self._tune._stopper  # in a restored sweep, what was saved of it
+        if not isinstance(stopper, ValidatedStopper):
+            if not reads_metrics(stopper):
+                return None
+            stopper = self._tune._stopper = ValidatedStopper(stopper)
+        stopper.attach(validated, fail)
+        return stopper
 
     def take_over_metric_check(self) -> set[str]:
         """Stop Tune from requiring the metric in every report; return what it required.

@@ -36,6 +36,7 @@ from ray.util.placement_group import get_current_placement_group
 
 from tunekit._ray.workers import TAG, Assignment, TrialWorker, allow, assign, serve
 from tunekit.core.assignments import Roll, may_return
+from tunekit.core.resuming import Resumption
 
 __all__ = ["Begun", "Crew", "Ended", "Event", "Finished", "Report", "ValidationCrew"]
 
@@ -67,6 +68,7 @@ class Report:
         metrics: Those of rank 0.
         checkpoint: What the workers have uploaded; None without one.
         validation: What the report said about validating it.
+        goes_on: Whether a loop that was resumed had asked for its checkpoint.
     """
 
     job: int
@@ -76,6 +78,7 @@ class Report:
     metrics: dict[str, Any]
     checkpoint: Any
     validation: Any
+    goes_on: bool
 
 
 @dataclass(frozen=True)
@@ -286,8 +289,8 @@ class _Link(ReportCallback, WorkerGroupCallback):
         # Where the workers begin when they start anew.
         self._checkpoint: Any = None
         self._iteration = 0
-        # Where they have begun.
-        self._base = 0
+        # Where they have begun, and whether they know.
+        self._base, self._resumption = 0, Resumption()
         self._begun = self._finished = 0
         self._roll_of_begun, self._roll_of_finished = Roll(), Roll()
 
@@ -319,10 +322,12 @@ class _Link(ReportCallback, WorkerGroupCallback):
 
     def after_report(self, training_report: _TrainingReport, metrics: list[dict[str, Any]]) -> None:
         tags = [own.pop(TAG) for own in metrics]
-        number, report = tags[0]
+        number, report, _ = tags[0]
         if number != self._number or self._work is None:
             return  # the trial has been given something else to do
         self._say_begun()
+        if any(asked for *_, asked in tags):
+            self._resumption.asked()
         iteration = self._base + report
         if training_report.checkpoint is not None:
             self._checkpoint, self._iteration = training_report.checkpoint, iteration
@@ -335,6 +340,7 @@ class _Link(ReportCallback, WorkerGroupCallback):
                 metrics=dict(metrics[0]),
                 checkpoint=training_report.checkpoint,
                 validation=training_report.validation,
+                goes_on=self._resumption.reported(),
             )
         )
 
@@ -356,7 +362,9 @@ class _Link(ReportCallback, WorkerGroupCallback):
     def _give(self, group: WorkerGroup) -> None:
         assert self._work is not None
         self._number += 1
-        self._base = self._iteration
+        self._base, self._resumption = self._iteration, Resumption()
+        if self._iteration:
+            self._resumption.resumed()
         upto = may_return(0, self._ahead)
         assignment = Assignment(
             self._number, self._work.run_context, self._checkpoint, self._work.token

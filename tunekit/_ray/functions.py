@@ -16,16 +16,21 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
-from ray.train._internal.session import _TrainingResult, get_session
+from ray.train._internal.session import _TrainingResult, _TrainSession, get_session
 from ray.train.constants import CHECKPOINT_DIR_NAME
 from ray.tune.registry import get_trainable_cls
+from ray.tune.result import RESULT_DUPLICATE
 from ray.tune.trainable import Trainable
 from ray.tune.trainable.function_trainable import FunctionTrainable, wrap_function
+
+from tunekit.core.resuming import Resumption, begins_anew
+from tunekit.errors import NotResumedError
 
 __all__ = [
     "NoSession",
     "checkpointable_class",
     "current_saver",
+    "function_of",
     "in_trial",
     "is_checkpointable_function",
     "register_saver",
@@ -72,8 +77,30 @@ def current_saver() -> Save | None:
     return None if saver is None else saver.save
 
 
+class _Session(_TrainSession):
+    """Notices when the function asks for the checkpoint to go on from, in whichever thread."""
+
+    resumption: Resumption
+
+    @property
+    def loaded_checkpoint(self) -> Any:
+        self.resumption.asked()
+        return self._loaded_checkpoint
+
+    @loaded_checkpoint.setter
+    def loaded_checkpoint(self, checkpoint: Any) -> None:
+        self._loaded_checkpoint = checkpoint
+
+    @classmethod
+    def watch(cls, session: Any, resumption: Resumption) -> None:
+        """Let a session of Ray's notice it."""
+        checkpoint = session.__dict__.pop("loaded_checkpoint", None)
+        session.__class__ = cls
+        session.resumption, session.loaded_checkpoint = resumption, checkpoint
+
+
 class _Checkpointable(FunctionTrainable):
-    """Saves by what the function registered."""
+    """Saves by what the function registered, and goes on from its checkpoint or fails."""
 
     # Tune refuses checkpoint_frequency and checkpoint_at_end for functions, unless the trainable
     # says that it handles them; tunekit.policies puts them back into each trial's own settings.
@@ -82,22 +109,33 @@ class _Checkpointable(FunctionTrainable):
 
     def setup(self, config: dict[str, Any]) -> None:
         super().setup(config)
-        self._forget_saver()
+        self._begin()
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         reused = super().reset_config(new_config)
-        self._forget_saver()
+        self._begin()
         return bool(reused)
 
-    def _forget_saver(self) -> None:
-        self._saver = _Saver()
+    def _begin(self) -> None:
+        self._saver, self._resumption = _Saver(), Resumption()
+        self._resumed_at = 0
         self._saved_iteration: int | None = None
         self._warned = False
-        get_session().set_state(_SAVER, self._saver)
+        session = get_session()
+        session.set_state(_SAVER, self._saver)
+        _Session.watch(session, self._resumption)
 
     def load_checkpoint(self, checkpoint_result: _TrainingResult) -> None:
         super().load_checkpoint(checkpoint_result)
-        self._saved_iteration = self.iteration
+        self._saved_iteration = self._resumed_at = self.iteration
+        self._resumption.resumed()
+
+    def step(self) -> dict[str, Any]:
+        result: dict[str, Any] = super().step()
+        # A function that has returned without a report has made no row.
+        if RESULT_DUPLICATE not in result and not self._resumption.reported():
+            raise NotResumedError(begins_anew(self.trial_name, self._resumed_at))
+        return result
 
     def save_checkpoint(self, checkpoint_dir: str = "") -> _TrainingResult:
         reported = super().save_checkpoint(checkpoint_dir)
@@ -152,6 +190,16 @@ def checkpointable_class(trainable: Any) -> Any:
         return found
     name = trainable if isinstance(trainable, str) else getattr(found, "_name", found.__name__)
     return type(found.__name__, (_Checkpointable, found), {"_name": name})
+
+
+def function_of(trainable: Any) -> Any:
+    """The function of a class that :func:`checkpointable_class` made; None for other trainables."""
+    if not is_checkpointable_function(trainable):
+        return None
+    method = trainable._trainable_func
+    names = method.__code__.co_freevars
+    cells = dict(zip(names, method.__closure__ or (), strict=True))
+    return cells["train_func"].cell_contents if "train_func" in cells else method
 
 
 def in_trial() -> bool:

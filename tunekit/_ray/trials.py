@@ -36,7 +36,8 @@ from ray.tune.result import (
 
 from tunekit._ray.crew import Begun, Crew, Ended, Finished, Report
 from tunekit.core.assignments import abandoned
-from tunekit.errors import TrialError
+from tunekit.core.resuming import begins_anew
+from tunekit.errors import NotResumedError, TrialError
 
 __all__ = [
     "SPACE",
@@ -224,6 +225,9 @@ class _DistributedTrial(tune.Trainable):
             raise event.error or TrialError("The workers of the trial have ended.")
         if isinstance(event, Finished):
             return {**self._last_metrics, DONE: True, RESULT_DUPLICATE: True}
+        if not event.goes_on:
+            at, ask = event.iteration - event.report, "ray.train.get_checkpoint"
+            raise NotResumedError(begins_anew(self.trial_name, at, get_checkpoint=ask))
         self._report = event
         self._unsaved = event.checkpoint
         self._iteration = event.iteration - 1  # lower than before if workers had to start anew

@@ -37,6 +37,7 @@ class Settings:
     tune_config: tune.TuneConfig
     run_config: tune.RunConfig
     callbacks: list[Any]
+    restored: bool = False
 
 
 def settings_of(tuner: tune.Tuner) -> Settings | None:
@@ -50,6 +51,7 @@ def settings_of(tuner: tune.Tuner) -> Settings | None:
         tune_config=internal._tune_config,
         run_config=internal._run_config,
         callbacks=list(internal._run_config.callbacks or []),
+        restored=bool(internal._is_restored),
     )
 
 

@@ -41,7 +41,8 @@ from tunekit.core.assignments import Desk, Verdict
 
 __all__ = ["TAG", "Assignment", "TrialWorker", "allow", "assign", "serve"]
 
-#: The key of a report's metrics under which it says which assignment it belongs to.
+#: The key of a report's metrics under which it says which assignment it belongs to, the how-many-th
+#: of that it is, and whether the loop has asked for its checkpoint.
 TAG = "tunekit_assignment"
 
 
@@ -143,7 +144,11 @@ class _Utils(DistributedTrainFnUtils):
 
     def __init__(self, assignment: Assignment):
         self._number, self._token = assignment.number, assignment.token
-        self._reports = 0
+        self._reports, self._asked = 0, False
+
+    def get_checkpoint(self) -> Any:
+        self._asked = True
+        return super().get_checkpoint()
 
     def report(
         self,
@@ -158,7 +163,7 @@ class _Utils(DistributedTrainFnUtils):
             checkpoint_dir_name = (
                 f"{StorageContext.make_default_checkpoint_dir_name()}-{self._token}"
             )
-        tagged = {**metrics, TAG: (self._number, self._reports)}
+        tagged = {**metrics, TAG: (self._number, self._reports, self._asked)}
         super().report(tagged, checkpoint, checkpoint_dir_name, *args, **options)
         _post.reported(self._number, self._reports)
 

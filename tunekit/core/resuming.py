@@ -1,39 +1,192 @@
-"""How a user goes on with a sweep: the exact words."""
+"""Whether a training function that is resumed goes on from its checkpoint.
+
+A class is handed its checkpoint; a function has to ask for it. One that does not begins anew, and
+its reports continue the trial's rows as if nothing had happened: they mix two runs, and a trial
+that is paused again and again never ends. That is noticed when it happens (:class:`Resumption`),
+and suspected before (:func:`saves_without_resuming`), from the function's code.
+"""
 
 from __future__ import annotations
 
-import shlex
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
 
-__all__ = ["how_to_resume"]
+__all__ = ["HOW_TO_RESUME", "Resumption", "begins_anew", "saves_without_resuming"]
+
+#: How a function goes on from its checkpoint.
+HOW_TO_RESUME = """\
+    checkpoint = tune.get_checkpoint()
+    if checkpoint:
+        with checkpoint.as_directory() as folder:
+            ...  # read the state from the files in folder"""
 
 
-def how_to_resume(path: str, trainable: str | None, *, own_filesystem: bool = False) -> str:
-    """Return the command, and the line of Python, that go on with a sweep.
-
-    Args:
-        path: The sweep's folder, a local path or a URI.
-        trainable: Where the trainable can be imported from, ``"module:name"``, or None.
-        own_filesystem: Whether ``path`` is in a filesystem that the user passed; the command line
-            does not reach that.
+class Resumption:
+    """Notices a resumed function that reports before it has asked for its checkpoint.
 
     Example:
-        >>> print(how_to_resume("/results/digits", "train:train_digits"))
-            tunekit resume /results/digits
-        or, in Python:
-            tunekit.Tuner.restore("/results/digits", train_digits).fit()
-        >>> print(how_to_resume("/my results/digits", None))
-            tunekit resume '/my results/digits' --trainable FILE.py:NAME
-        or, in Python:
-            tunekit.Tuner.restore("/my results/digits", trainable).fit()
-        >>> print(how_to_resume("bucket/digits", None, own_filesystem=True))
-            tunekit.Tuner.restore("bucket/digits", trainable, storage_filesystem=filesystem).fit()
+        >>> resumption = Resumption()
+        >>> resumption.reported()  # it was not resumed, and owes nothing
+        True
+        >>> resumption.resumed()
+        >>> resumption.asked()
+        >>> resumption.reported()
+        True
+        >>> resumption.resumed()
+        >>> resumption.reported()
+        False
     """
-    name = "trainable" if trainable is None else trainable.rsplit(":", 1)[-1]
-    also = ", storage_filesystem=filesystem" if own_filesystem else ""
-    quoted = '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    python = f"    tunekit.Tuner.restore({quoted}, {name}{also}).fit()"
-    if own_filesystem:
-        return python
-    command = f"    tunekit resume {shlex.quote(path)}"
-    command += " --trainable FILE.py:NAME" if trainable is None else ""
-    return f"{command}\nor, in Python:\n{python}"
+
+    def __init__(self) -> None:
+        self._owes = False
+
+    def resumed(self) -> None:
+        """The function is about to be started, with a checkpoint to go on from."""
+        self._owes = True
+
+    def asked(self) -> None:
+        """It has asked for its checkpoint."""
+        self._owes = False
+
+    def reported(self) -> bool:
+        """It has reported: True if it goes on from its checkpoint, as far as can be seen."""
+        return not self._owes
+
+
+def begins_anew(trial: str, iteration: int, *, get_checkpoint: str = "tune.get_checkpoint") -> str:
+    """Return the error of a resumed function that did not ask for its checkpoint.
+
+    Args:
+        trial: The trial's name.
+        iteration: Of the checkpoint that it was resumed from.
+        get_checkpoint: How the function asks.
+
+    Example:
+        >>> print(begins_anew("train_0", 4))
+        Trial train_0 was resumed from its checkpoint of iteration 4 and has reported without ...
+    """
+    how = HOW_TO_RESUME.replace("tune.get_checkpoint", get_checkpoint)
+    return (
+        f"Trial {trial} was resumed from its checkpoint of iteration {iteration} and has reported "
+        f"without calling {get_checkpoint}(): it has begun anew, and its reports would mix two "
+        f"runs. Begin the training function with\n{how}\n"
+        f"A function that needs nothing from there calls {get_checkpoint}() and ignores what it "
+        "returns. The trial has failed and is not retried; its reports and checkpoints are kept, "
+        "and tunekit.Tuner.restore(..., resume_errored=True) with the mended function goes on "
+        "from them."
+    )
+
+
+# Before it happens -------------------------------------------------------------------------------
+
+# Names in the code of functions that save, and of those that resume.
+_SAVES = frozenset({"checkpoint_with", "Checkpoint", "from_directory"})
+_RESUMES = frozenset({"get_checkpoint", "loaded_checkpoint"})
+# Whose own code says nothing about the user's.
+_FRAMEWORKS = frozenset({"ray", "tunekit"})
+# Of how many functions the code is looked at, at most.
+_MOST = 200
+
+
+def saves_without_resuming(function: Any) -> bool:
+    """Return whether a function's code saves checkpoints and never asks for one.
+
+    It looks at names in the code of the function and of what that calls, as far as it can be found
+    without running anything; so it can be wrong in both directions.
+
+    Example:
+        >>> def train(config):
+        ...     checkpoint_with(lambda folder: None)
+        ...     report({"loss": 1.0})
+        >>> saves_without_resuming(train)
+        True
+        >>> def resumes(config):
+        ...     checkpoint = get_checkpoint()
+        ...     checkpoint_with(lambda folder: None)
+        >>> saves_without_resuming(resumes)
+        False
+    """
+    saves = False
+    for code in _codes(function):
+        names = set(_names(code))
+        if not _RESUMES.isdisjoint(names):
+            return False
+        saves = saves or not _SAVES.isdisjoint(names)
+    return saves
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """The global names, attributes, keywords and short texts in a piece of code."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, tuple):  # keywords of calls
+            yield from (name for name in constant if isinstance(name, str))
+
+
+def _codes(function: Any) -> Iterator[CodeType]:
+    """The code of a function, of functions inside of it, and of those that it may call."""
+    queue: deque[Any] = deque([function])
+    seen: set[FunctionType] = set()
+    while queue and len(seen) < _MOST:
+        for found in _functions(queue.popleft()):
+            if found in seen:
+                continue
+            seen.add(found)
+            nested = [found.__code__]
+            for code in nested:
+                yield code
+                nested += [part for part in code.co_consts if isinstance(part, CodeType)]
+                queue += _called(code, found)
+
+
+def _functions(thing: Any) -> Iterator[FunctionType]:
+    """The functions that run when a thing is called, or may be."""
+    if isinstance(thing, partial):
+        yield from _functions(thing.func)
+    elif isinstance(thing, MethodType):
+        yield from _functions(thing.__func__)
+        yield from _functions(type(thing.__self__))
+    elif isinstance(thing, FunctionType):
+        yield thing
+        yield from _functions(getattr(thing, "__wrapped__", None))
+    elif isinstance(thing, type):
+        for cls in thing.__mro__:
+            if not _is_foreign(cls):
+                parts = list(vars(cls).values())
+                yield from (part for part in parts if isinstance(part, FunctionType))
+                wrapped = [p.__func__ for p in parts if isinstance(p, (staticmethod, classmethod))]
+                yield from (part for part in wrapped if isinstance(part, FunctionType))
+    elif thing is not None and callable(thing) and not _is_foreign(type(thing)):
+        yield from _functions(type(thing))
+
+
+def _called(code: CodeType, function: FunctionType) -> Iterator[Any]:
+    """What a piece of code may call, among what its function closes over and finds by name."""
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+    for name in code.co_names:
+        found = function.__globals__.get(name)
+        if isinstance(found, ModuleType):
+            if _root(found.__name__) not in _FRAMEWORKS:
+                parts = (vars(found).get(attribute) for attribute in code.co_names)
+                yield from (part for part in parts if not _is_foreign(part))
+        elif not _is_foreign(found):
+            yield found
+
+
+def _is_foreign(thing: Any) -> bool:
+    """Whether its code is Ray's, tunekit's or Python's own."""
+    module = getattr(thing, "__module__", None)
+    return thing is None or _root(str(module)) in _FRAMEWORKS | {"builtins"}
+
+
+def _root(module: str) -> str:
+    return module.split(".")[0]

@@ -1,0 +1,198 @@
+"""Functions that are resumed go on from their checkpoint, or fail; none begins anew in silence."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from ray import tune
+from ray.train._internal.session import get_checkpoint, shutdown_session
+from ray.tune import ResumeConfig
+from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining
+
+import tunekit
+from tests.kills import Killed, killed_after
+from tests.sweeps import Ran, sweep
+from tunekit.journal import read
+from tunekit.snapshots import mend
+from tunekit.storage import LocalFolder
+from tunekit.testing import check_lives
+
+LENGTH = 5
+
+
+@pytest.fixture(autouse=True)
+def no_session_is_left():
+    yield
+    shutdown_session()
+
+
+# How a function may ask for its checkpoint -------------------------------------------------------
+
+
+def from_tune(config: dict[str, Any]) -> Any:
+    return tune.get_checkpoint()
+
+
+def from_train(config: dict[str, Any]) -> Any:
+    """As functions did before Ray Train had a session of its own, and integrations do."""
+    return get_checkpoint()
+
+
+def in_a_thread(config: dict[str, Any]) -> Any:
+    found: list[Any] = []
+    thread = Thread(target=lambda: found.append(tune.get_checkpoint()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def counting(ask: Any = None, *, fails_at: int = 0, at_end: Any = None) -> Any:
+    """A function that counts to ``LENGTH``, and begins where what it asked for says."""
+
+    def function(config: dict[str, Any]) -> None:
+        state = {"steps": 0}
+        checkpoint = ask and ask(config)
+        if checkpoint:
+            with checkpoint.as_directory() as folder:
+                state = json.loads(Path(folder, "state.json").read_text())
+        tunekit.checkpoint_with(lambda d: (d / "state.json").write_text(json.dumps(state)))
+        while state["steps"] < LENGTH:
+            state["steps"] += 1
+            if state["steps"] == fails_at and not checkpoint:
+                raise RuntimeError("fails")
+            tune.report({"steps": state["steps"]})
+
+    return function
+
+
+def ran(folder: Path, function: Any, **options: Any) -> Ran:
+    """A sweep of a function, one trial at a time: Ray has one session in a process."""
+    given = {"trials": 1, "slots": 1, "listening": False, "base": FIFOScheduler()}
+    given |= {"trainable": tunekit.checkpointable(function), **options}
+    return sweep(folder, **given)
+
+
+def rows(ran: Ran) -> list[list[tuple[int, int]]]:
+    """Of each trial, (training_iteration, steps) of its reports, as the journal has them."""
+    events = [e for e in read(ran.home) if e["event"] == "reported"]
+    return [
+        [
+            (e["report"]["training_iteration"], e["report"]["steps"])
+            for e in events
+            if e["trial_id"] == trial.trial_id
+        ]
+        for trial in ran.trials
+    ]
+
+
+WHOLE = [(n, n) for n in range(1, LENGTH + 1)]
+
+
+@pytest.mark.parametrize("ask", [from_tune, from_train, in_a_thread])
+def test_a_function_that_asks_for_its_checkpoint_goes_on_from_it(tmp_path, ask):
+    sweep = ran(tmp_path, counting(ask), on_pending="pause", trials=2)
+    assert rows(sweep) == [WHOLE, WHOLE]
+    assert [trial.status for trial in sweep.trials] == ["TERMINATED"] * 2
+
+
+@pytest.mark.parametrize("max_failures", [0, 2, -1])
+def test_a_function_that_begins_anew_fails_with_what_to_write_and_is_not_retried(
+    tmp_path, max_failures
+):
+    sweep = ran(tmp_path, counting(), on_pending="pause", trials=2, max_failures=max_failures)
+    assert rows(sweep) == [[(1, 1)], [(1, 1)]], "no report of a second life is anywhere"
+    for trial in sweep.trials:
+        assert trial.status == "ERROR" and trial.num_failures == 1
+        assert trial.last_result["training_iteration"] == 1
+        error = Path(trial.error_file).read_text()
+        assert "resumed from its checkpoint of iteration 1" in error
+        assert "checkpoint = tune.get_checkpoint()" in error
+        assert "with checkpoint.as_directory() as folder:" in error
+    check_lives(read(sweep.home))
+
+
+def test_a_function_that_begins_anew_after_a_failure_of_its_own(tmp_path):
+    function = counting(fails_at=4)
+    sweep = ran(tmp_path, function, max_failures=-1, policy=tunekit.EveryIterations(2))
+    [trial] = sweep.trials
+    assert trial.status == "ERROR" and trial.num_failures == 2
+    assert rows(sweep) == [WHOLE[:3]]
+
+
+def test_a_function_that_failed_before_its_first_checkpoint_begins_anew_rightly(tmp_path):
+    failed = tmp_path / "failed"
+
+    def function(config: dict[str, Any]) -> None:
+        tunekit.checkpoint_with(lambda folder: None)
+        for step in (1, 2, 3):
+            if step == 2 and not failed.exists():
+                failed.touch()
+                raise RuntimeError("fails once")
+            tune.report({"steps": step})
+
+    sweep = ran(tmp_path, function, max_failures=1, policy=tunekit.EveryIterations(3))
+    assert [trial.status for trial in sweep.trials] == ["TERMINATED"]
+    assert rows(sweep) == [[(1, 1), (1, 1), (2, 2), (3, 3)]]
+
+
+def test_a_function_that_needs_nothing_asks_and_ignores_it(tmp_path):
+    def function(config: dict[str, Any]) -> None:
+        tune.get_checkpoint()
+        tunekit.checkpoint_with(lambda folder: None)
+        for step in range(LENGTH):
+            tune.report({"steps": step})
+
+    sweep = ran(tmp_path, function, on_pending="pause", stop={"training_iteration": 4})
+    assert [trial.status for trial in sweep.trials] == ["TERMINATED"]
+
+
+@pytest.mark.parametrize(("asks", "status"), [(False, "ERROR"), (True, "TERMINATED")])
+def test_a_clone_that_begins_anew_fails(tmp_path, asks, status):
+    scheduler = PopulationBasedTraining(
+        time_attr="training_iteration",
+        perturbation_interval=2,
+        hyperparam_mutations={"lr": [0.1]},
+        custom_explore_fn=lambda config: {"lr": 0.2},
+        quantile_fraction=0.5,
+        log_config=False,
+    )
+    sweep = ran(
+        tmp_path,
+        counting(lambda config: tune.get_checkpoint() if asks or config["lr"] == 0.1 else None),
+        base=scheduler,
+        trials=2,
+        param_space={"lr": 0.1},
+        policy=tunekit.EveryIterations(2),
+        validate=lambda attempt: {"accuracy": 1.0 - int(attempt.request.trial_id[-1])},
+        validation_s=lambda attempt: 0.1,
+    )
+    assert [e["iteration"] for e in read(sweep.home) if e["event"] == "exploited"]
+    assert status in {trial.status for trial in sweep.trials} <= {status, "TERMINATED"}
+    assert all(iteration == steps for row in rows(sweep) for iteration, steps in row)
+    check_lives(read(sweep.home))
+
+
+def test_a_restored_sweep_whose_function_begins_anew(tmp_path):
+    options = {"policy": tunekit.EveryIterations(2), "validation_s": lambda attempt: 0.5}
+    with suppress(Killed), killed_after(14):
+        ran(tmp_path, counting(), **options)
+        raise AssertionError("It was to be killed.")
+    shutdown_session()  # of the driver that is no more
+    home = tmp_path / "sweep"
+    before = [e["report"]["training_iteration"] for e in read(home) if e["event"] == "reported"]
+    assert 2 <= len(before) < LENGTH
+    again = {"mended": mend(LocalFolder(home), read(home)), "resume": ResumeConfig()}
+    sweep = ran(tmp_path, counting(), **options, **again)
+    assert [trial.status for trial in sweep.trials] == ["ERROR"]
+    assert rows(sweep) == [WHOLE[: len(before)]]
+
+    resume = ResumeConfig(errored=ResumeConfig.ResumeType.RESUME)
+    again = {"mended": mend(LocalFolder(home), read(home)), "resume": resume}
+    sweep = ran(tmp_path, counting(from_tune), **options, **again)
+    assert [trial.status for trial in sweep.trials] == ["TERMINATED"], "the mended one goes on"
+    assert dict(rows(sweep)[0]) == dict(WHOLE)

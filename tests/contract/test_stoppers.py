@@ -1,0 +1,338 @@
+"""Tune's stoppers, and those of users: asked with validated results where they read them."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import shutil
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import tune
+from ray.tune import ResumeConfig
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.stopper import (
+    CombinedStopper,
+    ExperimentPlateauStopper,
+    MaximumIterationStopper,
+    TrialPlateauStopper,
+)
+
+import tunekit
+from tests.kills import run_killed
+from tests.sweeps import Endless, Ran, sweep
+from tunekit.journal import read
+from tunekit.snapshots import mend
+from tunekit.storage import LocalFolder
+from tunekit.testing import check_lives
+from tunekit.testing.executor import Attempt
+
+BASES: dict[str, Callable[[], TrialScheduler]] = {
+    "fifo": FIFOScheduler,
+    "asha": lambda: ASHAScheduler(max_t=1000, grace_period=500),
+}
+every_way = pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
+every_base = pytest.mark.parametrize("base", BASES)
+exactly = pytest.mark.parametrize("on_pending", ["hold", "pause"])
+
+#: When a trial ends that nothing stops.
+END = 12
+
+
+class Net(Endless):
+    """It reports an accuracy of its own, which is not validation's."""
+
+    def step(self) -> dict[str, Any]:
+        shown = {"accuracy": 0.99, "eval": {"accuracy": 0.99, "loss": 0.5}}
+        return {**super().step(), **shown, "done": self.steps >= END}
+
+
+class Quiet(Endless):
+    """It reports nothing of the sort."""
+
+    def step(self) -> dict[str, Any]:
+        return {**super().step(), "done": self.steps >= END}
+
+
+def rises_to(most: int) -> Callable[[Attempt], dict[str, Any]]:
+    """Scores of a tenth of the iteration, up to a plateau."""
+
+    def validate(attempt: Attempt) -> dict[str, Any]:
+        score = min(attempt.request.iteration, most) / 10
+        return {"accuracy": score, "eval": {"accuracy": score}}
+
+    return validate
+
+
+def stopped(folder: Path, stop: Any, **options: Any) -> Ran:
+    given = {"base": FIFOScheduler(), "trials": 2, "trainable": Net, "on_pending": "hold"}
+    given |= {"validate": rises_to(4), "listening": False, "stop": stop}
+    return sweep(folder, **{**given, **options})
+
+
+def lengths(ran: Ran) -> set[int]:
+    begun = (trial.last_result.get("training_iteration") for trial in ran.trials)
+    return {length for length in begun if length is not None}
+
+
+def stops(ran: Ran) -> set[int]:
+    """At which iterations a validated result stopped a trial."""
+    events = read(ran.home)
+    return {e["iteration"] for e in events if e["event"] == "delivered" and e["decision"] == "STOP"}
+
+
+def plateau(metric: str = "accuracy") -> TrialPlateauStopper:
+    return TrialPlateauStopper(metric, num_results=3, grace_period=3)
+
+
+@every_way
+@every_base
+@pytest.mark.parametrize("trainable", [Net, Quiet])
+def test_a_plateau_of_validated_scores_stops_a_trial(tmp_path, on_pending, base, trainable):
+    ran = stopped(
+        tmp_path,
+        plateau(),
+        base=BASES[base](),
+        on_pending=on_pending,
+        trainable=trainable,
+        validation_s=lambda attempt: 1.5,
+    )
+    assert stops(ran) == {6}, "0.4 at 4, 5 and 6"
+    assert lengths(ran) == {6} or (on_pending == "continue" and max(lengths(ran)) < END)
+    check_lives(read(ran.home))
+
+
+@pytest.mark.parametrize(
+    ("stop", "at"),
+    [
+        (plateau("eval/accuracy"), 6),
+        (lambda trial_id, result: result["eval"]["accuracy"] >= 0.3, 3),
+        (lambda trial_id, result: result["eval/accuracy"] >= 0.3, 3),
+        (lambda trial_id, result: result.get("eval", {}).get("accuracy", 0) >= 0.3, 3),
+    ],
+)
+def test_a_metric_that_is_nested(tmp_path, stop, at):
+    assert stops(stopped(tmp_path, stop, trainable=Quiet)) == {at}
+
+
+def bound(trial_id: str, result: dict[str, Any], least: float) -> bool:
+    return result["accuracy"] >= least
+
+
+def swallows(trial_id: str, result: dict[str, Any]) -> bool:
+    try:
+        return result["accuracy"] >= 0.3
+    except Exception:
+        return True
+
+
+def unpacks(trial_id: str, result: dict[str, Any]) -> bool:
+    return {**result}["accuracy"] >= 0.3
+
+
+@every_way
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda trial_id, result: result["accuracy"] >= 0.3,
+        lambda trial_id, result: result.get("accuracy", 0.0) >= 0.3,
+        lambda trial_id, result: "accuracy" in result and result["accuracy"] >= 0.3,
+        functools.partial(bound, least=0.3),
+        swallows,
+        unpacks,
+    ],
+)
+@pytest.mark.parametrize("trainable", [Net, Quiet])
+def test_a_function_of_a_validated_metric(tmp_path, on_pending, function, trainable):
+    ran = stopped(tmp_path, function, on_pending=on_pending, trainable=trainable)
+    assert stops(ran) == {3}
+
+
+@every_way
+def test_a_function_of_what_training_reports_stops_at_the_report(tmp_path, on_pending):
+    ran = stopped(
+        tmp_path,
+        lambda trial_id, result: result["training_iteration"] >= 5,
+        on_pending=on_pending,
+        policy=tunekit.EveryIterations(4),
+    )
+    assert lengths(ran) == {5} and stops(ran) == set()
+
+
+@every_way
+def test_a_function_of_both_stops_at_whichever_comes_first(tmp_path, on_pending):
+    def function(trial_id: str, result: dict[str, Any]) -> bool:
+        return result["training_iteration"] >= 7 or result["accuracy"] >= 0.8
+
+    policy = tunekit.EveryIterations(4)
+    ran = stopped(tmp_path / "report", function, on_pending=on_pending, policy=policy)
+    assert lengths(ran) == {7} and stops(ran) == set(), "0.4 at 4; 7 has no checkpoint"
+    ran = stopped(
+        tmp_path / "score", function, on_pending=on_pending, policy=policy, validate=rises_to(99)
+    )
+    assert lengths(ran) == {7}
+    ran = stopped(
+        tmp_path / "first",
+        function,
+        on_pending=on_pending,
+        policy=policy,
+        validate=lambda attempt: {"accuracy": 0.9},
+    )
+    assert stops(ran) == {4}
+
+
+def test_a_metric_that_training_alone_reports_is_read_at_the_report(tmp_path):
+    ran = stopped(
+        tmp_path,
+        [tune.stopper.FunctionStopper(lambda _, r: r["eval"]["loss"] < 1 and r["loss"] < 0.3)],
+        policy=tunekit.EveryIterations(3),
+        validate=lambda attempt: {"accuracy": 0.1},
+    )
+    assert lengths(ran) == {4} and stops(ran) == set()
+
+
+@pytest.mark.parametrize("combined", [list, lambda parts: CombinedStopper(*parts)])
+def test_several_stoppers_are_asked_one_by_one(tmp_path, combined):
+    ran = stopped(tmp_path / "plateau", combined([plateau(), MaximumIterationStopper(9)]))
+    assert lengths(ran) == {6} and stops(ran) == {6}
+    ran = stopped(tmp_path / "most", combined([plateau(), MaximumIterationStopper(5)]))
+    assert lengths(ran) == {5} and stops(ran) == set()
+
+
+class Patience(tune.Stopper):
+    """Stops a trial after so many results without a better one; it counts before it looks."""
+
+    def __init__(self, most: int):
+        self.most = most
+        self.asked: dict[str, list[int]] = defaultdict(list)
+        self.best: dict[str, float] = {}
+        self.since: dict[str, int] = defaultdict(int)
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        self.asked[trial_id].append(result["training_iteration"])
+        self.since[trial_id] += 1
+        if result["accuracy"] > self.best.get(trial_id, 0.0):
+            self.best[trial_id], self.since[trial_id] = result["accuracy"], 0
+        return self.since[trial_id] >= self.most
+
+    def stop_all(self) -> bool:
+        return False
+
+
+class Callable_:
+    """The same, as an object that is no stopper."""
+
+    def __init__(self, most: int):
+        self.patience = Patience(most)
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return self.patience(trial_id, result)
+
+
+@exactly
+@pytest.mark.parametrize("make", [Patience, Callable_])
+def test_a_stopper_that_counts_sees_each_validated_result_once(tmp_path, on_pending, make):
+    stopper = make(2)
+    ran = stopped(tmp_path, stopper, on_pending=on_pending)
+    assert stops(ran) == {6} and lengths(ran) == {6}
+    asked = getattr(stopper, "patience", stopper).asked
+    assert list(asked.values()) == [[1, 2, 3, 4, 5, 6]] * 2
+
+
+class Smoke(tune.Stopper):
+    """As in Ray's documentation: by a score, for all trials, or by the number of iterations."""
+
+    def __init__(self) -> None:
+        self.should_stop = False
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        if not self.should_stop and result["accuracy"] > 0.35:
+            self.should_stop = True
+        return self.should_stop or result["training_iteration"] >= 100
+
+    def stop_all(self) -> bool:
+        return self.should_stop
+
+
+@every_way
+def test_a_stopper_ends_the_sweep_by_a_validated_score(tmp_path, on_pending):
+    ran = stopped(tmp_path, Smoke(), on_pending=on_pending, trials=4, slots=2)
+    assert [trial.status for trial in ran.trials] == ["TERMINATED"] * len(ran.trials)
+    assert max(lengths(ran)) < END and stops(ran) == {4}
+    check_lives(read(ran.home))
+
+
+def test_a_plateau_of_the_whole_sweep(tmp_path):
+    stopper = ExperimentPlateauStopper("accuracy", std=0.001, top=5, mode="max")
+    ran = stopped(tmp_path, stopper, trials=2)
+    assert lengths(ran) == {6}, "the fifth 0.4 is one of iteration 6"
+    assert [trial.status for trial in ran.trials] == ["TERMINATED"] * 2
+    assert stopper._top_values == [0.4] * 5
+
+
+@pytest.mark.parametrize(
+    ("every", "asked"), [(1, list(range(1, END + 1))), (4, [4, 8, 12]), (5, [5, 10])]
+)
+def test_a_trials_last_score_counts_once_for_stoppers_of_the_whole_sweep(tmp_path, every, asked):
+    """Tune does not show schedulers a report with which a trial ends by itself."""
+    seen = Patience(99)
+    stopped(tmp_path, seen, trials=1, policy=tunekit.EveryIterations(every))
+    assert list(seen.asked.values()) == [asked]
+
+
+def test_a_stopper_that_reads_what_nobody_gives_is_told(tmp_path):
+    with pytest.raises(tunekit.StopperError) as caught:
+        stopped(tmp_path, lambda trial_id, result: result["acuracy"] > 0.4)
+    text = str(caught.value)
+    assert "<lambda> of RunConfig(stop=...) raised KeyError: 'acuracy'" in text
+    assert "Validation has returned 'accuracy', 'eval/accuracy'" in text
+    home = tmp_path / "sweep"
+    again = {"mended": mend(LocalFolder(home), read(home)), "resume": ResumeConfig()}
+    shutil.rmtree(f"{tmp_path}-session", ignore_errors=True)
+    ran = stopped(tmp_path, lambda trial_id, result: result["acuracy"] > 0.4, **again)
+    assert lengths(ran) == {END}, "the restored sweep goes on without it"
+    check_lives(read(home))
+
+
+def test_a_stopper_that_names_a_metric_of_nobody_is_told_once(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("tunekit"), "propagate", True)
+    ran = stopped(tmp_path, plateau("acuracy"))
+    assert lengths(ran) == {END}
+    assert caplog.text.count("TrialPlateauStopper of RunConfig(stop=...) names 'acuracy'") == 1
+
+
+def test_a_stopper_that_is_no_users_costs_nothing(tmp_path):
+    ran = stopped(tmp_path, MaximumIterationStopper(3))
+    assert type(ran.sweep.controller._stopper) is MaximumIterationStopper
+    assert lengths(ran) == {3}
+
+
+@exactly
+@pytest.mark.parametrize("make", [plateau, lambda: Patience(2)], ids=["plateau", "patience"])
+def test_killed_and_restored_it_stops_where_it_would_have(tmp_path, on_pending, make):
+    def made(folder: Path, **options: Any) -> Ran:
+        return stopped(folder, make(), on_pending=on_pending, run=False, trials=1, **options)
+
+    kills = 1
+    for at in itertools.count(step=7):
+        ran, kills = run_killed(tmp_path / str(at), made, iter([at]), torn=bool(at % 2))
+        assert stops(ran) == {6} and lengths(ran) == {6}, at
+        check_lives(read(ran.home))
+        if not kills:
+            break
+    assert at > 50
+
+
+def test_killed_again_and_again(tmp_path):
+    def made(folder: Path, **options: Any) -> Ran:
+        return stopped(folder, plateau(), run=False, trials=2, saved_every_s=0.0, **options)
+
+    ran, kills = run_killed(tmp_path, made, iter([23] * 6))
+    assert kills and stops(ran) == {6} and lengths(ran) == {6}
+    with suppress(FileNotFoundError):
+        shutil.rmtree(f"{tmp_path}-session")

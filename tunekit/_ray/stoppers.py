@@ -1,0 +1,178 @@
+"""Tune's stopping criteria, asked with validated results where they read validated metrics."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import types
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+from ray.tune.stopper import (
+    CombinedStopper,
+    ExperimentPlateauStopper,
+    FunctionStopper,
+    MaximumIterationStopper,
+    NoopStopper,
+    Stopper,
+    TimeoutStopper,
+    TrialPlateauStopper,
+)
+
+from tunekit.core.history import GENERATION, ITERATION
+from tunekit.core.stopping import Criterion, Reads
+from tunekit.errors import StopperError
+
+__all__ = ["ValidatedStopper", "reads_metrics"]
+
+logger = logging.getLogger(__name__)
+
+_READ_NOTHING = (MaximumIterationStopper, NoopStopper, TimeoutStopper)
+_READ_ONE_METRIC = (ExperimentPlateauStopper, TrialPlateauStopper)
+_WITHOUT_STATE = (types.FunctionType, types.BuiltinFunctionType)
+
+
+def reads_metrics(stopper: Stopper) -> bool:
+    """Whether a stopper may read a metric; those that count or look at the clock do not."""
+    return any(_criterion(part).reads is not Reads.NOTHING for part in _parts(stopper))
+
+
+class ValidatedStopper(CombinedStopper):
+    """The user's stoppers; those that read validated metrics are asked with validated results.
+
+    Tune keeps it with the experiment's state, and so what the stoppers have counted.
+
+    Args:
+        stopper: What Tune has made of ``RunConfig(stop=...)``.
+    """
+
+    def __init__(self, stopper: Stopper):
+        super().__init__(*_parts(stopper))
+        self._criteria = [_criterion(part) for part in self._stoppers]
+        # The newest place (generation, iteration) of each trial of which a result was judged.
+        self._newest: dict[str, tuple[int, int]] = {}
+        self._told: set[str] = set()
+        self._validated: Callable[[], Collection[str]] = tuple
+        self._fail: Callable[[StopperError], None] | None = None
+
+    def attach(
+        self, validated: Callable[[], Collection[str]], fail: Callable[[StopperError], None]
+    ) -> None:
+        """Connect it with the sweep.
+
+        Args:
+            validated: Names of the metrics of which only validated values count.
+            fail: Gets the error of a stopper that has raised, which is then not asked any more.
+        """
+        self._validated, self._fail = validated, fail
+        for each in self._criteria:
+            if each.broken:
+                logger.warning(
+                    "%s of RunConfig(stop=...) raised an error before the sweep was interrupted, "
+                    "and is not asked any more.",
+                    _name_of(each.ask),
+                )
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        names = self._validated()
+        return any(each.reported(trial_id, result, names) for each in self._criteria)
+
+    def reached(
+        self,
+        trial_id: str,
+        result: Mapping[str, Any],
+        produced: Collection[str],
+        *,
+        again: bool = False,
+    ) -> bool:
+        """Whether a validated result, flat, is to end its trial.
+
+        Args:
+            trial_id: The trial.
+            result: The result; one that was shown before is passed over.
+            produced: Names of the metrics that validations have produced.
+            again: Whether it was judged before the sweep was interrupted.
+        """
+        place = (result.get(GENERATION, 0), result[ITERATION])
+        if place <= self._newest.get(trial_id, (-1, 0)):
+            return False
+        self._newest[trial_id] = place
+        return any(self._asked(each, trial_id, result, produced, again) for each in self._criteria)
+
+    def _asked(
+        self,
+        each: Criterion,
+        trial_id: str,
+        result: Mapping[str, Any],
+        produced: Collection[str],
+        again: bool,
+    ) -> bool:
+        names = self._validated()
+        lost = each.lost(names)
+        if lost is not None and lost not in self._told:
+            self._told.add(lost)
+            logger.warning(
+                "%s of RunConfig(stop=...) names %r, which neither training has reported nor "
+                "validation returned (that was %s): as long as nobody does, it stops nothing.",
+                _name_of(each.ask),
+                lost,
+                _listed(produced),
+            )
+        try:
+            return each.judged(trial_id, result, names, again=again)
+        except Exception as error:  # the user's
+            each.broken = True
+            if self._fail is not None:
+                self._fail(_error_of(each, trial_id, result, produced, error))
+            return False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_validated": tuple, "_fail": None}
+
+
+def _error_of(
+    each: Criterion,
+    trial_id: str,
+    result: Mapping[str, Any],
+    produced: Collection[str],
+    error: Exception,
+) -> StopperError:
+    return StopperError(
+        f"{_name_of(each.ask)} of RunConfig(stop=...) raised {type(error).__name__}: {error}, when "
+        f"it got the validated result of trial {trial_id} at iteration {result[ITERATION]}. "
+        f"Validation has returned {_listed(produced)}; the result has these and what training "
+        "reported. Mend it for the next sweep; this one is saved, and goes on without it: "
+        "tunekit.Tuner.restore(...).fit()."
+    )
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(map(repr, names)) or "nothing yet"
+
+
+def _parts(stopper: Stopper) -> Iterator[Stopper]:
+    if type(stopper) is CombinedStopper:
+        for part in stopper._stoppers:
+            yield from _parts(part)
+    else:
+        yield stopper
+
+
+def _criterion(stopper: Stopper) -> Criterion:
+    if type(stopper) in _READ_NOTHING:
+        return Criterion(stopper, Reads.NOTHING)
+    if type(stopper) in _READ_ONE_METRIC:
+        return Criterion(stopper, Reads.METRIC, metric=stopper._metric)
+    if type(stopper) is FunctionStopper:
+        function = stopper._fn
+        while isinstance(function, functools.partial):
+            function = function.func
+        return Criterion(stopper, stateful=not isinstance(function, _WITHOUT_STATE))
+    named = (getattr(stopper, name, None) for name in ("metric", "_metric"))
+    metric = next((name for name in named if isinstance(name, str)), None)
+    return Criterion(stopper, metric=metric, stateful=True)
+
+
+def _name_of(stopper: Any) -> str:
+    function = stopper._fn if type(stopper) is FunctionStopper else None
+    return str(getattr(function, "__name__", None) or type(function or stopper).__name__)

@@ -1,0 +1,266 @@
+"""When a stopping criterion is asked: at a report, or once that is validated.
+
+A criterion that reads metrics of training is asked at each report. One that reads a metric of
+which only validated values count is asked with validated results, as schedulers are. Which it is
+shows when it is asked: it gets the report in a form that notices what is read.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from enum import Enum
+from typing import Any
+
+from tunekit.core.metrics import flatten, without
+
+__all__ = ["Awaited", "Criterion", "Reads", "ReportView", "nested"]
+
+
+class Awaited(BaseException):
+    """A metric is read that only validation gives; not an ``Exception``, which users catch."""
+
+
+class ReportView(dict[str, Any]):
+    """A report as a stopping criterion sees it, without the metrics that are validation's.
+
+    Args:
+        report: The report; levels of it are looked at when they are read.
+        validated: Names of the metrics of which only validated values count.
+
+    Raises:
+        Awaited: When such a metric is read.
+
+    Example:
+        >>> view = ReportView({"loss": 0.1, "accuracy": 0.99}, {"accuracy"})
+        >>> view["loss"], view.get("diverged", False), dict(view)
+        (0.1, False, {'loss': 0.1})
+        >>> view["accuracy"]
+        Traceback (most recent call last):
+        tunekit.core.stopping.Awaited: accuracy
+        >>> sorted(view.missed), view.awaited
+        (['accuracy', 'diverged'], True)
+    """
+
+    def __init__(
+        self,
+        report: Mapping[str, Any],
+        validated: Collection[str],
+        _above: ReportView | None = None,
+        _prefix: str = "",
+    ):
+        super().__init__(report if _above else without(report, validated))
+        self._validated, self._above, self._prefix = validated, _above, _prefix
+        #: The names that were looked for and are not there.
+        self.missed: set[str] = set() if _above is None else _above.missed
+        #: Whether one of them was validation's.
+        self.awaited = False
+
+    def _look(self, key: Any) -> bool:
+        """Whether the report has it."""
+        if super().__contains__(key):
+            return True
+        name = f"{self._prefix}{key}"
+        self.missed.add(name)
+        if _has(self._validated, name):
+            top = self
+            while top._above is not None:
+                top = top._above
+            top.awaited = True
+            raise Awaited(name)
+        return False
+
+    def _level(self, key: Any, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return ReportView(value, self._validated, self, f"{self._prefix}{key}/")
+        return value
+
+    def __contains__(self, key: object) -> bool:
+        return self._look(key)
+
+    def __getitem__(self, key: str) -> Any:
+        self._look(key)
+        return self._level(key, super().__getitem__(key))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value, or the default if the report lacks it."""
+        return self[key] if self._look(key) else default
+
+
+class Reads(Enum):
+    """What a criterion reads of a result."""
+
+    NOTHING = "nothing"  #: it counts calls, or looks at the clock
+    METRIC = "metric"  #: one metric, which it names
+    ANYTHING = "anything"
+
+
+class Criterion:
+    """A stopping criterion, with what is known of the metrics that it reads.
+
+    One with a state of its own is asked with validated results only, from when it is known to read
+    a validated metric: it would count a report twice. A function without state is tried with each
+    report, too, so that ``training_iteration >= 10 or accuracy > 0.9`` stops at iteration 10.
+
+    Args:
+        ask: ``ask(trial_id, result)``: whether the trial is to stop.
+        reads: What it reads.
+        metric: The metric that it names, if it does.
+        stateful: Whether it may keep something from one call to the next.
+
+    Example:
+        >>> criterion = Criterion(lambda trial_id, result: result["accuracy"] > 0.9)
+        >>> criterion.reported("a", {"loss": 0.1}, {"accuracy"})
+        False
+        >>> criterion.judged("a", {"loss": 0.1, "accuracy": 0.95}, {"accuracy"})
+        True
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[str, Any], Any],
+        reads: Reads = Reads.ANYTHING,
+        *,
+        metric: str | None = None,
+        stateful: bool = False,
+    ):
+        self.ask, self.reads, self.metric = ask, reads, metric
+        self._stateful, self._rehearsed = stateful, not stateful
+        self._missed = set() if metric is None else {metric}
+        self._put_off = self._found = False
+        #: Whether it has raised an error, and is not asked any more.
+        self.broken = False
+
+    def reported(
+        self, trial_id: str, report: Mapping[str, Any], validated: Collection[str]
+    ) -> bool:
+        """Ask it with a report, unless it is to be asked once that is validated.
+
+        Args:
+            trial_id: The trial.
+            report: What training reported.
+            validated: Names of the metrics of which only validated values count.
+        """
+        if self.broken:
+            return False
+        if self.reads is Reads.NOTHING:
+            return bool(self.ask(trial_id, report))
+        if self.reads is Reads.METRIC:
+            return self._asked_by_metric(trial_id, report, validated)
+        if self._stateful and self.waits(validated):
+            return False
+        if not self._rehearsed:
+            self._rehearsed = True
+            self._rehearse(trial_id, report, validated)
+            if self.waits(validated):
+                return False
+        return self._try(self.ask, trial_id, report, validated)
+
+    def judged(
+        self,
+        trial_id: str,
+        result: Mapping[str, Any],
+        validated: Collection[str],
+        *,
+        again: bool = False,
+    ) -> bool:
+        """Ask it with a validated result, flat, if it reads validated metrics.
+
+        Args:
+            trial_id: The trial.
+            result: The result.
+            validated: As for :meth:`reported`.
+            again: Whether the result was judged before the sweep was interrupted. The criterion
+                may not have been asked with its report since it was saved.
+        """
+        if self.broken or self.reads is Reads.NOTHING:
+            return False
+        if again and self.reads is Reads.ANYTHING and not self.waits(validated):
+            self._rehearse(trial_id, nested(result), validated)
+        if not self.waits(validated):
+            return False
+        if self.reads is Reads.METRIC and self.metric not in result:
+            return False
+        return bool(self.ask(trial_id, nested(result)))
+
+    def waits(self, validated: Collection[str]) -> bool:
+        """Whether it is known to read a metric of which only validated values count."""
+        return self._put_off or any(_has(validated, name) for name in self._missed)
+
+    def lost(self, validated: Collection[str]) -> str | None:
+        """The metric that it names and nobody has produced, if that is so."""
+        nobodys = self.metric not in validated and not self._found
+        return self.metric if self.reads is Reads.METRIC and nobodys else None
+
+    def _rehearse(
+        self, trial_id: str, report: Mapping[str, Any], validated: Collection[str]
+    ) -> None:
+        """Find out what it reads, without its noticing."""
+        with suppress(Exception):  # it will be raised again, or it cannot be copied
+            self._try(copy.deepcopy(self.ask), trial_id, report, validated)
+
+    def _asked_by_metric(
+        self, trial_id: str, report: Mapping[str, Any], validated: Collection[str]
+    ) -> bool:
+        if self.metric is None or self.metric in validated:
+            return False
+        values = flatten(report)
+        if self.metric not in values:
+            return False
+        self._found = True
+        return bool(self.ask(trial_id, {**report, self.metric: values[self.metric]}))
+
+    def _try(
+        self,
+        ask: Callable[[str, Any], Any],
+        trial_id: str,
+        report: Mapping[str, Any],
+        validated: Collection[str],
+    ) -> bool:
+        view, verdict, put_off = ReportView(report, validated), False, False
+        try:
+            verdict = bool(ask(trial_id, view))
+        except Awaited:
+            pass
+        except KeyError as error:
+            name = error.args[0] if error.args else None
+            # It may be one that a validation will produce, or was copied from the view.
+            missed = view.missed | {missed.rsplit("/", 1)[-1] for missed in view.missed}
+            put_off = name in missed or name in validated
+            if not put_off:
+                raise
+        finally:
+            self._missed |= view.missed
+        self._put_off = self._put_off or put_off or view.awaited
+        return verdict and not view.awaited
+
+
+def _has(validated: Collection[str], name: str) -> bool:
+    """Whether a name is a validated metric's, or that of a level of them."""
+    return name in validated or any(known.startswith(f"{name}/") for known in validated)
+
+
+def nested(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a flat result with its levels, as Tune hands results to stoppers; both can be read.
+
+    Example:
+        >>> nested({"loss": 1, "eval/accuracy": 0.5})
+        {'loss': 1, 'eval/accuracy': 0.5, 'eval': {'accuracy': 0.5}}
+    """
+    both = dict(result)
+    for name, value in result.items():
+        *path, leaf = _path(name)
+        level = both
+        for key in path:
+            below = level.setdefault(key, {})
+            if not isinstance(below, dict):
+                break
+            level = below
+        else:
+            level[leaf] = value
+    return both
+
+
+def _path(name: Any) -> Iterator[Any]:
+    yield from name.split("/") if isinstance(name, str) else (name,)
