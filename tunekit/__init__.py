@@ -39,6 +39,7 @@ from tunekit.sweep import Best, Sweep, load
 from tunekit.tensorboard import TensorBoardLogger
 from tunekit.trainer_validation import TrainerValidation
 from tunekit.tuner import Tuner, checkpointable
+from tunekit.validation_context import ValidationContext, get_validation_context
 from tunekit.version import VERSION
 
 __all__ = [
@@ -70,12 +71,14 @@ __all__ = [
     "ValidatedSearcher",
     "ValidationCallback",
     "ValidationConfig",
+    "ValidationContext",
     "ValidationFailedError",
     "When",
     "WiringError",
     "WorkerConfig",
     "checkpoint_with",
     "checkpointable",
+    "get_validation_context",
     "load",
     "report",
 ]

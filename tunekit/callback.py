@@ -407,6 +407,7 @@ class ValidationCallback(tune.Callback):
             report=_of_generation(report, generation),
             kwargs={**(default.fn_kwargs or {}), **(own.fn_kwargs or {})},
             timeout_s=default.timeout_s if own.timeout_s is None else own.timeout_s,
+            config=trial.config,
         )
         used = self._scheduler is None or self._scheduler.used(request)
         used = used or bool(trial.last_result.get(DONE))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
+from tunekit.core.calls import name_of, signature_of, still_lacks
 from tunekit.core.pool import Pool
 from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status
 from tunekit.executor import Began, Executor, Returned
@@ -50,6 +51,7 @@ class Validator:
         self._conclude = conclude
         self._judged = judged
         self._promised = promised
+        self._fn = config.fn
         #: The sweep's journal, once there is one.
         self.journal: Journal | None = None
         self._ended: Counter[Status] = Counter()
@@ -107,7 +109,11 @@ class Validator:
         self._ended[status] += 1
 
     def submit(self, request: Request) -> None:
-        """Take a request that is in the journal."""
+        """Take a request that is in the journal; one that cannot be called fails at once."""
+        lacks = still_lacks(signature_of(self._fn), request.kwargs)
+        if lacks:
+            self.give_up(request, _uncallable(name_of(self._fn), lacks))
+            return
         for outcome in self._pool.submit(request, self._clock.monotonic()):
             self._end(outcome)
 
@@ -201,3 +207,16 @@ class Validator:
         self._ended[outcome.status] += 1
         self.ran_s += outcome.ran_s
         self._conclude(outcome)
+
+
+def _uncallable(name: str, lacks: Sequence[str]) -> str:
+    """Why a validation cannot be called, and what to do about it."""
+    given = ", ".join(f"{one!r}: ..." for one in lacks)
+    text = (
+        f"was not started: {name} has no value for {', '.join(map(repr, lacks))}. Pass it with "
+        f"the report, tunekit.report(metrics, validation=ValidationTaskConfig(fn_kwargs={{{given}"
+        "})), or for all checkpoints in ValidationConfig(task_config=...), or give it a default"
+    )
+    if list(lacks) == ["config"]:
+        text += "; for fn(checkpoint, config) there is ValidationConfig.from_validate_fn"
+    return text
