@@ -197,7 +197,11 @@ def sweep(
         return {"accuracy": quality(index, request.iteration, seed)}
 
     executor = FakeExecutor(clock, validate or by_default, validation_s, slots=validation_slots)
-    by_itself = {"fn": lambda checkpoint: {}, "on_pending": on_pending}
+    by_itself = {
+        "fn": lambda checkpoint: {},
+        "on_pending": on_pending,
+        "max_initial_failures": None,
+    }
     config = tunekit.ValidationConfig(**{**by_itself, **(settings or {})})
     validation = tunekit.ValidationCallback(config, executor=executor, clock=clock)
     if mended is not None:

@@ -29,6 +29,7 @@ from tunekit.clock import Clock, SystemClock
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
 from tunekit.core.criteria import Criteria
 from tunekit.core.delivery import Completion, Delivery, Scored
+from tunekit.core.failures import gone
 from tunekit.core.history import GENERATION, History
 from tunekit.core.leases import Leases
 from tunekit.core.lineage import Ancestry, Exploit
@@ -43,12 +44,13 @@ from tunekit.errors import (
     MetricNotFoundError,
     RestoreError,
     TunekitError,
-    ValidationFailedError,
     WiringError,
 )
 from tunekit.evaluators import executor_of
 from tunekit.executor import Executor
+from tunekit.failures import FailureReports
 from tunekit.fold import Fold
+from tunekit.forgotten import nobody_saves
 from tunekit.journal import Journal, Places, exploits_of, read
 from tunekit.judges import JudgingScheduler, LearningSearcher
 from tunekit.lineage import Lineage
@@ -135,14 +137,8 @@ class ValidationCallback(tune.Callback):
         self.config = ValidationConfig.of(config)
         self._clock = clock or SystemClock()
         #: Runs the validations.
-        self.validator = Validator(
-            self.config,
-            executor or executor_of(self.config),
-            self._clock,
-            conclude=self._conclude,
-            judged=self._judged,
-            promised=self._promised,
-        )
+        self.validator = self._validator_on(executor or executor_of(self.config))
+        self._failures = FailureReports(self.config)
         self._selection = Selection(self.config.every)
         self._delivery = Delivery(counts=self._has_all)
         self._in_order = InOrder()
@@ -192,7 +188,7 @@ class ValidationCallback(tune.Callback):
         self._waited_s = self._drained_s = 0.0
         self._criteria = Criteria()
         self._names_taken_over = 0
-        self._told_of_no_checkpoint = False
+        self._looked_for_checkpoints = self._told_of_no_checkpoint = False
         self._sigint_handler: Any = None
         self._settled: dict[str, Trial] = {}
         self._names_at_last_settling = 0
@@ -200,6 +196,23 @@ class ValidationCallback(tune.Callback):
         self._next_flush = 0.0
         self._display: Display | None = None
         self._draining_since: float | None = None
+
+    def _validator_on(self, executor: Executor) -> Validator:
+        return Validator(
+            self.config,
+            executor,
+            self._clock,
+            conclude=self._conclude,
+            judged=self._judged,
+            promised=self._promised,
+        )
+
+    def renew(self, config: ValidationConfig) -> None:
+        """Validate by other settings from now on, in a sweep that is restored and has not begun."""
+        self.config = config
+        self.validator = self._validator_on(executor_of(config))
+        self._failures = FailureReports(config)
+        self._selection = Selection(config.every)
 
     def loggers(self, *others: tune.Callback) -> list[tune.Callback]:
         """Return loggers that know about late scores: of ``result.json``, TensorBoard, and yours.
@@ -349,6 +362,13 @@ class ValidationCallback(tune.Callback):
         self._wishes[trial_id] = (step, wish)
         if wish:
             result["should_checkpoint"] = True
+        if not self._looked_for_checkpoints:
+            self._looked_for_checkpoints = True
+            if not self._seen:
+                policies = bool(self.policies)
+                forgotten = nobody_saves(trial, result, self._required, policies=policies)
+                if forgotten is not None:
+                    logger.warning("%s", forgotten)
         generation = self.ancestry.generation(trial_id)
         names = [*self.history.names, *([GENERATION] if GENERATION in result else [])]
         if names and not set(names).isdisjoint(leaf for leaf, _ in leaves(result)):
@@ -481,19 +501,9 @@ class ValidationCallback(tune.Callback):
                 outcome.reason,
             )
             return
-        message = (
-            f"The validation of trial {request.trial_id} at iteration {request.iteration} "
-            f"{'failed' if outcome.status is Status.FAILED else 'timed out'}: it {outcome.reason}."
-        )
-        logger.warning("%s%s", message, f"\n{outcome.error}" if outcome.error else "")
-        if self.config.on_failure == "raise":
-            self.fail(
-                ValidationFailedError(
-                    f"{message} The sweep ends because on_failure='raise'; with "
-                    "on_failure='record' the trial would be judged by its other scores."
-                    + (f"\n{outcome.error}" if outcome.error else "")
-                )
-            )
+        error = self._failures.note(outcome, succeeded=bool(self.history.names))
+        if error is not None:
+            self.fail(error)
 
     def offered(self, trial_id: str, iteration: int) -> None:
         """Tune is asking the scheduler about a report."""
@@ -825,6 +835,7 @@ class ValidationCallback(tune.Callback):
         """A sweep to be judged by what validation produces must have saved something."""
         reported = {name for trial in trials for name in flatten(trial.last_result)}
         missing = sorted(self._required - reported)
+        self._failures.conclude(missing, succeeded=bool(self.history.names))
         if missing and not self._seen and any(TRAINING_ITERATION in t.last_result for t in trials):
             names, produced = (", ".join(map(repr, some)) for some in (missing, sorted(reported)))
             self.fail(
@@ -1217,8 +1228,7 @@ class ValidationCallback(tune.Callback):
         if exists(filesystem, request.path):
             self.validator.submit(request)
         else:
-            reason = f"was not run: its checkpoint {request.path} is not in the storage any more"
-            self.validator.give_up(request, reason)
+            self.validator.give_up(request, gone(request.path))
 
     def _changed(self, trial: Trial) -> None:
         if self._controller is not None:

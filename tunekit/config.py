@@ -75,6 +75,11 @@ class ValidationConfig(train.ValidationConfig):
         on_failure: ``"record"`` keeps a failed validation as a record and judges the trial by its
             other scores; ``"raise"`` ends the sweep with
             :class:`~tunekit.errors.ValidationFailedError`.
+        max_initial_failures: When so many validations have failed alike (but for numbers, ids and
+            paths in their reasons) and none has succeeded, the function is broken: the sweep ends
+            with :class:`~tunekit.errors.ValidationFailedError`, rather than train for nothing.
+            Attempts that were tried again do not count, nor do checkpoints that are gone. A
+            restored sweep counts anew. None: it goes on.
 
     Raises:
         tunekit.ConfigError: If any argument is wrong; the message lists all that are.
@@ -107,6 +112,7 @@ class ValidationConfig(train.ValidationConfig):
         on_pending: str = "continue",
         on_stale: str = "keep",
         on_failure: str = "record",
+        max_initial_failures: int | None = 3,
     ):
         problems = Problems("ValidationConfig")
         callable_ = problems.function("fn", fn, _VALIDATE)
@@ -147,6 +153,7 @@ class ValidationConfig(train.ValidationConfig):
         problems.choice("on_pending", on_pending, ["continue", "hold", "pause"])
         problems.choice("on_stale", on_stale, ["keep", "skip"])
         problems.choice("on_failure", on_failure, ["record", "raise"])
+        problems.integer("max_initial_failures", max_initial_failures, least=1, optional=True)
         problems.raise_any()
         super().__init__(fn, task_config, dict(ray_remote_kwargs or {}))
         self.evaluators = evaluators
@@ -159,6 +166,7 @@ class ValidationConfig(train.ValidationConfig):
         self.on_pending = on_pending
         self.on_stale = on_stale
         self.on_failure = on_failure
+        self.max_initial_failures = max_initial_failures
 
     @property
     def most_in_flight(self) -> int | None:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
 from tunekit.core.calls import name_of, signature_of, still_lacks
+from tunekit.core.failures import Failures, place_of
 from tunekit.core.pool import Pool
 from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status
-from tunekit.executor import Began, Executor, Returned
+from tunekit.executor import Began, Executor, Failed, Returned
 from tunekit.journal import Journal
 
 __all__ = ["Validator"]
@@ -54,6 +55,7 @@ class Validator:
         self._fn = config.fn
         #: The sweep's journal, once there is one.
         self.journal: Journal | None = None
+        self._retried = Failures()
         self._ended: Counter[Status] = Counter()
         self._next_poll = 0.0
         self._polling = False
@@ -178,11 +180,18 @@ class Validator:
             else:
                 outcome = self._pool.failed(event.attempt_id, event.reason, event.error, now)
                 if wanted and outcome is None:
-                    logger.warning(
-                        "Validation %s %s; trying again.", event.attempt_id, event.reason
-                    )
+                    self._tell_of_another_try(event)
             if outcome is not None:
                 self._end(outcome)
+
+    def _tell_of_another_try(self, failed: Failed) -> None:
+        trial_id, generation, iteration, _ = failed.attempt_id.rsplit(":", 3)
+        place = place_of(trial_id, int(iteration), int(generation))
+        verdict = self._retried.failed(place, failed.reason)
+        if verdict.first:
+            logger.warning("The validation of %s %s; trying again.", place, failed.reason)
+        if verdict.more is not None:
+            logger.warning("Validations were tried again: %s.", verdict.more)
 
     def _start(self, now: float) -> None:
         capacity = self._executor.capacity(self._promised()) if self._pool.needs_capacity else 0

@@ -171,3 +171,16 @@ def test_outside_of_a_trial_functions_can_be_tried_by_themselves():
     tunekit.checkpoint_with(lambda directory: None)
     with pytest.warns(UserWarning, match="only be called inside"):
         tunekit.report({"loss": 1.0}, validation=True)
+
+
+def test_a_save_that_raises_is_named_with_its_exception(tmp_path):
+    def train(config):
+        def save(directory):
+            raise TypeError("cannot serialize Net")
+
+        tunekit.checkpoint_with(save)
+        tune.report({"loss": 1.0})
+
+    results = fit(train, tmp_path, checkpoint_policy=tunekit.EveryIterations(1))
+    [error] = results.errors
+    assert "tunekit.checkpoint_with(save), raised TypeError: cannot serialize Net" in str(error)

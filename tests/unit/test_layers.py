@@ -31,6 +31,8 @@ FLOORS = [
         "snapshots",
         "combinations",
         "distributed",
+        "failures",
+        "forgotten",
         "evaluators",
         "lineage",
         "policies",
