@@ -197,9 +197,12 @@ def sweep(
         return {"accuracy": quality(index, request.iteration, seed)}
 
     executor = FakeExecutor(clock, validate or by_default, validation_s, slots=validation_slots)
-    config = tunekit.ValidationConfig(
-        fn=lambda checkpoint: {}, on_pending=on_pending, **(settings or {})
-    )
+    by_itself = {
+        "fn": lambda checkpoint: {},
+        "on_pending": on_pending,
+        "max_initial_failures": None,
+    }
+    config = tunekit.ValidationConfig(**{**by_itself, **(settings or {})})
     validation = tunekit.ValidationCallback(config, executor=executor, clock=clock)
     if mended is not None:
         validation.recover(mended)

@@ -43,6 +43,7 @@ from tunekit.sweep import Best, Sweep, load
 from tunekit.tensorboard import TensorBoardLogger
 from tunekit.trainer_validation import TrainerValidation
 from tunekit.tuner import Tuner, checkpointable
+from tunekit.validation_context import ValidationContext, get_validation_context
 from tunekit.version import VERSION
 
 __all__ = [
@@ -77,12 +78,14 @@ __all__ = [
     "ValidatedSearcher",
     "ValidationCallback",
     "ValidationConfig",
+    "ValidationContext",
     "ValidationFailedError",
     "When",
     "WiringError",
     "WorkerConfig",
     "checkpoint_with",
     "checkpointable",
+    "get_validation_context",
     "load",
     "load_state",
     "report",

@@ -32,6 +32,7 @@ from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
 from tunekit.core.advice import NO_CHECKPOINT, drives_a_trainer, no_trial_has_saved
 from tunekit.core.criteria import Criteria
 from tunekit.core.delivery import Completion, Delivery, Scored
+from tunekit.core.failures import gone
 from tunekit.core.history import GENERATION, History
 from tunekit.core.leases import Leases
 from tunekit.core.lineage import Ancestry, Exploit
@@ -48,12 +49,13 @@ from tunekit.errors import (
     RestoreError,
     StopperError,
     TunekitError,
-    ValidationFailedError,
     WiringError,
 )
 from tunekit.evaluators import executor_of
 from tunekit.executor import Executor
+from tunekit.failures import FailureReports
 from tunekit.fold import Fold
+from tunekit.forgotten import nobody_saves
 from tunekit.journal import Journal, Places, exploits_of, read
 from tunekit.judges import JudgingScheduler, LearningSearcher
 from tunekit.leftovers import remove_left_over
@@ -140,14 +142,8 @@ class ValidationCallback(tune.Callback):
         self.config = ValidationConfig.of(config)
         self._clock = clock or SystemClock()
         #: Runs the validations.
-        self.validator = Validator(
-            self.config,
-            executor or executor_of(self.config),
-            self._clock,
-            conclude=self._conclude,
-            judged=self._judged,
-            promised=self._promised,
-        )
+        self.validator = self._validator_on(executor or executor_of(self.config))
+        self._failures = FailureReports(self.config)
         self._selection = Selection(self.config.every)
         self._delivery = Delivery(counts=self._has_all)
         self._in_order = InOrder()
@@ -205,7 +201,7 @@ class ValidationCallback(tune.Callback):
         self._criteria = Criteria()
         self._stopper: ValidatedStopper | None = None
         self._names_taken_over = 0
-        self._told_of_no_checkpoint = False
+        self._has_reported = self._told_of_no_checkpoint = False
         self._how_to_save = NO_CHECKPOINT
         self._sigint_handler: Any = None
         self._settled: dict[str, Trial] = {}
@@ -216,6 +212,23 @@ class ValidationCallback(tune.Callback):
         self._cut: set[str] | None = None
         self._display: Display | None = None
         self._draining_since: float | None = None
+
+    def _validator_on(self, executor: Executor) -> Validator:
+        return Validator(
+            self.config,
+            executor,
+            self._clock,
+            conclude=self._conclude,
+            judged=self._judged,
+            promised=self._promised,
+        )
+
+    def renew(self, config: ValidationConfig) -> None:
+        """Validate by other settings from now on, in a sweep that is restored and has not begun."""
+        self.config = config
+        self.validator = self._validator_on(executor_of(config))
+        self._failures = FailureReports(config)
+        self._selection = Selection(config.every)
 
     def loggers(self, *others: tune.Callback) -> list[tune.Callback]:
         """Return loggers that know about late scores: of ``result.json``, TensorBoard, and yours.
@@ -419,7 +432,7 @@ class ValidationCallback(tune.Callback):
         if wish:
             result["should_checkpoint"] = True
         if not self._seen:
-            self._look_for_a_trainer(result)
+            self._advise(trial, result)
         generation = self.ancestry.generation(trial_id)
         names = [*self.history.names, *([GENERATION] if GENERATION in result else [])]
         if names and not set(names).isdisjoint(leaf for leaf, _ in leaves(result)):
@@ -432,11 +445,16 @@ class ValidationCallback(tune.Callback):
             self.journal.reported(trial_id, result, offered=offered, at=self._clock.time())
         self.reported(trial, result, offered=offered)
 
-    def _look_for_a_trainer(self, result: Mapping[str, Any]) -> None:
-        """Say, once, what to write instead of a function that runs a trainer itself."""
-        advice = drives_a_trainer(result) if self._how_to_save is NO_CHECKPOINT else None
+    def _advise(self, trial: Trial, report: Mapping[str, Any]) -> None:
+        """Say, once, what to write, if no checkpoint has come with a report and none seems to."""
+        first, self._has_reported = not self._has_reported, True
+        advice = None
+        if self._how_to_save is NO_CHECKPOINT:
+            advice = drives_a_trainer(report)
+            self._how_to_save = advice or NO_CHECKPOINT
+        if advice is None and first:
+            advice = nobody_saves(trial, report, self._required, policies=bool(self.policies))
         if advice is not None:
-            self._how_to_save = advice
             logger.warning("%s", advice)
 
     def reported(self, trial: Trial, result: Mapping[str, Any], *, offered: bool) -> None:
@@ -485,6 +503,7 @@ class ValidationCallback(tune.Callback):
             report=_of_generation(report, generation),
             kwargs={**(default.fn_kwargs or {}), **(own.fn_kwargs or {})},
             timeout_s=default.timeout_s if own.timeout_s is None else own.timeout_s,
+            config=trial.config,
         )
         used = self._scheduler is None or self._scheduler.used(request)
         used = used or bool(trial.last_result.get(DONE))
@@ -558,19 +577,9 @@ class ValidationCallback(tune.Callback):
                 outcome.reason,
             )
             return
-        message = (
-            f"The validation of trial {request.trial_id} at iteration {request.iteration} "
-            f"{'failed' if outcome.status is Status.FAILED else 'timed out'}: it {outcome.reason}."
-        )
-        logger.warning("%s%s", message, f"\n{outcome.error}" if outcome.error else "")
-        if self.config.on_failure == "raise":
-            self.fail(
-                ValidationFailedError(
-                    f"{message} The sweep ends because on_failure='raise'; with "
-                    "on_failure='record' the trial would be judged by its other scores."
-                    + (f"\n{outcome.error}" if outcome.error else "")
-                )
-            )
+        error = self._failures.note(outcome, succeeded=bool(self.history.names))
+        if error is not None:
+            self.fail(error)
 
     def offered(self, trial_id: str, iteration: int) -> None:
         """Tune is asking the scheduler about a report."""
@@ -927,6 +936,7 @@ class ValidationCallback(tune.Callback):
         ended = [t for t in trials if t.status == Trial.TERMINATED and not self._cut_short(t)]
         reported = {name for trial in trials for name in flatten(trial.last_result)}
         missing = sorted(self._required - reported)
+        self._failures.conclude(missing, succeeded=bool(self.history.names))
         if missing and not self._seen and any(TRAINING_ITERATION in t.last_result for t in ended):
             names, produced = (", ".join(map(repr, some)) for some in (missing, sorted(reported)))
             why = no_trial_has_saved(self._how_to_save)
@@ -1322,8 +1332,7 @@ class ValidationCallback(tune.Callback):
         if exists(filesystem, request.path):
             self.validator.submit(request)
         else:
-            reason = f"was not run: its checkpoint {request.path} is not in the storage any more"
-            self.validator.give_up(request, reason)
+            self.validator.give_up(request, gone(request.path))
 
     def _changed(self, trial: Trial) -> None:
         if self._controller is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import numbers
 from collections.abc import Callable, Mapping
@@ -11,7 +10,8 @@ from typing import Any
 import ray
 from ray import train
 
-from tunekit.core.problems import Problems
+from tunekit.core.calls import call_of, is_built, kind_of, never_takes, signature_of
+from tunekit.core.problems import Problems, shown
 
 __all__ = ["PAUSE_NEEDS_OWN_ACTORS", "ValidationConfig", "is_built"]
 
@@ -24,17 +24,6 @@ PAUSE_NEEDS_OWN_ACTORS = (
 _VALIDATE = "Pass a function like `def validate(checkpoint, **kwargs) -> dict`."
 
 
-def is_built(fn: Any) -> bool:
-    """Whether a validation function is made by calling it first: a class, or a partial of one.
-
-    Example:
-        >>> class Evaluator: ...
-        >>> is_built(Evaluator), is_built(functools.partial(Evaluator, 3)), is_built(len)
-        (True, True, False)
-    """
-    return isinstance(fn.func if isinstance(fn, functools.partial) else fn, type)
-
-
 class ValidationConfig(train.ValidationConfig):
     """A ``ray.train.ValidationConfig`` with what a sweep needs besides.
 
@@ -45,6 +34,10 @@ class ValidationConfig(train.ValidationConfig):
     Args:
         fn: ``fn(checkpoint, **fn_kwargs) -> dict``. Must be picklable by Ray. With ``evaluators``
             also a class, or a ``functools.partial`` of one, whose instances are called like that.
+            An argument that has no default and is not in ``task_config.fn_kwargs`` must come
+            with each report; a checkpoint whose report lacks it is a failed validation.
+            :func:`tunekit.get_validation_context` says inside of it which trial the checkpoint
+            is of, and with which hyperparameters.
         task_config: A ``ray.train.ValidationTaskConfig``: the default keyword arguments
             (``fn_kwargs``) and the time limit of one attempt (``timeout_s``: seconds from the
             start of running, None for no limit). A checkpoint's own
@@ -82,6 +75,11 @@ class ValidationConfig(train.ValidationConfig):
         on_failure: ``"record"`` keeps a failed validation as a record and judges the trial by its
             other scores; ``"raise"`` ends the sweep with
             :class:`~tunekit.errors.ValidationFailedError`.
+        max_initial_failures: When so many validations have failed alike (but for numbers, ids and
+            paths in their reasons) and none has succeeded, the function is broken: the sweep ends
+            with :class:`~tunekit.errors.ValidationFailedError`, rather than train for nothing.
+            Attempts that were tried again do not count, nor do checkpoints that are gone. A
+            restored sweep counts anew. None: it goes on.
 
     Raises:
         tunekit.ConfigError: If any argument is wrong; the message lists all that are.
@@ -114,6 +112,7 @@ class ValidationConfig(train.ValidationConfig):
         on_pending: str = "continue",
         on_stale: str = "keep",
         on_failure: str = "record",
+        max_initial_failures: int | None = 3,
     ):
         problems = Problems("ValidationConfig")
         callable_ = problems.function("fn", fn, _VALIDATE)
@@ -154,6 +153,7 @@ class ValidationConfig(train.ValidationConfig):
         problems.choice("on_pending", on_pending, ["continue", "hold", "pause"])
         problems.choice("on_stale", on_stale, ["keep", "skip"])
         problems.choice("on_failure", on_failure, ["record", "raise"])
+        problems.integer("max_initial_failures", max_initial_failures, least=1, optional=True)
         problems.raise_any()
         super().__init__(fn, task_config, dict(ray_remote_kwargs or {}))
         self.evaluators = evaluators
@@ -166,6 +166,7 @@ class ValidationConfig(train.ValidationConfig):
         self.on_pending = on_pending
         self.on_stale = on_stale
         self.on_failure = on_failure
+        self.max_initial_failures = max_initial_failures
 
     @property
     def most_in_flight(self) -> int | None:
@@ -248,42 +249,42 @@ def _check_task_config(
     if config.timeout_s is not None:
         problems.seconds(f"{name}.timeout_s", config.timeout_s)
     if not isinstance(config.fn_kwargs, Mapping):
-        problems.add(f"{name}.fn_kwargs={config.fn_kwargs!r} is not a dict. Pass a dict.")
+        problems.add(f"{name}.fn_kwargs={shown(config.fn_kwargs)} is not a dict. Pass a dict.")
         return None
     return config.fn_kwargs
 
 
 def _check_signature(fn: Callable[..., Any], kwargs: Mapping[str, Any], problems: Problems) -> None:
-    called = fn
+    """Add what can never be right; what a report may bring is checked when it is due."""
     if is_built(fn):
         problems.attempt(
             lambda: inspect.signature(fn).bind(),
             lambda error: (
-                f"fn={fn!r} is built without arguments, and takes some: {error}. Give them "
+                f"fn={shown(fn)} is built without arguments, and takes some: {error}. Give them "
                 "defaults, or pass functools.partial(fn, ...)."
             ),
         )
-        built: Any = fn.func if isinstance(fn, functools.partial) else fn
-        call = next((vars(c)["__call__"] for c in built.__mro__ if "__call__" in vars(c)), None)
-        if call is None:
+        if call_of(fn) is None:
             problems.add(
-                f"fn={fn!r} is a class without __call__. Define __call__(self, checkpoint)."
+                f"fn={shown(fn)} is a class without __call__. Define __call__(self, checkpoint)."
             )
             return
-        called = functools.partial(call, None)
-    try:
-        signature = inspect.signature(called)
-    except (TypeError, ValueError):
-        return  # a builtin without a signature: the call will tell
-    given = ", ".join(["checkpoint", *(f"{key}={value!r}" for key, value in kwargs.items())])
-    problems.attempt(
-        lambda: signature.bind(None, **kwargs),
-        lambda error: (
-            f"fn{signature} cannot be called as fn({given}): {error}. The checkpoint comes first, "
-            "then task_config.fn_kwargs by name; give every other parameter a default. (For the "
-            "older form, fn(checkpoint, config), use ValidationConfig.from_validate_fn.)"
-        ),
-    )
+    kind = kind_of(fn)
+    if kind is not None:
+        problems.add(
+            f"fn={shown(fn)} is {kind}: a call of it returns before anything is validated. Pass "
+            "a plain function that returns a dict; inside of it, asyncio.run(...) runs a "
+            "coroutine."
+        )
+        return
+    signature = signature_of(fn)
+    wrong = never_takes(signature, kwargs)
+    if wrong is not None:
+        given = ", ".join(["checkpoint", *(f"{key}={shown(kwargs[key])}" for key in kwargs)])
+        problems.add(
+            f"fn{signature} cannot be called as fn({given}): {wrong}. The checkpoint comes first, "
+            "then task_config.fn_kwargs by name, and those that a report brings."
+        )
 
 
 def _check_amounts(name: str, amounts: Mapping[str, Any], problems: Problems) -> None:

@@ -15,7 +15,8 @@
     ├── JournalError (ValueError)         an experiment's journal is damaged, or of another version
     ├── RestoreError (RuntimeError)       an experiment cannot be restored; says what is missing
     └── ValidationFailedError (RuntimeError)
-                                          a validation failed and ``on_failure="raise"``
+                                          a validation failed and ``on_failure="raise"``, or the
+                                          first ones all failed alike
 """
 
 from __future__ import annotations
@@ -117,8 +118,9 @@ class RestoreError(TunekitError, RuntimeError):
 
 
 class ValidationFailedError(TunekitError, RuntimeError):
-    """A validation failed for good, and the user asked for that to be an error.
+    """A validation failed for good, and the user asked for that to be an error; or all did.
 
-    Raised out of ``Tuner.fit()`` when ``ValidationConfig(on_failure="raise")``, after the
-    experiment's state has been saved.
+    Raised out of ``Tuner.fit()``, after the experiment's state has been saved, by the first failure
+    with ``ValidationConfig(on_failure="raise")``, and when the first ``max_initial_failures``
+    validations have failed alike.
     """

@@ -18,6 +18,7 @@ from tunekit.core.room import fits, total
 from tunekit.core.validation import Attempt
 from tunekit.executor import (
     Began,
+    Configs,
     Event,
     Executor,
     Failed,
@@ -27,6 +28,7 @@ from tunekit.executor import (
     own_resources,
     plain,
 )
+from tunekit.validation_context import Told, telling
 
 __all__ = ["EvaluatorExecutor", "executor_of"]
 
@@ -118,6 +120,7 @@ class EvaluatorExecutor:
         self._fn_ref: Any = None
         self._evaluators: list[_Evaluator] = []
         self._unstarted: list[Event] = []
+        self._configs = Configs()
 
     @property
     def need(self) -> dict[str, float]:
@@ -211,7 +214,8 @@ class EvaluatorExecutor:
         request = evaluator.attempt.request
         name = self._name or f"validate {request.trial_id}@{request.iteration}"
         call = evaluator.actor.evaluate.options(name=name)
-        evaluator.awaited = call.remote(request.checkpoint, dict(request.kwargs))
+        told = self._configs.told(evaluator.attempt)
+        evaluator.awaited = call.remote(request.checkpoint, dict(request.kwargs), told)
 
     def _take(self, evaluator: _Evaluator) -> Iterator[Event]:
         """What an actor has to say."""
@@ -277,9 +281,11 @@ class _Actor:
 
     def build(self) -> None:
         fn = ray.get(self._fn_ref[0])
-        self._evaluate = fn() if is_built(fn) else fn
+        with telling(None, building=True):
+            self._evaluate = fn() if is_built(fn) else fn
         if self._first_bundle is not None:
             self._evaluate.placed(self._first_bundle)
 
-    def evaluate(self, checkpoint: Any, kwargs: dict[str, Any]) -> Any:
-        return plain(self._evaluate(checkpoint, **kwargs))
+    def evaluate(self, checkpoint: Any, kwargs: dict[str, Any], told: Told) -> Any:
+        with telling(told):
+            return plain(self._evaluate(checkpoint, **kwargs))

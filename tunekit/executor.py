@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,9 +20,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tunekit.core.room import fits, total
 from tunekit.core.validation import Attempt
+from tunekit.validation_context import Told, telling
 
 __all__ = [
     "Began",
+    "Configs",
     "Event",
     "Executor",
     "Failed",
@@ -160,6 +163,7 @@ class RayExecutor:
         self._by_id: dict[str, Any] = {}
         self._begun: set[str] = set()
         self._unstarted: list[Event] = []
+        self._configs = Configs()
 
     @property
     def need(self) -> dict[str, float]:
@@ -188,7 +192,10 @@ class RayExecutor:
                 )
             # In a list, the function is not fetched before the task has said that it has begun.
             stream = self._task.options(**options).remote(
-                [self._fn_ref], request.checkpoint, dict(request.kwargs)
+                [self._fn_ref],
+                request.checkpoint,
+                dict(request.kwargs),
+                self._configs.told(attempt),
             )
         except Exception as error:  # cannot be pickled, for example
             reason = f"could not be started: {type(error).__name__}: {error}"
@@ -256,10 +263,48 @@ class RayExecutor:
         self._in_group.discard(attempt_id)
 
 
-def _validate(fn_ref: list[Any], checkpoint: Any, kwargs: dict[str, Any]) -> Iterator[Any]:
+def _validate(
+    fn_ref: list[Any], checkpoint: Any, kwargs: dict[str, Any], told: Told
+) -> Iterator[Any]:
     yield None  # has begun
     fn = ray.get(fn_ref[0])
-    yield plain(fn(checkpoint, **kwargs))
+    with telling(told):
+        value = plain(fn(checkpoint, **kwargs))
+    yield value
+
+
+class Configs:
+    """Hands each trial's configuration to its validations, as one object in Ray's store.
+
+    It is put there once for each generation of a trial, however large, and however many of its
+    checkpoints are validated; only a function that asks for it fetches it. Those of so many trials
+    are kept at a time.
+
+    Args:
+        most: How many are kept.
+    """
+
+    def __init__(self, most: int = 64):
+        self._most = most
+        self._refs: OrderedDict[tuple[str, int], Any] = OrderedDict()
+
+    def told(self, attempt: Attempt) -> Told:
+        """What an attempt's process is told."""
+        request = attempt.request
+        of = (request.trial_id, request.generation)
+        ref = self._refs.pop(of, None)
+        if ref is None:
+            config = request.config
+            if config is None:  # of a sweep whose state an older tunekit has saved
+                config = request.report.get("config") or {}
+            try:
+                ref = ray.put(dict(config))
+            except Exception:  # the store is full, for example: it travels with the validation
+                ref = dict(config)
+        self._refs[of] = ref
+        while len(self._refs) > self._most:
+            self._refs.popitem(last=False)
+        return Told(*of, request.iteration, attempt.number, ref)
 
 
 def plain(value: Any) -> Any:

@@ -24,7 +24,8 @@ numbers the lines, ``event`` is one of these, and ``time`` is in seconds since t
 ``retried``    it is started again
 ``errored``    it failed for good
 ``expired``    the time budget is used up: ``trial_ids`` were stopped, and have not ended
-``exploited``  a trial is overwritten with a checkpoint
+``exploited``  a trial is overwritten with a checkpoint; ``odd``: by their texts, the values of
+               its hyperparameters that JSON does not know
 ``leased``     a checkpoint is kept for a holder
 ``released``   it is not any more
 ``snapshot``   the state of the whole sweep as of this line is in a file
@@ -38,6 +39,7 @@ does not know is a pickle with a text to show, which reading does not open unles
 from __future__ import annotations
 
 import base64
+import io
 import json
 import logging
 import pickle
@@ -48,6 +50,7 @@ from typing import Any
 
 import cloudpickle
 import pyarrow.fs
+import ray
 
 from tunekit._ray.storage import storage_at
 from tunekit.core.lineage import Exploit
@@ -245,8 +248,12 @@ class Journal:
         """A trial is overwritten with a checkpoint."""
         known = {field.name: getattr(exploit, field.name) for field in fields(Exploit)}
         known["checkpoint"] = self._places.record(exploit.checkpoint)
+        odd: dict[str, Any] = {}
         for name in ("old_config", "donor_config", "config"):
+            odd.update(_pickled_parts(known[name]))
             known[name] = legible(known[name])
+        if odd:
+            known["odd"] = odd
         self._event("exploited", known.pop("time"), **known)
 
     # The life of a validation ------------------------------------------------------------------
@@ -415,22 +422,79 @@ def legible(value: Any) -> Any:
     return {_SHOWN: repr(value)[:200]}
 
 
-def as_known(recorded: Any, known: Sequence[Any]) -> Any:
-    """What the journal has, with the very values where it has but a text of them.
+def as_known(recorded: Any, known: Sequence[Any], odd: Mapping[str, Any] | None = None) -> Any:
+    """Return what the journal has, with the very values where it has but a text of them.
 
     Args:
         recorded: A configuration, or a part of one.
-        known: What it may be.
+        known: What it may be: what has the same text, else what was written down, else the first.
+        odd: What was written down of values, by their texts.
     """
+    odd = odd or {}
     if isinstance(recorded, Mapping):
         return {
-            name: as_known(value, [o[name] for o in known if isinstance(o, Mapping) and name in o])
+            name: as_known(
+                value, [o[name] for o in known if isinstance(o, Mapping) and name in o], odd
+            )
             for name, value in recorded.items()
         }
     parts = recorded if isinstance(recorded, list) else [recorded]
-    if known and any(isinstance(part, Shown) for part in parts):
-        return known[0]
+    if any(isinstance(part, Shown) for part in parts):
+        texts = [str(part) if isinstance(part, Shown) else part for part in parts]
+        real = [other for other in known if not isinstance(other, Shown)]
+        same = [other for other in real if _texts(other) == texts]
+        if not same and all(part in odd for part in parts if isinstance(part, Shown)):
+            same = [[odd[p] if isinstance(p, Shown) else p for p in parts]]
+            same = same if isinstance(recorded, list) else same[0]
+        candidates = [*same, *real, *known]
+        return candidates[0] if candidates else recorded
     return next((other for other in known if legible(other) == recorded), recorded)
+
+
+def _pickled_parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """The parts of a configuration that JSON does not know: their texts, and what stands for them.
+
+    References to objects of a Ray cluster mean nothing to the next one, and what is large is not
+    for a line of a journal.
+    """
+    if isinstance(value, Mapping):
+        for below in value.values():
+            yield from _pickled_parts(below)
+    elif isinstance(value, (list, tuple)):
+        for below in value:
+            yield from _pickled_parts(below)
+    else:
+        shown = legible(value)
+        if isinstance(shown, dict):
+            data = _small_pickle(value)
+            if data is not None:
+                yield shown[_SHOWN], {_PICKLED: base64.b64encode(data).decode(), **shown}
+
+
+class _WithoutReferences(cloudpickle.CloudPickler):
+    """Refuses what holds a reference to an object of a Ray cluster."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, ray.ObjectRef):
+            raise pickle.PicklingError("a reference to an object of a Ray cluster")
+        return super().reducer_override(obj)
+
+
+def _small_pickle(value: Any, most: int = 64 * 1024) -> bytes | None:
+    """A value's pickle; None if it has none, or a large one."""
+    stream = io.BytesIO()
+    try:
+        _WithoutReferences(stream).dump(value)
+    except Exception:  # whatever its parts raise
+        return None
+    return stream.getvalue() if stream.tell() <= most else None
+
+
+def _texts(value: Any) -> list[Any]:
+    """A value, or its parts, with the texts that stand for what JSON does not know."""
+    parts = legible(value)
+    parts = parts if isinstance(parts, list) else [parts]
+    return [part[_SHOWN] if isinstance(part, dict) and _SHOWN in part else part for part in parts]
 
 
 def last_number(folder: Folder) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from ray import tune
@@ -114,6 +114,8 @@ class Replay:
         self._owed: dict[str, Request] = {}
         self._failed: set[str] = set()
         self._configs: dict[tuple[str, int], Mapping[str, Any]] = {}
+        self._known_configs: dict[tuple[str, int], Mapping[str, Any]] = {}
+        self._odd: dict[str, Any] = {}
         self._versions: dict[tuple[str, int, int], Request] = {}
         self._scores: dict[tuple[str, int, int], Mapping[str, Any]] = {}
 
@@ -125,6 +127,8 @@ class Replay:
             started again next.
         """
         self._configs = configs_of(exploits_of(events, self._books.places))
+        for event in events:
+            self._odd.update(event.get("odd") or {})
         count = 0
         for event in events:
             kind, number = event["event"], event["n"]
@@ -151,8 +155,7 @@ class Replay:
     def _remember(self, kind: str, event: Mapping[str, Any], trial: Trial) -> None:
         if kind == "reported":
             report = event["report"]
-            config = self._configs.get((trial.trial_id, report.get(GENERATION, 0)))
-            config = trial.config if config is None else as_known(config, [trial.config])
+            config = self._config_of(trial, report.get(GENERATION, 0))
             self._reports[trial.trial_id] = {**report, "config": config}
         elif kind == "saved":
             request = self._request(event, trial)
@@ -177,7 +180,21 @@ class Replay:
             report=report,
             kwargs=event["kwargs"],
             timeout_s=event["timeout_s"],
+            config=self._config_of(trial, event["generation"]),
         )
+
+    def _config_of(self, trial: Trial, generation: int) -> Mapping[str, Any]:
+        """The hyperparameters of one of a trial's generations, with their very values."""
+        of = (trial.trial_id, generation)
+        if of not in self._configs:
+            return trial.config
+        if of not in self._known_configs:
+            self._known_configs[of] = self._known(self._configs[of], trial)
+        return self._known_configs[of]
+
+    def _known(self, config: Mapping[str, Any], trial: Trial) -> Mapping[str, Any]:
+        known: Mapping[str, Any] = as_known(config, [trial.config], self._odd)
+        return known
 
     def _bring_forward(self, kind: str, event: Mapping[str, Any], trial: Trial) -> None:
         """Let Tune's trial be as far as it was."""
@@ -256,7 +273,13 @@ class Replay:
         self._books.errored(trial)
 
     def _on_exploited(self, event: Mapping[str, Any], trial: Trial) -> None:
-        [exploit] = exploits_of([event], self._books.places)
+        [recorded] = exploits_of([event], self._books.places)
+        exploit = replace(
+            recorded,
+            old_config=self._known(recorded.old_config, trial),
+            donor_config=self._known(recorded.donor_config, trial),
+            config=self._known(recorded.config, trial),
+        )
         place = (exploit.donor_id, exploit.donor_generation, exploit.iteration)
         saved = self._versions.get(place)
         version = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import numbers
 import os
 import platform
@@ -17,6 +16,7 @@ from ray.tune.search import SearchAlgorithm
 from tunekit._ray.decisions import rungs_of
 from tunekit._ray.described import described, innermost_searcher
 from tunekit.config import ValidationConfig
+from tunekit.core.calls import name_of
 from tunekit.version import VERSION
 
 __all__ = ["about", "import_path", "name_of"]
@@ -78,19 +78,6 @@ def about(
     if search_alg is not None:
         known["search_alg"] = described(innermost_searcher(search_alg))
     return known
-
-
-def name_of(fn: Any) -> str:
-    """What a validation function is called; what is bound to it may be a secret.
-
-    Example:
-        >>> import functools
-        >>> name_of(functools.partial(name_of, "token"))
-        'name_of'
-    """
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    return str(getattr(fn, "__qualname__", None) or type(fn).__qualname__)
 
 
 def _version_of(package: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import tempfile
 from collections.abc import Callable, Mapping
@@ -14,8 +15,12 @@ from tunekit._ray.crew import ValidationCrew
 from tunekit.core.problems import Problems
 from tunekit.core.room import total
 from tunekit.extras import extra
+from tunekit.validation_context import Told, telling, told_now
 
 __all__ = ["TrainerValidation"]
+
+# Where the configuration of a worker has what get_validation_context() answers.
+_TOLD = "tunekit_validation_context"
 
 
 class TrainerValidation:
@@ -73,7 +78,8 @@ class TrainerValidation:
                 "ValidationTaskConfig(fn_kwargs={...})."
             )
         problems.raise_any()
-        self._loop, self._scaling_config, self._options = loop, scaling_config, trainer_options
+        self._loop = _Telling(loop)
+        self._scaling_config, self._options = scaling_config, trainer_options
         self._first_bundle: int | None = None
         self._crew: ValidationCrew | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -99,7 +105,7 @@ class TrainerValidation:
             ray.train.TrainingFailedError: If the loop raises, or a worker dies.
             tunekit.MissingExtraError: If torch is not installed.
         """
-        config = {**kwargs, "checkpoint": checkpoint}
+        config = {**kwargs, "checkpoint": checkpoint, _TOLD: told_now()}
         if self._first_bundle is None:
             with tempfile.TemporaryDirectory(prefix="tunekit-validation-") as folder:
                 return self._trainer(folder, config).fit().return_value
@@ -123,3 +129,17 @@ class TrainerValidation:
             ),
             **self._options,
         )
+
+
+class _Telling:
+    """Runs the user's loop in a worker, which is told whose checkpoint it has."""
+
+    def __init__(self, loop: Callable[..., Mapping[str, Any]]):
+        self._loop = loop
+        self._takes_config = bool(inspect.signature(loop).parameters)
+
+    def __call__(self, config: dict[str, Any]) -> Any:
+        own = dict(config)
+        told: Told | None = own.pop(_TOLD)
+        with telling(told):
+            return self._loop(own) if self._takes_config else self._loop()

@@ -257,6 +257,7 @@ class Tuner(tune.Tuner):
         param_space: dict[str, Any] | None = None,
         storage_filesystem: pyarrow.fs.FileSystem | None = None,
         worker_config: WorkerConfig | None = None,
+        validation_config: train.ValidationConfig | None = None,
         **internal: Any,
     ) -> Tuner:
         """Restore a sweep that was interrupted, at whatever moment, however.
@@ -276,6 +277,10 @@ class Tuner(tune.Tuner):
                 Ray cluster; the same names, with new references.
             storage_filesystem: Where ``path`` is, if it was a filesystem of your own.
             worker_config: As for :class:`Tuner`.
+            validation_config: How to validate from now on, if not as the sweep was started with: a
+                function that was mended, or more memory for it. Its ``every`` and ``on_pending``
+                must be the sweep's. Scores that there are remain, and validations that failed
+                remain failed.
             **internal: As for ``ray.tune.Tuner.restore``.
 
         Returns:
@@ -310,6 +315,13 @@ class Tuner(tune.Tuner):
             )
         if param_space is not None:
             problems.instance("param_space", param_space, dict, "Pass a dict, or nothing.")
+        if validation_config is not None:
+            problems.instance(
+                "validation_config",
+                validation_config,
+                train.ValidationConfig,
+                "Pass tunekit.ValidationConfig(fn=validate), or nothing.",
+            )
         if resume_errored and restart_errored:
             problems.add(
                 "resume_errored and restart_errored are both set; a trial that failed does one or "
@@ -338,6 +350,8 @@ class Tuner(tune.Tuner):
                 "passed. If it names a module, see that this process can import it; if it is "
                 "damaged, put it back as it was."
             ) from error
+        if validation_config is not None:
+            _renew(restored, validation_config)
         tuner = cls.__new__(cls)
         tuner.__dict__.update(restored.__dict__)
         if folder is None:
@@ -468,6 +482,33 @@ def _space_of(folder: Folder, validation: ValidationCallback | None) -> dict[str
         "kept, as it has data, or references to objects of a Ray cluster, or there is no "
         "validation. Pass it again as param_space=, or start again with Tuner(...).fit()."
     )
+
+
+def _renew(restored: tune.Tuner, config: train.ValidationConfig) -> None:
+    """Let a restored sweep validate by other settings.
+
+    Raises:
+        tunekit.ConfigError: If these could not be the sweep's.
+    """
+    problems = Problems("Tuner.restore")
+    settings = settings_of(restored)
+    validation = None if settings is None else _validation_of(settings)
+    if validation is None:
+        problems.add(
+            "validation_config is for a sweep that was started with one, and this one was not. "
+            "Leave it out, or begin a sweep with it."
+        )
+        problems.raise_any()
+        return
+    new, old = ValidationConfig.of(config), validation.config
+    for name in ("every", "on_pending"):
+        if getattr(new, name) != getattr(old, name):
+            problems.add(
+                f"validation_config.{name}={getattr(new, name)!r} is not the sweep's, by which it "
+                f"has been judged so far. Pass {name}={getattr(old, name)!r}."
+            )
+    problems.raise_any()
+    validation.renew(new)
 
 
 def _folder_of(path: Any, filesystem: Any, problems: Problems) -> Folder | None:

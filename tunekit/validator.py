@@ -8,9 +8,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
+from tunekit.core.calls import name_of, signature_of, still_lacks
+from tunekit.core.failures import Failures, place_of
 from tunekit.core.pool import Pool
 from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status
-from tunekit.executor import Began, Executor, Returned
+from tunekit.executor import Began, Executor, Failed, Returned
 from tunekit.journal import Journal
 
 __all__ = ["Validator"]
@@ -50,8 +52,10 @@ class Validator:
         self._conclude = conclude
         self._judged = judged
         self._promised = promised
+        self._fn = config.fn
         #: The sweep's journal, once there is one.
         self.journal: Journal | None = None
+        self._retried = Failures()
         self._ended: Counter[Status] = Counter()
         self._next_poll = 0.0
         self._polling = False
@@ -107,7 +111,11 @@ class Validator:
         self._ended[status] += 1
 
     def submit(self, request: Request) -> None:
-        """Take a request that is in the journal."""
+        """Take a request that is in the journal; one that cannot be called fails at once."""
+        lacks = still_lacks(signature_of(self._fn), request.kwargs)
+        if lacks:
+            self.give_up(request, _uncallable(name_of(self._fn), lacks))
+            return
         for outcome in self._pool.submit(request, self._clock.monotonic()):
             self._end(outcome)
 
@@ -175,11 +183,18 @@ class Validator:
             else:
                 outcome = self._pool.failed(event.attempt_id, event.reason, event.error, now)
                 if wanted and outcome is None:
-                    logger.warning(
-                        "Validation %s %s; trying again.", event.attempt_id, event.reason
-                    )
+                    self._tell_of_another_try(event)
             if outcome is not None:
                 self._end(outcome)
+
+    def _tell_of_another_try(self, failed: Failed) -> None:
+        trial_id, generation, iteration, _ = failed.attempt_id.rsplit(":", 3)
+        place = place_of(trial_id, int(iteration), int(generation))
+        verdict = self._retried.failed(place, failed.reason)
+        if verdict.first:
+            logger.warning("The validation of %s %s; trying again.", place, failed.reason)
+        if verdict.more is not None:
+            logger.warning("Validations were tried again: %s.", verdict.more)
 
     def _start(self, now: float) -> None:
         capacity = self._executor.capacity(self._promised()) if self._pool.needs_capacity else 0
@@ -204,3 +219,16 @@ class Validator:
         self._ended[outcome.status] += 1
         self.ran_s += outcome.ran_s
         self._conclude(outcome)
+
+
+def _uncallable(name: str, lacks: Sequence[str]) -> str:
+    """Why a validation cannot be called, and what to do about it."""
+    given = ", ".join(f"{one!r}: ..." for one in lacks)
+    text = (
+        f"was not started: {name} has no value for {', '.join(map(repr, lacks))}. Pass it with "
+        f"the report, tunekit.report(metrics, validation=ValidationTaskConfig(fn_kwargs={{{given}"
+        "})), or for all checkpoints in ValidationConfig(task_config=...), or give it a default"
+    )
+    if list(lacks) == ["config"]:
+        text += "; for fn(checkpoint, config) there is ValidationConfig.from_validate_fn"
+    return text

@@ -146,3 +146,66 @@ def test_all_kinds_of_validation_give_the_same_scores(ray_cluster, tmp_path, kin
     for name in ("accuracy", "shifted_accuracy"):
         expected = [score[name] for score in scores]
         assert result.metrics_dataframe[name].tolist() == pytest.approx(expected)
+
+
+def told() -> dict:
+    context = tunekit.get_validation_context()
+    config = context.config.get("train_loop_config", context.config)
+    return {"of": context.trial_id, "lr": config["lr"], "at": context.iteration}
+
+
+def fails_once(checkpoint):
+    score = told()
+    if score["at"] == 1 and tunekit.get_validation_context().attempt == 1:
+        raise RuntimeError("the first attempt")
+    return {**score, "accuracy": score["lr"], "attempt": tunekit.get_validation_context().attempt}
+
+
+class Asks:
+    def __init__(self):
+        try:
+            tunekit.get_validation_context()
+        except tunekit.WiringError as error:
+            self.while_built = str(error)
+
+    def __call__(self, checkpoint):
+        assert "while an evaluator is being built" in self.while_built
+        return fails_once(checkpoint)
+
+
+def each_rank_asks(config):
+    import torch
+
+    assert set(config) == {"checkpoint"}
+    mine = torch.tensor([told()["lr"]])
+    torch.distributed.all_reduce(mine)
+    return {**fails_once(config["checkpoint"]), "sum": mine.item()}
+
+
+@pytest.mark.parametrize("kind", ["task", "evaluator", "trainer"])
+def test_each_kind_of_validation_is_told_whose_checkpoint_it_has(ray_cluster, tmp_path, kind):
+    how = {
+        "task": {"fn": fails_once},
+        "evaluator": {"fn": Asks, "evaluators": 1},
+        "trainer": {
+            "fn": tunekit.TrainerValidation(each_rank_asks, train.ScalingConfig(num_workers=2)),
+            "evaluators": 1,
+            "ray_remote_kwargs": {"num_cpus": 0},
+        },
+    }[kind]
+    results = fit(
+        counting,
+        tmp_path,
+        param_space={"length": 2, "lr": tune.grid_search([0.25, 0.5])},
+        validation_config=tunekit.ValidationConfig(**how),
+        checkpoint_policy=tunekit.EveryIterations(1),
+    )
+    assert not results.errors
+    for result in results:
+        table = result.metrics_dataframe
+        assert table["of"].tolist() == [result.metrics["trial_id"]] * 2
+        assert table["lr"].tolist() == [result.config["lr"]] * 2
+        assert table["at"].tolist() == [1, 2]
+        assert table["attempt"].tolist() == [2, 1]
+        if kind == "trainer":
+            assert table["sum"].tolist() == [2 * result.config["lr"]] * 2

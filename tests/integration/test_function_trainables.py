@@ -196,3 +196,16 @@ def test_a_paused_function_that_begins_anew_fails_with_what_to_write(tmp_path, c
     sweep = tunekit.load(results.experiment_path)
     assert list(sweep.reports["training_iteration"]) == [1, 2]
     assert list(results[0].metrics_dataframe["training_iteration"]) == [1, 2]
+
+
+def test_a_save_that_raises_is_named_with_its_exception(tmp_path):
+    def train(config):
+        def save(directory):
+            raise TypeError("cannot serialize Net")
+
+        tunekit.checkpoint_with(save)
+        tune.report({"loss": 1.0})
+
+    results = fit(train, tmp_path, checkpoint_policy=tunekit.EveryIterations(1))
+    [error] = results.errors
+    assert "tunekit.checkpoint_with(save), raised TypeError: cannot serialize Net" in str(error)

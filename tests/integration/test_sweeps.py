@@ -314,6 +314,32 @@ def test_a_failed_validation_is_an_error_if_the_user_says_so(tmp_path):
         )
 
 
+def test_a_broken_validation_is_mended_and_the_sweep_restored(tmp_path):
+    def broken(checkpoint):
+        return {"accuracy": checkpoint.no_such_name}
+
+    settings = {"length": 30, "sleep_s": 0.1, "scale": tune.grid_search([0.5, 1.0])}
+    with pytest.raises(tunekit.ValidationFailedError, match="raised AttributeError") as caught:
+        fit(
+            counting,
+            tmp_path,
+            param_space=settings,
+            tune_config=tune.TuneConfig(**BY_ACCURACY),
+            validation_config=tunekit.ValidationConfig(fn=broken, max_retries=0),
+            checkpoint_policy=tunekit.EveryIterations(2),
+        )
+    assert "first 3 validations have failed alike" in str(caught.value)
+    path = str(tmp_path / "sweep")
+    wrong = tunekit.ValidationConfig(fn=validate, every=2, on_pending="hold")
+    with pytest.raises(tunekit.ConfigError, match="is not the sweep's") as refused:
+        tunekit.Tuner.restore(path, counting, validation_config=wrong)
+    assert len(refused.value.problems) == 2
+    mended = tunekit.ValidationConfig(fn=validate)
+    results = tunekit.Tuner.restore(path, counting, validation_config=mended).fit()
+    assert results.get_best_result().metrics["accuracy"] == 3.0
+    assert all(result.metrics["training_iteration"] == 30 for result in results)
+
+
 def test_a_metric_that_nobody_produces_is_an_error_that_lists_what_there_is(tmp_path):
     with pytest.raises(tunekit.MetricNotFoundError) as caught:
         fit(

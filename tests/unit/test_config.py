@@ -16,6 +16,14 @@ def no_arguments():
     return {"accuracy": 0.5}
 
 
+async def waits(checkpoint):
+    return {"accuracy": 0.5}
+
+
+def yields(checkpoint):
+    yield {"accuracy": 0.5}
+
+
 WRONG = [
     ({"every": 0}, "every=0 must be a whole number of at least 1"),
     ({"every": 1.5}, "every=1.5"),
@@ -30,7 +38,8 @@ WRONG = [
     ({"on_failure": None}, "on_failure=None is not one of 'record', 'raise'"),
     ({"fn": None}, "fn=None is not callable"),
     ({"fn": no_arguments}, "cannot be called as fn(checkpoint)"),
-    ({"fn": lambda checkpoint, config: {}}, "ValidationConfig.from_validate_fn"),
+    ({"fn": waits}, "is a coroutine function"),
+    ({"fn": yields}, "is a generator function"),
     ({"task_config": {"timeout_s": 3}}, "task_config={'timeout_s': 3} is of type dict"),
     (
         {"task_config": train.ValidationTaskConfig(fn_kwargs={"batchsize": 1})},
@@ -54,6 +63,19 @@ def test_each_wrong_value_is_named_with_its_rule(settings, message):
         ValidationConfig(**{"fn": validate, **settings})
     assert message in str(caught.value)
     assert len(caught.value.problems) == 1
+
+
+def rays_example(checkpoint, train_run_name: str, epoch: int):
+    return {"accuracy": 0.5}
+
+
+def test_arguments_that_come_with_each_report_are_not_missed_at_the_start():
+    ValidationConfig(fn=rays_example)
+    task = train.ValidationTaskConfig(fn_kwargs={"train_run_name": "a"})
+    ValidationConfig(fn=rays_example, task_config=task)
+    misnamed = train.ValidationTaskConfig(fn_kwargs={"epochs": 3})
+    with pytest.raises(ConfigError, match="unexpected keyword argument 'epochs'"):
+        ValidationConfig(fn=rays_example, task_config=misnamed)
 
 
 def test_all_mistakes_are_in_one_message():

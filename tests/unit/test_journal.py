@@ -205,3 +205,19 @@ def test_a_configuration_is_legible_and_comes_back_with_the_very_values(tmp_path
     others = [{"lr": 0.3, "data": data, "deep": {"all": [data, 1]}}, None, {"sizes": (64, 32)}]
     again = as_known(recorded, others)
     assert again == config and again["data"] is data and again["sizes"] == (64, 32)
+
+
+class Layer:
+    """A hyperparameter of a kind that JSON does not know."""
+
+
+def test_a_hyperparameter_that_json_does_not_know_is_the_one_that_was_written_down(tmp_path):
+    config = {"layer": Layer, "lr": 0.1, "layers": [Layer, 3]}
+    configs = {"old_config": {"layer": int}, "donor_config": {}, "config": config}
+    journal_in(tmp_path).exploited(Exploit(9.5, "a", 1, 5, "b", 0, 4, "/x/b/c", 0.9, **configs))
+    [event] = read(tmp_path, unpickle=True)
+    assert event["config"] == {"layer": repr(Layer), "lr": 0.1, "layers": [repr(Layer), 3]}
+    before = {"layer": int, "layers": []}
+    assert as_known(event["config"], [before], event["odd"]) == config
+    assert as_known(event["config"], [before, config]) == config, "what has the same text"
+    assert as_known(event["config"], [before])["layer"] is int, "or else what there is"

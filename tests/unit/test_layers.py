@@ -23,7 +23,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 FLOORS = [
     {"errors", "version"},
     {"core", "extras"},
-    {"_ray", "clock", "storage"},
+    {"_ray", "clock", "storage", "validation_context"},
     {"config", "executor", "journal", "loggers", "report", "fold", "states", "tensorboard"},
     {"judges"},
     {
@@ -31,6 +31,8 @@ FLOORS = [
         "snapshots",
         "combinations",
         "distributed",
+        "failures",
+        "forgotten",
         "evaluators",
         "leftovers",
         "lineage",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from tunekit.errors import NotResumedError
 
 __all__ = [
     "NoSession",
+    "SaveError",
     "checkpointable_class",
     "current_saver",
     "function_of",
@@ -45,6 +47,10 @@ Save = Callable[[Path], object]
 
 class NoSession(Exception):
     """There is no Tune trial in this process, or one whose function cannot save on demand."""
+
+
+class SaveError(RuntimeError):
+    """The function's own way to save has raised; it is the cause."""
 
 
 class _Saver:
@@ -149,7 +155,14 @@ class _Checkpointable(FunctionTrainable):
             return _TrainingResult(checkpoint=None, metrics=dict(reported.metrics))
         metrics = dict(reported.metrics)
         with tempfile.TemporaryDirectory(prefix="tunekit-checkpoint-") as folder:
-            self._saver.save(Path(folder))
+            try:
+                self._saver.save(Path(folder))
+            except Exception as error:
+                raised = traceback.format_exception_only(error)[-1].strip()
+                raise SaveError(
+                    f"At iteration {self.iteration}, save, which the function has registered with "
+                    f"tunekit.checkpoint_with(save), raised {raised}"
+                ) from error
             self._storage._update_checkpoint_index(metrics)
             checkpoint = self._storage.persist_current_checkpoint(
                 tune.Checkpoint.from_directory(folder)

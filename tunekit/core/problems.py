@@ -8,7 +8,29 @@ from typing import Any
 
 from tunekit.errors import ConfigError
 
-__all__ = ["Problems"]
+__all__ = ["Problems", "shown"]
+
+# As much of a value as tells which one it is.
+_MOST = 60
+
+
+def shown(value: object) -> str:
+    """Return a value as an error shows it: its ``repr``, or its type and how that begins.
+
+    Example:
+        >>> shown(3), shown("ab" * 60)
+        ('3', "str('abababababababababababababababababababababababababababababa...)")
+    """
+    try:
+        text = repr(value)
+    except Exception:  # whatever a value's own code raises
+        return f"<{type(value).__name__}>"
+    text = " ".join(text.split())
+    if len(text) <= _MOST:
+        return text
+    name = type(value).__name__
+    begins = text.removeprefix(f"{name}(")
+    return f"{name}({begins[:_MOST]}...)"
 
 
 class Problems:
@@ -43,7 +65,7 @@ class Problems:
         """Require ``value`` to be one of ``allowed``."""
         if value not in allowed:
             options = ", ".join(repr(option) for option in allowed)
-            self.add(f"{name}={value!r} is not one of {options}. Use one of these.")
+            self.add(f"{name}={shown(value)} is not one of {options}. Use one of these.")
 
     def integer(self, name: str, value: Any, *, least: int, optional: bool = False) -> None:
         """Require ``value`` to be a whole number of at least ``least`` (or None if optional)."""
@@ -52,7 +74,7 @@ class Problems:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             none = " or None" if optional else ""
             self.add(
-                f"{name}={value!r} must be a whole number of at least {least}{none}. "
+                f"{name}={shown(value)} must be a whole number of at least {least}{none}. "
                 f"Pass {least} or more."
             )
 
@@ -61,21 +83,21 @@ class Problems:
         number = isinstance(value, numbers.Real) and not isinstance(value, bool)
         if not number or not 0 < float(value) < float("inf"):
             self.add(
-                f"{name}={value!r} must be a positive number of seconds. Pass 60 for a minute."
+                f"{name}={shown(value)} must be a positive number of seconds. Pass 60 for a minute."
             )
 
     def function(self, name: str, value: Any, fix: str) -> bool:
         """Require ``value`` to be callable; ``fix`` says what to pass. True if it is."""
         if callable(value):
             return True
-        self.add(f"{name}={value!r} is not callable. {fix}")
+        self.add(f"{name}={shown(value)} is not callable. {fix}")
         return False
 
     def instance(self, name: str, value: Any, kind: type | tuple[type, ...], fix: str) -> bool:
         """Require ``value`` to be an instance of ``kind``; ``fix`` says what to pass."""
         if isinstance(value, kind):
             return True
-        self.add(f"{name}={value!r} is of type {type(value).__name__}. {fix}")
+        self.add(f"{name}={shown(value)} is of type {type(value).__name__}. {fix}")
         return False
 
     def attempt(self, check: Callable[[], object], explain: Callable[[Exception], str]) -> None:

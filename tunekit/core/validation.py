@@ -64,6 +64,8 @@ class Request:
         report: The report of that iteration, nested as reported; not to be changed.
         kwargs: Keyword arguments of the validation function.
         timeout_s: Seconds from the start of running, or None for no limit.
+        config: The hyperparameters that the checkpoint was trained with, those of its generation;
+            not to be changed. None: as the report has them.
     """
 
     trial_id: str
@@ -75,6 +77,7 @@ class Request:
     report: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     kwargs: Mapping[str, Any] = field(default_factory=dict, compare=False)
     timeout_s: float | None = None
+    config: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def id(self) -> str:

@@ -1,0 +1,209 @@
+"""A validation that is broken is told early and once, and does not cost the sweep."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import train, tune
+from ray.tune import ResumeConfig
+from ray.tune.schedulers import FIFOScheduler
+
+import tunekit
+from tests.sweeps import LENGTH, Counting, Ran, sweep
+from tunekit.callback import ValidationCallback
+from tunekit.core.validation import Attempt
+from tunekit.journal import read
+from tunekit.snapshots import mend
+from tunekit.storage import LocalFolder
+from tunekit.testing import FakeClock, FakeExecutor, check_lives
+
+
+def validate(checkpoint):
+    raise NotImplementedError("it is not called")
+
+
+def broken(attempt: Attempt) -> dict[str, float]:
+    raise KeyError(f"no weights in {attempt.request.path}")
+
+
+def run(folder: Path, **settings: Any) -> Ran:
+    options = {
+        name: settings.pop(name) for name in ("validate", "trials", "run") if name in settings
+    }
+    given = {"fn": validate, "max_initial_failures": 3, "max_retries": 0, **settings}
+    return sweep(folder, FIFOScheduler(), **{"trials": 4, **options}, settings=given)
+
+
+def outcomes(folder: Path) -> list[str]:
+    return [event["status"] for event in read(folder / "sweep") if event["event"] == "ended"]
+
+
+def test_a_broken_function_ends_the_sweep_before_it_is_trained_for_nothing(tmp_path):
+    with pytest.raises(tunekit.ValidationFailedError) as caught:
+        run(tmp_path, validate=broken)
+    message = str(caught.value)
+    assert "first 3 validations have failed alike, and none has succeeded" in message
+    assert "raised KeyError" in message and "Traceback of a test" in message
+    assert "Correct validate" in message and "validation_config=" in message
+    assert "max_initial_failures=None" in message
+    assert outcomes(tmp_path)[:3] == ["failed"] * 3
+    reports = [event for event in read(tmp_path / "sweep") if event["event"] == "reported"]
+    assert len(reports) < 4 * LENGTH / 2, "trials do not train to their ends"
+
+
+def test_it_goes_on_by_choice_and_after_one_success(tmp_path):
+    ran = run(tmp_path / "choice", validate=broken, max_initial_failures=None)
+    assert outcomes(tmp_path / "choice") == ["failed"] * 4 * LENGTH
+    assert all(len(scores) == 0 for scores in ran.scores().values())
+
+    def fails_but_once(attempt: Attempt) -> dict[str, float]:
+        return {"accuracy": 0.5} if attempt.request.iteration == 1 else broken(attempt)
+
+    run(tmp_path / "success", validate=fails_but_once)
+    assert outcomes(tmp_path / "success").count("validated") == 4
+
+
+def test_on_failure_raise_raises_at_the_first(tmp_path):
+    with pytest.raises(tunekit.ValidationFailedError, match="because on_failure='raise'"):
+        run(tmp_path, validate=broken, trials=1, on_failure="raise")
+    assert outcomes(tmp_path) == ["failed"]
+
+
+def test_repeated_failures_are_told_once_and_counted_by_trial_and_iteration(tmp_path, caplog):
+    run(tmp_path, validate=broken, max_initial_failures=None, max_retries=1, trials=1)
+    said = [record.message for record in caplog.records if record.name.startswith("tunekit")]
+    once = [text for text in said if "Traceback of a test" in text and "no best trial" not in text]
+    assert len(once) == 1 and "The validation of 00000_00000@1 failed" in once[0]
+    [retried] = [text for text in said if "trying again" in text]
+    assert retried.startswith("The validation of 00000_00000@1 raised KeyError")
+    [counted] = [text for text in said if text.startswith("Validations have failed: ")]
+    assert "8 more like that of 00000_00000@1" in counted
+    assert "00000_00000@2, 00000_00000@3" in counted and "and 3 others" in counted
+    assert not any("00000_00000:0:" in text for text in said), "no internal ids"
+
+
+def test_the_end_says_why_there_is_no_best_trial(tmp_path, caplog):
+    run(tmp_path, validate=broken, trials=1, every=5)  # two checkpoints
+    [told] = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+    assert "No trial has a validated 'accuracy', so that there is no best trial" in told
+    assert "raised KeyError" in told and "Correct validate" in told
+
+
+def renewed(folder: Path, validation: Any) -> Ran:
+    """Restore it; from now on its validations come to what ``validation`` says."""
+    home = folder / "sweep"
+    mended = mend(LocalFolder(home), read(home))
+    given = {"fn": validate, "max_initial_failures": 3, "max_retries": 0}
+    return sweep(
+        folder,
+        FIFOScheduler(),
+        trials=4,
+        settings=given,
+        mended=mended,
+        resume=ResumeConfig(),
+        validate=validation,
+    )
+
+
+def test_it_is_restored_with_a_function_that_was_mended(tmp_path):
+    with pytest.raises(tunekit.ValidationFailedError):
+        run(tmp_path, validate=broken)
+    lost = {event["id"] for event in read(tmp_path / "sweep") if event["event"] == "ended"}
+
+    def mended_with_another_mistake(attempt: Attempt) -> dict[str, float]:
+        if attempt.request.iteration == 4:
+            raise ValueError("another one")
+        return {"accuracy": 0.5}
+
+    ran = renewed(tmp_path, mended_with_another_mistake)
+    lives = check_lives(read(tmp_path / "sweep"))
+    assert len(lost) >= 3 and len(lives.scores) == 4 * LENGTH - 4 - len(
+        {name for name in lost if ":4:" not in name}
+    )
+    assert all(t.last_result["training_iteration"] == LENGTH for t in ran.trials)
+
+
+def test_one_that_is_still_broken_gives_up_again(tmp_path):
+    with pytest.raises(tunekit.ValidationFailedError):
+        run(tmp_path, validate=broken)
+    with pytest.raises(tunekit.ValidationFailedError, match="first 3 validations"):
+        renewed(tmp_path, broken)
+
+
+def test_settings_can_be_renewed():
+    config = tunekit.ValidationConfig(fn=validate, on_failure="raise")
+    validation = ValidationCallback(config)
+    before = validation.validator
+    task = train.ValidationTaskConfig(timeout_s=5)
+    validation.renew(tunekit.ValidationConfig(fn=validate, task_config=task))
+    assert validation.validator is not before
+    assert validation.config.task_config.timeout_s == 5
+    assert validation.config.on_failure == "record"
+
+
+class Saves(Counting):
+    """Its first report asks for a checkpoint of itself."""
+
+    def step(self) -> dict[str, Any]:
+        return {**super().step(), "should_checkpoint": True}
+
+
+class Scores(Counting):
+    """Reports what it is judged by."""
+
+    def step(self) -> dict[str, Any]:
+        return {**super().step(), "accuracy": 0.5}
+
+
+class Nobody(tunekit.CheckpointPolicy):
+    """Never asks."""
+
+    def due(self, trial: Any, result: Any) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("trainable", "checkpoints", "forgotten"),
+    [
+        (Counting, {}, True),
+        (Counting, {"checkpoint_frequency": 5}, False),
+        (Counting, {"checkpoint_at_end": True}, False),
+        (Saves, {}, False),
+        (Scores, {}, False),
+    ],
+)
+def test_a_forgotten_policy_is_told_at_the_first_report(
+    tmp_path, caplog, trainable, checkpoints, forgotten
+):
+    clock = FakeClock()
+    executor = FakeExecutor(clock, lambda attempt: {"accuracy": 0.5})
+    config = tunekit.ValidationConfig(fn=validate)
+    validation = ValidationCallback(config, executor=executor, clock=clock)
+    local = tunekit.testing.LocalSweep(
+        trainable,
+        tmp_path,
+        clock,
+        num_samples=2,
+        scheduler=tunekit.ValidatedScheduler(FIFOScheduler()),
+        callbacks=[validation],
+        metric="accuracy",
+        mode="max",
+        checkpoint_config=tune.CheckpointConfig(**checkpoints),
+        next_due=executor.next_due,
+    )
+    for _ in range(12):
+        local.step()
+    told = [r.getMessage() for r in caplog.records if "nothing asks it for one" in r.getMessage()]
+    assert len(told) == forgotten, "once for the sweep"
+    if forgotten:
+        assert "neither 'accuracy'" in told[0] and "checkpoint_policy=" in told[0]
+        assert max(t.last_result["training_iteration"] for t in local.trials) < LENGTH
+
+
+def test_a_policy_that_has_not_asked_yet_is_not_forgotten(tmp_path, caplog):
+    with pytest.raises(tunekit.MetricNotFoundError):
+        sweep(tmp_path, FIFOScheduler(), trials=1, policy=Nobody())
+    assert "nothing asks it for one" not in caplog.text

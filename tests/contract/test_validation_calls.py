@@ -1,0 +1,128 @@
+"""What a validation function is told: its arguments, and whose checkpoint it has."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import train, tune
+from ray.tune.schedulers import FIFOScheduler
+
+import tunekit
+from tests.kills import run_killed
+from tests.schedulers import pbt, seed_all
+from tests.sweeps import Counting, Ran, quality, sweep
+from tunekit.core.validation import Attempt
+from tunekit.journal import read
+from tunekit.testing.versions import Versioned, score_of, version_at
+
+
+class Telling(Counting):
+    """Each report says how to validate its checkpoint, but for the second."""
+
+    def step(self) -> dict[str, Any]:
+        report = super().step()
+        if self.steps != 2:
+            task = train.ValidationTaskConfig(fn_kwargs={"epoch": self.steps})
+            report[tunekit.VALIDATION] = task
+        return report
+
+
+def documented(checkpoint, train_run_name: str, epoch: int):
+    return {"accuracy": 0.5}
+
+
+def test_arguments_come_with_each_report_and_are_missed_when_they_are_due(tmp_path):
+    task = train.ValidationTaskConfig(fn_kwargs={"train_run_name": "a"})
+    ran = sweep(
+        tmp_path,
+        FIFOScheduler(),
+        trainable=Telling,
+        trials=1,
+        settings={"fn": documented, "task_config": task, "max_retries": 3},
+    )
+    assert [attempt.request.kwargs for attempt in ran.executor.started] == [
+        {"train_run_name": "a", "epoch": epoch} for epoch in (1, 3, 4, 5, 6, 7, 8, 9)
+    ]
+    [failed] = [e for e in read(ran.home) if e["event"] == "ended" and e["status"] == "failed"]
+    assert failed["attempts"] == 0, "it is not tried, and not tried again"
+    assert "documented has no value for 'epoch'" in failed["reason"]
+    assert "tunekit.report(metrics, validation=ValidationTaskConfig(" in failed["reason"]
+    assert ran.heard.of(0) == [1, 3, 4, 5, 6, 7, 8], "the trial is judged by its other scores"
+    assert ran.heard.ends == [(0, quality(0, 9))]
+
+
+class Relu:
+    """A hyperparameter that JSON does not know."""
+
+
+class Tanh:
+    """Another one."""
+
+
+class Swish:
+    """One that no trial begins with."""
+
+
+class Configured(Versioned):
+    """Its checkpoints have the hyperparameters that they were trained with."""
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        super().save_checkpoint(checkpoint_dir)
+        known = [self.config["lr"], self.config["layer"].__name__]
+        Path(checkpoint_dir, "config.json").write_text(json.dumps(known))
+
+
+def configured(
+    folder: Path, seed: int, asked: list[tuple[Any, Any]], layers: tuple[type, ...], **options: Any
+) -> Ran:
+    """A population, and beside each other what was trained with and what validation is told."""
+
+    def validate(attempt: Attempt) -> dict[str, float]:
+        config = attempt.request.config
+        lies = json.loads(Path(attempt.request.path, "config.json").read_text())
+        told = [config["lr"], getattr(config["layer"], "__name__", config["layer"])]
+        asked.append((told, lies))
+        return {"accuracy": score_of(version_at(attempt.request.path))}
+
+    seed_all(seed)
+    return sweep(
+        folder,
+        pbt(hyperparam_mutations={"lr": tune.uniform(0.0, 1.0), "layer": list(layers)}),
+        trainable=Configured,
+        validate=validate,
+        validation_s=lambda attempt: 6 * random.Random(attempt.id).random(),
+        seed=seed,
+        trials=6,
+        stop={"training_iteration": 12},
+        param_space={"lr": tune.uniform(0.0, 1.0), "layer": tune.choice([Relu, Tanh])},
+        **options,
+    )
+
+
+@pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
+def test_validation_is_told_what_the_checkpoint_was_trained_with(tmp_path, on_pending):
+    asked: list[tuple[Any, Any]] = []
+    ran = configured(tmp_path, 0, asked, (Relu, Tanh, Swish), on_pending=on_pending)
+    assert len(ran.validation.ancestry) >= 2, "exploits have changed hyperparameters"
+    assert len(asked) >= 40
+    assert [told for told, _ in asked] == [lies for _, lies in asked]
+
+
+@pytest.mark.parametrize(("on_pending", "seed"), [("continue", 3), ("hold", 2), ("pause", 2)])
+def test_so_it_is_after_kills(tmp_path, on_pending, seed):
+    asked: list[tuple[Any, Any]] = []
+    moments = random.Random(seed)
+
+    def make(folder: Path, **options: Any) -> Ran:
+        layers = (Relu, Tanh, Swish)
+        more = {"on_pending": on_pending, "listening": False, "run": False, **options}
+        return configured(folder, seed, asked, layers, **more)
+
+    lives = (moments.randrange(100, 300) for _ in range(6))
+    ran, kills = run_killed(tmp_path, make, lives)
+    assert kills >= 3 and len(ran.validation.ancestry) >= 2
+    assert [told for told, _ in asked] == [lies for _, lies in asked]

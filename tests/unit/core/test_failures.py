@@ -1,0 +1,92 @@
+"""Failures that are alike are told once, and end the sweep when there is nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunekit.core.failures import Failures, gone, kind_of
+
+KEY = "raised KeyError: 'model'"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        (KEY, f"{KEY} (after 2 attempts)", True),
+        (KEY, "raised KeyError: 'weights'", False),
+        (KEY, "raised ValueError: 'model'", False),
+        ("raised OSError: no /a/b_00001/c", "raised OSError: no s3://x/b_00002/d", True),
+        ("raised E: of a3395_00002", "raised E: of 77f01_00014", True),
+        ("raised E: <Net object at 0x7f12ab>", "raised E: <Net object at 0x55d0>", True),
+        ("raised E: loss 1e-05", "raised E: loss 0.25", True),
+        ("ran longer than its limit of 60 s", "ran longer than its limit of 600 s", True),
+        ("raised E: added", "raised E: faced", False),
+    ],
+)
+def test_alike_but_for_numbers_ids_and_paths(one, other, alike):
+    assert (kind_of(one) == kind_of(other)) is alike
+
+
+def verdicts(failures, reasons):
+    return [failures.failed(f"a@{n}", reason) for n, reason in enumerate(reasons, start=1)]
+
+
+def test_the_first_ones_that_all_fail_alike_leave_no_hope():
+    assert [v.hopeless for v in verdicts(Failures(3), [KEY] * 5)] == [False, False, True] + [
+        False
+    ] * 2
+
+
+def test_one_success_is_hope_enough():
+    failures = Failures(2)
+    failures.failed("a@1", KEY)
+    failures.succeeded()
+    assert not any(verdict.hopeless for verdict in verdicts(failures, [KEY] * 20))
+
+
+def test_different_failures_are_not_one_cause():
+    several = [f"raised {name}: no" for name in ("KeyError", "OSError", "ValueError")]
+    assert not any(v.hopeless for v in verdicts(Failures(2), several))
+    assert [v.hopeless for v in verdicts(Failures(2), [*several, several[1]])][-1]
+
+
+def test_a_checkpoint_that_is_gone_is_no_fault_of_the_function():
+    reasons = [gone(f"/a/checkpoint_{n}") for n in range(9)]
+    assert not any(v.hopeless for v in verdicts(Failures(2), reasons))
+
+
+def test_each_kind_is_told_once_and_then_counted():
+    failures = Failures()
+    told = verdicts(failures, [KEY] * 25)
+    assert [n for n, verdict in enumerate(told, start=1) if verdict.first] == [1]
+    [(count, text)] = [(n, v.more) for n, v in enumerate(told, start=1) if v.more]
+    assert count == 10
+    assert text == f"9 more like that of a@1 ({KEY}): a@2, a@3, a@4, a@5, a@6 and 4 others"
+    [rest] = failures.rest()
+    assert rest.startswith("15 more like that of a@1")
+    assert failures.rest() == []
+
+
+@given(st.lists(st.tuples(st.sampled_from("xyz"), st.booleans()), max_size=200))
+def test_each_failure_is_told_or_counted_once(happened):
+    failures, told, counted = Failures(3), 0, 0
+    for n, (kind, success) in enumerate(happened):
+        if success:
+            failures.succeeded()
+            continue
+        verdict = failures.failed(f"a@{n}", f"raised {kind}")
+        told += verdict.first
+        counted += int(verdict.more.split()[0]) if verdict.more else 0
+    counted += sum(int(text.split()[0]) for text in failures.rest())
+    assert told + counted == sum(not success for _, success in happened)
+
+
+def test_what_is_remembered_is_bounded():
+    failures = Failures()
+    for n in range(1000):
+        word = "".join(chr(ord("g") + int(digit)) for digit in str(n))
+        failures.failed(f"a@{n}", f"raised E: {word}")
+        failures.failed(f"b@{n}", f"raised E: {word}")
+    assert len(failures.rest()) == 100

@@ -1,0 +1,171 @@
+"""Which failed validations are news, which are but counted, and when nothing else is to come."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+__all__ = ["Failures", "Verdict", "gone", "kind_of", "place_of", "was_gone"]
+
+# So many kinds are told apart, and so many places of each are named.
+_MOST_KINDS, _MOST_PLACES = 100, 5
+
+_GONE = "was not run: its checkpoint"
+
+# What differs between two failures of the same kind.
+_AFTER = re.compile(r" \(after \d+ attempts\)$")
+_PARTICULARS = (
+    re.compile(r"\S*/\S*"),  # paths and URIs
+    re.compile(r"\b0x[0-9a-fA-F]+\b"),
+    re.compile(r"\b(?=[0-9a-f_]*\d)[0-9a-f]{5,}(?:_\d+)*\b"),  # ids
+    re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"),
+)
+
+
+def kind_of(reason: str) -> str:
+    """Return what failures that are alike have in common: all but numbers, ids and paths.
+
+    Example:
+        >>> kind_of("raised FileNotFoundError: no /x/a3395_00002/w.json (after 2 attempts)")
+        'raised FileNotFoundError: no *'
+        >>> kind_of("raised ValueError: 3 of 10") == kind_of("raised ValueError: 4 of 10")
+        True
+        >>> kind_of("raised KeyError: 'model'") == kind_of("raised KeyError: 'weights'")
+        False
+    """
+    text = _AFTER.sub("", reason)
+    for pattern in _PARTICULARS:
+        text = pattern.sub("*", text)
+    return text[:200]
+
+
+def place_of(trial_id: str, iteration: int, generation: int = 0) -> str:
+    """Return what a user calls a checkpoint by.
+
+    Example:
+        >>> place_of("a3395_00002", 25), place_of("a3395_00002", 25, 1)
+        ('a3395_00002@25', 'a3395_00002@25 (generation 1)')
+    """
+    return f"{trial_id}@{iteration}" + (f" (generation {generation})" if generation else "")
+
+
+def gone(path: str) -> str:
+    """Return the reason of a validation whose checkpoint is not there: no fault of the function's.
+
+    Example:
+        >>> was_gone(gone("/sweep/a/checkpoint_000003")), was_gone("raised ValueError: no")
+        (True, False)
+    """
+    return f"{_GONE} {path} is not in the storage any more"
+
+
+def was_gone(reason: str) -> bool:
+    """Return whether :func:`gone` has said so."""
+    return reason.startswith(_GONE)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What to do about a failure.
+
+    Attributes:
+        first: Whether it is the first of its kind: to be told in full.
+        more: What to tell of others like it that were only counted; None for nothing yet.
+        hopeless: Whether the first ones have all failed, so many of them alike.
+    """
+
+    first: bool
+    more: str | None = None
+    hopeless: bool = False
+
+
+@dataclass
+class _Kind:
+    """Failures that are alike."""
+
+    first: str
+    reason: str
+    count: int = 0
+    untold: int = 0
+    places: list[str] = field(default_factory=list)
+
+    def tell(self) -> str:
+        """The ones that were only counted since, which are told with this."""
+        named = ", ".join(self.places)
+        others = self.untold - len(self.places)
+        text = (
+            f"{self.untold} more like that of {self.first} ({self.reason}): {named}"
+            f"{f' and {others} others' if others else ''}"
+        )
+        self.untold, self.places = 0, []
+        return text
+
+
+class Failures:
+    """Tells failures that are alike once, counts the others, and says when it is hopeless.
+
+    Those that were only counted are told at the 10th, 100th, 1000th of their kind, and at the end.
+
+    Args:
+        most: How many failures that are alike, with no success before, leave no hope; None: there
+            always is some.
+
+    Example:
+        >>> failures = Failures(most=3)
+        >>> for iteration in (1, 2, 3):
+        ...     failures.failed(f"a@{iteration}", "raised KeyError: 'model'")
+        Verdict(first=True, more=None, hopeless=False)
+        Verdict(first=False, more=None, hopeless=False)
+        Verdict(first=False, more=None, hopeless=True)
+        >>> failures.rest()
+        ["2 more like that of a@1 (raised KeyError: 'model'): a@2, a@3"]
+    """
+
+    def __init__(self, most: int | None = None):
+        self._most = most
+        self._kinds: OrderedDict[str, _Kind] = OrderedDict()
+        self._hopeless = False
+
+    @property
+    def any(self) -> bool:
+        """Whether there was a failure."""
+        return bool(self._kinds)
+
+    def succeeded(self) -> None:
+        """Take that a validation has succeeded: there is hope from now on."""
+        self._most = None
+
+    def failed(self, place: str, reason: str) -> Verdict:
+        """Take a failure.
+
+        Args:
+            place: Which validation it was, as a user calls it.
+            reason: Why it failed, in a line.
+        """
+        name = kind_of(reason)
+        kind = self._kinds.setdefault(name, _Kind(place, reason))
+        self._kinds.move_to_end(name)
+        kind.count += 1
+        hopeless = (
+            self._most is not None
+            and kind.count >= self._most
+            and not self._hopeless
+            and not was_gone(reason)
+        )
+        self._hopeless = self._hopeless or hopeless
+        if kind.count == 1:
+            more = None
+            if len(self._kinds) > _MOST_KINDS:
+                _, oldest = self._kinds.popitem(last=False)
+                more = oldest.tell() if oldest.untold else None
+            return Verdict(True, more, hopeless)
+        kind.untold += 1
+        if len(kind.places) < _MOST_PLACES:
+            kind.places.append(place)
+        told = str(kind.count).strip("0") == "1"
+        return Verdict(False, kind.tell() if told else None, hopeless)
+
+    def rest(self) -> list[str]:
+        """Return what is to be told at the end of those that were only counted."""
+        return [kind.tell() for kind in self._kinds.values() if kind.untold]

@@ -1,0 +1,41 @@
+"""A validation that is none, to try a validation function by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from tunekit.validation_context import Told, ValidationContext, telling
+
+__all__ = ["validation_context"]
+
+
+@contextmanager
+def validation_context(
+    *,
+    config: Mapping[str, Any] | None = None,
+    trial_id: str = "trial",
+    iteration: int = 1,
+    generation: int = 0,
+    attempt: int = 1,
+) -> Iterator[ValidationContext]:
+    """Let :func:`tunekit.get_validation_context` answer in this process, as in a validation.
+
+    Args:
+        config: The hyperparameters to answer with.
+        trial_id: The trial.
+        iteration: Its training iteration.
+        generation: How often it was overwritten.
+        attempt: Which attempt it is, from 1.
+
+    Example:
+        >>> import tunekit
+        >>> with validation_context(config={"width": 64}, iteration=3):
+        ...     tunekit.get_validation_context()
+        ValidationContext(trial_id='trial', config={'width': 64}, iteration=3, generation=0,
+                          attempt=1)
+    """
+    told = Told(trial_id, generation, iteration, attempt, dict(config or {}))
+    with telling(told):
+        yield told.context()

@@ -1,0 +1,135 @@
+"""What a validation function can ask about the checkpoint it validates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from tunekit.errors import WiringError
+
+__all__ = ["Told", "ValidationContext", "get_validation_context", "telling", "told_now"]
+
+
+@dataclass(frozen=True)
+class ValidationContext:
+    """Whose checkpoint a validation function has got. :func:`get_validation_context` returns it.
+
+    Attributes:
+        trial_id: The trial that saved the checkpoint.
+        config: The hyperparameters that the checkpoint was trained with. After an exploit of
+            population based training these are the ones of its own generation, whatever the trial
+            trains with by now.
+        iteration: The training iteration at which it was saved.
+        generation: How often the trial had been overwritten with other weights by then; 0 without
+            population based training.
+        attempt: Which attempt at this checkpoint it is: 1, or more after a failure.
+
+    Example:
+        >>> context = ValidationContext("trial_1", {"width": 64}, iteration=3)
+        >>> context.config["width"], context.iteration, context.generation, context.attempt
+        (64, 3, 0, 1)
+    """
+
+    trial_id: str
+    config: Mapping[str, Any]
+    iteration: int
+    generation: int = 0
+    attempt: int = 1
+
+
+def get_validation_context() -> ValidationContext:
+    """Return whose checkpoint this process is validating, and its hyperparameters.
+
+    Call it in the validation function: in a task, in an evaluator's ``__call__``, or in the loop
+    of a :class:`~tunekit.TrainerValidation`, on each rank. The configuration is fetched from
+    Ray's object store by the first call, so that validations that do not ask pay nothing.
+
+    Raises:
+        tunekit.WiringError: If this process runs no validation: in the driver, while an evaluator
+            is being built, or in tasks and actors that a validation starts. Pass these what they
+            need. To try a validation function by itself, run it in
+            :func:`tunekit.testing.validation_context`.
+
+    Example:
+        >>> from tunekit.testing import validation_context
+        >>> def validate(checkpoint):
+        ...     width = get_validation_context().config["width"]
+        ...     return {"accuracy": 0.9, "width": width}
+        >>> with validation_context(config={"width": 64}):
+        ...     validate(None)
+        {'accuracy': 0.9, 'width': 64}
+    """
+    if isinstance(_now, Told):
+        return _now.context()
+    if _now is _BUILDING:
+        raise WiringError(
+            "tunekit.get_validation_context() was called while an evaluator is being built, which "
+            "happens once for many checkpoints. Call it in __call__, for each of them."
+        )
+    raise WiringError(
+        "tunekit.get_validation_context() was called outside of a validation. Call it in the "
+        "validation function itself, and pass what it returns to tasks, actors and datasets that "
+        "the function starts. To try a function by itself: "
+        "`with tunekit.testing.validation_context(config={...}): validate(checkpoint)`."
+    )
+
+
+@dataclass(frozen=True)
+class Told:
+    """What travels with a validation: small, whatever the configuration has.
+
+    Attributes:
+        trial_id: See :class:`ValidationContext`; likewise the others.
+        config: The configuration, or a reference to it.
+    """
+
+    trial_id: str
+    generation: int
+    iteration: int
+    attempt: int
+    config: Any
+    _known: dict[str, ValidationContext] = field(default_factory=dict, compare=False, repr=False)
+
+    def context(self) -> ValidationContext:
+        """The same for the user; fetches the configuration, once."""
+        if "context" not in self._known:
+            config = self.config
+            self._known["context"] = ValidationContext(
+                self.trial_id,
+                ray.get(config) if isinstance(config, ray.ObjectRef) else config,
+                self.iteration,
+                self.generation,
+                self.attempt,
+            )
+        return self._known["context"]
+
+
+_BUILDING = "building"
+
+# One validation runs in a process at a time, and what it asks may be asked in any of its threads.
+_now: Told | str | None = None
+
+
+def told_now() -> Told | None:
+    """Return what this process was told of the validation that it runs; None if it runs none."""
+    return _now if isinstance(_now, Told) else None
+
+
+@contextmanager
+def telling(told: Told | None, *, building: bool = False) -> Iterator[None]:
+    """Let :func:`get_validation_context` answer, for as long as it lasts.
+
+    Args:
+        told: What to answer; None for nothing.
+        building: Whether that is because an evaluator is being built.
+    """
+    global _now
+    before, _now = _now, _BUILDING if building else told
+    try:
+        yield
+    finally:
+        _now = before
