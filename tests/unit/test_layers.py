@@ -31,6 +31,7 @@ FLOORS = [
         "snapshots",
         "combinations",
         "distributed",
+        "draining",
         "evaluators",
         "lineage",
         "policies",
