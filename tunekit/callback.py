@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import replace
@@ -39,10 +37,11 @@ from tunekit.core.lineage import Ancestry, Exploit
 from tunekit.core.metrics import flatten, hide, leaves, merge
 from tunekit.core.order import InOrder
 from tunekit.core.problems import Problems
-from tunekit.core.progress import News, awaited, counted, starved, waiting_trials
+from tunekit.core.progress import counted, starved, waiting_trials
 from tunekit.core.resume_command import how_to_resume
 from tunekit.core.selection import Selection
 from tunekit.core.validation import Outcome, Request, Status
+from tunekit.draining import Draining, Interruption
 from tunekit.errors import (
     ConfigError,
     MetricNotFoundError,
@@ -74,11 +73,12 @@ __all__ = ["ValidationCallback"]
 
 logger = logging.getLogger(__name__)
 
-_DRAIN_INTERVAL_S = 0.02
-# How long a sweep waits at its end before it says so, and says so again, and is shown anew.
-_FIRST_NEWS_S, _NEWS_INTERVAL_S, _REFRESH_INTERVAL_S = 2.0, 10.0, 1.0
+# How long to sleep where nothing but validations is waited for.
+_PAUSE_S = 0.02
 # For how long reports may wait to be written down of which nothing has come.
 _FLUSH_INTERVAL_S = 0.2
+# For how long validations may get no resources before that is taken for a shortage.
+_GRACE_S = 2.0
 
 _NOT_BY_RAY = (
     "ray.tune.Tuner.restore does not know what tunekit has recorded of this sweep: trials would "
@@ -197,13 +197,13 @@ class ValidationCallback(tune.Callback):
         self._touched: dict[str, Trial] = {}
         self._unsettled: dict[str, Trial] = {}
         self._unfinished: dict[str, Request] = {}
-        self._waited_s = self._drained_s = 0.0
+        self._waited_s = 0.0
         self._criteria = Criteria()
         self._stopper: ValidatedStopper | None = None
         self._names_taken_over = 0
         self._has_reported = self._told_of_no_checkpoint = False
         self._how_to_save = NO_CHECKPOINT
-        self._sigint_handler: Any = None
+        self._interruption = Interruption()
         self._settled: dict[str, Trial] = {}
         self._names_at_last_settling = 0
         self._error: TunekitError | None = None
@@ -211,7 +211,11 @@ class ValidationCallback(tune.Callback):
         # The trials that the time budget has stopped; None as long as there is time.
         self._cut: set[str] | None = None
         self._display: Display | None = None
-        self._draining_since: float | None = None
+        self._draining = Draining(self._clock, lambda: self.validator.stages())
+        self._left_to_the_end = False
+        self._paused_at = 0.0
+        #: Whether a trial and a validation can only run one after the other, as far as is known.
+        self.one_at_a_time: Callable[[], bool] = lambda: False
 
     def _validator_on(self, executor: Executor) -> Validator:
         return Validator(
@@ -294,6 +298,15 @@ class ValidationCallback(tune.Callback):
             self._required |= searcher.judged
         self._display = self._display or Display(self)
         self._display.attach(controller)
+        controller.heed(pending=self._pending_still, first=self._validations_first)
+
+    def _pending_still(self) -> bool:
+        """Whether the sweep has validations to wait for."""
+        return not self.validator.idle and self._error is None
+
+    def _validations_first(self) -> bool:
+        """Whether no trial is to start before the validations that there are have ended."""
+        return self._pending_still() and self.one_at_a_time()
 
     def _listen_with(self, callbacks: Iterable[Any]) -> None:
         """Get to know whom to tell of scores."""
@@ -386,7 +399,7 @@ class ValidationCallback(tune.Callback):
             raise RestoreError(_NOT_BY_RAY.format(how_to_resume(self._where(), self.trainable)))
         if self._controller is None:
             self._listen_with(self._loggers)
-        self._sigint_handler = signal.getsignal(signal.SIGINT)
+        self._interruption = Interruption()
         if self._mended is not None and not (self._controller and self._controller.resumed):
             raise RestoreError(
                 "Tune could not restore the sweep, for the reason that it has logged above, and "
@@ -396,9 +409,9 @@ class ValidationCallback(tune.Callback):
             self._controller.begin_anew()
         if self._past and self._controller is not None:
             self._resume()
-        if self._controller is not None and self._controller.finished:
+        if self._controller is not None and self._controller.finished and self.validator.idle:
             # A restored sweep whose trials have ended: Tune will make no step.
-            self._drain(list(self._trials.values()))
+            self._conclude_sweep(list(self._trials.values()))
             self._raise_error()
 
     def on_trial_start(
@@ -867,6 +880,19 @@ class ValidationCallback(tune.Callback):
         if self._unsettled and self._at_end(trials):
             self._drain(trials)
         self._raise_error()
+        self._pause()
+
+    def _pause(self) -> None:
+        """Sleep a little where Tune would make its next step at once, and find nothing new."""
+        controller, idle = self._controller, self.validator.idle
+        if idle and self.one_at_a_time():
+            self.validator.spare()  # or no trial could start
+        if idle or controller is None or not controller.awaits_nothing:
+            return
+        left = self._paused_at + _PAUSE_S - self._clock.monotonic()
+        if left > 0:
+            self._clock.sleep(left)
+        self._paused_at = self._clock.monotonic()
 
     def _note_end_of_time(self, trials: list[Trial]) -> None:
         """Record which trials a used-up time budget has stopped, before their state is."""
@@ -913,6 +939,10 @@ class ValidationCallback(tune.Callback):
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         """Called by Tune last: what has not ended was interrupted, and is given up here."""
         self._keep()
+        left = self._left_to_the_end
+        if left and self._wait_here(to_the_end=True):
+            self._conclude_sweep(trials)
+        self._draining.broken_off()
         finished = self._error is None and self.validator.idle and self._over(trials)
         if self._cut is not None and self._controller is not None:
             finished = finished and not self._cut and not self._controller.to_come
@@ -926,6 +956,8 @@ class ValidationCallback(tune.Callback):
                     "again if the sweep is restored."
                 )
             self.journal = self._keeper = self.validator.journal = None
+        if left:
+            self._raise_error()
 
     def _require_a_checkpoint(self, trials: list[Trial]) -> None:
         """A sweep to be judged by what validation produces must have saved something.
@@ -980,25 +1012,42 @@ class ValidationCallback(tune.Callback):
                     self._tell("on_trial_settled", trial)
 
     def _drain(self, trials: list[Trial]) -> None:
-        """Wait for the last validations: the sweep is not over before they are."""
-        on_main_thread = threading.current_thread() is threading.main_thread()
-        began = self._draining_since = self._clock.monotonic()
-        shown = self._display is not None and self._display.shows
-        news = News(_FIRST_NEWS_S if shown else _NEWS_INTERVAL_S, _NEWS_INTERVAL_S)
-        fresh = News(_REFRESH_INTERVAL_S, _REFRESH_INTERVAL_S)
-        while not self.validator.idle and self._error is None:
-            self._tell_what_is_awaited(news, fresh)
-            self.validator.poll(at_once=True)
-            if self._scheduler is not None:
-                self._scheduler.advance()
-            self._settle()
-            self._clock.sleep(_DRAIN_INTERVAL_S)
-            # Tune puts the former handler back when it has seen Ctrl-C.
-            if on_main_thread and signal.getsignal(signal.SIGINT) is not self._sigint_handler:
-                logger.warning("Interrupted with validations pending.")
-                self._draining_since = None
+        """Wait for the last validations: the sweep is not over before they are.
+
+        Tune works on meanwhile, so that the last trials' resources come free and Ctrl-C is seen.
+        Where its controller is not known, all that can be done is to wait here as long as
+        validations get resources, and for the others when Tune has given back all it had.
+        """
+        if self._pending_still():
+            self._draining.goes_on(self._display)
+            if self._controller is not None or not self._wait_here():
                 return
-        self._drained_s += self._clock.monotonic() - began
+        self._conclude_sweep(trials)
+
+    def _wait_here(self, *, to_the_end: bool = False) -> bool:
+        """Wait for validations without Tune; return whether all have ended.
+
+        Args:
+            to_the_end: Whether to wait for those, too, that get no resources.
+        """
+        while self._pending_still():
+            self._left_to_the_end = self.validator.starved_s() > _GRACE_S and not to_the_end
+            if self._left_to_the_end:
+                return False
+            if self._interruption.seen:
+                logger.warning("Interrupted with validations pending.")
+                self._draining.broken_off()
+                return False
+            self._clock.sleep(_PAUSE_S)
+            self.validator.poll(at_once=True)
+            self._settle()
+            self._draining.goes_on(self._display)
+        return True
+
+    def _conclude_sweep(self, trials: list[Trial]) -> None:
+        """The last validation has ended: all that is left is told, and written."""
+        self._draining.over()
+        self._left_to_the_end = False
         for trial in trials:
             if trial.trial_id not in self._trials or self._cut_short(trial):
                 continue
@@ -1013,23 +1062,6 @@ class ValidationCallback(tune.Callback):
                 self.deliver(trial.trial_id)
         self._settle(at_end=True)
         self._require_a_checkpoint(trials)
-
-    def _tell_what_is_awaited(self, news: News, fresh: News) -> None:
-        """Show, and say now and then, what the sweep waits for at its end."""
-        now = self._clock.monotonic()
-        text = self._awaited() if news.due(now) else None
-        if not fresh.due(now) and text is None:
-            return
-        display = self._display
-        if (display is None or not display.refresh(text)) and text is not None:
-            logger.info("%s.", text)
-
-    def _awaited(self) -> str | None:
-        """What the sweep waits for at its end; None before that."""
-        pending, since = self.validator.stages(), self._draining_since
-        if since is None or not pending:
-            return None
-        return awaited(pending, self._clock.monotonic() - since)
 
     def fail(self, error: TunekitError) -> None:
         """End the sweep with an error, at the end of the current step."""
@@ -1055,13 +1087,16 @@ class ValidationCallback(tune.Callback):
         return Lineage(self.ancestry)
 
     def summary(self) -> dict[str, int]:
-        """How many validations ended how, run, wait for resources, or wait to be started.
+        """How many validations ended how, run, have not begun, or wait to be started.
+
+        ``starting`` are those that were handed to Ray and have not begun; of them, ``queued`` wait
+        for resources, none being free.
 
         Example:
             >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
             >>> ValidationCallback(config).summary()
             {'validated': 0, 'failed': 0, 'timed_out': 0, 'skipped': 0, 'running': 0,
-             'starting': 0, 'waiting': 0}
+             'starting': 0, 'queued': 0, 'waiting': 0}
         """
         return self.validator.counts()
 
@@ -1085,7 +1120,7 @@ class ValidationCallback(tune.Callback):
             counted(self.validator.counts()),
             waiting_trials(waiting, left),
             starved(self.validator.starved_s()),
-            self._awaited(),
+            self._draining.awaited(),
         ]
         return [line for line in lines if line is not None]
 
@@ -1120,7 +1155,7 @@ class ValidationCallback(tune.Callback):
         return {
             "validations_ran_s": self.validator.ran_s,
             "trials_waited_s": self._waited_s,
-            "drained_s": self._drained_s,
+            "drained_s": self._draining.took_s,
         }
 
     def recover(self, mended: Mended) -> None:

@@ -10,7 +10,7 @@ from ray.tune.search import ConcurrencyLimiter, SearchAlgorithm
 from tunekit._ray.tuner import Settings, trial_resources
 from tunekit.callback import ValidationCallback
 from tunekit.combinations import pauses
-from tunekit.core.room import trials_beside
+from tunekit.core.room import one_at_a_time, trials_beside
 from tunekit.errors import ConfigError
 from tunekit.scheduler import base_of
 from tunekit.searcher import ValidatedSearcher
@@ -18,6 +18,9 @@ from tunekit.searcher import ValidatedSearcher
 __all__ = ["leave_room"]
 
 logger = logging.getLogger(__name__)
+
+# How often to look whether the cluster has grown.
+_LOOK_INTERVAL_S = 1.0
 
 
 def leave_room(settings: Settings, validation: ValidationCallback | None) -> None:
@@ -45,6 +48,9 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
     config, per_validation = settings.tune_config, validation.validator.resources
     advice = "Ask for less with ray_remote_kwargs."
     _warn_of_too_much("validation", per_validation, cluster, advice)
+    if per_trial is not None and one_at_a_time(cluster, per_trial, per_validation):
+        _take_turns(validation, per_trial, per_validation)
+        return
     if config.max_concurrent_trials or validation.config.on_pending == "pause":
         return
     if per_trial is None:
@@ -81,6 +87,29 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
             _listed(per_validation),
             _listed({name: cluster.get(name, 0.0) for name in per_validation}),
         )
+
+
+def _take_turns(
+    validation: ValidationCallback, per_trial: dict[str, float], per_validation: dict[str, float]
+) -> None:
+    """Let a validation go before the next trial: nothing fits beside either."""
+    logger.info(
+        "A trial (%s) and a validation (%s) only fit on this cluster one after the other: "
+        "checkpoints are validated when no trial runs, and before the next one starts.",
+        _listed(per_trial),
+        _listed(per_validation),
+    )
+    looked_at, still = -_LOOK_INTERVAL_S, True
+
+    def turns() -> bool:
+        nonlocal looked_at, still
+        now = validation.now()
+        if now - looked_at >= _LOOK_INTERVAL_S:  # it may have grown
+            looked_at = now
+            still = one_at_a_time(ray.cluster_resources(), per_trial, per_validation)
+        return still
+
+    validation.one_at_a_time = turns
 
 
 def _check_nested(

@@ -10,9 +10,15 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayActorError
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from tunekit._ray.demand import waiting_for
 from tunekit.config import ValidationConfig, is_built
 from tunekit.core.room import fits, total
 from tunekit.core.validation import Attempt
@@ -177,6 +183,24 @@ class EvaluatorExecutor:
             more = min(more, len(self._spare) + max(0, room - waiting))
         return idle + max(0, more)
 
+    def queued(self) -> int:
+        """See :class:`tunekit.executor.Executor`."""
+        starting = [
+            evaluator
+            for evaluator in self._evaluators
+            if evaluator.stage is _Stage.STARTING and evaluator.attempt is not None
+        ]
+        placed = [evaluator.group for evaluator in starting if evaluator.group is not None]
+        waiting = sum(not _is_ready(group) for group in placed)
+        anywhere = len(starting) - len(placed)
+        return waiting + (min(anywhere, waiting_for(self._own)) if anywhere else 0)
+
+    def spare(self) -> None:
+        """See :class:`tunekit.executor.Executor`."""
+        for evaluator in list(self._evaluators):
+            if len(self._evaluators) > self._kept and evaluator.attempt is None:
+                self._end(evaluator)
+
     def close(self) -> None:
         """See :class:`tunekit.executor.Executor`."""
         self._kept = 0
@@ -270,6 +294,11 @@ class EvaluatorExecutor:
             self._spare.append(evaluator.group)
         else:
             remove_placement_group(evaluator.group)
+
+
+def _is_ready(group: PlacementGroup) -> bool:
+    """Whether a placement group has its resources."""
+    return bool(placement_group_table(group).get("state") == "CREATED")
 
 
 class _Actor:

@@ -18,6 +18,7 @@ from ray.exceptions import (
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from tunekit._ray.demand import waiting_for
 from tunekit.core.room import fits, total
 from tunekit.core.validation import Attempt
 from tunekit.validation_context import Told, telling
@@ -99,6 +100,17 @@ class Executor(Protocol):
         Args:
             promised: What each of those needs that wait for resources, too, and go first.
         """
+        ...
+
+    def queued(self) -> int:
+        """How many attempts were started and wait for resources, none being free.
+
+        Not those that have their resources, and whose processes start.
+        """
+        ...
+
+    def spare(self) -> None:
+        """Give back what is kept for later attempts only: others need it now."""
         ...
 
     def close(self) -> None:
@@ -231,6 +243,14 @@ class RayExecutor:
         waiting_for_resources = len(set(self._streams.values()) - self._in_group - self._begun)
         room = fits(ray.available_resources(), promised, self._need)
         return self._slots - len(self._in_group) + max(0, room - waiting_for_resources)
+
+    def queued(self) -> int:
+        """See :class:`Executor`."""
+        starting = len(self._streams) - len(self._begun)
+        return min(starting, waiting_for(self._own)) if starting else 0
+
+    def spare(self) -> None:
+        """See :class:`Executor`."""
 
     def close(self) -> None:
         """See :class:`Executor`."""

@@ -47,8 +47,8 @@ __all__ = ["ValidatedScheduler", "base_of"]
 
 logger = logging.getLogger(__name__)
 
-# Longer than it takes to start a worker process.
-_STARVED_S = 10.0
+# A momentary shortage pauses nobody.
+_STARVED_S = 2.0
 
 # Schedulers that clone no checkpoints.
 _CLONE_NOTHING = (
@@ -562,7 +562,9 @@ class ValidatedScheduler(TrialScheduler):
             changed=bool(judged.change),
             waits=stands_still and validation.waits(judged.trial_id),
             # Those that had to give way, to let validations run, get their turn.
-            gives_way=validation.config.on_pending == "pause" or bool(self._ready),
+            gives_way=validation.config.on_pending == "pause"
+            or bool(self._ready)
+            or validation.one_at_a_time(),
         )
 
     def _make(
@@ -574,7 +576,8 @@ class ValidatedScheduler(TrialScheduler):
     ) -> None:
         trial, trial_id = judged.real, judged.trial_id
         if move is Move.GIVE_WAY:
-            self._give_way(judged, controller)  # to validations, or to a trial that is ready
+            # To validations, or to a trial that is ready.
+            self._give_way(judged, controller, for_validations=validation.one_at_a_time())
             return
         self._waited(trial_id, validation)
         judged.held = False
@@ -685,7 +688,7 @@ class ValidatedScheduler(TrialScheduler):
         for judged in waiting:
             self._since.setdefault(judged.trial_id, validation.now())
         if not waiting or validation.validator.starved_s() < _STARVED_S:
-            return
+            return  # their processes may take long to start
         if len(waiting) == len(controller.running):
             logger.warning(
                 "Validations get no resources because all trials hold theirs while they wait for "

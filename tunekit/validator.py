@@ -11,6 +11,7 @@ from tunekit.config import ValidationConfig
 from tunekit.core.calls import name_of, signature_of, still_lacks
 from tunekit.core.failures import Failures, place_of
 from tunekit.core.pool import Pool
+from tunekit.core.shortage import Shortage
 from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status
 from tunekit.executor import Began, Executor, Failed, Returned
 from tunekit.journal import Journal
@@ -18,6 +19,9 @@ from tunekit.journal import Journal
 __all__ = ["Validator"]
 
 logger = logging.getLogger(__name__)
+
+# How often it is asked whether validations wait for resources.
+_LOOK_INTERVAL_S = 0.5
 
 
 class Validator:
@@ -59,7 +63,8 @@ class Validator:
         self._ended: Counter[Status] = Counter()
         self._next_poll = 0.0
         self._polling = False
-        self._starved_since: float | None = None
+        self._shortage = Shortage()
+        self._next_look = 0.0
         #: Seconds that validations ran, one added to the other.
         self.ran_s = 0.0
 
@@ -72,6 +77,10 @@ class Validator:
         """Keep resources for so many validations from now on, whatever else wants them."""
         self._executor.reserve(slots)
 
+    def spare(self) -> None:
+        """Give back what only waits for work: trials need it, and nothing is to be validated."""
+        self._executor.spare()
+
     def free(self) -> None:
         """Give back what is kept for validations: nothing more is to run."""
         self._executor.close()
@@ -82,11 +91,15 @@ class Validator:
         return self._pool.idle
 
     def counts(self) -> dict[str, int]:
-        """How many validations ended how, run, wait for resources, or wait to be started."""
+        """How many validations ended how, run, have not begun, or wait to be started.
+
+        Of those that have not begun (``starting``), so many wait for resources (``queued``).
+        """
         return {
             **self.ended_counts(),
             "running": self._pool.running,
             "starting": self._pool.starting,
+            "queued": self._pool.queued,
             "waiting": self._pool.waiting,
         }
 
@@ -134,9 +147,6 @@ class Validator:
             at_once: Look now, however recently that was done.
         """
         now = self._clock.monotonic()
-        if self._pool.idle:
-            self._starved_since = None
-            return
         if self._polling or not (at_once or now >= self._next_poll):
             return
         self._polling = True
@@ -145,6 +155,7 @@ class Validator:
             self._take_events(now)
             self._cancel(*self._pool.expire(now))
             self._start(now)
+            self._look(now)
         finally:
             self._polling = False
 
@@ -161,14 +172,12 @@ class Validator:
         self.free()
 
     def starved_s(self) -> float:
-        """For how many seconds validations have waited for resources with none running."""
-        if self._starved_since is None:
-            return 0.0
-        return self._clock.monotonic() - self._starved_since
+        """For how many seconds all that was started has waited for resources; 0 if it has not."""
+        return self._shortage.for_s(self._clock.monotonic())
 
     def relieved(self) -> None:
         """Somebody has given resources back: starvation counts from now."""
-        self._starved_since = self._clock.monotonic()
+        self._shortage.relieved(self._clock.monotonic())
 
     def _take_events(self, now: float) -> None:
         for event in self._executor.poll():
@@ -202,10 +211,19 @@ class Validator:
             if self.journal is not None:
                 self.journal.started(attempt, self._clock.time())
             self._executor.start(attempt)
-        if self._pool.running or not self._pool.starting:
-            self._starved_since = None
-        elif self._starved_since is None:
-            self._starved_since = now
+
+    def _look(self, now: float) -> None:
+        """See whether validations wait for resources; not every time, for Ray is asked."""
+        started = self._pool.running + self._pool.starting
+        if not self._pool.starting:
+            self._next_look = now
+            self._shortage.seen(started=started, queued=0, now=now)
+        elif now >= self._next_look:
+            self._next_look = now + _LOOK_INTERVAL_S
+            self._pool.queue(self._executor.queued())
+            self._shortage.seen(started=started, queued=self._pool.queued, now=now)
+        elif self._pool.running:
+            self._shortage.seen(started=started, queued=0, now=now)
 
     def _cancel(self, cancelled: list[Attempt], outcomes: list[Outcome]) -> None:
         for attempt in cancelled:

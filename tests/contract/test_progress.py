@@ -285,7 +285,8 @@ def test_trials_that_all_wait_for_scores_are_counted(tmp_path, on_pending):
     )
     seen = set()
     for _ in steps(ran):
-        seen.update(ran.validation.progress())
+        if not all(trial.is_finished() for trial in ran.trials):
+            seen.update(ran.validation.progress())
     assert "All 3 trials that have not ended wait for a score" in seen
     assert not any("All trials have ended" in line for line in seen)
 
@@ -312,6 +313,8 @@ def test_validations_without_resources_are_spoken_of(tmp_path):
     for _ in steps(ran):
         for line in ran.validation.progress():
             seen.setdefault(line, ran.trials[0].last_result.get("training_iteration"))
+        if ran.trials[0].is_finished():
+            break
     spoken = [line for line in seen if line.startswith("No validation runs")]
     assert spoken[0] == "No validation runs: none has got its resources for 10 s"
     assert seen[spoken[0]] == 11

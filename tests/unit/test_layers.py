@@ -33,6 +33,7 @@ FLOORS = [
         "distributed",
         "failures",
         "forgotten",
+        "draining",
         "evaluators",
         "leftovers",
         "lineage",

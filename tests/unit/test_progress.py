@@ -24,8 +24,10 @@ from tunekit.core.words import duration
         ({"validated": 0, "running": 0, "waiting": 0, "starting": 0, "failed": 0}, "none yet"),
         ({"validated": 3}, "3 validated"),
         ({"running": 2, "waiting": 3}, "2 running, 3 waiting"),
-        ({"starting": 2, "waiting": 3}, "5 waiting (2 for resources)"),
-        ({"starting": 2}, "2 waiting for resources"),
+        ({"starting": 2, "waiting": 3}, "2 starting, 3 waiting"),
+        ({"starting": 2, "queued": 2, "waiting": 3}, "5 waiting (2 for resources)"),
+        ({"starting": 3, "queued": 2, "waiting": 3}, "1 starting, 5 waiting (2 for resources)"),
+        ({"starting": 2, "queued": 2}, "2 waiting for resources"),
         (
             {"skipped": 4, "timed_out": 3, "failed": 2, "validated": 1},
             "1 validated, 2 failed, 3 timed out, 4 skipped",
@@ -79,7 +81,7 @@ def test_a_short_wait_for_resources_is_not_worth_a_word():
 def test_running_validations_are_named_first_and_the_longest_before_all():
     pending = [
         Pending(Request("a", 9), Stage.WAITING, 50.0),
-        Pending(Request("b", 3), Stage.STARTING, 20.0),
+        Pending(Request("b", 3), Stage.QUEUED, 20.0),
         Pending(Request("b", 2), Stage.RUNNING, 4.0),
         Pending(Request("a", 8, timeout_s=600), Stage.RUNNING, 30.0),
         Pending(Request("c", 1), Stage.WAITING, 1.0),

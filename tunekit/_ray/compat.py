@@ -22,6 +22,8 @@ TESTED = "2.60.0"
 #: Everything that is taken from Ray and is not public, as (module, dotted name).
 NEEDED = (
     ("ray.air._internal.uri_utils", "URI"),
+    ("ray._private.worker", "global_worker"),
+    ("ray._raylet", "InnerGcsClient.get_all_resource_usage"),
     ("ray.train", "ValidationConfig"),
     ("ray.train", "ValidationTaskConfig"),
     ("ray.train._internal.checkpoint_manager", "_CheckpointManager.register_checkpoint"),
@@ -74,11 +76,14 @@ NEEDED = (
     ("ray.tune.execution.tune_controller", "TrialRunnerWrapper"),
     ("ray.tune.execution.tune_controller", "TuneController._cleanup_cached_actors"),
     ("ray.tune.execution.tune_controller", "TuneController._mark_trial_to_checkpoint"),
+    ("ray.tune.execution.tune_controller", "TuneController._maybe_add_actors"),
     ("ray.tune.execution.tune_controller", "TuneController._schedule_trial_train"),
     ("ray.tune.execution.tune_controller", "TuneController._set_trial_status"),
+    ("ray.tune.execution.tune_controller", "TuneController._update_trial_queue"),
     ("ray.tune.execution.tune_controller", "TuneController._used_resources_string"),
     ("ray.tune.execution.tune_controller", "TuneController._wrapped"),
     ("ray.tune.execution.tune_controller", "TuneController.checkpoint"),
+    ("ray.tune.execution.tune_controller", "TuneController.is_finished"),
     ("ray.tune.execution.tune_controller", "TuneController.pause_trial"),
     ("ray.tune.execution.tune_controller", "TuneController.resumed"),
     ("ray.tune.execution.tune_controller", "TuneController.save_to_dir"),

@@ -79,8 +79,20 @@ class Controller:
 
     @property
     def finished(self) -> bool:
-        """Whether all trials have ended and no more will come."""
-        return bool(self._tune.is_finished())
+        """Whether all trials have ended and no more will come, whatever validations wait."""
+        return bool(TuneController.is_finished(self._tune))
+
+    @property
+    def awaits_nothing(self) -> bool:
+        """Whether nothing of any trial is under way: Tune makes its next step at once."""
+        tune = self._tune
+        actors = tune._actor_manager
+        return not (
+            actors.num_actor_tasks
+            or actors.num_pending_actors
+            or tune._staged_trials
+            or tune._stopping_actors
+        )
 
     @property
     def out_of_time(self) -> bool:
@@ -163,6 +175,37 @@ class Controller:
         finally:
             tune._staged_trials.discard(trial)
             tune._actor_cache.decrease_max(resources)
+
+    def heed(self, *, pending: Callable[[], bool], first: Callable[[], bool]) -> None:
+        """Let Tune heed what is not a trial, from now on.
+
+        Args:
+            pending: Whether validations have not ended: while any has not, the sweep is not over,
+                Tune makes step after step, and does not complain that no trial runs.
+            first: Whether they go before trials: while they do, none is started, and what Tune
+                keeps for trials that are to start is given back.
+        """
+
+        class Heeding(type(self._tune)):  # type: ignore[misc]
+            # Its state must not be among its attributes: Tune saves those.
+
+            def is_finished(self) -> bool:
+                return super().is_finished() and not pending()
+
+            def _update_trial_queue(self, blocking: bool = False, timeout: int = 600) -> bool:
+                # It would stand still until the search algorithm has the scores that it waits for.
+                blocking = blocking and not pending()
+                return bool(super()._update_trial_queue(blocking=blocking, timeout=timeout))
+
+            def _maybe_add_actors(self) -> None:
+                if pending():
+                    self._insufficient_resources_manager._no_running_trials_since = -1
+                if first():
+                    _clear_the_way(self)
+                else:
+                    super()._maybe_add_actors()
+
+        self._tune.__class__ = Heeding
 
     def train(self, trial: Trial) -> None:
         """Let a held trial run its next iteration."""
@@ -316,6 +359,27 @@ class Controller:
             if metric is not None:
                 owner._metric = None
         return required
+
+
+def _clear_the_way(tune: TuneController) -> None:
+    """Give back what is kept for trials that are to start: requests, and actors to be reused."""
+    requested = [
+        trial
+        for trial in tune._staged_trials
+        if trial.status == Trial.PENDING  # else it was stopped; Tune leaves it in the set
+        and trial in tune._trial_to_actor
+        and not tune._actor_manager.is_actor_started(tune._trial_to_actor[trial])
+    ]
+    for trial in requested:
+        actor = tune._trial_to_actor.pop(trial)
+        tune._actor_to_trial.pop(actor)
+        tune._actor_manager.remove_actor(actor)
+        tune._staged_trials.discard(trial)
+        tune._actor_cache.decrease_max(trial.placement_group_factory)
+    if requested:
+        again = set(requested)
+        tune._pending_trials_list[:0] = [trial for trial in tune._trials if trial in again]
+    tune._cleanup_cached_actors(force_all=True)
 
 
 def _files_in(folder: Path, session: str) -> dict[str, bytes]:

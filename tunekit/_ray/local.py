@@ -13,6 +13,7 @@ import copy
 import heapq
 import os
 import random
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -174,9 +175,12 @@ class LocalSweep:
 
     def run(self, *, most: int = 1_000_000) -> LocalSweep:
         """Run to the end, in at most ``most`` steps."""
+        handler = signal.getsignal(signal.SIGINT)
         with _in_process():
             for _ in range(most):
-                if self.controller.is_finished():
+                # Tune puts the former handler back when it has seen Ctrl-C.
+                interrupted = signal.getsignal(signal.SIGINT) is not handler
+                if self.controller.is_finished() or interrupted:
                     self.controller.checkpoint(force=True, wait=True)
                     self.controller.end_experiment_callbacks()
                     return self
@@ -205,6 +209,11 @@ class _LocalController(TuneController):
 
     def _update_trial_queue(self, blocking: bool = False, timeout: int = 600) -> bool:
         return bool(super()._update_trial_queue(blocking=False))
+
+    @property
+    def finished_trials(self) -> bool:
+        """Whether all trials have ended and no more will come."""
+        return bool(TuneController.is_finished(self))
 
 
 def _number(trial: Trial) -> int:
@@ -305,6 +314,8 @@ class _LocalActors:
         due = self._next_due()
         if not self._events or (due is not None and due < self._events[0][0]):
             wait = (timeout or 0.1) if due is None else due - self._clock.monotonic()
+            if self._controller.finished_trials:
+                wait = min(wait, timeout or 0.1)  # the end is waited for step by step
             self._clock.sleep(max(wait, 1e-6))
             return False
         at, _, event = heapq.heappop(self._events)

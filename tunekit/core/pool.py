@@ -24,6 +24,7 @@ class _InFlight:
     attempt: Attempt
     waiting: _Waiting
     began: float | None = None
+    queued: bool = False
 
 
 @dataclass
@@ -88,8 +89,16 @@ class Pool:
 
     @property
     def starting(self) -> int:
-        """How many attempts were started and have not begun to run: they wait for resources."""
+        """How many attempts were started and have not begun to run.
+
+        Some may wait for resources (:attr:`queued`); of the others, processes start.
+        """
         return len(self._in_flight) - self._running_count
+
+    @property
+    def queued(self) -> int:
+        """How many attempts were started and wait for resources."""
+        return sum(flight.queued for flight in self._in_flight.values())
 
     @property
     def running(self) -> int:
@@ -127,7 +136,8 @@ class Pool:
         for flight in self._in_flight.values():
             request, began = flight.attempt.request, flight.began
             if began is None:
-                yield Pending(request, Stage.STARTING, now - flight.waiting.since)
+                stage = Stage.QUEUED if flight.queued else Stage.STARTING
+                yield Pending(request, stage, now - flight.waiting.since)
             else:
                 yield Pending(request, Stage.RUNNING, now - began)
         for trial in self._trials.values():
@@ -187,8 +197,14 @@ class Pool:
         """An attempt got its resources and runs."""
         flight = self._in_flight.get(attempt_id)
         if flight is not None and flight.began is None:
-            flight.began = now
+            flight.began, flight.queued = now, False
             self._running_count += 1
+
+    def queue(self, count: int) -> None:
+        """Take how many attempts wait for resources: the newest of those that have not begun."""
+        starting = [flight for flight in self._in_flight.values() if flight.began is None]
+        for place, flight in enumerate(reversed(starting)):
+            flight.queued = place < count
 
     def returned(
         self, attempt_id: str, value: object, judged: Collection[str], now: float

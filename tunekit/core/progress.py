@@ -52,23 +52,29 @@ def counted(counts: Mapping[str, int]) -> str:
 
     Args:
         counts: By ``validated``, ``failed``, ``timed_out``, ``skipped``, ``running``, ``starting``
-            (waiting for resources) and ``waiting`` (to be started).
+            (not begun), ``queued`` (those of them that wait for resources) and ``waiting`` (to be
+            started).
 
     Example:
         >>> counted({"validated": 12, "running": 2, "starting": 1, "waiting": 2, "failed": 1})
-        'Validations: 12 validated, 2 running, 3 waiting (1 for resources), 1 failed'
-        >>> counted({"starting": 1, "waiting": 0})
+        'Validations: 12 validated, 2 running, 1 starting, 2 waiting, 1 failed'
+        >>> counted({"running": 1, "starting": 2, "queued": 1, "waiting": 2})
+        'Validations: 1 running, 1 starting, 3 waiting (1 for resources)'
+        >>> counted({"starting": 1, "queued": 1, "waiting": 0})
         'Validations: 1 waiting for resources'
         >>> counted({"validated": 0})
         'Validations: none yet'
     """
     parts = [f"{counts[name]} {word}" for name, word in _NAMED.items() if counts.get(name)]
-    starting = counts.get("starting", 0)
-    waiting = starting + counts.get("waiting", 0)
-    if waiting and waiting == starting:
+    queued = counts.get("queued", 0)
+    starting = counts.get("starting", 0) - queued
+    waiting = queued + counts.get("waiting", 0)
+    if starting:
+        parts.append(f"{starting} starting")
+    if waiting and waiting == queued:
         parts.append(f"{waiting} waiting for resources")
     elif waiting:
-        parts.append(f"{waiting} waiting" + (f" ({starting} for resources)" if starting else ""))
+        parts.append(f"{waiting} waiting" + (f" ({queued} for resources)" if queued else ""))
     parts += [f"{counts[name]} {word}" for name, word in _ENDED_BADLY.items() if counts.get(name)]
     return f"Validations: {', '.join(parts) or 'none yet'}"
 
@@ -123,7 +129,7 @@ def awaited(pending: Collection[Pending], waited_s: float) -> str:
         >>> from tunekit.core.validation import Request
         >>> awaited(
         ...     [
-        ...         Pending(Request("a_00003", 30), Stage.STARTING, 8.0),
+        ...         Pending(Request("a_00003", 30), Stage.QUEUED, 8.0),
         ...         Pending(Request("a_00003", 27, timeout_s=60), Stage.RUNNING, 14.0),
         ...     ],
         ...     waited_s=12,
@@ -132,7 +138,7 @@ def awaited(pending: Collection[Pending], waited_s: float) -> str:
          validate a_00003@27 (running 14 s, at most 60 s),
          validate a_00003@30 (waiting 8 s for resources)'
     """
-    order = (Stage.RUNNING, Stage.STARTING, Stage.WAITING)
+    order = (Stage.RUNNING, Stage.STARTING, Stage.QUEUED, Stage.WAITING)
     first = sorted(pending, key=lambda one: (order.index(one.stage), -one.for_s))
     names = [_named(one) for one in first[:_MOST_NAMED]]
     if len(first) > len(names):
@@ -150,6 +156,8 @@ def _named(one: Pending) -> str:
         limit = "" if request.timeout_s is None else f", at most {duration(request.timeout_s)}"
         how = f"running {took}{limit}"
     elif one.stage is Stage.STARTING:
+        how = f"starting, asked for {took} ago"
+    elif one.stage is Stage.QUEUED:
         how = f"waiting {took} for resources"
     else:
         how = f"waiting {took} to be started"

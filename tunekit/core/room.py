@@ -5,7 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-__all__ = ["fits", "left_free", "total", "trials_beside"]
+__all__ = ["fits", "left_free", "one_at_a_time", "queued", "total", "trials_beside"]
+
+# Ray divides resources no finer.
+_FINEST = 1e-4
+# Other resources may be in what is waited for that were not asked for: those of a placement group.
+_TOLD_APART_BY = {"CPU", "GPU", "memory"}
 
 
 def left_free(
@@ -102,3 +107,62 @@ def trials_beside(
         if beside >= 1:
             return beside, count
     return None
+
+
+def one_at_a_time(
+    cluster: Mapping[str, float], trial: Mapping[str, float], validation: Mapping[str, float]
+) -> bool:
+    """Return whether a trial fits on the cluster, but nothing beside it.
+
+    Neither a validation nor another trial does: they can only run one after the other. False if
+    one of them does not fit at all.
+
+    Args:
+        cluster: What there is, by name of the resource.
+        trial: What one trial takes.
+        validation: What one validation takes.
+
+    Example:
+        >>> one_at_a_time({"CPU": 1}, {"CPU": 1}, {"CPU": 1})
+        True
+        >>> one_at_a_time({"CPU": 4, "GPU": 1}, {"GPU": 1}, {"CPU": 1, "GPU": 1})
+        True
+        >>> one_at_a_time({"CPU": 4, "GPU": 1}, {"GPU": 1}, {"CPU": 1})
+        False
+        >>> one_at_a_time({"CPU": 1}, {"CPU": 1}, {"CPU": 2})
+        False
+    """
+
+    def fit(*parts: Mapping[str, float]) -> bool:
+        needed = total(*parts)
+        return all(cluster.get(name, 0.0) >= n - _FINEST for name, n in needed.items())
+
+    each_fits = fit(trial) and fit(validation)
+    return each_fits and not fit(trial, validation) and not fit(trial, trial)
+
+
+def queued(demands: Iterable[tuple[Mapping[str, float], int]], need: Mapping[str, float]) -> int:
+    """Return how many of those that wait for resources want what something takes.
+
+    Args:
+        demands: What is waited for, by how many. What is to run in a placement group has that in
+            the names of its resources (``CPU_group_0_3f2a``).
+        need: What one takes.
+
+    Example:
+        >>> queued([({"CPU": 1.0}, 3), ({"CPU": 1.0, "GPU": 1.0}, 2)], {"CPU": 1, "GPU": 1})
+        2
+        >>> queued([({"CPU_group_3f2a": 1.0, "bundle_group_3f2a": 0.001}, 1)], {"CPU": 1})
+        1
+    """
+
+    names = need.keys() | _TOLD_APART_BY
+
+    def wants(shape: Mapping[str, float]) -> bool:
+        amounts: dict[str, float] = {}
+        for name, amount in shape.items():
+            amounts.setdefault(name.split("_group_")[0], amount)
+        differences = (amounts.get(name, 0.0) - (need.get(name) or 0.0) for name in names)
+        return all(abs(difference) < _FINEST for difference in differences)
+
+    return sum(count for shape, count in demands if wants(shape))

@@ -107,7 +107,8 @@ class Stage(str, Enum):
     """How far a validation is that has not ended."""
 
     WAITING = "waiting"  # to be started
-    STARTING = "starting"  # started, and waiting for resources
+    QUEUED = "queued"  # started, and waiting for resources: none are free
+    STARTING = "starting"  # it has its resources, and its process starts
     RUNNING = "running"
 
 

@@ -22,6 +22,7 @@ class FakeExecutor:
             raises is the attempt's failure.
         seconds: How long an attempt runs, in seconds of the clock; ``float("inf")`` hangs.
         delay: How long an attempt waits for resources before it begins.
+        starts: How long its process takes to start, once it has its resources.
         slots: What :meth:`capacity` starts from.
 
     Example:
@@ -44,16 +45,20 @@ class FakeExecutor:
         validate: Callable[[Attempt], Any],
         seconds: Callable[[Attempt], float] = lambda attempt: 0.0,
         delay: Callable[[Attempt], float] = lambda attempt: 0.0,
+        starts: Callable[[Attempt], float] = lambda attempt: 0.0,
         slots: int = 1_000_000,
     ):
         self._clock = clock
         self._validate = validate
         self._seconds = seconds
         self._delay = delay
+        self._starts = starts
         self._slots = slots
         self._due: list[tuple[float, int, str, Attempt]] = []
         self._order = 0
         self._live: dict[str, Attempt] = {}
+        # When each gets its resources.
+        self._placed: dict[str, float] = {}
         #: Every attempt that was started, in order.
         self.started: list[Attempt] = []
         #: Every attempt that was cancelled, in order.
@@ -71,7 +76,8 @@ class FakeExecutor:
         """See :class:`~tunekit.executor.Executor`."""
         self.started.append(attempt)
         self._live[attempt.id] = attempt
-        begins = self._clock.monotonic() + self._delay(attempt)
+        self._placed[attempt.id] = self._clock.monotonic() + self._delay(attempt)
+        begins = self._placed[attempt.id] + self._starts(attempt)
         self._push(begins, "begin", attempt)
         self._push(begins + self._seconds(attempt), "end", attempt)
 
@@ -102,6 +108,14 @@ class FakeExecutor:
         """See :class:`~tunekit.executor.Executor`."""
         return self._slots - len(self._live)
 
+    def queued(self) -> int:
+        """See :class:`tunekit.executor.Executor`."""
+        now = self._clock.monotonic()
+        return sum(self._placed[attempt_id] > now for attempt_id in self._live)
+
+    def spare(self) -> None:
+        """See :class:`tunekit.executor.Executor`."""
+
     def close(self) -> None:
         """See :class:`tunekit.executor.Executor`."""
 
@@ -109,6 +123,7 @@ class FakeExecutor:
         """Let everything that waits for resources begin now."""
         now = self._clock.monotonic()
         waiting = {attempt.id for _, _, what, attempt in self._due if what == "begin"}
+        self._placed.update(dict.fromkeys(waiting, now))
         self._due = [
             (now + self._seconds(attempt) * (what == "end"), order, what, attempt)
             if attempt.id in waiting
