@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import tempfile
 from collections.abc import Callable, Mapping
@@ -9,10 +10,15 @@ from typing import Any
 
 import ray
 from ray import train
+from ray.train import TrainingFailedError
 
 from tunekit._ray.crew import ValidationCrew
+from tunekit._ray.raised import LoopError, raised_in
 from tunekit.core.problems import Problems
 from tunekit.core.room import total
+from tunekit.core.values import unparcelled
+from tunekit.executor import plain
+from tunekit.pickles import unpack
 
 __all__ = ["TrainerValidation"]
 
@@ -98,6 +104,15 @@ class TrainerValidation:
             ray.train.TrainingFailedError: If the loop raises, or a worker dies.
         """
         config = {**kwargs, "checkpoint": checkpoint}
+        try:
+            return unparcelled(self._run(config), unpack)
+        except TrainingFailedError as error:
+            raised = raised_in(error)
+            if raised is not None:
+                error.tunekit_raised = raised
+            raise
+
+    def _run(self, config: dict[str, Any]) -> Any:
         if self._first_bundle is None:
             with tempfile.TemporaryDirectory(prefix="tunekit-validation-") as folder:
                 return self._trainer(folder, config).fit().return_value
@@ -112,7 +127,7 @@ class TrainerValidation:
 
         named = ray.get_runtime_context().get_task_name() if ray.is_initialized() else None
         return TorchTrainer(
-            self._loop,
+            _legible(self._loop),
             train_loop_config=config,
             scaling_config=self._scaling_config,
             run_config=train.RunConfig(
@@ -120,3 +135,16 @@ class TrainerValidation:
             ),
             **self._options,
         )
+
+
+def _legible(loop: Callable[..., Any]) -> Callable[..., Any]:
+    """The same loop, but that any process can read what it returns or raises."""
+
+    @functools.wraps(loop)
+    def run(*args: Any) -> Any:
+        try:
+            return plain(loop(*args))
+        except Exception as error:  # all that a loop can raise
+            raise LoopError.of(error) from None
+
+    return run

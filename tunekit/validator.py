@@ -10,7 +10,7 @@ from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
 from tunekit.core.pool import Pool
 from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status
-from tunekit.executor import Began, Executor, Returned
+from tunekit.executor import Began, Executor, Returned, received
 from tunekit.journal import Journal
 
 __all__ = ["Validator"]
@@ -168,7 +168,8 @@ class Validator:
                 continue
             wanted = self._pool.flies(event.attempt_id)
             if isinstance(event, Returned):
-                outcome = self._pool.returned(event.attempt_id, event.value, self._judged(), now)
+                value = received(event.value)
+                outcome = self._pool.returned(event.attempt_id, value, self._judged(), now)
             else:
                 outcome = self._pool.failed(event.attempt_id, event.reason, event.error, now)
                 if wanted and outcome is None:

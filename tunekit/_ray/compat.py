@@ -72,6 +72,7 @@ NEEDED = (
     ("ray.tune.execution.tune_controller", "TrialRunnerWrapper"),
     ("ray.tune.execution.tune_controller", "TuneController._cleanup_cached_actors"),
     ("ray.tune.execution.tune_controller", "TuneController._mark_trial_to_checkpoint"),
+    ("ray.tune.execution.tune_controller", "TuneController._process_trial_result"),
     ("ray.tune.execution.tune_controller", "TuneController._schedule_trial_train"),
     ("ray.tune.execution.tune_controller", "TuneController._set_trial_status"),
     ("ray.tune.execution.tune_controller", "TuneController._used_resources_string"),
@@ -107,7 +108,7 @@ NEEDED = (
     ("ray.tune.registry", "get_trainable_cls"),
     ("ray.tune.trainable.function_trainable", "FunctionTrainable.save_checkpoint"),
     ("ray.tune.trainable.function_trainable", "wrap_function"),
-    ("ray.tune.utils", "unflattened_lookup"),
+    ("ray.tune.utils.util", "SafeFallbackEncoder"),
     ("ray.tune.utils.log", "has_verbosity"),
     ("ray.tune.trainable.metadata", "_TrainingRunMetadata.update_metric"),
 )

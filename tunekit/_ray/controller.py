@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +182,19 @@ class Controller:
         self._tune.checkpoint(force=True, wait=True)
 
     # What is kept of it ------------------------------------------------------------------------
+
+    def look_at_reports_first(self, look: Callable[[Trial, dict[str, Any]], None]) -> None:
+        """Call ``look`` with each report before Tune reckons with it, which may change it.
+
+        Tune flattens a report, for ever if it contains itself, before anybody else gets it.
+        """
+        own = type(self._tune)
+
+        def process(tune: Any, trial: Trial, result: dict[str, Any]) -> Any:
+            look(trial, result)
+            return own._process_trial_result(tune, trial, result)
+
+        self._tune.__class__ = type(own.__name__, (own,), {"_process_trial_result": process})
 
     @property
     def storage(self) -> Any:
