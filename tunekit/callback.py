@@ -34,13 +34,15 @@ from tunekit.core.failures import gone
 from tunekit.core.history import GENERATION, History
 from tunekit.core.leases import Leases
 from tunekit.core.lineage import Ancestry, Exploit
-from tunekit.core.metrics import flatten, hide, leaves, merge
+from tunekit.core.metrics import flatten, hide, merge
 from tunekit.core.order import InOrder
 from tunekit.core.problems import Problems
 from tunekit.core.progress import counted, starved, waiting_trials
+from tunekit.core.reports import own_names, received
 from tunekit.core.resume_command import how_to_resume
 from tunekit.core.selection import Selection
 from tunekit.core.validation import Outcome, Request, Status
+from tunekit.core.values import number, same
 from tunekit.draining import Draining, Interruption
 from tunekit.errors import (
     ConfigError,
@@ -60,6 +62,7 @@ from tunekit.judges import JudgingScheduler, LearningSearcher
 from tunekit.leftovers import remove_left_over
 from tunekit.lineage import Lineage
 from tunekit.loggers import JsonLogger, ValidatedLogger, validated
+from tunekit.pickles import travels
 from tunekit.policies import AtDecisions, CheckpointPolicy
 from tunekit.replay import Replay, retold
 from tunekit.report import VALIDATION, Wish, wish_of
@@ -84,12 +87,6 @@ _NOT_BY_RAY = (
     "ray.tune.Tuner.restore does not know what tunekit has recorded of this sweep: trials would "
     "fail, and pending validations be lost. Nothing was changed. Go on with it by:\n{}"
 )
-
-
-def _of_generation(report: Mapping[str, Any], generation: int) -> dict[str, Any]:
-    """A report that says which generation of its trial it is of."""
-    own = hide(report, [GENERATION]) if GENERATION in report else report
-    return {**own, GENERATION: generation}
 
 
 class ValidationCallback(tune.Callback):
@@ -145,7 +142,7 @@ class ValidationCallback(tune.Callback):
         self.validator = self._validator_on(executor or executor_of(self.config))
         self._failures = FailureReports(self.config)
         self._selection = Selection(self.config.every)
-        self._delivery = Delivery(counts=self._has_all)
+        self._delivery = Delivery(counts=self._has_all, merged=self._merged)
         self._in_order = InOrder()
         #: What was validated.
         self.history = History()
@@ -197,6 +194,10 @@ class ValidationCallback(tune.Callback):
         self._touched: dict[str, Trial] = {}
         self._unsettled: dict[str, Trial] = {}
         self._unfinished: dict[str, Request] = {}
+        # Scores that nobody is told of, and trials of which nothing is delivered, until it is known
+        # whose the metrics are that the sweep is judged by.
+        self._untold: list[Outcome] = []
+        self._postponed: dict[str, None] = {}
         self._waited_s = 0.0
         self._criteria = Criteria()
         self._stopper: ValidatedStopper | None = None
@@ -247,7 +248,15 @@ class ValidationCallback(tune.Callback):
         return list(self._loggers)
 
     def _has_all(self, result: Mapping[str, Any]) -> bool:
-        return self._required <= flatten(result).keys()
+        return not self._lacking(flatten(result))
+
+    def _lacking(self, result: Mapping[str, Any]) -> list[str]:
+        """Those metrics to judge by that a flat result has not, as numbers."""
+        return sorted(name for name in self._required if number(result.get(name)) is None)
+
+    def _merged(self, report: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """A validated result: what validation produces is never training's."""
+        return merge(hide(report, self.history.names), metrics)
 
     def _judged(self) -> set[str]:
         return self._required
@@ -269,7 +278,7 @@ class ValidationCallback(tune.Callback):
 
     def _undecided(self) -> set[str]:
         """Metrics to judge by of which it is not known yet whether validation produces them."""
-        return set() if self.history.names else self._required
+        return self.history.undecided(self._required)
 
     # Wiring ------------------------------------------------------------------------------------
 
@@ -288,6 +297,7 @@ class ValidationCallback(tune.Callback):
         self._stopper = controller.take_over_stopper(
             lambda: self._required | self.history.names.keys(), self._stopper_failed
         )
+        controller.look_at_reports_first(self._receive)
         for callback in self._listeners:
             for policy in callback.parts() if isinstance(callback, CheckpointPolicy) else ():
                 if isinstance(policy, AtDecisions):
@@ -437,8 +447,15 @@ class ValidationCallback(tune.Callback):
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
         """Called by Tune with each report, after the scheduler and before the loggers."""
-        trial_id, step = trial.trial_id, result[TRAINING_ITERATION]
+        trial_id = trial.trial_id
         wish, problem = wish_of(result.pop(VALIDATION, None))
+        if self._controller is None:
+            self._receive(trial, result)
+        clean = own_names(result, self.history.names)
+        if clean is not result:
+            result.clear()
+            result.update(clean)
+        step = result[TRAINING_ITERATION]
         if problem:
             logger.warning("Trial %s, iteration %d: %s", trial_id, step, problem)
         self._wishes[trial_id] = (step, wish)
@@ -447,11 +464,6 @@ class ValidationCallback(tune.Callback):
         if not self._seen:
             self._advise(trial, result)
         generation = self.ancestry.generation(trial_id)
-        names = [*self.history.names, *([GENERATION] if GENERATION in result else [])]
-        if names and not set(names).isdisjoint(leaf for leaf, _ in leaves(result)):
-            hidden = hide(result, names)
-            result.clear()
-            result.update(hidden)
         result[GENERATION] = generation
         offered = self._scheduler is None or self._offered.get(trial_id) == step
         if self.journal is not None:
@@ -469,6 +481,15 @@ class ValidationCallback(tune.Callback):
             advice = nobody_saves(trial, report, self._required, policies=bool(self.policies))
         if advice is not None:
             logger.warning("%s", advice)
+
+    @staticmethod
+    def _receive(trial: Trial, result: dict[str, Any]) -> None:
+        """Let a report be such that Tune, loggers and the journal can take it."""
+        iteration = (trial.last_result or {}).get(TRAINING_ITERATION, 0) + 1
+        clean = received(result, iteration, travels, keep=("config", VALIDATION))
+        if clean is not result:
+            result.clear()
+            result.update(clean)
 
     def reported(self, trial: Trial, result: Mapping[str, Any], *, offered: bool) -> None:
         """Take a report that is in the journal; ``offered``: Tune asks the scheduler about it."""
@@ -513,7 +534,7 @@ class ValidationCallback(tune.Callback):
             generation=generation,
             checkpoint=checkpoint,
             path=checkpoint.path,
-            report=_of_generation(report, generation),
+            report={**own_names(report, self.history.names), GENERATION: generation},
             kwargs={**(default.fn_kwargs or {}), **(own.fn_kwargs or {})},
             timeout_s=default.timeout_s if own.timeout_s is None else own.timeout_s,
             config=trial.config,
@@ -524,7 +545,7 @@ class ValidationCallback(tune.Callback):
         if self.journal is not None:
             known = {**self._reports.get(trial_id, {})}
             known.pop(SHOULD_CHECKPOINT, None)  # Tune stores it without
-            other = None if request.report == known else request.report
+            other = None if same(request.report, known) else request.report
             self.journal.saved(request, self._clock.time(), report=other, wish=wished, used=used)
         if self.saved(trial, request, wish=wished, used=used):
             if self.journal is not None:
@@ -546,6 +567,7 @@ class ValidationCallback(tune.Callback):
         self.lease(("validation", request.id), request.path, trial)
         self._pending[request.trial_id] += 1
         self._unfinished[request.id] = request
+        self.history.requested(request.id)
         self._delivery.requested(request)
 
     # From the outcome to the fold and the delivery ---------------------------------------------
@@ -553,10 +575,19 @@ class ValidationCallback(tune.Callback):
     def _conclude(self, outcome: Outcome) -> None:
         trial = self._trials[outcome.request.trial_id]
         self.ended(trial, outcome)
-        for due in self._in_order.ended(outcome):
+        self._untold += self._in_order.ended(outcome)
+        self._postponed.setdefault(outcome.request.trial_id)
+        if self.history.hesitates(self._required):
+            return
+        untold, self._untold = self._untold, []
+        for due in untold:
             if self.history.counts(due):
-                self._tell("on_trial_validated", trial, due.request.report, due.metrics)
-        self.deliver(outcome.request.trial_id)
+                request = due.request
+                report = hide(request.report, self._validation_names())
+                known = self._trials[request.trial_id]
+                self._tell("on_trial_validated", known, report, due.metrics)
+        while self._postponed:
+            self.deliver(next(iter(self._postponed)))
 
     def _tell(self, hook: str, *known: Any) -> None:
         """Call a hook of tunekit's on the callbacks that have it."""
@@ -569,7 +600,7 @@ class ValidationCallback(tune.Callback):
         request = outcome.request
         self._pending[request.trial_id] -= 1
         del self._unfinished[request.id]
-        if outcome.validated and self.history.ended(outcome):
+        if self.history.ended(outcome):
             self._take_over_new_criteria()
             self._fold.score(trial, outcome)
         elif not outcome.validated and not again:
@@ -639,6 +670,10 @@ class ValidationCallback(tune.Callback):
     def deliver(self, trial_id: str) -> None:
         """Give the scheduler and the searcher what they may see of a trial now."""
         trial, scheduler = self._trials[trial_id], self._scheduler
+        if self.history.hesitates(self._required):
+            self._postponed.setdefault(trial_id)
+            return
+        self._postponed.pop(trial_id, None)
         if scheduler is None:
             for _ in self._delivery.take(trial_id):
                 pass
@@ -701,7 +736,7 @@ class ValidationCallback(tune.Callback):
 
     def scored(self, request: Request, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """A report merged with its score, as a scheduler gets it."""
-        return {**flatten(merge(request.report, metrics)), DONE: False}
+        return {**flatten(self._merged(request.report, metrics)), DONE: False}
 
     def _finish(
         self, trial: Trial, end: Completion, scheduler: JudgingScheduler, *, search: bool = True
@@ -839,12 +874,12 @@ class ValidationCallback(tune.Callback):
 
     def _has_required(self, trial: Trial, scored: Scored, result: Mapping[str, Any]) -> bool:
         """Whether a validated result has the metrics to judge by; if none ever had, give up."""
-        missing = sorted(self._required - result.keys())
+        missing = self._lacking(result)
         if not missing:
             self._met = True
             return True
         names = ", ".join(map(repr, missing))
-        if self._met:
+        if self._met or not self.history.names.keys().isdisjoint(missing):
             logger.warning(
                 "Trial %s has no %s at iteration %d; it is not judged by that iteration.",
                 scored.trial_id,
@@ -996,7 +1031,7 @@ class ValidationCallback(tune.Callback):
         later score brings a new one.
         """
         names = len(self.history.names)
-        if not names and not at_end:
+        if self.history.hesitates(self._required) or (not names and not at_end):
             return
         if names != self._names_at_last_settling:
             self._names_at_last_settling = names

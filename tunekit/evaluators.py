@@ -22,6 +22,7 @@ from tunekit._ray.demand import waiting_for
 from tunekit.config import ValidationConfig, is_built
 from tunekit.core.room import fits, total
 from tunekit.core.validation import Attempt
+from tunekit.core.values import Raised
 from tunekit.executor import (
     Began,
     Configs,
@@ -31,8 +32,10 @@ from tunekit.executor import (
     RayExecutor,
     Returned,
     explain,
+    outcome_of,
     own_resources,
     plain,
+    unstarted,
 )
 from tunekit.validation_context import Told, telling
 
@@ -146,8 +149,7 @@ class EvaluatorExecutor:
         try:
             evaluator = idle[0] if idle else self._build()
         except Exception as error:  # cannot be pickled, for example
-            reason = f"could not be started: {type(error).__name__}: {error}"
-            self._unstarted.append(Failed(attempt.id, reason))
+            self._unstarted.append(unstarted(attempt, error))
             return
         evaluator.attempt = attempt
         if evaluator.stage is _Stage.BUILT:
@@ -248,14 +250,12 @@ class EvaluatorExecutor:
         try:
             value = ray.get(ref)
         except Exception as error:  # all that a task can end with, Ray's own errors included
-            built = evaluator.stage is _Stage.BUILT
-            if isinstance(error, RayActorError) or not built:
-                self._end(evaluator)
-            self._rest(evaluator)
-            if attempt is not None:
-                reason, trace = explain(error)
-                what = "" if built else "its evaluator could not be built: it "
-                yield Failed(attempt.id, what + reason, trace)
+            yield from self._failed(
+                evaluator, *explain(error), gone=isinstance(error, RayActorError)
+            )
+            return
+        if isinstance(value, Raised):
+            yield from self._failed(evaluator, value.reason, value.trace, gone=False)
             return
         if evaluator.stage is _Stage.STARTING:
             evaluator.stage = _Stage.BUILDING
@@ -270,6 +270,18 @@ class EvaluatorExecutor:
             assert attempt is not None
             self._rest(evaluator)
             yield Returned(attempt.id, value)
+
+    def _failed(
+        self, evaluator: _Evaluator, reason: str, trace: str, *, gone: bool
+    ) -> Iterator[Event]:
+        """What an actor was doing has failed, or it is gone."""
+        attempt, built = evaluator.attempt, evaluator.stage is _Stage.BUILT
+        if gone or not built:
+            self._end(evaluator)
+        self._rest(evaluator)
+        if attempt is not None:
+            what = "" if built else "its evaluator could not be built: it "
+            yield Failed(attempt.id, what + reason, trace)
 
     def _rest(self, evaluator: _Evaluator) -> None:
         evaluator.attempt, evaluator.idle_since = None, self._monotonic()
@@ -308,7 +320,10 @@ class _Actor:
         self._fn_ref, self._first_bundle = fn_ref, first_bundle
         self._evaluate: Any = None
 
-    def build(self) -> None:
+    def build(self) -> Any:
+        return outcome_of(self._build)
+
+    def _build(self) -> None:
         fn = ray.get(self._fn_ref[0])
         with telling(None, building=True):
             self._evaluate = fn() if is_built(fn) else fn
@@ -317,4 +332,4 @@ class _Actor:
 
     def evaluate(self, checkpoint: Any, kwargs: dict[str, Any], told: Told) -> Any:
         with telling(told):
-            return plain(self._evaluate(checkpoint, **kwargs))
+            return outcome_of(lambda: plain(self._evaluate(checkpoint, **kwargs)))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import ray
@@ -19,8 +18,11 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tunekit._ray.demand import waiting_for
+from tunekit.core.metrics import distinct
 from tunekit.core.room import fits, total
 from tunekit.core.validation import Attempt
+from tunekit.core.values import Raised, admitted, described, parcelled, singled, unparcelled
+from tunekit.pickles import pack, travels, unpack
 from tunekit.validation_context import Told, telling
 
 __all__ = [
@@ -31,9 +33,13 @@ __all__ = [
     "Failed",
     "RayExecutor",
     "Returned",
+    "ended",
     "explain",
+    "outcome_of",
     "own_resources",
     "plain",
+    "received",
+    "unstarted",
 ]
 
 
@@ -164,6 +170,8 @@ class RayExecutor:
             options.setdefault("scheduling_strategy", "DEFAULT")
         self._name = options.pop("name", None)
         self._options = options
+        # Ray itself is to try again after an exception, which it has to see then.
+        self._raises = bool(options.get("retry_exceptions"))
         self._own = own_resources(options)
         self._need = total(self._own, nested_resources or {})
         self._slots = 0
@@ -208,10 +216,10 @@ class RayExecutor:
                 request.checkpoint,
                 dict(request.kwargs),
                 self._configs.told(attempt),
+                self._raises,
             )
         except Exception as error:  # cannot be pickled, for example
-            reason = f"could not be started: {type(error).__name__}: {error}"
-            self._unstarted.append(Failed(attempt.id, reason))
+            self._unstarted.append(unstarted(attempt, error))
             self._in_group.discard(attempt.id)
             return
         self._streams[stream] = attempt.id
@@ -274,7 +282,7 @@ class RayExecutor:
                 yield Began(attempt_id)
             else:
                 self._forget(stream)
-                yield Returned(attempt_id, value)
+                yield ended(attempt_id, value)
 
     def _forget(self, stream: Any) -> None:
         attempt_id = self._streams.pop(stream)
@@ -284,12 +292,15 @@ class RayExecutor:
 
 
 def _validate(
-    fn_ref: list[Any], checkpoint: Any, kwargs: dict[str, Any], told: Told
+    fn_ref: list[Any], checkpoint: Any, kwargs: dict[str, Any], told: Told, raises: bool
 ) -> Iterator[Any]:
     yield None  # has begun
-    fn = ray.get(fn_ref[0])
+
+    def validate() -> Any:
+        return plain(ray.get(fn_ref[0])(checkpoint, **kwargs))
+
     with telling(told):
-        value = plain(fn(checkpoint, **kwargs))
+        value = validate() if raises else outcome_of(validate)
     yield value
 
 
@@ -327,32 +338,71 @@ class Configs:
         return Told(*of, request.iteration, attempt.number, ref)
 
 
+def outcome_of(call: Callable[[], Any]) -> Any:
+    """What a call returns, or what it raised in words: no exception has to be pickled.
+
+    Example:
+        >>> outcome_of(lambda: 1 / 0).reason
+        'raised ZeroDivisionError: division by zero'
+    """
+    try:
+        return call()
+    except _CONTROL:
+        raise
+    except RayTaskError as error:  # of a task of its own
+        return replace(described(error.cause or error), trace=described(error).message)
+    except BaseException as error:  # all that a function of the user's can raise
+        return described(error)
+
+
+# What ends a process, or a task, rather than a function.
+_CONTROL = (KeyboardInterrupt, SystemExit, GeneratorExit, TaskCancelledError)
+
+
+def ended(attempt_id: str, value: Any) -> Event:
+    """What an attempt has come to that gave :func:`outcome_of`."""
+    if isinstance(value, Raised):
+        return Failed(attempt_id, value.reason, value.trace)
+    return Returned(attempt_id, value)
+
+
+def unstarted(attempt: Attempt, error: Exception) -> Failed:
+    """An attempt that could not be started."""
+    reason = described(error).reason.removeprefix("raised ")
+    return Failed(attempt.id, f"could not be started: {reason}")
+
+
 def plain(value: Any) -> Any:
-    """Replace arrays and tensors of one element by the number in them: the driver needs no torch.
+    """What a validation function has returned, as another process can read it.
+
+    Arrays and tensors of one element are replaced by the number in them, and other objects by
+    parcels: the driver needs neither torch nor the user's classes.
 
     Example:
         >>> import numpy
         >>> plain({"accuracy": numpy.float32(0.5), "by_class": {"7": numpy.array([1])}})
         {'accuracy': 0.5, 'by_class': {'7': 1}}
     """
-    if isinstance(value, dict):
-        return {key: plain(below) for key, below in value.items()}
-    item, size = getattr(value, "item", None), getattr(value, "size", 1)
-    count = size() if callable(size) else size
-    if callable(item) and count in (1, (), (1,)):
-        return item()
-    return value
+    return parcelled(admitted(singled(value), travels), pack)
 
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+def received(value: Any) -> Any:
+    """What a validation has come to, as every part of a sweep can handle it.
+
+    Example:
+        >>> received(plain({"accuracy": 0.5, "seen": {3}}))
+        {'accuracy': 0.5, 'seen': {3}}
+    """
+    own = admitted(unparcelled(value, unpack), travels)
+    return distinct(own) if isinstance(own, dict) else own
 
 
 def explain(error: Exception) -> tuple[str, str]:
     """One line that says what happened, and the traceback."""
-    trace = _COLOURS.sub("", str(error))
     if isinstance(error, RayTaskError):
         cause = getattr(error, "cause", error)
-        return f"raised {type(cause).__name__}: {cause}".splitlines()[0], trace
+        return described(cause).reason, described(error).message
+    trace = described(error).message
     if isinstance(error, OutOfMemoryError):
         return "its process was killed for running out of memory", trace
     if isinstance(error, WorkerCrashedError):

@@ -11,7 +11,6 @@ import csv
 import io
 import json
 import logging
-import numbers
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -26,6 +25,7 @@ from tunekit.core.history import GENERATION, VALIDATED_ITERATION, History
 from tunekit.core.lineage import Ancestry, configs_of
 from tunekit.core.metrics import flatten, hide, merge
 from tunekit.core.validation import Outcome
+from tunekit.core.values import admitted, as_json, number, writable
 
 __all__ = ["Fold"]
 
@@ -147,7 +147,7 @@ class Fold:
     @staticmethod
     def _count(trial: Trial, metrics: Mapping[str, Any], step: int) -> None:
         for name, value in flatten(metrics).items():
-            if isinstance(value, numbers.Number):
+            if type(value) is float or number(value) is not None:
                 trial.run_metadata.update_metric(name, value, step=step)
 
     def _drop(self, trial: Trial) -> None:
@@ -168,11 +168,12 @@ def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _as_lines(rows: Iterable[Mapping[str, Any]]) -> str:
-    return "".join(json.dumps(row, default=str) + "\n" for row in rows)
+    return "".join(f"{as_json(row)}\n" for row in rows)
 
 
 def _as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
-    table = [flatten({key: value for key, value in row.items() if key != "config"}) for row in rows]
+    own = ({key: value for key, value in row.items() if key != "config"} for row in rows)
+    table = [flatten(admitted(row, lambda part: False)) for row in own]
     columns = dict.fromkeys(name for row in table for name in row)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(columns), lineterminator="\n")
@@ -183,5 +184,5 @@ def _as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def _replace(path: Path, text: str) -> None:
     draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(text, encoding="utf-8")
+    draft.write_text(writable(text), encoding="utf-8")
     os.replace(draft, path)

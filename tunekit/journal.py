@@ -32,30 +32,28 @@ numbers the lines, ``event`` is one of these, and ``time`` is in seconds since t
 ``closed``     the session ended; ``finished``: and with it the sweep
 ============== ===================================================================================
 
-Checkpoints are named by their paths below the experiment's folder, which may be moved. What JSON
-does not know is a pickle with a text to show, which reading does not open unless it is asked to.
+Checkpoints are named by their paths below the experiment's folder, which may be moved. Values of
+the user's are written as :func:`tunekit.core.values.written` says: what JSON does not know is a
+pickle with a text to show, which reading does not open unless it is asked to.
 """
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import logging
-import pickle
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import pyarrow.fs
-import ray
 
 from tunekit._ray.storage import storage_at
 from tunekit.core.lineage import Exploit
 from tunekit.core.validation import Attempt, Outcome, Request
+from tunekit.core.values import ITEMS, PICKLED, SHOWN, Shown, reader, same, text, written
 from tunekit.errors import JournalError
+from tunekit.pickles import from_text, to_text, to_text_elsewhere
 from tunekit.storage import Folder, folder_at
 
 __all__ = [
@@ -81,11 +79,13 @@ SERIES = "journal"
 #: The version of the format, in each file's first line.
 VERSION = 2
 
-_PICKLED, _SHOWN = "__pickled__", "shown"
-# A line without it has nothing but what JSON knows, and is read several times as fast.
-_MARK = f'"{_SHOWN}"'.encode()
+# A line without these has nothing but what JSON knows, and is read several times as fast.
+_MARKS = tuple(f'"{marker}"' for marker in (SHOWN, PICKLED, ITEMS))
+_MARK_BYTES = tuple(mark.encode() for mark in _MARKS)
 # So much of a line has its number and its event, which come first.
 _FRONT = 40
+# Bytes of the pickle of a hyperparameter that is written down.
+_LARGEST_ODD = 64 * 1024
 
 
 class Places:
@@ -172,9 +172,8 @@ class Journal:
             at: The time.
             **known: What is known of it; ``config`` is for readers: Tune's own record has it, too.
         """
-        if "config" in known:
-            known["config"] = legible(known["config"])
-        self._event("added", at, trial_id=trial_id, **known)
+        configs = {"config": legible(known.pop("config"))} if "config" in known else {}
+        self._event("added", at, configs, trial_id=trial_id, **known)
 
     def reported(
         self, trial_id: str, report: Mapping[str, Any], *, offered: bool, at: float
@@ -206,11 +205,13 @@ class Journal:
             wish: Whether the report asked for a validation.
             used: Whether the scheduler will use the score, or it is the trial's last.
         """
-        how = {"kwargs": dict(request.kwargs), "timeout_s": request.timeout_s}
-        event = {**self._of(request), "run": request.run, "wish": wish, "used": used, **how}
+        # The very same are passed if a restored sweep runs it.
+        kwargs = {"kwargs": written(dict(request.kwargs), to_text, exact=True)}
+        how = {"used": used, "timeout_s": request.timeout_s}
+        event = {**self._of(request), "run": request.run, "wish": wish, **how}
         if report is not None:
             event["report"] = {name: v for name, v in report.items() if name != "config"}
-        self._event("saved", at, **event, checkpoint=self._places.record(request.path))
+        self._event("saved", at, kwargs, **event, checkpoint=self._places.record(request.path))
 
     def completed(self, trial_id: str, at: float, *, removed: bool = False) -> None:
         """A trial ended; ``removed``: while it was not running."""
@@ -248,13 +249,12 @@ class Journal:
         """A trial is overwritten with a checkpoint."""
         known = {field.name: getattr(exploit, field.name) for field in fields(Exploit)}
         known["checkpoint"] = self._places.record(exploit.checkpoint)
-        odd: dict[str, Any] = {}
-        for name in ("old_config", "donor_config", "config"):
-            odd.update(_pickled_parts(known[name]))
-            known[name] = legible(known[name])
+        configs = {name: known.pop(name) for name in ("old_config", "donor_config", "config")}
+        written_down = {name: legible(config) for name, config in configs.items()}
+        odd = _odd(configs.values())
         if odd:
-            known["odd"] = odd
-        self._event("exploited", known.pop("time"), **known)
+            written_down["odd"] = odd
+        self._event("exploited", known.pop("time"), written_down, **known)
 
     # The life of a validation ------------------------------------------------------------------
 
@@ -341,65 +341,63 @@ class Journal:
             "generation": request.generation,
         }
 
-    def _event(self, event: str, at: float, **known: Any) -> None:
+    def _event(self, event: str, at: float, as_written: Any = None, /, **known: Any) -> None:
         if self.muted:
             return
         self.last += 1
         line = {"n": self.last, "event": event, "time": at, **known}
-        self._append(line, later=event == "reported")
+        self._append(line, as_written, later=event == "reported")
 
-    def _append(self, line: Mapping[str, Any], *, later: bool = False) -> None:
-        self._folder.append(SERIES, f"{_encoded(line)}\n".encode(), later=later)
+    def _append(
+        self,
+        line: Mapping[str, Any],
+        as_written: Mapping[str, Any] | None = None,
+        *,
+        later: bool = False,
+    ) -> None:
+        self._folder.append(SERIES, f"{_encoded(line, as_written)}\n".encode(), later=later)
 
 
-def _encoded(line: Mapping[str, Any]) -> str:
+def _encoded(line: Mapping[str, Any], as_written: Mapping[str, Any] | None) -> str:
+    """A line as JSON.
+
+    Args:
+        line: What it says, with values of the user's as they are.
+        as_written: What else it says, with values as they are written.
+    """
     try:
-        return _encoder.encode(line)
-    except (TypeError, ValueError):  # keys that are no strings, or a cycle
-        odd = {name: value for name, value in line.items() if not _is_json(value)}
-        kept = {name: value for name, value in line.items() if name not in odd}
-        pickled = {name: _unknown_to_json(value) for name, value in odd.items()}
-        return _encoder.encode({**kept, **pickled})
-
-
-def _is_json(value: Any) -> bool:
-    try:
-        _encoder.encode(value)
-    except (TypeError, ValueError):
-        return False
-    return True
+        own = _encoder.encode(line)
+    except Exception:  # whatever its values raise
+        own = None
+    if own is None or any(mark in own for mark in _MARKS):
+        own = _encoder.encode(written(line, to_text))
+    return f"{own[:-1]}, {_encoder.encode(as_written)[1:]}" if as_written else own
 
 
 def _unknown_to_json(value: Any) -> Any:
-    """What stands for something that JSON does not know."""
-    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
-        return value.item()  # a number of numpy's or torch's
-    shown = repr(value)[:200]
-    try:
-        return {_PICKLED: base64.b64encode(cloudpickle.dumps(value)).decode(), _SHOWN: shown}
-    except Exception:  # whatever its parts raise
-        return {_SHOWN: shown}
+    """A number of numpy's, which many reports have; the rest is written another way."""
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        found = value.item()
+        if type(found) in (bool, int, float, str):
+            return found
+    raise TypeError
 
 
 _encoder = json.JSONEncoder(default=_unknown_to_json)
 
 
-def _shown(value: dict[str, Any]) -> Any:
-    return value[_SHOWN] if value.keys() <= {_PICKLED, _SHOWN} and _SHOWN in value else value
+def _opened(packed: str, shown: str) -> Any:
+    try:
+        return from_text(packed)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever its parts raise: a module may be gone
+        logger.warning("%s cannot be unpickled: %s", shown, text(error))
+        return Shown(shown)
 
 
-def _opened(value: dict[str, Any]) -> Any:
-    if _PICKLED in value:
-        try:
-            return pickle.loads(base64.b64decode(value[_PICKLED]))
-        except Exception as error:  # whatever its parts raise: a module may be gone
-            logger.warning("%s cannot be unpickled: %s", value.get(_SHOWN), error)
-        return _shown(value)
-    return Shown(value[_SHOWN]) if value.keys() == {_SHOWN} else value
-
-
-class Shown(str):
-    """A text that stands for something that the journal has not got."""
+_read_shown, _read_opened = reader(), reader(_opened)
+_read_legible = reader(lambda packed, shown: Shown(shown))
 
 
 def legible(value: Any) -> Any:
@@ -411,15 +409,12 @@ def legible(value: Any) -> Any:
         >>> legible({"lr": 0.1, "sizes": (64, 32), "data": {1, 2}})
         {'lr': 0.1, 'sizes': [64, 32], 'data': {'shown': '{1, 2}'}}
     """
-    if isinstance(value, Mapping):
-        return {str(key): legible(below) for key, below in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [legible(below) for below in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
-        return value.item()
-    return {_SHOWN: repr(value)[:200]}
+    return written(value, keys=False)
+
+
+def _as_read(value: Any) -> Any:
+    """A value as it is read of which :func:`legible` was written."""
+    return json.loads(_encoder.encode(legible(value)), object_hook=_read_legible)
 
 
 def as_known(recorded: Any, known: Sequence[Any], odd: Mapping[str, Any] | None = None) -> Any:
@@ -430,7 +425,9 @@ def as_known(recorded: Any, known: Sequence[Any], odd: Mapping[str, Any] | None 
         known: What it may be: what has the same text, else what was written down, else the first.
         odd: What was written down of values, by their texts.
     """
-    odd = odd or {}
+    for other in known:
+        if not isinstance(other, Shown) and same(_as_read(other), recorded):
+            return other
     if isinstance(recorded, Mapping):
         return {
             name: as_known(
@@ -439,62 +436,38 @@ def as_known(recorded: Any, known: Sequence[Any], odd: Mapping[str, Any] | None 
             for name, value in recorded.items()
         }
     parts = recorded if isinstance(recorded, list) else [recorded]
-    if any(isinstance(part, Shown) for part in parts):
-        texts = [str(part) if isinstance(part, Shown) else part for part in parts]
-        real = [other for other in known if not isinstance(other, Shown)]
-        same = [other for other in real if _texts(other) == texts]
-        if not same and all(part in odd for part in parts if isinstance(part, Shown)):
-            same = [[odd[p] if isinstance(p, Shown) else p for p in parts]]
-            same = same if isinstance(recorded, list) else same[0]
-        candidates = [*same, *real, *known]
-        return candidates[0] if candidates else recorded
-    return next((other for other in known if legible(other) == recorded), recorded)
+    texts = [part for part in parts if isinstance(part, Shown)]
+    if not texts:
+        return recorded
+    if odd and all(part in odd for part in texts):
+        found = [odd[part] if isinstance(part, Shown) else part for part in parts]
+        return found if isinstance(recorded, list) else found[0]
+    real = (other for other in known if not isinstance(other, Shown))
+    return next(real, known[0] if known else recorded)
 
 
-def _pickled_parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """The parts of a configuration that JSON does not know: their texts, and what stands for them.
+def _odd_parts(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a configuration that JSON does not know: their texts, and their pickles.
 
     References to objects of a Ray cluster mean nothing to the next one, and what is large is not
     for a line of a journal.
     """
-    if isinstance(value, Mapping):
-        for below in value.values():
-            yield from _pickled_parts(below)
-    elif isinstance(value, (list, tuple)):
-        for below in value:
-            yield from _pickled_parts(below)
-    else:
-        shown = legible(value)
-        if isinstance(shown, dict):
-            data = _small_pickle(value)
-            if data is not None:
-                yield shown[_SHOWN], {_PICKLED: base64.b64encode(data).decode(), **shown}
+    if isinstance(value, (Mapping, list, tuple)):
+        if not any(value is other for other in above):
+            for below in value.values() if isinstance(value, Mapping) else value:
+                yield from _odd_parts(below, (*above, value))
+        return
+    shown = legible(value)
+    packed = to_text_elsewhere(value, _LARGEST_ODD) if isinstance(shown, dict) else None
+    if packed is not None:
+        yield shown[SHOWN], {PICKLED: packed, **shown}
 
 
-class _WithoutReferences(cloudpickle.CloudPickler):
-    """Refuses what holds a reference to an object of a Ray cluster."""
-
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, ray.ObjectRef):
-            raise pickle.PicklingError("a reference to an object of a Ray cluster")
-        return super().reducer_override(obj)
-
-
-def _small_pickle(value: Any, most: int = 64 * 1024) -> bytes | None:
-    """A value's pickle; None if it has none, or a large one."""
-    stream = io.BytesIO()
+def _odd(configs: Iterable[Any]) -> dict[str, Any]:
     try:
-        _WithoutReferences(stream).dump(value)
-    except Exception:  # whatever its parts raise
-        return None
-    return stream.getvalue() if stream.tell() <= most else None
-
-
-def _texts(value: Any) -> list[Any]:
-    """A value, or its parts, with the texts that stand for what JSON does not know."""
-    parts = legible(value)
-    parts = parts if isinstance(parts, list) else [parts]
-    return [part[_SHOWN] if isinstance(part, dict) and _SHOWN in part else part for part in parts]
+        return {shown: packed for config in configs for shown, packed in _odd_parts(config)}
+    except Exception:  # whatever their parts raise
+        return {}
 
 
 def last_number(folder: Folder) -> int:
@@ -608,8 +581,8 @@ def _complete_lines(data: bytes) -> list[bytes]:
 
 def _parsed(line: bytes, file: str, number: int, *, unpickle: bool) -> dict[str, Any]:
     try:
-        if _MARK in line:
-            parsed = json.loads(line, object_hook=_opened if unpickle else _shown)
+        if any(mark in line for mark in _MARK_BYTES):
+            parsed = json.loads(line, object_hook=_read_opened if unpickle else _read_shown)
         else:
             parsed = json.loads(line)
     except Exception as error:  # of the JSON, or of a pickle's parts

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from tunekit._ray.storage import storage_at
 from tunekit.core.lineage import Ancestry, Exploit
 from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
+from tunekit.core.values import as_json
 from tunekit.journal import SERIES, Places, exploits_of, read
 from tunekit.storage import folder_at
 
@@ -164,7 +164,7 @@ class Lineage:
             )
         ]
         path = Path(path)
-        path.write_text("".join(json.dumps(row, default=str) + "\n" for row in rows))
+        path.write_text("".join(f"{as_json(row)}\n" for row in rows))
         return path
 
     def _line(self, trial_id: str, generation: int | None) -> list[Exploit]:
@@ -189,8 +189,9 @@ class Lineage:
 
 
 def _table(exploits: Iterable[Exploit]) -> pd.DataFrame:
-    rows = [_row(asdict(exploit)) for exploit in exploits]
-    columns = [field.name for field in fields(Exploit) if field.name not in _CONFIGS]
+    names = [field.name for field in fields(Exploit)]
+    rows = [_row({name: getattr(exploit, name) for name in names}) for exploit in exploits]
+    columns = [name for name in names if name not in _CONFIGS]
     table = pd.DataFrame(rows, columns=None if rows else columns)
     table["time"] = pd.to_datetime(pd.to_numeric(table["time"]), unit="s", utc=True)
     return table

@@ -23,6 +23,7 @@ from tunekit._ray.judged import Version
 from tunekit._ray.storage import exists
 from tunekit.core.history import GENERATION, ITERATION, History
 from tunekit.core.lineage import Ancestry, configs_of
+from tunekit.core.metrics import hide
 from tunekit.core.order import InOrder, Told
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.journal import as_known, exploits_of
@@ -75,9 +76,13 @@ def retold(
             order.requested(requests[request_id])
         elif kind == "ended" and request_id in requests:
             status, metrics = Status(event["status"]), event["metrics"]
-            for due in order.ended(Outcome(requests[request_id], status, metrics)):
+            outcome = Outcome(requests[request_id], status, metrics)
+            history.ended(outcome)
+            for due in order.ended(outcome):
                 if history.counts(due):
                     told.setdefault(trial_id, []).append(Told(due.request.report, due.metrics))
+    for trial_id, own in told.items():
+        told[trial_id] = [replace(one, report=hide(one.report, history.names)) for one in own]
     return told, order
 
 

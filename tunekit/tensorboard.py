@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import numbers
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +23,14 @@ from tunekit._ray.loggers import Writing
 from tunekit.core.history import GENERATION
 from tunekit.core.metrics import REPORTED, flatten, merge
 from tunekit.core.order import Told
+from tunekit.core.values import admitted, described, number
 
 __all__ = ["TensorBoardLogger"]
+
+logger = logging.getLogger(__name__)
+
+# What could not be shown, and was said so.
+_TOLD: set[str] = set()
 
 # How the names begin that Tune's logger gives to what it writes.
 _STOCK = "ray/tune/"
@@ -118,9 +123,9 @@ class TensorBoardLogger(Writing):
         run.describe(names, mode, self._hyperparameters)
         result = flatten(merge(report, metrics))
         for name in names:
-            value = result.get(name)
-            if isinstance(value, numbers.Real) and not math.isnan(float(value)):
-                run.judge(name, float(value), step, mode)
+            value = number(result.get(name))
+            if value is not None:
+                run.judge(name, value, step, mode)
         run.flush()
 
     def on_trial_settled(self, trial: Trial) -> None:
@@ -237,7 +242,15 @@ class _Run:
             return method
 
         def add(tag: str, value: Any, **known: Any) -> None:
-            method(self._named(tag), value, walltime=self.walltime, **known)
+            try:
+                method(self._named(tag), value, walltime=self.walltime, **known)
+            except OSError:
+                raise
+            except Exception as error:  # an array of no shape that it knows, for example
+                if tag not in _TOLD:
+                    _TOLD.add(tag)
+                    reason = described(error).reason
+                    logger.warning("TensorBoard does not show %s: it %s", tag, reason)
 
         return add
 
@@ -320,9 +333,7 @@ def _end(failed: bool) -> Any:
 def _hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
     """What of a configuration can be shown: flat names; lists as text."""
     shown = {}
-    for name, value in flatten(config).items():
-        if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
-            value = value.item()  # a number of numpy's
+    for name, value in flatten(admitted(dict(config))).items():
         if isinstance(value, (bool, int, float, str)):
             shown[name] = value
         elif isinstance(value, (list, tuple)):
@@ -332,4 +343,4 @@ def _hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _step(report: Mapping[str, Any]) -> int:
     """Where Tune's logger puts a report on the axis."""
-    return int(report.get(TIMESTEPS_TOTAL) or report[TRAINING_ITERATION])
+    return int(number(report.get(TIMESTEPS_TOTAL)) or report[TRAINING_ITERATION])

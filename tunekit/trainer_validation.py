@@ -10,11 +10,16 @@ from typing import Any
 
 import ray
 from ray import train
+from ray.train import TrainingFailedError
 
 from tunekit._ray.crew import ValidationCrew
+from tunekit._ray.raised import LoopError, raised_in
 from tunekit.core.problems import Problems
 from tunekit.core.room import total
+from tunekit.core.values import unparcelled
+from tunekit.executor import plain
 from tunekit.extras import extra
+from tunekit.pickles import unpack
 from tunekit.validation_context import Told, telling, told_now
 
 __all__ = ["TrainerValidation"]
@@ -78,7 +83,7 @@ class TrainerValidation:
                 "ValidationTaskConfig(fn_kwargs={...})."
             )
         problems.raise_any()
-        self._loop = _Telling(loop)
+        self._loop = _InWorker(loop)
         self._scaling_config, self._options = scaling_config, trainer_options
         self._first_bundle: int | None = None
         self._crew: ValidationCrew | None = None
@@ -106,6 +111,15 @@ class TrainerValidation:
             tunekit.MissingExtraError: If torch is not installed.
         """
         config = {**kwargs, "checkpoint": checkpoint, _TOLD: told_now()}
+        try:
+            return unparcelled(self._run(config), unpack)
+        except TrainingFailedError as error:
+            raised = raised_in(error)
+            if raised is not None:
+                error.tunekit_raised = raised
+            raise
+
+    def _run(self, config: dict[str, Any]) -> Any:
         if self._first_bundle is None:
             with tempfile.TemporaryDirectory(prefix="tunekit-validation-") as folder:
                 return self._trainer(folder, config).fit().return_value
@@ -131,8 +145,11 @@ class TrainerValidation:
         )
 
 
-class _Telling:
-    """Runs the user's loop in a worker, which is told whose checkpoint it has."""
+class _InWorker:
+    """Runs the user's loop in a worker.
+
+    The loop is told whose checkpoint it has, and any process can read what it returns or raises.
+    """
 
     def __init__(self, loop: Callable[..., Mapping[str, Any]]):
         self._loop = loop
@@ -141,5 +158,8 @@ class _Telling:
     def __call__(self, config: dict[str, Any]) -> Any:
         own = dict(config)
         told: Told | None = own.pop(_TOLD)
-        with telling(told):
-            return self._loop(own) if self._takes_config else self._loop()
+        try:
+            with telling(told):
+                return plain(self._loop(own) if self._takes_config else self._loop())
+        except Exception as error:  # all that a loop can raise
+            raise LoopError.of(error) from None

@@ -13,7 +13,7 @@ from tunekit.core.failures import Failures, place_of
 from tunekit.core.pool import Pool
 from tunekit.core.shortage import Shortage
 from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status
-from tunekit.executor import Began, Executor, Failed, Returned
+from tunekit.executor import Began, Executor, Failed, Returned, received
 from tunekit.journal import Journal
 
 __all__ = ["Validator"]
@@ -188,7 +188,8 @@ class Validator:
                 continue
             wanted = self._pool.flies(event.attempt_id)
             if isinstance(event, Returned):
-                outcome = self._pool.returned(event.attempt_id, event.value, self._judged(), now)
+                value = received(event.value)
+                outcome = self._pool.returned(event.attempt_id, value, self._judged(), now)
             else:
                 outcome = self._pool.failed(event.attempt_id, event.reason, event.error, now)
                 if wanted and outcome is None:

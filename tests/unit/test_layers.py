@@ -23,6 +23,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 FLOORS = [
     {"errors", "version"},
     {"core", "extras"},
+    {"pickles"},
     {"_ray", "clock", "storage", "validation_context"},
     {"config", "executor", "journal", "loggers", "report", "fold", "states", "tensorboard"},
     {"judges"},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-import numbers
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,10 @@ from ray.tune.experiment import Trial
 from ray.tune.trainable.trainable import _DICT_CHECKPOINT_FILE_NAME
 
 from tunekit.core.metrics import flatten, hide, merge
+from tunekit.core.reports import received
 from tunekit.core.retention import Kept, rank, surplus
+from tunekit.core.values import number
+from tunekit.pickles import travels
 
 __all__ = [
     "LeasingCheckpointManager",
@@ -125,7 +127,7 @@ class _Entry:
     order: int
     reported: float | None  # the score attribute, as training reported it
     validated: float | None = None
-    is_validated: bool = False
+    own: frozenset[str] = frozenset()  # the names that its validation produced
 
 
 class LeasingCheckpointManager(_CheckpointManager):
@@ -185,6 +187,9 @@ class LeasingCheckpointManager(_CheckpointManager):
 
         Not before the new one is in the journal: a sweep that is restored would have neither.
         """
+        step = checkpoint_result.metrics.get("training_iteration", 0)
+        report = received(checkpoint_result.metrics, step, travels)
+        checkpoint_result.metrics = dict(report)
         self._latest_checkpoint_result = checkpoint_result
         if checkpoint_result.checkpoint.path not in self._entries:
             self._checkpoint_results.append(checkpoint_result)
@@ -194,7 +199,7 @@ class LeasingCheckpointManager(_CheckpointManager):
         """Know that the checkpoint at ``path``, of a restored trial, was validated."""
         entry = self._entries.get(path)
         if entry is not None:
-            entry.validated, entry.is_validated = self._number(metrics), True
+            self._note(entry, metrics)
 
     def score(self, path: str, metrics: Mapping[str, Any]) -> None:
         """Lay validated metrics over those of the checkpoint at ``path``."""
@@ -204,14 +209,17 @@ class LeasingCheckpointManager(_CheckpointManager):
         for result in self._checkpoint_results:
             if result.checkpoint.path == path:
                 result.metrics = merge(hide(result.metrics, flatten(metrics)), metrics)
-                entry.validated, entry.is_validated = self._score_of(result), True
+        self._note(entry, metrics)
         self.prune()
 
+    def _note(self, entry: _Entry, metrics: Mapping[str, Any]) -> None:
+        entry.validated, entry.own = self._number(metrics), frozenset(flatten(metrics))
+
     def hide(self, names: Collection[str]) -> None:
-        """Take training's values under validated names out of the unvalidated ones' metrics."""
+        """Take training's values under validated names out of the checkpoints' metrics."""
         for result in self._checkpoint_results:
-            if not self._entries[result.checkpoint.path].is_validated:
-                result.metrics = hide(result.metrics, names)
+            own = self._entries[result.checkpoint.path].own
+            result.metrics = hide(result.metrics, [name for name in names if name not in own])
 
     def prune(self) -> None:
         """Sort by score, and delete what is neither among the best nor needed."""
@@ -223,7 +231,7 @@ class LeasingCheckpointManager(_CheckpointManager):
         kept = []
         for result in results:
             entry = self._entries[result.checkpoint.path]
-            score = entry.validated if entry.is_validated or only_validated else entry.reported
+            score = entry.validated if only_validated else entry.reported
             leased = result.checkpoint.path in self._leased
             kept.append(Kept(order=entry.order, score=score, leased=leased))
         by_score = attribute is not None
@@ -250,19 +258,16 @@ class LeasingCheckpointManager(_CheckpointManager):
             del self._to_delete[path]
 
     def _take(self, result: _TrainingResult) -> None:
-        self._entries[result.checkpoint.path] = _Entry(self._next_order, self._score_of(result))
+        own = self._number(result.metrics)
+        self._entries[result.checkpoint.path] = _Entry(self._next_order, own)
         self._next_order += 1
-
-    def _score_of(self, result: _TrainingResult) -> float | None:
-        return self._number(result.metrics)
 
     def _number(self, metrics: Mapping[str, Any]) -> float | None:
         """The score attribute as a number of which larger is better; None if it is none."""
         config = self._checkpoint_config
-        value = flatten(metrics).get(config.checkpoint_score_attribute)
-        if isinstance(value, bool) or not isinstance(value, numbers.Real):
-            return None
-        return float(value) if config.checkpoint_score_order == "max" else -float(value)
+        known = flatten(metrics).get(config.checkpoint_score_attribute)
+        value = None if isinstance(known, bool) else number(known)
+        return value if value is None or config.checkpoint_score_order == "max" else -value
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as Tune's own manager: saved experiments open without tunekit."""

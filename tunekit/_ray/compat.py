@@ -77,6 +77,7 @@ NEEDED = (
     ("ray.tune.execution.tune_controller", "TuneController._cleanup_cached_actors"),
     ("ray.tune.execution.tune_controller", "TuneController._mark_trial_to_checkpoint"),
     ("ray.tune.execution.tune_controller", "TuneController._maybe_add_actors"),
+    ("ray.tune.execution.tune_controller", "TuneController._process_trial_result"),
     ("ray.tune.execution.tune_controller", "TuneController._schedule_trial_train"),
     ("ray.tune.execution.tune_controller", "TuneController._set_trial_status"),
     ("ray.tune.execution.tune_controller", "TuneController._update_trial_queue"),
@@ -119,6 +120,7 @@ NEEDED = (
     ("ray.tune.trainable.function_trainable", "wrap_function"),
     ("ray.tune.trainable.trainable", "_DICT_CHECKPOINT_FILE_NAME"),
     ("ray.tune.utils", "unflattened_lookup"),
+    ("ray.tune.utils.util", "SafeFallbackEncoder"),
     ("ray.tune.utils.log", "has_verbosity"),
     ("ray.tune.trainable.metadata", "_TrainingRunMetadata.update_metric"),
 )

@@ -262,6 +262,19 @@ class Controller:
 
     # What is kept of it ------------------------------------------------------------------------
 
+    def look_at_reports_first(self, look: Callable[[Trial, dict[str, Any]], None]) -> None:
+        """Call ``look`` with each report before Tune reckons with it, which may change it.
+
+        Tune flattens a report, for ever if it contains itself, before anybody else gets it.
+        """
+        own = type(self._tune)
+
+        def process(tune: Any, trial: Trial, result: dict[str, Any]) -> Any:
+            look(trial, result)
+            return own._process_trial_result(tune, trial, result)
+
+        self._tune.__class__ = type(own.__name__, (own,), {"_process_trial_result": process})
+
     @property
     def storage(self) -> Any:
         """Where the experiment is kept: its ``storage_filesystem`` and ``experiment_fs_path``."""

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from pathlib import Path
 from typing import Any
 
 from ray.tune.experiment import Trial
 from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
+from ray.tune.result import EXPR_PARAM_FILE
+from ray.tune.utils.util import SafeFallbackEncoder
 
 from tunekit._ray.compat import lacks
+from tunekit.core.values import as_json, described
 
 __all__ = ["LocalFirst", "Writing"]
+
+logger = logging.getLogger(__name__)
 
 # What Tune's logger of TensorBoard sets in itself when it is made.
 _NEEDED = ("_summary_writer_cls", "_trial_result", "_trial_writer")
@@ -48,6 +55,32 @@ class Writing(TBXLoggerCallback):
 
 class LocalFirst(JsonLoggerCallback):
     """Tune's logger of ``result.json``, but that storage does not replace a local file."""
+
+    def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
+        """Write a report as a line; not a part of one, if it has what JSON does not know."""
+        if trial not in self._trial_files:
+            self.log_trial_start(trial)
+        try:
+            line = json.dumps(result, cls=SafeFallbackEncoder)
+        except Exception:  # whatever its values raise
+            line = as_json(result)
+        self._trial_files[trial].write(f"{line}\n")
+        self._trial_files[trial].flush()
+
+    def update_config(self, trial: Trial, config: dict[str, Any]) -> None:
+        """Write hyperparameters, with texts for what cannot be written."""
+        try:
+            super().update_config(trial, config)
+        except OSError:
+            raise
+        except Exception as error:  # whatever its values raise
+            logger.warning(
+                "The hyperparameters of trial %s are not all kept as they are in %s: %s",
+                trial,
+                EXPR_PARAM_FILE,
+                described(error).reason,
+            )
+            Path(trial.local_path, EXPR_PARAM_FILE).write_text(as_json(config, indent=2))
 
     def _restore_from_remote(self, file_name: str, trial: Trial) -> None:
         if not Path(trial.local_path, file_name).exists():

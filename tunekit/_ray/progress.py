@@ -30,11 +30,11 @@ from ray.tune.progress_reporter import (
     TuneReporterBase,
 )
 from ray.tune.result import AUTO_RESULT_KEYS
-from ray.tune.utils import unflattened_lookup
 from ray.tune.utils.log import Verbosity, has_verbosity
 
 from tunekit._ray.controller import Controller
 from tunekit.core.history import VALIDATED_ITERATION
+from tunekit.core.metrics import flatten
 from tunekit.core.progress import other_metrics
 
 __all__ = ["Display", "Source", "reported"]
@@ -92,12 +92,10 @@ def _own_columns(source: Source) -> list[str]:
 
 def _values(source: Source, trial: Any) -> dict[str, Any]:
     """What a trial has in those columns; None where it has no score."""
-    result = trial.last_result or {}
+    result = flatten(trial.last_result or {})
     validated = VALIDATED_ITERATION in result
     return {
-        name: None
-        if name in source.unreported and not validated
-        else unflattened_lookup(name, result, default=None)
+        name: None if name in source.unreported and not validated else result.get(name)
         for name in _own_columns(source)
     }
 

@@ -37,6 +37,7 @@ from ray.train.v2._internal.execution.worker_group.poll import WorkerStatus
 from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
 from ray.train.v2._internal.util import construct_train_func
 
+from tunekit._ray.raised import legible_error
 from tunekit.core.assignments import Desk, Verdict
 
 __all__ = ["TAG", "Assignment", "TrialWorker", "allow", "assign", "serve"]
@@ -197,8 +198,11 @@ def serve(train_loop: Callable[..., Any], loop_context: Any) -> None:
             train_func_context=loop_context,
         )
         value = None
-        with contextlib.suppress(_Leave):
-            value = loop()
+        try:
+            with contextlib.suppress(_Leave):
+                value = loop()
+        except Exception as error:  # of the user's
+            raise legible_error(error)  # noqa: B904
         del loop
         _flush(context)
         _post.value, _post.finished = value, assignment.number

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from tunekit.core.history import GENERATION, ITERATION, History
 from tunekit.core.metrics import flatten
 from tunekit.core.validation import Outcome, Request, Status
+from tunekit.core.values import number as _number
 
 __all__ = ["UNENDED", "Chronicle", "Scored", "Span", "TrialStory", "better"]
 
@@ -443,13 +443,6 @@ class Chronicle:
             if _place(trial_id, report) == (trial_id, generation, iteration):
                 return _number(flatten(report).get(self._metric or ""))
         return None
-
-
-def _number(value: Any) -> float | None:
-    """A number as a float; None for NaN, and for what is no number."""
-    if not isinstance(value, numbers.Real) or math.isnan(float(value)):
-        return None
-    return float(value)
 
 
 def _place(trial_id: str, report: Mapping[str, Any]) -> Place:

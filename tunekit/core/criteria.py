@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from tunekit.core.values import number
+
 __all__ = ["Criteria"]
 
 
@@ -36,7 +38,8 @@ class Criteria:
     def reached(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         """Whether a validated result, flat, ends its trial."""
         least = self._least.get(trial_id, {})
-        return any(name in result and result[name] >= value for name, value in least.items())
+        known = {name: number(result.get(name)) for name in least}
+        return any(own is not None and own >= least[name] for name, own in known.items())
 
     def state(self) -> dict[str, dict[str, float]]:
         """What to save for a restore."""

@@ -62,6 +62,7 @@ class Delivery:
     Args:
         counts: Whether a validated result can be judged by; a trial does not end with one that
             cannot.
+        merged: ``merged(report, metrics)`` is the validated result.
 
     Example:
         >>> from tunekit.core.validation import Outcome, Request, Status
@@ -78,8 +79,12 @@ class Delivery:
         [Scored(trial_id='a', iteration=2, result={'loss': 1.0, 'accuracy': 0.9})]
     """
 
-    def __init__(self, counts: Callable[[Mapping[str, Any]], bool] = lambda result: True) -> None:
-        self._counts = counts
+    def __init__(
+        self,
+        counts: Callable[[Mapping[str, Any]], bool] = lambda result: True,
+        merged: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]] = merge,
+    ) -> None:
+        self._counts, self._merged = counts, merged
         self._lines: dict[str, _Line] = {}
 
     # What happens ------------------------------------------------------------------------------
@@ -203,7 +208,7 @@ class Delivery:
             if not outcome.validated or iteration <= line.delivered:
                 continue
             line.delivered = iteration
-            result = merge(outcome.request.report, outcome.metrics)
+            result = self._merged(outcome.request.report, outcome.metrics)
             if self._counts(result):
                 line.newest = result
             if iteration <= line.offered and not line.closed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from tunekit.core.metrics import hide, leaves, merge
@@ -49,6 +49,9 @@ class History:
         self._order: dict[str, list[tuple[int, int]]] = {}
         #: Flat names of all metrics that validations have produced, in order of appearance.
         self.names: dict[str, None] = {}
+        # The requests that have not ended, and those that had not when the first score came.
+        self._pending: set[str] = set()
+        self._may_tell: set[str] = set()
 
     def reported(self, trial_id: str, iteration: int, generation: int = 0) -> int:
         """Count a run of an iteration; return how many there have been, this one included."""
@@ -61,6 +64,39 @@ class History:
     def run_of(self, trial_id: str, iteration: int, generation: int = 0) -> int:
         """The number of the newest run of an iteration, 1 if it has not been reported."""
         return self._runs.get(trial_id, {}).get((generation, iteration), 1)
+
+    def requested(self, request_id: str) -> None:
+        """A checkpoint is going to be validated."""
+        self._pending.add(request_id)
+
+    def undecided(self, judged: Collection[str]) -> set[str]:
+        """Those metrics of which it is not known yet whether they are validation's.
+
+        A name that any validation has produced is. One that the first validations have not, those
+        that were pending when the first score came, is training's, unless a later one produces it.
+
+        Args:
+            judged: The names that the sweep is judged by.
+
+        Example:
+            >>> from tunekit.core.validation import Outcome, Request, Status
+            >>> history, requests = History(), [Request("a", 1), Request("b", 1)]
+            >>> for request in requests:
+            ...     history.requested(request.id)
+            >>> history.ended(Outcome(requests[0], Status.VALIDATED, {"loss": 0.5}))
+            True
+            >>> history.undecided(["accuracy"]), history.hesitates(["accuracy"])
+            ({'accuracy'}, True)
+            >>> history.ended(Outcome(requests[1], Status.VALIDATED, {"loss": 0.5}))
+            True
+            >>> history.undecided(["accuracy"])
+            set()
+        """
+        return set(judged).difference(self.names) if self._may_tell or not self.names else set()
+
+    def hesitates(self, judged: Collection[str]) -> bool:
+        """Whether there are scores that nobody should judge by before others have ended."""
+        return bool(self._may_tell) and not self.names.keys() >= set(judged)
 
     def counts(self, outcome: Outcome) -> bool:
         """Whether it is a score, and its trial has not run the iteration again since.
@@ -79,9 +115,13 @@ class History:
 
     def ended(self, outcome: Outcome) -> bool:
         """Take an outcome; True if it is a score of the newest run of its iteration."""
+        request = outcome.request
+        self._pending.discard(request.id)
+        self._may_tell.discard(request.id)
         if not self.counts(outcome):
             return False
-        request = outcome.request
+        if not self.names:
+            self._may_tell = set(self._pending)
         scores = self._scores.setdefault(request.trial_id, {})
         if request.place not in scores:
             bisect.insort(self._order.setdefault(request.trial_id, []), request.place)
@@ -140,6 +180,8 @@ class History:
             if event["event"] == "reported":
                 report = event["report"]
                 self.reported(event["trial_id"], report[ITERATION], report.get(GENERATION, 0))
+            elif event["event"] == "requested":
+                self.requested(event["id"])
             elif event["event"] == "ended":
                 trial_id, *place = event["id"].rsplit(":", 3)
                 generation, iteration, run = map(int, place)

@@ -1,7 +1,7 @@
 """Nested dictionaries of metrics: flat names, merging, hiding.
 
-A name is the path of keys joined by ``/``, as in Tune: ``{"eval": {"loss": 1}}`` has the name
-``eval/loss``.
+A metric has one name, the path of its keys joined by ``/``, as in Tune, whichever way it was nested
+or written: ``{"eval": {"loss": 1}}`` and ``{"eval/loss": 1}`` both have ``eval/loss``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-__all__ = ["REPORTED", "flatten", "hide", "leaves", "merge", "plain", "without"]
+from tunekit.core.values import named
+
+__all__ = ["REPORTED", "distinct", "flatten", "hide", "leaves", "merge", "plain", "without"]
 
 #: Where a row keeps a training metric whose name a validation also produces.
 REPORTED = "reported"
@@ -19,7 +21,7 @@ REPORTED = "reported"
 def leaves(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield ``(name, value)`` for every value that is not itself a non-empty mapping."""
     for key, value in metrics.items():
-        name = f"{prefix}{key}"
+        name = f"{prefix}{key}" if type(key) is str else f"{prefix}{named(key)}"
         if isinstance(value, Mapping) and value:
             yield from leaves(value, f"{name}/")
         else:
@@ -37,21 +39,34 @@ def flatten(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge(report: Mapping[str, Any], validated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of ``report`` with ``validated`` laid over it, level by level.
+    """Return a copy of ``report`` with ``validated`` laid over it.
 
-    A validated metric replaces a reported one of the same name; neither argument is changed.
+    A validated metric replaces a reported one of the same name, in whatever way either is written;
+    all others stay. Neither argument is changed.
 
     Example:
         >>> merge({"loss": 2, "eval": {"n": 1}}, {"eval": {"accuracy": 0.5}, "loss": 1})
-        {'loss': 1, 'eval': {'n': 1, 'accuracy': 0.5}}
+        {'eval': {'n': 1, 'accuracy': 0.5}, 'loss': 1}
+        >>> merge({"eval/accuracy": 0.9, "eval/n": 1}, {"eval": {"accuracy": 0.5}})
+        {'eval/n': 1, 'eval': {'accuracy': 0.5}}
     """
+    return _laid_over(without(report, flatten(validated)), validated)
+
+
+def _laid_over(report: Mapping[str, Any], validated: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two that have no name in common."""
     merged = dict(report)
     for key, value in validated.items():
         below = merged.get(key)
-        if isinstance(value, Mapping) and isinstance(below, Mapping):
-            merged[key] = merge(below, value)
+        above = isinstance(value, Mapping) and bool(value)
+        if above and isinstance(below, Mapping):
+            merged[key] = _laid_over(below, value)
+        elif above and key in merged:  # {"eval": 1} and {"eval": {"loss": 2}}
+            merged.update(leaves(value, f"{key}/"))
         else:
             merged[key] = value
+            if isinstance(below, Mapping):  # the other way round
+                merged.update(leaves(below, f"{key}/"))
     return merged
 
 
@@ -64,15 +79,13 @@ def hide(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     Example:
         >>> hide({"accuracy": 0.99, "loss": 0.1}, {"accuracy"})
         {'loss': 0.1, 'reported': {'accuracy': 0.99}}
+        >>> hide({"eval": {"accuracy": 0.99, "n": 1}}, {"eval/accuracy"})
+        {'eval': {'n': 1}, 'reported': {'eval/accuracy': 0.99}}
     """
-    hidden: dict[str, Any] = {}
-    rest = dict(row)
-    for name in names:
-        value, rest = _take(rest, name.split("/"))
-        if value is not _ABSENT:
-            hidden[name] = value
+    hidden, rest = _parted(row, names)
     if hidden:
-        rest[REPORTED] = {**rest.get(REPORTED, {}), **hidden}
+        own = rest.get(REPORTED, {})
+        rest[REPORTED] = {**(own if isinstance(own, Mapping) else {REPORTED: own}), **hidden}
     return rest
 
 
@@ -83,10 +96,82 @@ def without(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
         >>> without({"accuracy": 0.99, "eval": {"loss": 1, "n": 2}}, {"accuracy", "eval/loss"})
         {'eval': {'n': 2}}
     """
-    rest = dict(row)
-    for name in names:
-        _, rest = _take(rest, name.split("/"))
-    return rest
+    return _parted(row, names)[1]
+
+
+def _parted(
+    level: Mapping[str, Any], names: Collection[str], prefix: str = ""
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Part a level from the metrics called ``names``: these by name, and what is left."""
+    taken: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
+    for key, value in level.items():
+        name = f"{prefix}{key}" if type(key) is str else f"{prefix}{named(key)}"
+        if isinstance(value, Mapping) and value:
+            below = f"{name}/"
+            if any(wanted.startswith(below) for wanted in names):
+                own, left = _parted(value, names, below)
+                taken.update(own)
+                if left:
+                    rest[key] = left
+            else:
+                rest[key] = value
+        elif name in names:
+            taken[name] = value
+        else:
+            rest[key] = value
+    return taken, rest
+
+
+def distinct(report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Leave one value of each metric that is written in two ways in one report.
+
+    As for Tune's schedulers, that is the one that is nested deeper.
+
+    Example:
+        >>> distinct({"eval": {"loss": 1, "n": 2}, "eval/loss": 3})
+        {'eval': {'loss': 1, 'n': 2}}
+    """
+    if not any("/" in key or _has_slash(value) for key, value in report.items()):
+        return report
+    deepest: dict[str, tuple[int, tuple[str, ...]]] = {}
+    places = list(_places(report))
+    for name, path in places:
+        deepest[name] = max(deepest.get(name, (0, ())), (len(path), path), key=lambda one: one[0])
+    if len(deepest) == len(places):
+        return report
+    return _only(report, {path for _, path in deepest.values()}, ())
+
+
+def _has_slash(value: Any) -> bool:
+    nested = isinstance(value, Mapping)
+    return nested and any("/" in named(key) or _has_slash(below) for key, below in value.items())
+
+
+def _places(
+    level: Mapping[str, Any], above: tuple[str, ...] = ()
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for key, value in level.items():
+        path = (*above, key)
+        if isinstance(value, Mapping) and value:
+            yield from _places(value, path)
+        else:
+            yield "/".join(map(named, path)), path
+
+
+def _only(
+    level: Mapping[str, Any], paths: Collection[tuple[str, ...]], above: tuple[str, ...]
+) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for key, value in level.items():
+        path = (*above, key)
+        if isinstance(value, Mapping) and value:
+            below = _only(value, paths, path)
+            if below:
+                kept[key] = below
+        elif path in paths:
+            kept[key] = value
+    return kept
 
 
 def plain(value: Any) -> Any:
@@ -103,19 +188,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
-
-
-_ABSENT = object()
-
-
-def _take(level: dict[str, Any], path: list[str]) -> tuple[Any, dict[str, Any]]:
-    """Take out the value at a path: the value (or ``_ABSENT``), and the level without it."""
-    key, *below = path
-    if key not in level:
-        return _ABSENT, level
-    if not below:
-        return level[key], {other: value for other, value in level.items() if other != key}
-    if not isinstance(level[key], dict):
-        return _ABSENT, level
-    value, rest = _take(level[key], below)
-    return value, level if value is _ABSENT else {**level, key: rest}

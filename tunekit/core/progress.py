@@ -7,6 +7,7 @@ from numbers import Real
 from typing import Any
 
 from tunekit.core.history import GENERATION
+from tunekit.core.metrics import leaves
 from tunekit.core.validation import RESERVED, Pending, Stage
 from tunekit.core.words import duration
 
@@ -189,13 +190,15 @@ def other_metrics(
         ['generation', 'loss']
     """
     reported: dict[str, None] = {}
+    nested: set[str] = set()
     overwritten = False
     for result in results:
         overwritten = overwritten or bool(result.get(GENERATION))
-        reported.update((name, None) for name, value in result.items() if _is_number(value))
-    left_out = {*shown, *RESERVED}
-    first = [name for name in validated if name in reported]
-    others = [name for name in dict.fromkeys([*first, *reported]) if name not in left_out]
+        own = {key: value for key, value in result.items() if key not in RESERVED}
+        reported.update((name, None) for name, value in own.items() if _is_number(value))
+        nested.update(name for name, value in leaves(own) if _is_number(value))
+    first = [name for name in validated if name in nested]
+    others = [name for name in dict.fromkeys([*first, *reported]) if name not in shown]
     return [*([GENERATION] if overwritten else []), *others][:most]
 
 

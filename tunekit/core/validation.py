@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from tunekit.core.metrics import leaves
+from tunekit.core.values import number, text
 
 __all__ = [
     "RESERVED",
@@ -161,12 +161,12 @@ class Outcome:
 def rejected(returned: object, judged: Collection[str]) -> str | None:
     """Say why what a validation function returned is no score; None if it is one.
 
-    A score is a dict with string keys, none of them :data:`RESERVED`. Metrics that a scheduler or
-    searcher judges by must, where they occur in it, be numbers other than NaN; the others may be
+    A score is a dict without any of the names that are :data:`RESERVED`. Metrics that a scheduler
+    or searcher judges by must, where they occur in it, be numbers other than NaN; the others may be
     anything.
 
     Args:
-        returned: What the function returned.
+        returned: What the function returned, with strings as keys.
         judged: Flat names of the metrics that are judged by.
 
     Example:
@@ -182,29 +182,14 @@ def rejected(returned: object, judged: Collection[str]) -> str | None:
         return f"returned a {type(returned).__name__}, not a dict of metrics"
     if not returned:
         return "returned an empty dict: no metric to judge by"
-    odd = _odd_key(returned)
-    if odd is not None:
-        return f"returned a dict with the key {odd[0]!r}; keys must be strings"
-    taken = sorted(RESERVED.intersection(returned))
+    taken = sorted(name for name in returned if name.split("/")[0] in RESERVED)
     if taken:
         return f"returned {taken[0]!r}, a name that Tune or tunekit use themselves"
     for name, value in leaves(returned):
         if name not in judged:
             continue
-        if not isinstance(value, numbers.Real):
-            return f"returned {value!r} (a {type(value).__name__}) for {name!r}, not a number"
-        if math.isnan(float(value)):
+        if type(value) is float and math.isnan(value):
             return f"returned NaN for {name!r}"
-    return None
-
-
-def _odd_key(metrics: Mapping[Any, Any]) -> tuple[Any] | None:
-    """A key that is not a string, at any level, in a tuple; None if there is none."""
-    for key, value in metrics.items():
-        if not isinstance(key, str):
-            return (key,)
-        if isinstance(value, Mapping):
-            odd = _odd_key(value)
-            if odd is not None:
-                return odd
+        if number(value) is None:
+            return f"returned {text(value)} (a {type(value).__name__}) for {name!r}, not a number"
     return None

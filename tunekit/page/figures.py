@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tunekit.core.chronicle import Span
 from tunekit.core.metrics import flatten
+from tunekit.core.values import number
 from tunekit.sweep import Ranked, Sweep
 
 __all__ = [
@@ -120,8 +120,8 @@ def training_metrics(sweep: Sweep, most: int = 3) -> list[str]:
     for trial_id in sweep.chronicle.trials:
         row = next(iter(sweep.chronicle.rows(trial_id)), {})
         for name, value in flatten(row).items():
-            number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-            if number and name not in _NOT_TRAINING and name not in validated:
+            is_number = number(value) is not None and not isinstance(value, bool)
+            if is_number and name not in _NOT_TRAINING and name not in validated:
                 found[name] = None
     return list(found)[:most]
 
@@ -132,13 +132,14 @@ def curves(sweep: Sweep, trial_ids: Sequence[str], metric: str) -> list[dict[str
     for trial_id in trial_ids:
         for row in sweep.chronicle.rows(trial_id):
             value = flatten(row).get(metric)
-            if isinstance(value, numbers.Real) and math.isfinite(float(value)):
+            own = number(value)
+            if own is not None and math.isfinite(own):
                 points.append(
                     {
                         "trial": trial_id,
                         "generation": row["generation"],
                         "iteration": row["training_iteration"],
-                        "value": float(value),
+                        "value": own,
                     }
                 )
     return points
@@ -243,8 +244,8 @@ def axis_of(name: str, values: Mapping[str, Any], *, may_be_log: bool = True) ->
 
 
 def _is_finite(value: Any) -> bool:
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    return number and math.isfinite(float(value))
+    own = None if isinstance(value, bool) else number(value)
+    return own is not None and math.isfinite(own)
 
 
 def _shown(value: Any) -> str:

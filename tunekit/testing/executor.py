@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tunekit.core.validation import Attempt
+from tunekit.core.values import described
 from tunekit.executor import Began, Event, Failed, Returned
 from tunekit.testing.clock import FakeClock
 
@@ -95,7 +96,7 @@ class FakeExecutor:
             try:
                 events.append(Returned(attempt.id, self._validate(attempt)))
             except Exception as error:  # the test's own way to let a validation fail
-                reason = f"raised {type(error).__name__}: {error}"
+                reason = described(error).reason
                 events.append(Failed(attempt.id, reason, error="Traceback of a test"))
         return events
 

@@ -1,0 +1,61 @@
+"""Exceptions of the user's on their way out of a worker process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunekit.core.values import Raised, described
+from tunekit.pickles import travels
+
+__all__ = ["LoopError", "legible_error", "raised_in"]
+
+
+class LoopError(Exception):
+    """An exception of a user's loop, in words: any process can read it.
+
+    Args:
+        kind: The name of its class.
+        message: What it says.
+        trace: Its traceback.
+
+    Example:
+        >>> print(LoopError("ValueError", "no such class", "Traceback ..."))
+        ValueError: no such class
+    """
+
+    def __init__(self, kind: str, message: str, trace: str):
+        super().__init__(kind, message, trace)
+        self.tunekit_raised = Raised(kind, message, trace)
+
+    @classmethod
+    def of(cls, error: BaseException) -> LoopError:
+        """Put an exception into words."""
+        raised = described(error)
+        return cls(raised.kind, raised.message, raised.trace)
+
+    def __str__(self) -> str:
+        return self.tunekit_raised.reason.removeprefix("raised ")
+
+
+def legible_error(error: BaseException) -> BaseException:
+    """The exception itself, if another process can read it; else in words.
+
+    Example:
+        >>> legible_error(ValueError(3))
+        ValueError(3)
+        >>> class Odd(Exception):
+        ...     def __init__(self, code, text):
+        ...         super().__init__(text)
+        >>> print(legible_error(Odd(7, "no such class")))
+        Odd: no such class
+    """
+    return error if travels(error) else LoopError.of(error)
+
+
+def raised_in(error: Any) -> Raised | None:
+    """What a worker's loop has raised that led to an error of Ray Train's, if one has."""
+    failures = getattr(error, "worker_failures", None) or {}
+    for _, failure in sorted(failures.items()):
+        if isinstance(failure, LoopError):
+            return failure.tunekit_raised
+    return None

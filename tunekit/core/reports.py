@@ -1,0 +1,114 @@
+"""A trial's report as it comes: of any values, and under names that Tune and tunekit fill in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from tunekit.core.history import GENERATION, ITERATION, RUNS, VALIDATED_ITERATION
+from tunekit.core.metrics import REPORTED, distinct, hide, leaves
+from tunekit.core.values import admitted, number
+
+__all__ = ["own_names", "received"]
+
+# What tunekit adds to a row.
+_OURS = (GENERATION, RUNS, VALIDATED_ITERATION)
+
+
+def _is_number(value: Any) -> bool:
+    return number(value) is not None
+
+
+def _is_count(value: Any) -> bool:
+    return value is None or number(value) is not None
+
+
+def _is_flag(value: Any) -> bool:
+    return value is None or type(value) in (bool, int)
+
+
+# What Tune fills in and reckons with, and what must be true of it.
+_TUNES: dict[str, Callable[[Any], bool]] = {
+    ITERATION: lambda value: type(value) is int,
+    "config": lambda value: isinstance(value, Mapping),
+    "done": _is_flag,
+    "should_checkpoint": _is_flag,
+    "time_since_restore": _is_number,
+    "time_this_iter_s": _is_number,
+    "time_total_s": _is_number,
+    "timestamp": _is_number,
+    "timesteps_total": _is_count,
+}
+
+
+def received(
+    report: Mapping[str, Any],
+    iteration: int,
+    travels: Callable[[Any], bool],
+    keep: Collection[str] = ("config",),
+) -> Mapping[str, Any]:
+    """Return a report that Tune, loggers and the journal can take, whatever its values are.
+
+    Values are :func:`~tunekit.core.values.admitted`; of a metric that is written in two ways one is
+    left; what the user reports under a name that Tune reckons with, and is of another kind, moves
+    to ``reported/``. A report that is like that already is returned itself.
+
+    Args:
+        report: What a trial has reported; not changed.
+        iteration: Which of the trial's reports it is, if it does not say so itself.
+        travels: Whether an object can be pickled and unpickled.
+        keep: What is no metric, and left as it is.
+
+    Example:
+        >>> received({"training_iteration": 3, "loss": 0.5, 7: (1, 2)}, 3, lambda part: True)
+        {'training_iteration': 3, 'loss': 0.5, '7': (1, 2)}
+        >>> received({"training_iteration": 3, "timestamp": "noon"}, 3, lambda part: True)
+        {'training_iteration': 3, 'reported': {'timestamp': 'noon'}}
+    """
+    if not isinstance(report.get("config", {}), Mapping):
+        keep = [name for name in keep if name != "config"]
+    kept = {name: report[name] for name in keep if name in report}
+    own = {key: value for key, value in report.items() if type(key) is not str or key not in kept}
+    clean = distinct(admitted(own, travels))
+    odd = [name for name, fits in _TUNES.items() if name in clean and not fits(clean[name])]
+    if odd:
+        clean = _moved(clean, odd)
+    if ITERATION not in clean:
+        clean = {**clean, ITERATION: iteration}
+    return report if clean is own else {**clean, **kept}
+
+
+def own_names(report: Mapping[str, Any], validated: Collection[str]) -> Mapping[str, Any]:
+    """Return a report whose names are training's: others move to ``reported/``.
+
+    Args:
+        report: What a trial has reported.
+        validated: The names that validation produces.
+
+    Example:
+        >>> own_names({"loss": 0.5, "accuracy": 0.99, "reported": 1}, ["accuracy"])
+        {'loss': 0.5, 'reported': {'reported': 1, 'accuracy': 0.99}}
+    """
+    ours = [name for name in _OURS if name in report]
+    if ours:
+        report = _moved(report, ours)
+    if REPORTED in report and not isinstance(report[REPORTED], Mapping):
+        report = {**report, REPORTED: {REPORTED: report[REPORTED]}}
+    if validated and not _has_none(report, validated):
+        report = hide(report, validated)
+    return report
+
+
+def _has_none(report: Mapping[str, Any], validated: Collection[str]) -> bool:
+    """Whether a report has none of the names that validation produces."""
+    own = {key: value for key, value in report.items() if key != "config"}
+    return set(validated).isdisjoint(name for name, _ in leaves(own))
+
+
+def _moved(report: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """A copy with what is under some keys, whatever it is, in ``report["reported"]``."""
+    moved = {name: report[name] for name in names}
+    rest = {name: value for name, value in report.items() if name not in moved}
+    own = rest.get(REPORTED, {})
+    rest[REPORTED] = {**(own if isinstance(own, Mapping) else {REPORTED: own}), **moved}
+    return rest

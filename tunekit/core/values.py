@@ -1,0 +1,606 @@
+"""The door for values of the user's: metrics, hyperparameters, keys and exceptions of any kind.
+
+Nothing here raises because of a value, whatever its methods do. Three conversions:
+
+- :func:`admitted`: a metric as every part of a sweep can handle it;
+- :func:`written` and :func:`reader`: a value as JSON, and back;
+- :func:`described`: an exception in words.
+
+What cannot be converted becomes a text that shows it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import numbers
+import re
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = [
+    "ITEMS",
+    "PICKLED",
+    "SHOWN",
+    "Parcel",
+    "Raised",
+    "Shown",
+    "admitted",
+    "as_json",
+    "described",
+    "named",
+    "number",
+    "one_line",
+    "parcelled",
+    "reader",
+    "same",
+    "singled",
+    "text",
+    "unparcelled",
+    "writable",
+    "written",
+]
+
+#: The keys of the objects that stand in JSON for what it does not know.
+PICKLED, SHOWN, ITEMS = "__pickled__", "shown", "__items__"
+
+_MARKERS = frozenset({PICKLED, SHOWN, ITEMS})
+
+#: The longest text that stands for a value.
+LONGEST = 200
+
+# How deep dicts and lists may be nested: readers of JSON recurse, and give up somewhere.
+_DEEPEST = 50
+# So many bits have about 4,000 digits; Python does not read longer numbers.
+_MOST_BITS = 13_000
+
+
+class Shown(str):
+    """A text that stands for a value that could not be kept."""
+
+
+# Texts and numbers ------------------------------------------------------------------------------
+
+
+def text(value: Any, longest: int = LONGEST) -> str:
+    """Show any value.
+
+    Example:
+        >>> text({1, 2}), text("a\\ud800b"), text(10**5000)
+        ('{1, 2}', "'a\\\\ud800b'", '<an int of 16610 bits>')
+        >>> class Odd:
+        ...     def __repr__(self):
+        ...         raise ValueError
+        >>> text(Odd())
+        '<an Odd that cannot be shown>'
+    """
+    try:
+        if isinstance(value, (str, bytes)):
+            value = value[: longest + 1]
+        shown = str.__str__(repr(value))
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # whatever its methods raise
+        return _unshowable(value)
+    shown = writable(shown)
+    return shown if len(shown) <= longest else f"{shown[: longest - 3]}..."
+
+
+def _unshowable(value: Any) -> str:
+    kind = _kind(value)
+    article = "an" if kind[:1].lower() in "aeiou" else "a"
+    if type(value) is int:
+        return f"<{article} int of {value.bit_length()} bits>"
+    return f"<{article} {kind} that cannot be shown>"
+
+
+def _kind(value: Any) -> str:
+    try:
+        return writable(str.__str__(type(value).__name__))
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # a metaclass can do anything
+        return "object"
+
+
+def writable(own: str) -> str:
+    """The same text without lone surrogates, which no file can take.
+
+    Example:
+        >>> writable("caf\\xe9"), writable("\\ud800!")
+        ('caf\\xe9', '\\\\ud800!')
+    """
+    own = str.__str__(own)
+    return own if own.isascii() else own.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def named(key: Any) -> str:
+    """The name of a metric or hyperparameter whose key may be anything, as Tune names it.
+
+    Example:
+        >>> named("loss"), named(7), named(None), named((1, "a"))
+        ('loss', '7', 'None', "(1, 'a')")
+    """
+    if isinstance(key, str):
+        return writable(key)
+    try:
+        return writable(str(key))[:LONGEST]
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # whatever its methods raise
+        return _unshowable(key)
+
+
+def number(value: Any) -> float | None:
+    """A value as a number that can be compared; None for NaN, and for what is no number.
+
+    Example:
+        >>> number(3), number(True), number(float("nan")), number("3"), number(10**400)
+        (3.0, 1.0, None, None, None)
+    """
+    if type(value) is float:
+        return None if math.isnan(value) else value
+    try:
+        if not isinstance(value, numbers.Real):
+            return None
+        found = float(value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # too large, or whatever its methods raise
+        return None
+    return None if math.isnan(found) else found
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are equal; False if they cannot be compared.
+
+    Example:
+        >>> same({"a": 1}, {"a": 1.0}), same(1, 2)
+        (True, False)
+    """
+    try:
+        return bool(one == other)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # arrays do, for example
+        return False
+
+
+# Metrics ----------------------------------------------------------------------------------------
+
+
+def _always(value: Any) -> bool:
+    return True
+
+
+def admitted(value: Any, travels: Callable[[Any], bool] = _always) -> Any:
+    """Return a metric, or a dict of them, as every part of a sweep can handle it.
+
+    - Keys are strings.
+    - Numbers are Python's own: those of numpy, ``Decimal``, and whole numbers of more than 64 bits
+      become floats where they fit.
+    - Other objects stay as they are if they can be shown and ``travels`` says that they can be
+      pickled; else a text stands for them: also for what contains itself, or is nested too deep.
+
+    What is fine already is returned itself.
+
+    Args:
+        value: Anything.
+        travels: Whether an object can be pickled and unpickled.
+
+    Example:
+        >>> admitted({7: 0.5, "note": "a\\ud800", "seen": 10**30})
+        {'7': 0.5, 'note': 'a\\\\ud800', 'seen': 1e+30}
+        >>> cycle = {"loss": 1}
+        >>> cycle["again"] = cycle
+        >>> admitted(cycle)
+        {'loss': 1, 'again': "{'loss': 1, 'again': {...}}"}
+    """
+    return _admit(value, travels, [])
+
+
+def _admit(value: Any, travels: Callable[[Any], bool], above: list[int]) -> Any:
+    kind = type(value)
+    if kind is float or kind is bool or value is None:
+        return value
+    if kind is int:
+        return value if -(2**63) <= value < 2**64 else _large(value)
+    if kind is str:
+        return value if value.isascii() else _unless_equal(value, writable(value))
+    if kind is dict or kind is list or kind is tuple:
+        if id(value) in above or len(above) >= _DEEPEST:
+            return text(value)
+        above.append(id(value))
+        try:
+            if kind is dict:
+                return _admit_dict(value, travels, above)
+            parts = [_admit(part, travels, above) for part in value]
+        finally:
+            above.pop()
+        unchanged = all(map(_is, parts, value))
+        return value if unchanged else (tuple(parts) if kind is tuple else parts)
+    try:
+        return _admit_other(value, travels, above)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # whatever its methods raise
+        return text(value)
+
+
+def _is(one: Any, other: Any) -> bool:
+    return one is other
+
+
+def _unless_equal(own: str, other: str) -> str:
+    return own if own == other else other
+
+
+def _admit_dict(
+    value: dict[Any, Any], travels: Callable[[Any], bool], above: list[int]
+) -> dict[str, Any]:
+    own: dict[str, Any] = {}
+    changed = False
+    for key, part in value.items():
+        if type(key) is not str or not (key.isascii() or key == writable(key)):
+            return {n: _admit(inner, travels, above) for n, inner in _with_names(value).items()}
+        inner = own[key] = _admit(part, travels, above)
+        changed = changed or inner is not part
+    return own if changed else value
+
+
+def _with_names(value: Mapping[Any, Any]) -> dict[str, Any]:
+    """The same with a name for each key; two keys with one name, such as 1 and "1", get two."""
+    taken = {key for key in value if type(key) is str and key == writable(key)}
+    own: dict[str, Any] = {}
+    for key, part in value.items():
+        name = named(key)
+        while (type(key) is not str or key != name) and name in taken:
+            name = f"{name} ({_kind(key)})"
+        taken.add(name)
+        own[name] = part
+    return own
+
+
+def _large(value: int) -> Any:
+    """A whole number that has no room in 64 bits: nothing that draws or averages takes it."""
+    try:
+        return float(value)
+    except OverflowError:
+        return text(value)
+
+
+def _admit_other(value: Any, travels: Callable[[Any], bool], above: list[int]) -> Any:
+    if isinstance(value, str):
+        return writable(value)
+    if isinstance(value, int):
+        return _admit(int.__int__(value), travels, above)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, Mapping):
+        return _admit(dict(value.items()), travels, above)
+    if isinstance(value, (list, tuple)):
+        return _admit(list(value), travels, above)
+    if _is_array(value):
+        return value
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        found = value.item()
+        if type(found) in (bool, int, float, str):
+            return _admit(found, travels, above)
+    if isinstance(value, numbers.Number):
+        return float(value)  # type: ignore[arg-type]
+    str.__str__(repr(value))
+    str.__str__(str(value))
+    return value if travels(value) else text(value)
+
+
+def singled(value: Any) -> Any:
+    """Replace arrays and tensors of one element, at any level of a dict, by the number in them."""
+    if type(value) is dict:
+        return {key: singled(part) for key, part in value.items()}
+    try:
+        item, size = getattr(value, "item", None), getattr(value, "size", 1)
+        count = size() if callable(size) else size
+        return item() if callable(item) and count in (1, (), (1,)) else value
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # whatever its methods raise
+        return value
+
+
+def _is_array(value: Any) -> bool:
+    """Whether it is an array of numbers, of numpy's, or a tensor, of torch's."""
+    kind = type(value)
+    if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
+        return value.ndim > 0 and not value.dtype.hasobject
+    return kind.__module__ == "torch" and kind.__name__ == "Tensor" and value.ndim > 0
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """An object on its way to another process, which may not have its class.
+
+    Attributes:
+        shown: A text that shows it.
+        data: It, pickled.
+    """
+
+    shown: str
+    data: bytes
+
+
+def parcelled(value: Any, pack: Callable[[Any], bytes | None]) -> Any:
+    """Put each object in a value that was admitted into a :class:`Parcel`.
+
+    Args:
+        value: The value.
+        pack: Pickles; returns None for what cannot be pickled.
+
+    Example:
+        >>> parcelled({"loss": 0.5, "seen": {1}}, lambda part: b"...")
+        {'loss': 0.5, 'seen': Parcel(shown='{1}', data=b'...')}
+    """
+    kind = type(value)
+    if value is None or kind in (bool, int, float, str):
+        return value
+    if kind is dict:
+        return {key: parcelled(part, pack) for key, part in value.items()}
+    if kind is list or kind is tuple:
+        return kind(parcelled(part, pack) for part in value)
+    if kind is Parcel or (kind.__module__ == "numpy" and _is_array(value)):
+        return value
+    data = pack(value)
+    return text(value) if data is None else Parcel(text(value), data)
+
+
+def unparcelled(value: Any, unpack: Callable[[bytes], Any]) -> Any:
+    """Open the parcels in a value; the text is left of one that cannot be opened."""
+    kind = type(value)
+    if kind is dict:
+        return {key: unparcelled(part, unpack) for key, part in value.items()}
+    if kind is list or kind is tuple:
+        return kind(unparcelled(part, unpack) for part in value)
+    if kind is not Parcel:
+        return value
+    try:
+        return unpack(value.data)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # a module may be missing here
+        return value.shown
+
+
+# JSON -------------------------------------------------------------------------------------------
+
+
+def written(
+    value: Any,
+    pack: Callable[[Any], str | None] | None = None,
+    *,
+    exact: bool = False,
+    keys: bool = True,
+) -> Any:
+    """Return a value as what JSON knows; :func:`reader` reads it back.
+
+    An object becomes ``{"__pickled__": ..., "shown": ...}``, or ``{"shown": ...}`` if it cannot be
+    pickled; a dict whose keys are no strings, or those of such markers, becomes
+    ``{"__items__": [[key, value], ...]}``.
+
+    Args:
+        value: Anything.
+        pack: Pickles, as text, or returns None; without it, nothing is pickled.
+        exact: Whether to pickle also what JSON would change, such as tuples.
+        keys: Whether keys that are no strings are kept; otherwise they become their names.
+
+    Example:
+        >>> written({"lr": 0.1, "sizes": (64, 32), "seen": {1}})
+        {'lr': 0.1, 'sizes': [64, 32], 'seen': {'shown': '{1}'}}
+        >>> written({"shown": 1, 2: 3})
+        {'__items__': [['shown', 1], [2, 3]]}
+    """
+    return _Writer(pack, exact, keys).write(value, [])
+
+
+class _Writer:
+    def __init__(self, pack: Callable[[Any], str | None] | None, exact: bool, keys: bool):
+        self._pack, self._exact, self._keys = pack, exact, keys
+
+    def write(self, value: Any, above: list[int]) -> Any:
+        kind = type(value)
+        if kind in (bool, float, str) or value is None:
+            return value
+        if kind is int:
+            return value if value.bit_length() < _MOST_BITS else self._object(value)
+        try:
+            return self._other(value, kind, above)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # whatever its methods raise
+            return self._object(value)
+
+    def _other(self, value: Any, kind: type, above: list[int]) -> Any:
+        if self._exact:
+            into = kind in (dict, list)
+        else:
+            into = isinstance(value, (Mapping, list, tuple))
+            plain = self._number(value)
+            if plain is not None:
+                return plain
+        if not into:
+            return self._object(value)
+        if id(value) in above or len(above) >= _DEEPEST:
+            return {SHOWN: text(value)}
+        above.append(id(value))
+        try:
+            if isinstance(value, Mapping):
+                return self._dict(dict(value.items()), above)
+            return [self.write(part, above) for part in value]
+        finally:
+            above.pop()
+
+    def _dict(self, value: dict[Any, Any], above: list[int]) -> Any:
+        strings = all(type(key) is str for key in value)
+        if not strings and not self._keys:
+            value, strings = _with_names(value), True
+        if strings and _MARKERS.isdisjoint(value):
+            return {key: self.write(part, above) for key, part in value.items()}
+        pairs = value.items()
+        return {ITEMS: [[self._key(key), self.write(part, above)] for key, part in pairs]}
+
+    def _key(self, key: Any) -> Any:
+        known = key is None or type(key) in (bool, float, str)
+        return key if known else self.write(key, []) if type(key) is int else self._object(key)
+
+    @staticmethod
+    def _number(value: Any) -> Any:
+        """A number, or text, of a class of its own: numpy's, for example."""
+        if isinstance(value, str):
+            return str.__str__(value)
+        if isinstance(value, int):
+            own = int.__int__(value)
+            return own if own.bit_length() < _MOST_BITS else None
+        if isinstance(value, float):
+            return float.__float__(value)
+        if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+            found = value.item()
+            if type(found) in (bool, int, float, str):
+                return found
+            if isinstance(value, numbers.Real):
+                return float(value)
+        return None
+
+    def _object(self, value: Any) -> dict[str, str]:
+        shown = text(value)
+        packed = None if self._pack is None else self._pack(value)
+        return {SHOWN: shown} if packed is None else {PICKLED: packed, SHOWN: shown}
+
+
+def reader(unpack: Callable[[str, str], Any] | None = None) -> Callable[[dict[str, Any]], Any]:
+    """Return what reads each object of a JSON document that :func:`written` has made.
+
+    Args:
+        unpack: ``unpack(pickled, shown)`` opens a pickle; without it, the texts are left.
+
+    Example:
+        >>> import json
+        >>> document = json.dumps(written({"shown": 1, 2: {3}}))
+        >>> json.loads(document, object_hook=reader())
+        {'shown': 1, 2: '{3}'}
+    """
+
+    def read(value: dict[str, Any]) -> Any:
+        if ITEMS in value and len(value) == 1:
+            return _from_items(value)
+        shown = value.get(SHOWN)
+        if not isinstance(shown, str) or not value.keys() <= {PICKLED, SHOWN}:
+            return value  # somebody's own, of a time when they were not told apart
+        if unpack is None:
+            return shown
+        return unpack(value[PICKLED], shown) if PICKLED in value else Shown(shown)
+
+    return read
+
+
+def as_json(value: Any, **options: Any) -> str:
+    """Write a value for readers that expect nothing but JSON: with texts for what that lacks.
+
+    Example:
+        >>> as_json({"lr": 0.1, (1, 2): {3}})
+        '{"lr": 0.1, "(1, 2)": "{3}"}'
+    """
+    try:
+        return json.dumps(value, default=_shown_as, **options)
+    except Exception:  # whatever its parts raise
+        return json.dumps(admitted(value, lambda part: False), default=_shown_as, **options)
+
+
+def _shown_as(value: Any) -> Any:
+    try:
+        return value.tolist() if _is_array(value) else admitted(value, lambda part: False)
+    except Exception:  # whatever its methods raise
+        return text(value)
+
+
+def _from_items(value: dict[str, Any]) -> dict[Any, Any]:
+    items = value[ITEMS]
+    pairs = isinstance(items, list) and all(isinstance(i, list) and len(i) == 2 for i in items)
+    if not pairs:
+        return value
+    found: dict[Any, Any] = {}
+    for key, part in items:
+        try:
+            found[key] = part
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # not hashable, as it was read
+            found[named(key)] = part
+    return found
+
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+# Exceptions -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception in words, which every process can read.
+
+    Attributes:
+        kind: The name of its class.
+        message: What it says.
+        trace: Its traceback.
+    """
+
+    kind: str
+    message: str
+    trace: str
+
+    @property
+    def reason(self) -> str:
+        """One line: ``"raised ValueError: no such class"``."""
+        line = one_line(self.message)
+        return f"raised {self.kind}: {line}" if line else f"raised {self.kind}"
+
+
+def one_line(message: str) -> str:
+    """The first line of a message that says anything.
+
+    Example:
+        >>> one_line("\\n  CUDA error \\nat line 3"), one_line("")
+        ('CUDA error', '')
+    """
+    return next((line.strip() for line in message.splitlines() if line.strip()), "")
+
+
+def described(error: BaseException) -> Raised:
+    """Put an exception into words, whatever its methods do.
+
+    Example:
+        >>> described(ValueError("no such class")).reason
+        'raised ValueError: no such class'
+        >>> described(KeyError()).reason
+        'raised KeyError'
+    """
+    known = getattr(error, "tunekit_raised", None)
+    if type(known) is Raised:
+        return known
+    kind = _kind(error)
+    try:
+        message = _COLOURS.sub("", writable(str(error)))
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # whatever its methods raise
+        message = "its message cannot be shown"
+    try:
+        lines = traceback.format_exception(type(error), error, error.__traceback__)
+        trace = writable("".join(lines))
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # such as a cause that raises
+        lines = traceback.format_tb(error.__traceback__)
+        trace = writable("".join(["Traceback (most recent call last):\n", *lines]))
+        trace += f"{kind}: {message}\n"
+    return Raised(kind, message, trace.rstrip("\n"))
