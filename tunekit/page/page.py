@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shlex
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -22,6 +21,7 @@ from tunekit.core.problems import Problems
 from tunekit.core.words import duration, number
 from tunekit.page import charts, figures
 from tunekit.page.importance import importance
+from tunekit.storage import replace_file
 from tunekit.sweep import Ranked, Sweep
 from tunekit.version import VERSION
 
@@ -66,9 +66,7 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
     elif not path.parent.is_dir():
         problems.add(f"path={str(path)!r} is in no folder that exists. Make {path.parent} first.")
     problems.raise_any()
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(render(sweep), encoding="utf-8")
-    os.replace(draft, path)
+    replace_file(path, render(sweep).encode())
     return path
 
 
