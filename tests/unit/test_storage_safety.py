@@ -18,7 +18,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tests.stores import Store
 from tunekit import journal
 from tunekit.snapshots import Keeper
-from tunekit.storage import LocalFolder, RemoteFolder, folder_at, replace_file
+from tunekit.storage import LocalFolder, RemoteFolder, folder_at, replace_file, write_new
 from tunekit.testing import FakeClock
 
 RENAMES = pytest.mark.parametrize("rename", ["replaces", "refuses", "ignores", "copies"])
@@ -133,6 +133,27 @@ def test_operations_that_fail_now_and_then_lose_nothing(rename, fails):
         confirmed, _ = life(store, None, lines)
         assert [one["n"] for one in journal.read(folder_in(store))] == list(range(1, confirmed + 1))
     assert confirmed == 6
+
+
+def test_half_a_file_that_a_rename_has_left_is_whole_in_its_draft_until_another_one_is():
+    store = Store("copies")
+    folder = folder_in(store)
+    for line in (head(), event(1)):
+        folder.append("journal", line)
+        assert folder.settle(10)
+    failed = []
+
+    def network(path):
+        failed.append(path)
+        return OSError("network")
+
+    store.errors["copy"] = network
+    store.errors["write"] = lambda path: OSError("killed") if failed else None
+    folder.append("journal", event(2))
+    assert not folder.settle(0.05)
+    folder.close()
+    assert len(store.files["bucket/sweep/journal/000001.jsonl"]) < len(head() + event(1))
+    assert [one["n"] for one in journal.read(folder_in(store))][:1] == [1]
 
 
 def test_a_reader_meets_a_file_that_is_being_renamed():
@@ -323,6 +344,13 @@ def test_a_folders_file_is_not_written_through_a_link(trap):
     path = trap("a.zip")
     LocalFolder(path.parent).put("a.zip", b"state")
     assert path.read_bytes() == b"state"
+
+
+def test_what_is_written_anew_is_no_link(trap, tmp_path):
+    path = trap("a")
+    (path.parent / "new").symlink_to(tmp_path / "precious")
+    with pytest.raises(FileExistsError):
+        write_new(path.parent / "new", b"lock")
 
 
 def test_a_file_has_the_rights_that_the_umask_leaves(tmp_path):
