@@ -11,7 +11,6 @@ import csv
 import io
 import json
 import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from tunekit.core.lineage import Ancestry, configs_of
 from tunekit.core.metrics import flatten, hide, merge
 from tunekit.core.validation import Outcome
 from tunekit.core.values import admitted, as_json, number, writable
+from tunekit.storage import replace_file
 
 __all__ = ["Fold"]
 
@@ -94,9 +94,9 @@ class Fold:
         if not path.exists():
             return
         rows = list(self._history.rows(trial.trial_id, _read_rows(path)))
-        _replace(path, _as_lines(rows))
+        replace_file(path, _as_lines(rows).encode())
         if table.exists():
-            _replace(table, _as_csv(rows))
+            replace_file(table, _as_csv(rows).encode())
 
     def restore(
         self,
@@ -125,9 +125,9 @@ class Fold:
         for trial_id, own in rows.items():
             trial = trials[trial_id]
             trial.init_local_path()
-            _replace(Path(trial.local_path, EXPR_RESULT_FILE), _as_lines(own))
+            replace_file(Path(trial.local_path, EXPR_RESULT_FILE), _as_lines(own).encode())
             if table:
-                _replace(Path(trial.local_path, EXPR_PROGRESS_FILE), _as_csv(own))
+                replace_file(Path(trial.local_path, EXPR_PROGRESS_FILE), _as_csv(own).encode())
 
     def _analyse(self, trial: Trial, outcome: Outcome) -> None:
         """Let Tune's per-metric summary of the trial count validated values, and only those."""
@@ -179,10 +179,4 @@ def _as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
     writer = csv.DictWriter(text, list(columns), lineterminator="\n")
     writer.writeheader()
     writer.writerows(table)
-    return text.getvalue()
-
-
-def _replace(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(writable(text), encoding="utf-8")
-    os.replace(draft, path)
+    return writable(text.getvalue())

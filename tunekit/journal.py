@@ -324,6 +324,10 @@ class Journal:
         """Write the reports that wait."""
         self._folder.flush()
 
+    def sync(self) -> bool:
+        """Let all lines so far outlive the machine; False if they cannot be written now."""
+        return self._folder.sync()
+
     def close(self, patience_s: float = 60.0) -> bool:
         """Write what waits; False if the storage did not take it in so many seconds."""
         written = self._folder.settle(patience_s)

@@ -60,8 +60,9 @@ class Keeper:
         name = self._put("snapshot", controller.saved_files())
         if name is not None:
             self._journal.snapshot(name, self._clock.time())
-            for older in self._archives - {name}:
-                self._forget(older)
+            if self._journal.sync():  # else an older line names what there is
+                for older in self._archives - {name}:
+                    self._forget(older)
 
     def added(self, controller: Controller, trials: Sequence[Trial], *, kept: bool) -> None:
         """Record trials that were added in this step.
@@ -83,7 +84,7 @@ class Keeper:
                 search=name,
                 tune=[state, metadata],
             )
-        if name is not None:
+        if name is not None and self._journal.sync():
             for older in self._archives - {name}:
                 if older.endswith("-search.zip"):
                     self._forget(older)

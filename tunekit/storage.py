@@ -1,10 +1,16 @@
 """The experiment's own files: lines that are appended, and files that appear as a whole.
 
 A local folder, or a shared one that is mounted, is written to at once: what a call has taken has
-been handed to the operating system when the call returns. An object store knows no appending, and
-a request to it takes as long as many of a sweep's steps; there a thread uploads in order, and what
-was not uploaded when the process is killed is lost: that of the last fraction of a second, unless
-the store fails.
+been handed to the operating system when the call returns, and outlives the process. It outlives
+the machine once it is on the disk: a file that is put is when the call returns, lines are after
+:meth:`Folder.sync` and, in any case, a second or so later.
+
+An object store knows no appending, and a request to it takes as long as many of a sweep's steps;
+there a thread uploads in order, and what was not uploaded when the process is killed is lost: that
+of the last fraction of a second, unless the store fails. Other storages (HDFS, SFTP) show files
+while they are written. There a successor is written beside its predecessor and renamed; where a
+rename does not replace, the predecessor is deleted once its successor is whole, under a name that
+readers know. At every moment one of the two can be read.
 
 A storage that fails is tried again, in order, for as long as the sweep runs; it is told of, and
 nothing is dropped.
@@ -12,21 +18,24 @@ nothing is dropped.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import logging
 import os
 import posixpath
+import re
+import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import itemgetter
 from pathlib import Path
 from typing import Protocol
 
 import pyarrow.fs
 
-__all__ = ["Folder", "LocalFolder", "RemoteFolder", "folder_at"]
+__all__ = ["Folder", "LocalFolder", "RemoteFolder", "folder_at", "replace_file", "write_new"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +43,17 @@ logger = logging.getLogger(__name__)
 _CHUNK_BYTES = 256 * 1024
 _RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 _TELL_AGAIN_S = 30.0
-_OBJECT_STORES = ("s3", "gcs", "abfs")
+# How long lines may be with the operating system only.
+_SYNC_INTERVAL_S = 1.0
+# An object is there when it is closed, and not before. The names are pyarrow's, and fsspec's.
+_OBJECT_STORES = frozenset(
+    ["s3", "s3a", "gcs", "gs", "abfs", "abfss", "az", "adl", "oss", "oci", "cos", "obs", "r2"]
+)
+# What a file is called while it waits for its name: a draft may be half a file, the next is whole.
+_VERSION = re.compile(r"\.(?P<name>.+)\.(?P<version>next|[12]\.draft)")
+_APPENDED = ".jsonl"
+# How often a file is looked for that somebody may be renaming.
+_LOOKS = 5
 
 
 class Folder(Protocol):
@@ -54,6 +73,14 @@ class Folder(Protocol):
 
     def flush(self) -> None:
         """Write the lines that may wait."""
+        ...
+
+    def sync(self) -> bool:
+        """Let what was appended outlive the machine, as far as that is not so already.
+
+        Returns:
+            Whether it does, or will before anything that is written or removed from now on.
+        """
         ...
 
     def put(self, name: str, data: bytes) -> None:
@@ -84,6 +111,10 @@ class Folder(Protocol):
         """Nothing more is written."""
         ...
 
+    def abandon(self) -> None:
+        """Nothing more is written, what waits included: it is another driver's turn."""
+        ...
+
 
 def folder_at(filesystem: pyarrow.fs.FileSystem, path: str) -> Folder:
     """The folder at a path of a storage."""
@@ -95,6 +126,140 @@ def folder_at(filesystem: pyarrow.fs.FileSystem, path: str) -> Folder:
 def _next_number(names: list[str]) -> int:
     numbers = [int(stem) for stem in (name.split(".")[0] for name in names) if stem.isdigit()]
     return max(numbers, default=0) + 1
+
+
+def _below(name: str) -> str:
+    """A name that stays in its folder; names may come from a journal or an archive."""
+    if name.startswith("/") or ".." in name.replace("\\", "/").split("/"):
+        raise ValueError(f"{name!r} leads out of the experiment's folder.")
+    return name
+
+
+def _versions(name: str) -> list[str]:
+    """Where what is in a file may be: under its name, or beside it under the name of a version."""
+    folder, base = posixpath.split(name)
+    return [
+        name,
+        *(
+            posixpath.join(folder, f".{base}.{version}")
+            for version in ("next", "1.draft", "2.draft")
+        ),
+    ]
+
+
+def _without_versions(names: Iterable[str]) -> list[str]:
+    """The names of files, also of one that is about to get its name."""
+    found = set()
+    for name in names:
+        version = _VERSION.fullmatch(name)
+        if version is None:
+            found.add(name)
+        elif version["version"] == "next":
+            found.add(version["name"])
+    return sorted(found)
+
+
+def _newest(name: str, versions: list[bytes | None]) -> bytes | None:
+    """What is in a file, given what is in each of its versions; None if there is no whole one.
+
+    The next is whole. A draft may be half a file; of lines, each is one that was to be written, and
+    a draft that goes on from the file is that file, or more of it. Others are of another session.
+    """
+    current, following, *drafts = versions
+    if not name.endswith(_APPENDED):
+        return current if following is None else following
+    known = following if current is None else current
+    if known is None:
+        return None
+    lines = known[: known.rfind(b"\n") + 1]
+    longer = [v for v in (following, *drafts) if v is not None and v.startswith(lines)]
+    return max([known, *longer], key=lambda data: data.rfind(b"\n"))
+
+
+def write_new(path: Path, data: bytes, *, durable: bool = False) -> None:
+    """Write a file that does not exist; a link is not followed.
+
+    Args:
+        path: The file.
+        data: What is to be in it.
+        durable: Whether it is to outlive the machine, not just this process.
+
+    Raises:
+        FileExistsError: If there is something.
+        OSError: If it cannot be written.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
+    """Write a file as a whole: nobody sees half of it, at whatever moment.
+
+    Its draft lies beside it, under a name that nobody can foresee.
+
+    Args:
+        path: The file.
+        data: What is to be in it.
+        durable: Whether it is to outlive the machine, not just this process.
+
+    Raises:
+        OSError: If it cannot be written; what is there stays.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "report.html")
+        >>> replace_file(path, b"<html>")
+        >>> path.read_bytes(), [other.name for other in path.parent.iterdir()]
+        (b'<html>', ['report.html'])
+    """
+    draft = path.with_name(f".{secrets.token_hex(8)}.draft")
+    write_new(draft, data, durable=durable)
+    try:
+        os.replace(draft, path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+    if durable:
+        _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Let the names in a folder outlive the machine, where the file system can."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:  # not everywhere can a folder be opened
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder, with those above it; each outlives the machine."""
+    made = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in made:
+        _sync_folder(one.parent)
+
+
+def _keeps_objects(filesystem: pyarrow.fs.FileSystem) -> bool:
+    """Whether a file of a storage is there when it is closed, and its predecessor until then."""
+    if isinstance(filesystem, pyarrow.fs.SubTreeFileSystem):
+        return _keeps_objects(filesystem.base_fs)
+    names = re.findall(r"\w+", filesystem.type_name.removeprefix("py::").removeprefix("fsspec+"))
+    return not _OBJECT_STORES.isdisjoint(names)
 
 
 class _Complaints:
@@ -150,6 +315,10 @@ class LocalFolder:
         self._open: dict[str, int] = {}
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._complaints = _Complaints(str(root))
+        # The files whose lines are with the operating system only.
+        self._unsynced: set[int] = set()
+        self._syncing = threading.Lock()
+        self._timer: threading.Timer | None = None
 
     def append(self, series: str, line: bytes, *, later: bool = False) -> None:
         """See :class:`Folder`."""
@@ -161,34 +330,41 @@ class LocalFolder:
         """See :class:`Folder`."""
         self._write()
 
+    def sync(self) -> bool:
+        """See :class:`Folder`."""
+        self._write()
+        return self._sync() and not self._waiting
+
     def put(self, name: str, data: bytes) -> None:
         """See :class:`Folder`.
 
         Raises:
             OSError: If it cannot be written; there is no new file then.
         """
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.draft")
-        try:
-            draft.write_bytes(data)
-            os.replace(draft, path)
-        except OSError:
-            draft.unlink(missing_ok=True)
-            raise
+        path = self.root / _below(name)
+        _make_folder(path.parent)
+        replace_file(path, data, durable=True)
 
     def remove(self, name: str) -> None:
         """See :class:`Folder`."""
-        (self.root / name).unlink(missing_ok=True)
+        for version in reversed(_versions(_below(name))):
+            (self.root / version).unlink(missing_ok=True)
 
     def names(self, folder: str) -> list[str]:
         """See :class:`Folder`."""
         path = self.root / folder
-        return sorted(p.name for p in path.iterdir()) if path.is_dir() else []
+        return _without_versions(p.name for p in path.iterdir()) if path.is_dir() else []
 
     def read(self, name: str) -> bytes:
-        """See :class:`Folder`."""
-        return (self.root / name).read_bytes()
+        """See :class:`Folder`; also a copy of what another storage had."""
+        found = _newest(name, [self._content(version) for version in _versions(_below(name))])
+        return (self.root / name).read_bytes() if found is None else found
+
+    def _content(self, name: str) -> bytes | None:
+        try:
+            return (self.root / name).read_bytes()
+        except FileNotFoundError:
+            return None
 
     def settle(self, patience_s: float) -> bool:
         """See :class:`Folder`."""
@@ -204,9 +380,45 @@ class LocalFolder:
 
     def close(self) -> None:
         """See :class:`Folder`."""
-        for descriptor in self._open.values():
-            os.close(descriptor)
-        self._open.clear()
+        self._sync()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """See :class:`Folder`."""
+        self._waiting.clear()
+        with self._syncing:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            self._unsynced.clear()
+            for descriptor in self._open.values():
+                os.close(descriptor)
+            self._open.clear()
+
+    def _sync(self) -> bool:
+        """Hand lines to the disk; nobody who appends meanwhile waits for it."""
+        fine = True
+        with self._syncing:
+            self._timer = None
+            unsynced, self._unsynced = [os.dup(one) for one in self._unsynced], set()
+        for descriptor in unsynced:
+            try:
+                os.fsync(descriptor)
+            except OSError as error:
+                fine = False
+                self._complaints.failed(error, len(self._waiting))
+            finally:
+                os.close(descriptor)
+        return fine
+
+    def _sync_soon(self, descriptor: int) -> None:
+        """Hand a file's lines to the disk within a second, at nobody's cost."""
+        with self._syncing:
+            self._unsynced.add(descriptor)
+            if self._timer is None:
+                self._timer = threading.Timer(_SYNC_INTERVAL_S, self._sync)
+                self._timer.daemon = True
+                self._timer.start()
 
     def _write(self) -> None:
         while self._waiting:
@@ -225,10 +437,11 @@ class LocalFolder:
         descriptor = self._open.get(series)
         if descriptor is None:
             folder = self.root / series
-            folder.mkdir(parents=True, exist_ok=True)
+            _make_folder(folder)
             path = folder / f"{_next_number(self.names(series)):06d}.jsonl"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
             descriptor = self._open[series] = os.open(path, flags, 0o644)
+            _sync_folder(folder)
         before = os.fstat(descriptor).st_size
         try:
             written = os.write(descriptor, lines)
@@ -239,8 +452,11 @@ class LocalFolder:
             try:
                 os.ftruncate(descriptor, before)
             except OSError:
-                os.close(self._open.pop(series))
+                with self._syncing:
+                    self._unsynced.discard(descriptor)
+                    os.close(self._open.pop(series))
             raise
+        self._sync_soon(descriptor)
 
 
 class RemoteFolder:
@@ -267,6 +483,10 @@ class RemoteFolder:
         self._thread: threading.Thread | None = None
         self._chunks: dict[str, tuple[int, bytearray]] = {}
         self._complaints = _Complaints(f"{filesystem.type_name}://{root}")
+        self._at_once = _keeps_objects(filesystem)
+        self._replaces = True
+        # The draft that may be the only whole version of its file.
+        self._kept: str | None = None
 
     def append(self, series: str, line: bytes, *, later: bool = False) -> None:
         """See :class:`Folder`; the line is uploaded behind."""
@@ -275,21 +495,44 @@ class RemoteFolder:
     def flush(self) -> None:
         """See :class:`Folder`; no line waits to be uploaded."""
 
+    def sync(self) -> bool:
+        """See :class:`Folder`; what is uploaded, in order, outlives this machine."""
+        return True
+
     def put(self, name: str, data: bytes) -> None:
         """See :class:`Folder`; the file is uploaded behind, after all that came before it."""
-        self._enqueue("put", name, data)
+        self._enqueue("put", _below(name), data)
 
     def remove(self, name: str) -> None:
         """See :class:`Folder`; it is deleted behind."""
-        self._enqueue("remove", name, b"")
+        self._enqueue("remove", _below(name), b"")
 
     def names(self, folder: str) -> list[str]:
         """See :class:`Folder`."""
         selector = pyarrow.fs.FileSelector(self._path(folder), allow_not_found=True)
-        return sorted(info.base_name for info in self._filesystem.get_file_info(selector))
+        return _without_versions(i.base_name for i in self._filesystem.get_file_info(selector))
 
     def read(self, name: str) -> bytes:
-        """See :class:`Folder`."""
+        """See :class:`Folder`; the newest whole version, where files are renamed."""
+        if not self._at_once:
+            for _ in range(_LOOKS):  # it may be renamed between two looks
+                found = _newest(name, self._contents(_versions(_below(name))))
+                if found is not None:
+                    return found
+        return self._content(_below(name))
+
+    def _contents(self, names: list[str]) -> list[bytes | None]:
+        there = self._filesystem.get_file_info([self._path(name) for name in names])
+        found: list[bytes | None] = []
+        for name, info in zip(names, there, strict=True):
+            try:
+                is_file = info.type == pyarrow.fs.FileType.File
+                found.append(self._content(name) if is_file else None)
+            except FileNotFoundError:
+                found.append(None)
+        return found
+
+    def _content(self, name: str) -> bytes:
         with self._filesystem.open_input_stream(self._path(name)) as stream:
             return bytes(stream.readall())
 
@@ -305,6 +548,15 @@ class RemoteFolder:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
+
+    def abandon(self) -> None:
+        """See :class:`Folder`; an upload that is under way ends."""
+        self._closed.set()
+        with self._changed:
+            # The job that is under way is taken off by whoever carries it out.
+            while len(self._jobs) > self._busy:
+                self._jobs.pop()
+            self._changed.notify_all()
 
     def _path(self, name: str) -> str:
         return posixpath.join(self._root, name)
@@ -356,11 +608,10 @@ class RemoteFolder:
         if what == "put":
             self._write(name, data)
         elif what == "remove":
-            if (
-                self._filesystem.get_file_info(self._path(name)).type
-                != pyarrow.fs.FileType.NotFound
-            ):
-                self._filesystem.delete_file(self._path(name))
+            versions = [name] if self._at_once else _versions(name)
+            for version in reversed(versions):
+                if self._is_file(self._path(version)):
+                    self._filesystem.delete_file(self._path(version))
         else:
             number, chunk = self._chunks.get(name, (0, bytearray()))
             if not number or len(chunk) >= _CHUNK_BYTES:
@@ -373,16 +624,55 @@ class RemoteFolder:
             self._chunks[name] = (number, chunk)
 
     def _write(self, name: str, data: bytes) -> None:
-        path = self._path(name)
-        whole = self._filesystem.type_name in _OBJECT_STORES  # an object is there when it is closed
-        draft = path if whole else posixpath.join(self._root, f".{posixpath.basename(name)}.draft")
-        if not whole:
-            self._filesystem.create_dir(posixpath.dirname(path))
-        with self._filesystem.open_output_stream(draft) as stream:
-            stream.write(data)
-        if not whole:
+        if self._at_once:
+            self._write_at_once(self._path(name), data)
+            return
+        path, following, *drafts = map(self._path, _versions(name))
+        self._filesystem.create_dir(posixpath.dirname(path))
+        if self._is_file(following):  # left by a rename that failed
+            if self._is_file(path):
+                self._filesystem.delete_file(following)
+            else:
+                self._rename(following, path)
+        # If a rename has left half a file, the former draft is all that is whole.
+        draft = next(one for one in drafts if one != self._kept)
+        self._write_at_once(draft, data)
+        self._kept = draft
+        if self._replaces or not self._is_file(path):
             try:
-                self._filesystem.move(draft, path)
-            except OSError:  # some do not move over what is there
-                self._filesystem.delete_file(path)
-                self._filesystem.move(draft, path)
+                self._rename(draft, path, len(data))
+            except OSError as error:
+                if not self._is_file(path):
+                    raise
+                self._rename_aside(draft, following, error)
+                self._replaces = False
+        else:
+            self._rename(draft, following, len(data))
+        if self._is_file(following):
+            self._filesystem.delete_file(path)
+            self._rename(following, path, len(data))
+        for other in drafts:
+            if other != draft and self._is_file(other):
+                self._filesystem.delete_file(other)
+
+    def _rename_aside(self, draft: str, following: str, error: OSError) -> None:
+        """Rename a draft to where nothing is; if that fails, too, it was for another reason."""
+        try:
+            self._rename(draft, following)
+        except OSError:
+            raise error from None
+
+    def _rename(self, source: str, target: str, size: int | None = None) -> None:
+        """Rename a file, and see that it was."""
+        self._filesystem.move(source, target)
+        there = self._filesystem.get_file_info(target)
+        moved = there.type == pyarrow.fs.FileType.File and size in (None, there.size)
+        if not moved or self._is_file(source):  # some storages do nothing, and do not say so
+            raise OSError(f"{source} could not be renamed to {target}")
+
+    def _is_file(self, path: str) -> bool:
+        return bool(self._filesystem.get_file_info(path).type == pyarrow.fs.FileType.File)
+
+    def _write_at_once(self, path: str, data: bytes) -> None:
+        with self._filesystem.open_output_stream(path) as stream:
+            stream.write(data)

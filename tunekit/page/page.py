@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shlex
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -17,10 +16,12 @@ from pyarrow.fs import LocalFileSystem
 
 from tunekit.core.metrics import plain
 from tunekit.core.problems import Problems
+from tunekit.core.values import writable
 from tunekit.core.words import duration, number
 from tunekit.extras import extra
 from tunekit.page import charts, figures
 from tunekit.page.importance import importance
+from tunekit.storage import replace_file
 from tunekit.sweep import Ranked, Sweep
 from tunekit.version import VERSION
 
@@ -69,9 +70,7 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
     elif not path.parent.is_dir():
         problems.add(f"path={str(path)!r} is in no folder that exists. Make {path.parent} first.")
     problems.raise_any()
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(render(sweep), encoding="utf-8")
-    os.replace(draft, path)
+    replace_file(path, writable(render(sweep)).encode())
     return path
 
 

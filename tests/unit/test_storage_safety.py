@@ -1,0 +1,432 @@
+"""What was taken by a storage can be read, whatever fails, and whenever the process is killed."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import random
+import shutil
+import stat
+import threading
+from pathlib import Path
+
+import pyarrow.fs
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from tests.stores import Store
+from tunekit import journal
+from tunekit.snapshots import Keeper
+from tunekit.storage import LocalFolder, RemoteFolder, folder_at, replace_file, write_new
+from tunekit.testing import FakeClock
+
+RENAMES = pytest.mark.parametrize("rename", ["replaces", "refuses", "ignores", "copies"])
+
+
+def folder_in(store, root="bucket/sweep"):
+    return RemoteFolder(store.filesystem, root, sleep=lambda seconds: False)
+
+
+def head(after=0):
+    line = {"journal": "tunekit", "version": 2, "begins": not after, "after": after}
+    return json.dumps(line).encode() + b"\n"
+
+
+def event(number):
+    return json.dumps({"n": number, "event": "began", "time": 1.0}).encode() + b"\n"
+
+
+def life(store, left, lines=5):
+    """One session: lines one by one, and a file between them, until it is killed.
+
+    Returns the number of the last line that was taken, and what the files were confirmed to have.
+    """
+    folder = folder_in(store)
+    confirmed = journal.last_number(folder)
+    files = {name: folder.read(f"state/{name}") for name in folder.names("state")}
+    store.left = left
+    jobs = [head(confirmed), *(event(confirmed + number) for number in range(1, lines + 1))]
+    for number, line in enumerate(jobs):
+        folder.append("journal", line)
+        if not folder.settle(0.05 if left is not None else 10):
+            break
+        confirmed += bool(number)
+        if number == 2:
+            # Where a rename copies byte by byte, no file can be replaced as a whole.
+            name = f"{confirmed}.zip" if store.rename == "copies" else "a.zip"
+            files.pop(name, None)  # either may be there
+            folder.put(f"state/{name}", b"state as of %d" % confirmed)
+            if not folder.settle(0.05 if left is not None else 10):
+                break
+            files[name] = b"state as of %d" % confirmed
+    store.left = 0 if left is not None else None
+    folder.close()
+    store.left = None
+    return confirmed, files
+
+
+@RENAMES
+def test_nothing_that_was_taken_is_lost_wherever_the_process_is_killed(rename):
+    for left in itertools.count():
+        store = Store(rename)
+        _, before = life(store, None)
+        done = len(store.operations)
+        confirmed, files = life(store, left)
+        died = len(store.operations) == done + left
+        found = folder_in(store)
+        numbers = [one["n"] for one in journal.read(found)]
+        assert numbers == list(range(1, len(numbers) + 1)), (rename, left)
+        assert len(numbers) >= confirmed, (rename, left)
+        for name in before:
+            assert found.read(f"state/{name}").startswith(b"state as of "), (rename, left)
+        for name, data in files.items():
+            assert found.read(f"state/{name}") == data, (rename, left)
+        # Who goes on numbers its lines after those that were read.
+        confirmed, files = life(store, None)
+        found = folder_in(store)
+        events = journal.read(found)
+        assert [one["n"] for one in events] == list(range(1, confirmed + 1)), (rename, left)
+        assert confirmed == len(numbers) + 5
+        assert {name: found.read(f"state/{name}") for name in files} == files, (rename, left)
+        if not died:
+            break
+    assert left > 20
+
+
+@RENAMES
+def test_in_the_end_there_is_one_file_of_each(rename):
+    store = Store(rename)
+    life(store, None)
+    files = [path.removeprefix("bucket/sweep/") for path in sorted(store.files)]
+    assert files == ["journal/000001.jsonl", f"state/{'2' if rename == 'copies' else 'a'}.zip"]
+
+
+@pytest.mark.parametrize("rename", ["replaces", "refuses", "copies"])
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), OSError("quota")])
+def test_a_rename_that_fails_leaves_what_is_there_and_is_told(rename, error, caplog):
+    store = Store(rename)
+    folder = folder_in(store)
+    folder.append("journal", head())
+    folder.append("journal", event(1))
+    folder.put("state/a.zip", b"old")
+    assert folder.settle(10)
+    store.errors["move"] = lambda path: error
+    folder.append("journal", event(2))
+    assert not folder.settle(0.05)
+    assert str(error) in caplog.text and "exists" not in caplog.text
+    assert [one["n"] for one in journal.read(folder_in(store))][:1] == [1]
+    assert folder_in(store).read("state/a.zip") == b"old"
+    assert "bucket/sweep/journal/000001.jsonl" in store.files
+    del store.errors["move"]
+    assert folder.settle(10)
+    assert [one["n"] for one in journal.read(folder_in(store))] == [1, 2]
+    folder.close()
+
+
+@RENAMES
+@pytest.mark.parametrize("fails", ["move", "delete_file", "write", "open"])
+def test_operations_that_fail_now_and_then_lose_nothing(rename, fails):
+    store, draw = Store(rename), random.Random(0)
+    store.errors[fails] = lambda path: OSError("now and then") if draw.random() < 0.4 else None
+    for lines in range(1, 4):
+        confirmed, _ = life(store, None, lines)
+        assert [one["n"] for one in journal.read(folder_in(store))] == list(range(1, confirmed + 1))
+    assert confirmed == 6
+
+
+def test_half_a_file_that_a_rename_has_left_is_whole_in_its_draft_until_another_one_is():
+    store = Store("copies")
+    folder = folder_in(store)
+    for line in (head(), event(1)):
+        folder.append("journal", line)
+        assert folder.settle(10)
+    failed, tried_again = [], threading.Event()
+
+    def network(path):
+        failed.append(path)
+        return OSError("network")
+
+    def killed(path):
+        if failed:
+            tried_again.set()
+            return OSError("killed")
+        return None
+
+    store.errors["copy"] = network
+    store.errors["write"] = killed
+    folder.append("journal", event(2))
+    assert tried_again.wait(10)
+    folder.close()
+    assert len(store.files["bucket/sweep/journal/000001.jsonl"]) < len(head() + event(1))
+    assert [one["n"] for one in journal.read(folder_in(store))][:1] == [1]
+
+
+def test_a_reader_meets_a_file_that_is_being_renamed():
+    store = Store("refuses")
+    folder = folder_in(store)
+    folder.append("journal", head())
+    assert folder.settle(10)
+    meanwhile = []
+    store.errors["delete_file"] = store.errors["move"] = lambda path: meanwhile.append(
+        [one["n"] for one in journal.read(folder_in(store))]
+    )
+    for number in range(1, 4):
+        folder.append("journal", event(number))
+        assert folder.settle(10)
+    folder.close()
+    assert meanwhile == sorted(meanwhile) and meanwhile[-1] == [1, 2, 3]
+
+
+def test_a_copy_of_a_folder_that_was_being_renamed_can_be_read_locally(tmp_path):
+    store = Store("refuses")
+    folder = folder_in(store)
+    folder.append("journal", head())
+    folder.append("journal", event(1))
+    assert folder.settle(10)
+    # Killed after the old file was deleted, before the new one has its name.
+    store.errors["move"] = lambda path: OSError("killed") if path.endswith(".next") else None
+    folder.append("journal", event(2))
+    assert not folder.settle(0.05)
+    folder.close()
+    assert "bucket/sweep/journal/000001.jsonl" not in store.files
+    for path, data in store.files.items():
+        copy = tmp_path / path
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(data)
+    assert [one["n"] for one in journal.read(tmp_path / "bucket/sweep")] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "at_once"),
+    [
+        ("s3", True),
+        ("gcs", True),
+        ("abfs", True),
+        ("fsspec+s3", True),
+        ("fsspec+('s3', 's3a')", True),
+        ("fsspec+('gs', 'gcs')", True),
+        ("fsspec+('abfs', 'az', 'abfss')", True),
+        ("fsspec+memory", False),
+        ("fsspec+file", False),
+        ("fsspec+sftp", False),
+        ("hdfs", False),
+    ],
+)
+@pytest.mark.parametrize("below", [False, True])
+def test_object_stores_are_written_to_at_once_however_they_are_reached(kind, at_once, below):
+    store = Store("replaces", kind)
+    filesystem = store.filesystem
+    if below:
+        filesystem = pyarrow.fs.SubTreeFileSystem("bucket", filesystem)
+    folder = RemoteFolder(filesystem, "sweep" if below else "bucket/sweep")
+    folder.put("state/a.zip", b"state")
+    assert folder.settle(10)
+    folder.close()
+    assert any(one.startswith("move") for one in store.operations) is not at_once
+
+
+def test_a_filesystem_of_fsspecs(tmp_path):
+    filesystem = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(MemoryFileSystem()))
+    root = f"/{tmp_path.name}"
+    for after, numbers in ((0, [1, 2]), (2, [3])):
+        folder = folder_at(filesystem, root)
+        for line in [head(after), *map(event, numbers)]:
+            folder.append("journal", line)
+            assert folder.settle(10)
+        folder.close()
+    assert [one["n"] for one in journal.read(root, filesystem)] == [1, 2, 3]
+    assert folder.names("journal") == ["000001.jsonl", "000002.jsonl"]
+
+
+# What a lost machine may cost --------------------------------------------------------------------
+
+
+class Disk:
+    """Notes which files and folders have been handed to the disk, and what was done otherwise."""
+
+    def __init__(self, monkeypatch):
+        self.done: list[str] = []
+        self._fsync, self._replace = os.fsync, os.replace
+        monkeypatch.setattr(os, "fsync", self.fsync)
+        monkeypatch.setattr(os, "replace", self.replace)
+
+    def fsync(self, descriptor):
+        kind = "folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file"
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))
+        self.done.append(f"{kind} {name}" if not name.endswith(".draft") else f"{kind} draft")
+        self._fsync(descriptor)
+
+    def replace(self, source, target):
+        self.done.append(f"replace {os.path.basename(target)}")
+        self._replace(source, target)
+
+
+def test_a_file_that_is_put_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    disk, folder = Disk(monkeypatch), LocalFolder(tmp_path / "sweep")
+    folder.put("state/a.zip", b"state")
+    at = disk.done.index("replace a.zip")
+    assert "file draft" in disk.done[:at] and "folder state" in disk.done[at:]
+    assert "folder sweep" in disk.done
+
+
+def test_lines_are_on_the_disk_when_they_are_to_be(tmp_path, monkeypatch):
+    disk, folder = Disk(monkeypatch), LocalFolder(tmp_path / "sweep")
+    folder.append("journal", b"one\n")
+    assert disk.done.count("file 000001.jsonl") == 0 and "folder journal" in disk.done
+    folder.append("journal", b"two\n", later=True)
+    folder.sync()
+    assert whole(folder) == b"one\ntwo\n" and disk.done[-1] == "file 000001.jsonl"
+    folder.sync()
+    assert disk.done.count("file 000001.jsonl") == 1, "nothing was written since"
+    folder.append("journal", b"three\n")
+    folder.close()
+    assert disk.done.count("file 000001.jsonl") == 2
+
+
+def whole(folder):
+    return b"".join(folder.read(f"journal/{name}") for name in folder.names("journal"))
+
+
+def test_a_disk_that_fails_is_told_of(tmp_path, monkeypatch, caplog):
+    folder = LocalFolder(tmp_path)
+    folder.append("journal", b"one\n")
+
+    def fails(descriptor):
+        raise OSError(errno.EIO, "I/O error")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    folder.sync()
+    assert "I/O error" in caplog.text
+    with pytest.raises(OSError, match="I/O"):
+        folder.put("state/a.zip", b"state")
+    assert folder.names("state") == []
+
+
+def test_a_file_system_that_cannot_sync_folders_is_fine(tmp_path, monkeypatch, caplog):
+    synced = os.fsync
+
+    def fsync(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        synced(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    folder = LocalFolder(tmp_path)
+    folder.append("journal", b"one\n")
+    folder.put("state/a.zip", b"state")
+    folder.close()
+    assert folder.read("state/a.zip") == b"state" and not caplog.text
+
+
+# What a draft may be in the way of ---------------------------------------------------------------
+
+
+@pytest.fixture
+def trap(tmp_path):
+    """A file of the user's, and a folder in which a link to it lies wherever a draft might go."""
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    folder = tmp_path / "shared"
+    folder.mkdir()
+
+    def links(name):
+        for link in (f".{name}.draft", f"{name}.draft", f".{name}.tmp"):
+            (folder / link).symlink_to(precious)
+        return folder / name
+
+    yield links
+    assert precious.read_text() == "precious"
+    shutil.rmtree(folder)
+
+
+def test_a_file_is_not_written_through_a_link(trap):
+    path = trap("report.html")
+    replace_file(path, b"report")
+    assert path.read_bytes() == b"report" and not path.is_symlink()
+
+
+def test_a_folders_file_is_not_written_through_a_link(trap):
+    path = trap("a.zip")
+    LocalFolder(path.parent).put("a.zip", b"state")
+    assert path.read_bytes() == b"state"
+
+
+def test_what_is_written_anew_is_no_link(trap, tmp_path):
+    path = trap("a")
+    (path.parent / "new").symlink_to(tmp_path / "precious")
+    with pytest.raises(FileExistsError):
+        write_new(path.parent / "new", b"lock")
+
+
+def test_a_file_has_the_rights_that_the_umask_leaves(tmp_path):
+    before = os.umask(0o027)
+    try:
+        replace_file(tmp_path / "report.html", b"report")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "report.html").stat().st_mode) == 0o640
+
+
+def test_a_name_as_long_as_the_file_system_allows(tmp_path):
+    replace_file(tmp_path / ("n" * 255), b"long")
+    assert (tmp_path / ("n" * 255)).read_bytes() == b"long"
+
+
+@pytest.mark.parametrize("name", ["../x", "state/../../x", "/etc/x", "state/.."])
+def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path, name):
+    home = tmp_path / "a/sweep"
+    home.mkdir(parents=True)
+    for folder in (LocalFolder(home), RemoteFolder(Store().filesystem, "sweep")):
+        for use in (folder.read, folder.remove, lambda n, f=folder: f.put(n, b"")):
+            with pytest.raises(ValueError, match="leads out of"):
+                use(name)
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "a", home]
+
+
+# What is deleted, and when -----------------------------------------------------------------------
+
+
+class Saved:
+    """A sweep that Tune has saved."""
+
+    def saved_files(self):
+        return {"experiment_state-1.json": b"{}"}
+
+
+def test_an_archive_stays_until_the_line_that_names_its_successor_is_written(tmp_path, monkeypatch):
+    folder = LocalFolder(tmp_path)
+    record = journal.Journal(folder)
+    keeper = Keeper(folder, record, FakeClock())
+    keeper.snapshot(Saved())
+    [first] = folder.names("state")
+    wrote = os.write
+
+    def full(descriptor, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    record.chosen("a", 1.0, runs=False)
+    keeper.snapshot(Saved())
+    named = [one["file"] for one in journal.read(tmp_path)]
+    assert named == [f"state/{first}"] and first in folder.names("state")
+    monkeypatch.setattr(os, "write", wrote)
+    keeper.snapshot(Saved())
+    assert [journal.read(tmp_path)[-1]["file"]] == [f"state/{n}" for n in folder.names("state")]
+
+
+def test_what_was_named_is_on_the_disk_before_its_predecessor_is_deleted(tmp_path, monkeypatch):
+    folder = LocalFolder(tmp_path)
+    keeper = Keeper(folder, journal.Journal(folder), FakeClock())
+    keeper.snapshot(Saved())
+    disk = Disk(monkeypatch)
+    unlinked = Path.unlink
+    monkeypatch.setattr(
+        Path,
+        "unlink",
+        lambda path, **how: disk.done.append(f"delete {path.name}") or unlinked(path, **how),
+    )
+    keeper.snapshot(Saved())
+    deleted = disk.done.index("delete 000000001-snapshot.zip")
+    assert "file 000001.jsonl" in disk.done[:deleted]
