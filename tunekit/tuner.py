@@ -67,6 +67,7 @@ from tunekit.searcher import ValidatedSearcher
 from tunekit.session import import_path
 from tunekit.snapshots import mend
 from tunekit.storage import Folder, folder_at
+from tunekit.watch import watched
 
 __all__ = ["Tuner", "checkpointable"]
 
@@ -413,6 +414,8 @@ class Tuner(tune.Tuner):
                 display = around.enter_context(reported(settings.run_config, validation))
                 validation.show_on(display)
                 around.enter_context(without_advice())
+                if not is_remote():
+                    around.enter_context(watched(partial(_how_to_go_on, settings, validation)))
             around.enter_context(ended_by_sigterm())
             return super().fit()
 
@@ -432,14 +435,18 @@ def _told_how_to_go_on(settings: Settings, validation: ValidationCallback) -> It
 
 
 def _tell_how_to_go_on(settings: Settings, validation: ValidationCallback) -> None:
-    home, config = validation.places.home, settings.run_config
-    if home is not None and not validation.has_ended:
-        own = config.storage_filesystem is not None
+    if validation.places.home is not None and not validation.has_ended:
         logger.warning(
             "The sweep has not ended. What it has done is recorded, and what is pending is done "
             "when you go on with it:\n%s",
-            how_to_resume(place_of(settings, home), validation.trainable, own_filesystem=own),
+            _how_to_go_on(settings, validation),
         )
+
+
+def _how_to_go_on(settings: Settings, validation: ValidationCallback) -> str:
+    home, own = validation.places.home, settings.run_config.storage_filesystem is not None
+    path = "PATH" if home is None else place_of(settings, home)
+    return how_to_resume(path, validation.trainable, own_filesystem=own)
 
 
 def _has_begun(folder: Folder, record: Record, *, validated: bool) -> bool:

@@ -38,6 +38,7 @@ FLOORS = [
         "session",
         "trainer_validation",
         "validator",
+        "watch",
     },
     {"callback", "searcher", "sweep"},
     {"scheduler", "page"},
