@@ -389,13 +389,21 @@ class Tuner(tune.Tuner):
     def fit(self) -> tune.ResultGrid:
         """Run the sweep until its last trial and its last validation have ended.
 
+        The first Ctrl-C or SIGTERM ends it in a few seconds, with all that was done recorded; a
+        SIGTERM handler of the program's own stays in place. Whenever the sweep has begun and not
+        ended, the command that carries it on is logged.
+
         Returns:
             The results, with validated metrics in ``get_best_result()``, ``Result.metrics``
             (the newest validated values, and ``validated_iteration``), ``metrics_dataframe`` (one
             row per iteration, NaN where it was not validated) and ``best_checkpoints``.
 
         Raises:
-            tunekit.MetricNotFoundError: If nothing produces the metric to judge by.
+            tunekit.ConfigError: If it was called before, or what is asked for can never run on the
+                cluster.
+            tunekit.RestoreError: If Tune cannot restore the sweep.
+            tunekit.MetricNotFoundError: If nothing produces the metric to judge by. Not if all
+                trials have failed: the results have their errors.
             tunekit.ValidationFailedError: If a validation fails and ``on_failure="raise"``.
         """
         settings = settings_of(self)
