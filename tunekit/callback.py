@@ -121,6 +121,18 @@ class ValidationCallback(tune.Callback):
         ... )
     """
 
+    # Those of a Tuner that an older version has pickled.
+    #: The search space, pickled, for a sweep that is restored before it has begun.
+    space: bytes | None = None
+    #: Whether a ``tunekit.Tuner`` made it: only that may run it.
+    owned = False
+    _run_by_owner = False
+    #: Whether the sweep has ended, once it has, or was interrupted.
+    has_ended: bool | None = None
+    # The trials that the time budget has stopped; None as long as there is time.
+    _cut: set[str] | None = None
+    _how_to_save = NO_CHECKPOINT
+
     def __init__(
         self,
         config: train.ValidationConfig,
@@ -160,13 +172,6 @@ class ValidationCallback(tune.Callback):
 
         #: Where the trainable can be imported from, for the record.
         self.trainable: str | None = None
-        #: The search space, pickled, for a sweep that is restored before it has begun.
-        self.space: bytes | None = None
-        #: Whether a ``tunekit.Tuner`` made it: only that may run it.
-        self.owned = False
-        self._run_by_owner = False
-        #: Whether the sweep has ended, once it has, or was interrupted.
-        self.has_ended: bool | None = None
         #: The journal, once the experiment's folder is known.
         self.journal: Journal | None = None
         self._folder: Folder | None = None
@@ -209,8 +214,6 @@ class ValidationCallback(tune.Callback):
         self._names_at_last_settling = 0
         self._error: TunekitError | None = None
         self._next_flush = 0.0
-        # The trials that the time budget has stopped; None as long as there is time.
-        self._cut: set[str] | None = None
         self._display: Display | None = None
         self._draining = Draining(self._clock, lambda: self.validator.stages())
         self._left_to_the_end = False

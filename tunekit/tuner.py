@@ -68,6 +68,7 @@ from tunekit.searcher import ValidatedSearcher
 from tunekit.session import import_path
 from tunekit.snapshots import mend
 from tunekit.storage import Folder, folder_at
+from tunekit.watch import watched
 
 __all__ = ["Tuner", "checkpointable"]
 
@@ -403,13 +404,21 @@ class Tuner(tune.Tuner):
     def fit(self) -> tune.ResultGrid:
         """Run the sweep until its last trial and its last validation have ended.
 
+        The first Ctrl-C or SIGTERM ends it in a few seconds, with all that was done recorded; a
+        SIGTERM handler of the program's own stays in place. Whenever the sweep has begun and not
+        ended, the command that carries it on is logged.
+
         Returns:
             The results, with validated metrics in ``get_best_result()``, ``Result.metrics``
             (the newest validated values, and ``validated_iteration``), ``metrics_dataframe`` (one
             row per iteration, NaN where it was not validated) and ``best_checkpoints``.
 
         Raises:
-            tunekit.MetricNotFoundError: If nothing produces the metric to judge by.
+            tunekit.ConfigError: If it was called before, or what is asked for can never run on the
+                cluster.
+            tunekit.RestoreError: If Tune cannot restore the sweep.
+            tunekit.MetricNotFoundError: If nothing produces the metric to judge by. Not if all
+                trials have failed: the results have their errors.
             tunekit.ValidationFailedError: If a validation fails and ``on_failure="raise"``.
         """
         settings = settings_of(self)
@@ -433,6 +442,8 @@ class Tuner(tune.Tuner):
                 display = around.enter_context(reported(settings.run_config, validation))
                 validation.show_on(display)
                 around.enter_context(without_advice())
+                if not is_remote():
+                    around.enter_context(watched(partial(_how_to_go_on, settings, validation)))
             around.enter_context(ended_by_sigterm())
             return super().fit()
 
@@ -452,14 +463,18 @@ def _told_how_to_go_on(settings: Settings, validation: ValidationCallback) -> It
 
 
 def _tell_how_to_go_on(settings: Settings, validation: ValidationCallback) -> None:
-    home, config = validation.places.home, settings.run_config
-    if home is not None and not validation.has_ended:
-        own = config.storage_filesystem is not None
+    if validation.places.home is not None and not validation.has_ended:
         logger.warning(
             "The sweep has not ended. What it has done is recorded, and what is pending is done "
             "when you go on with it:\n%s",
-            how_to_resume(place_of(settings, home), validation.trainable, own_filesystem=own),
+            _how_to_go_on(settings, validation),
         )
+
+
+def _how_to_go_on(settings: Settings, validation: ValidationCallback) -> str:
+    home, own = validation.places.home, settings.run_config.storage_filesystem is not None
+    path = "PATH" if home is None else place_of(settings, home)
+    return how_to_resume(path, validation.trainable, own_filesystem=own)
 
 
 def _has_begun(folder: Folder, record: Record, *, validated: bool) -> bool:

@@ -42,6 +42,7 @@ FLOORS = [
         "session",
         "trainer_validation",
         "validator",
+        "watch",
     },
     {"callback", "resuming", "searcher", "sweep"},
     {"scheduler", "page"},

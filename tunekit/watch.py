@@ -1,0 +1,78 @@
+"""Says so when Ray itself has died: the driver would wait in silence, and be ended by Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from tunekit._ray.health import Address, answers, services
+from tunekit.core.outage import Outages
+
+__all__ = ["watched"]
+
+logger = logging.getLogger(__name__)
+
+_INTERVAL_S, _PATIENCE_S = 2.5, 5.0
+
+
+@contextlib.contextmanager
+def watched(
+    how_to_go_on: Callable[[], str],
+    *,
+    find: Callable[[], dict[str, Address]] = services,
+    look: Callable[[Address], bool] = answers,
+    interval_s: float = _INTERVAL_S,
+    patience_s: float = _PATIENCE_S,
+) -> Iterator[None]:
+    """Look after Ray's GCS and the raylet of this node, in a thread of its own.
+
+    Ray ends a driver that has lost one of them in its own code, without an exception: what is to
+    be said must be said before.
+
+    Args:
+        how_to_go_on: Returns what to do when Ray is up again.
+        find: Returns where the services are.
+        look: Whether one answers.
+        interval_s: How often to look, in seconds.
+        patience_s: For how long one must not answer before that is said, in seconds.
+    """
+    try:
+        where = find()
+    except Exception as error:  # to look after Ray is no condition for a sweep
+        logger.debug("Ray's services are not looked after: %s", error)
+        where = {}
+    if not where:
+        yield
+        return
+    over, outages = threading.Event(), Outages(patience_s)
+
+    def watch() -> None:
+        while not over.wait(interval_s):
+            found = {name: look(address) for name, address in where.items()}
+            gone, back = outages.looked(found, time.monotonic())
+            for name, seconds in gone.items():
+                if not over.is_set():
+                    logger.error("%s", _lost(name, where[name], seconds, how_to_go_on()))
+            for name in back:
+                logger.warning("Ray's %s answers again; the sweep goes on, if Ray does.", name)
+
+    thread = threading.Thread(target=watch, name="tunekit-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _lost(name: str, address: Address, seconds: float, how_to_go_on: str) -> str:
+    host, port = address
+    return (
+        f"Ray's {name} at {host}:{port} has not answered for {seconds:.0f} s, and the sweep cannot "
+        "go on without it. Unless it comes back, Ray will end this process, soon or within a "
+        "minute, without another word. What the sweep has done is recorded. When Ray is up again, "
+        f"go on with it:\n{how_to_go_on}\n"
+        "Trials that have failed by that go on, too, with --errored (resume_errored=True)."
+    )
