@@ -121,18 +121,6 @@ class ValidationCallback(tune.Callback):
         ... )
     """
 
-    # Those of a Tuner that an older version has pickled.
-    #: The search space, pickled, for a sweep that is restored before it has begun.
-    space: bytes | None = None
-    #: Whether a ``tunekit.Tuner`` made it: only that may run it.
-    owned = False
-    _run_by_owner = False
-    #: Whether the sweep has ended, once it has, or was interrupted.
-    has_ended: bool | None = None
-    # The trials that the time budget has stopped; None as long as there is time.
-    _cut: set[str] | None = None
-    _how_to_save = NO_CHECKPOINT
-
     def __init__(
         self,
         config: train.ValidationConfig,
@@ -149,6 +137,7 @@ class ValidationCallback(tune.Callback):
         )
         problems.raise_any()
         self.config = ValidationConfig.of(config)
+        self._given = (executor, clock)
         self._clock = clock or SystemClock()
         #: Runs the validations.
         self.validator = self._validator_on(executor or executor_of(self.config))
@@ -172,6 +161,13 @@ class ValidationCallback(tune.Callback):
 
         #: Where the trainable can be imported from, for the record.
         self.trainable: str | None = None
+        #: The search space, pickled, for a sweep that is restored before it has begun.
+        self.space: bytes | None = None
+        #: Whether a ``tunekit.Tuner`` made it: only that may run it.
+        self.owned = False
+        self._run_by_owner = False
+        #: Whether the sweep has ended, once it has, or was interrupted.
+        self.has_ended: bool | None = None
         #: The journal, once the experiment's folder is known.
         self.journal: Journal | None = None
         self._folder: Folder | None = None
@@ -204,6 +200,8 @@ class ValidationCallback(tune.Callback):
         self._untold: list[Outcome] = []
         self._postponed: dict[str, None] = {}
         self._waited_s = 0.0
+        # The trials that the time budget has stopped; None as long as there is time.
+        self._cut: set[str] | None = None
         self._criteria = Criteria()
         self._stopper: ValidatedStopper | None = None
         self._names_taken_over = 0
@@ -220,6 +218,19 @@ class ValidationCallback(tune.Callback):
         self._paused_at = 0.0
         #: Whether a trial and a validation can only run one after the other, as far as is known.
         self.one_at_a_time: Callable[[], bool] = lambda: False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the settings alone: what has happened is in the journal, and in Tune's state."""
+        names = ("config", "trainable", "space", "owned", "_given", "_loggers")
+        return {name: vars(self)[name] for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take settings; an older version has pickled all that it had."""
+        executor, clock = state.get("_given", (None, None))
+        ValidationCallback.__init__(self, state["config"], executor=executor, clock=clock)
+        for name in ("trainable", "space", "owned", "_loggers"):
+            if name in state:
+                setattr(self, name, state[name])
 
     def _validator_on(self, executor: Executor) -> Validator:
         return Validator(

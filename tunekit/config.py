@@ -168,6 +168,12 @@ class ValidationConfig(train.ValidationConfig):
         self.on_failure = on_failure
         self.max_initial_failures = max_initial_failures
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take settings; those that the version did not know that has pickled them are defaults."""
+        known = inspect.signature(ValidationConfig.__init__).parameters.values()
+        defaults = {p.name: p.default for p in known if p.default is not p.empty}
+        self.__dict__.update({**defaults, **state})
+
     @property
     def most_in_flight(self) -> int | None:
         """How many validations may be in flight at once; None for no limit but resources."""

@@ -142,6 +142,15 @@ class ValidatedScheduler(TrialScheduler):
         # Trials of a restored sweep that the base scheduler knows and Tune has not added yet.
         self._known: set[str] = set()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the base scheduler as it was given; :meth:`get_state` has the rest."""
+        return {"base": self.base, "_mode": self._mode}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take a base scheduler; an older version has pickled all that it had."""
+        ValidatedScheduler.__init__(self, state["base"])
+        self._mode = state["_mode"]
+
     # What Tune asks before and around the sweep ------------------------------------------------
 
     @property
