@@ -56,8 +56,8 @@ PLAIN = required(SETUP["options"]["install_requires"])
 
 
 def brought_by(name: str) -> set[str]:
-    """The distributions of an extra."""
-    return required(SETUP["options.extras_require"][name])
+    """The distributions of an extra; none, if there is no such extra."""
+    return required(SETUP["options.extras_require"].get(name, ""))
 
 
 @cache
