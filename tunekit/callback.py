@@ -323,6 +323,8 @@ class ValidationCallback(tune.Callback):
                 "Tune could not restore the sweep, for the reason that it has logged above, and "
                 "would begin a new one. Its files are as they were: mend that, and restore again."
             )
+        if self._controller is not None:
+            self._controller.look_at_reports_first(self._receive)
         if self._past and self._controller is not None:
             self._resume()
         if self._controller is not None and self._controller.finished:
