@@ -431,6 +431,8 @@ class ValidationCallback(tune.Callback):
             )
         if self._controller is not None and self._controller.resumed:
             self._controller.begin_anew()
+        if self._controller is not None:
+            self._controller.look_at_reports_first(self._receive)
         if self._past and self._controller is not None:
             self._resume()
         if self._controller is not None and self._controller.finished and self.validator.idle:

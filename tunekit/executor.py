@@ -383,7 +383,8 @@ def plain(value: Any) -> Any:
         >>> plain({"accuracy": numpy.float32(0.5), "by_class": {"7": numpy.array([1])}})
         {'accuracy': 0.5, 'by_class': {'7': 1}}
     """
-    return parcelled(admitted(singled(value), travels), pack)
+    own = singled(admitted(value, travels))
+    return parcelled(admitted(own, travels), pack)
 
 
 def received(value: Any) -> Any:
@@ -393,7 +394,7 @@ def received(value: Any) -> Any:
         >>> received(plain({"accuracy": 0.5, "seen": {3}}))
         {'accuracy': 0.5, 'seen': {3}}
     """
-    own = admitted(unparcelled(value, unpack), travels)
+    own = admitted(unparcelled(admitted(value, travels), unpack), travels)
     return distinct(own) if isinstance(own, dict) else own
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from ray.train._internal.session import _TrainingResult
 from ray.tune.execution.tune_controller import TrialRunnerWrapper, TuneController
 from ray.tune.experiment import Trial
 from ray.tune.result import DEFAULT_METRIC
@@ -263,17 +264,30 @@ class Controller:
     # What is kept of it ------------------------------------------------------------------------
 
     def look_at_reports_first(self, look: Callable[[Trial, dict[str, Any]], None]) -> None:
-        """Call ``look`` with each report before Tune reckons with it, which may change it.
+        """Call ``look`` with each report, also one that was saved, before Tune has it.
 
-        Tune flattens a report, for ever if it contains itself, before anybody else gets it.
+        It may change it. Tune shows and flattens reports before anybody else gets them, and fails
+        if that raises, or never ends.
         """
-        own = type(self._tune)
+        tune, actors = self._tune, self._tune._actor_manager
+        if "schedule_actor_task" in vars(actors):  # that is what is set below
+            return
+        schedule = actors.schedule_actor_task
 
-        def process(tune: Any, trial: Trial, result: dict[str, Any]) -> Any:
-            look(trial, result)
-            return own._process_trial_result(tune, trial, result)
+        def scheduled(*args: Any, on_result: Any = None, **known: Any) -> Any:
+            own = on_result
+            if on_result is not None and known.get("method_name") in ("train", "save"):
 
-        self._tune.__class__ = type(own.__name__, (own,), {"_process_trial_result": process})
+                def own(actor: Any, result: Any) -> None:
+                    for one in result if isinstance(result, list) else [result]:
+                        report = one.metrics if isinstance(one, _TrainingResult) else one
+                        if isinstance(report, dict) and actor in tune._actor_to_trial:
+                            look(tune._actor_to_trial[actor], report)
+                    on_result(actor, result)
+
+            return schedule(*args, on_result=own, **known)
+
+        actors.schedule_actor_task = scheduled
 
     @property
     def storage(self) -> Any:

@@ -62,12 +62,22 @@ def _laid_over(report: Mapping[str, Any], validated: Mapping[str, Any]) -> dict[
         if above and isinstance(below, Mapping):
             merged[key] = _laid_over(below, value)
         elif above and key in merged:  # {"eval": 1} and {"eval": {"loss": 2}}
-            merged.update(leaves(value, f"{key}/"))
-        else:
+            for name, leaf in leaves(value, f"{key}/"):
+                _put(merged, name, leaf)
+        elif above:
             merged[key] = value
-            if isinstance(below, Mapping):  # the other way round
-                merged.update(leaves(below, f"{key}/"))
+        else:
+            _put(merged, key, value)
     return merged
+
+
+def _put(level: dict[str, Any], key: str, leaf: Any) -> None:
+    """Write a value beside those whose names begin with its own."""
+    below = level.get(key)
+    level[key] = leaf
+    if isinstance(below, Mapping):
+        for name, value in leaves(below, f"{key}/"):
+            _put(level, name, value)
 
 
 def hide(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
@@ -137,7 +147,7 @@ def distinct(report: Mapping[str, Any]) -> Mapping[str, Any]:
     deepest: dict[str, tuple[int, tuple[str, ...]]] = {}
     places = list(_places(report))
     for name, path in places:
-        deepest[name] = max(deepest.get(name, (0, ())), (len(path), path), key=lambda one: one[0])
+        deepest[name] = max((len(path), path), deepest.get(name, (0, ())), key=lambda one: one[0])
     if len(deepest) == len(places):
         return report
     return _only(report, {path for _, path in deepest.values()}, ())

@@ -98,7 +98,7 @@ def _unshowable(value: Any) -> str:
 
 def _kind(value: Any) -> str:
     try:
-        return writable(str.__str__(type(value).__name__))
+        return " ".join(writable(str.__str__(type(value).__name__)).split())
     except KeyboardInterrupt:
         raise
     except BaseException:  # a metaclass can do anything
@@ -123,10 +123,10 @@ def named(key: Any) -> str:
         >>> named("loss"), named(7), named(None), named((1, "a"))
         ('loss', '7', 'None', "(1, 'a')")
     """
-    if isinstance(key, str):
+    if type(key) is str:
         return writable(key)
     try:
-        return writable(str(key))[:LONGEST]
+        return writable(key if isinstance(key, str) else str(key)[:LONGEST])
     except KeyboardInterrupt:
         raise
     except BaseException:  # whatever its methods raise
@@ -282,14 +282,15 @@ def _admit_other(value: Any, travels: Callable[[Any], bool], above: list[int]) -
         return _admit(dict(value.items()), travels, above)
     if isinstance(value, (list, tuple)):
         return _admit(list(value), travels, above)
-    if _is_array(value):
+    if type(value) is Parcel or _is_array(value):
         return value
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         found = value.item()
         if type(found) in (bool, int, float, str):
             return _admit(found, travels, above)
     if isinstance(value, numbers.Number):
-        return float(value)  # type: ignore[arg-type]
+        real = isinstance(value, numbers.Real) or not isinstance(value, numbers.Complex)
+        return float(value) if real else text(value)  # type: ignore[arg-type]
     str.__str__(repr(value))
     str.__str__(str(value))
     return value if travels(value) else text(value)
@@ -391,7 +392,8 @@ def written(
         value: Anything.
         pack: Pickles, as text, or returns None; without it, nothing is pickled.
         exact: Whether to pickle also what JSON would change, such as tuples.
-        keys: Whether keys that are no strings are kept; otherwise they become their names.
+        keys: Whether keys that are no strings are kept; otherwise they become their names, and
+            texts such that any file can take them.
 
     Example:
         >>> written({"lr": 0.1, "sizes": (64, 32), "seen": {1}})
@@ -408,8 +410,10 @@ class _Writer:
 
     def write(self, value: Any, above: list[int]) -> Any:
         kind = type(value)
-        if kind in (bool, float, str) or value is None:
+        if kind in (bool, float) or value is None:
             return value
+        if kind is str:
+            return value if self._keys else writable(value)
         if kind is int:
             return value if value.bit_length() < _MOST_BITS else self._object(value)
         try:
@@ -440,9 +444,9 @@ class _Writer:
             above.pop()
 
     def _dict(self, value: dict[Any, Any], above: list[int]) -> Any:
+        if not self._keys:
+            value = _with_names(value)
         strings = all(type(key) is str for key in value)
-        if not strings and not self._keys:
-            value, strings = _with_names(value), True
         if strings and _MARKERS.isdisjoint(value):
             return {key: self.write(part, above) for key, part in value.items()}
         pairs = value.items()
@@ -456,7 +460,7 @@ class _Writer:
     def _number(value: Any) -> Any:
         """A number, or text, of a class of its own: numpy's, for example."""
         if isinstance(value, str):
-            return str.__str__(value)
+            return writable(value)
         if isinstance(value, int):
             own = int.__int__(value)
             return own if own.bit_length() < _MOST_BITS else None

@@ -1,0 +1,236 @@
+"""Odd values anywhere in a sweep: it ends as it should, and what it has written can be read."""
+
+from __future__ import annotations
+
+import copy
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ray import tune
+from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
+
+import tunekit
+from tests.hostile import EXCEPTIONS, KEYS, ODD, VALUES, made
+from tests.kills import run_killed
+from tests.sweeps import Counting, Ran, sweep
+from tunekit.journal import read
+from tunekit.page import render
+from tunekit.page.page import contents
+from tunekit.testing import FakeClock, LocalSweep
+
+ROUNDS = 3
+
+
+def copied(value: Any) -> Any:
+    """A value as it comes from another process; None if it does not."""
+    with suppress(Exception):
+        return copy.deepcopy(value)
+    return None
+
+
+def score(attempt: Any) -> float:
+    return attempt.request.iteration / 10
+
+
+def of_first(attempt: Any) -> bool:
+    return attempt.request.trial_id.endswith("0")
+
+
+def odd_sweep(
+    folder: Path,
+    *,
+    report: Any = dict,
+    validated: Any = lambda attempt: {},
+    space: dict[str, Any] | None = None,
+    asha: bool = True,
+    rounds: int = ROUNDS,
+    **options: Any,
+) -> Ran:
+    """A sweep of two trials of which the first comes up with odd values."""
+
+    class Odd(Counting):
+        def step(self):
+            own = report() if self.trial_id.endswith("0") else {}
+            return {**super().step(), "done": False, **own}
+
+    def validate(attempt):
+        return {"accuracy": score(attempt), **(validated(attempt) if of_first(attempt) else {})}
+
+    base = AsyncHyperBandScheduler(max_t=100, grace_period=1) if asha else FIFOScheduler()
+    return sweep(
+        folder,
+        base,
+        trainable=Odd,
+        validate=validate,
+        trials=2,
+        stop={"training_iteration": rounds},
+        param_space=space or {},
+        loggers=True,
+        settings={"max_retries": 0},
+        **options,
+    )
+
+
+def can_be_read(ran: Ran, *, page: bool = False) -> tunekit.Sweep:
+    """Read all that a sweep has written, in every way that there is."""
+    for unpickle in (False, True):
+        assert read(ran.home, unpickle=unpickle)
+    loaded = tunekit.load(ran.home)
+    for table in (loaded.trials, loaded.reports, loaded.validations, loaded.decisions):
+        str(table)
+    json.dumps(loaded.summary(), default=str)
+    contents(loaded)
+    if page:
+        render(loaded).encode()
+    for trial in ran.trials:
+        path = Path(trial.local_path, "result.json")
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        assert len({row["training_iteration"] for row in rows}) == len(rows)
+        Path(trial.local_path, "progress.csv").read_text()
+    healthy = ran.trials[-1]
+    assert healthy.status == "TERMINATED"
+    own = loaded.reports[loaded.reports.trial_id == healthy.trial_id]
+    assert list(own.accuracy) == [n / 10 for n in range(1, len(own) + 1)]
+    return loaded
+
+
+def everything() -> dict[str, Any]:
+    """A report with every odd value that comes out of a process, and every one as a key."""
+    own: dict[str, Any] = {}
+    for number, make in enumerate(ODD):
+        value = copied(make())
+        if value is not None:
+            own[f"odd_{number}"] = value
+            own[f"in/{number}"] = {"list": [value], "dict": {"it": (value,)}}
+            with suppress(Exception):
+                own[value] = number
+                copy.deepcopy(own)
+    return own
+
+
+@pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
+def test_every_odd_value_in_one_report(tmp_path, on_pending):
+    ran = odd_sweep(tmp_path, report=everything, on_pending=on_pending, asha=False)
+    loaded = can_be_read(ran, page=True)
+    assert [trial.status for trial in ran.trials] == ["TERMINATED", "TERMINATED"]
+    assert len(loaded.reports) == 2 * ROUNDS and set(ran.validated()[0]) == {1, 2, 3}
+
+
+def test_every_odd_value_from_a_validation(tmp_path):
+    def validated(attempt):
+        own = {f"odd_{number}": make() for number, make in enumerate(ODD)}
+        return {**own, 1: "int", None: "none", (1, 2): "tuple"}
+
+    ran = odd_sweep(tmp_path, validated=validated)
+    can_be_read(ran, page=True)
+    assert set(ran.validated()[0]) == {1, 2, 3}
+    assert ran.trials[0].last_result["(1, 2)"] == "tuple"
+
+
+def test_any_exception_is_a_record_of_one_line(tmp_path):
+    def validated(attempt):
+        raise EXCEPTIONS[attempt.request.iteration - 1]()
+
+    ran = odd_sweep(tmp_path, validated=validated, rounds=len(EXCEPTIONS), asha=False)
+    table = can_be_read(ran, page=True).validations
+    failed = table[table.status == "failed"].sort_values("iteration")
+    assert len(failed) == len(EXCEPTIONS)
+    for make, reason in zip(EXCEPTIONS, failed.reason, strict=True):
+        assert len(reason.splitlines()) == 1
+        assert reason.startswith("raised " + type(make()).__name__.split("\n")[0])
+
+
+def test_an_odd_value_to_judge_by_is_a_failed_validation_or_a_number(tmp_path):
+    """Each iteration of the first trial is judged by another one."""
+
+    def validated(attempt):
+        return {"accuracy": ODD[attempt.request.iteration - 1]()}
+
+    ran = odd_sweep(tmp_path, validated=validated, rounds=len(ODD), asha=False)
+    table = can_be_read(ran).validations
+    own = table[table.trial_id == ran.trials[0].trial_id]
+    assert len(own) == len(ODD) and set(own.status) == {"validated", "failed"}
+    assert own[own.status == "failed"].reason.str.contains("'accuracy'").all()
+
+
+ROW = st.dictionaries(
+    KEYS.filter(lambda key: key != "training_iteration")
+    | st.sampled_from(["accuracy", "timestamp", "timesteps_total", "config", "done", "hostname"]),
+    VALUES,
+    max_size=3,
+)
+
+
+def stock_dies_of(space: dict[str, Any]) -> bool:
+    """Whether Tune itself, without tunekit, cannot run a sweep with such hyperparameters."""
+    import tempfile
+
+    from ray.tune.logger import CSVLoggerCallback, TBXLoggerCallback
+
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            LocalSweep(
+                Counting,
+                Path(folder),
+                FakeClock(),
+                param_space=space,
+                stop={"training_iteration": 1},
+                callbacks=[CSVLoggerCallback(), TBXLoggerCallback()],
+            ).run(most=1000)
+        except BaseException:
+            return True
+    return False
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    row=ROW,
+    validated=ROW,
+    raises=st.none() | st.sampled_from(EXCEPTIONS),
+    on_pending=st.sampled_from(["continue", "hold", "pause"]),
+    killed=st.none() | st.integers(8, 60),
+)
+def test_a_sweep_ends_whatever_its_values(
+    tmp_path_factory, row, validated, raises, on_pending, killed
+):
+    """Also if its driver is killed, and it is restored."""
+    folder = tmp_path_factory.mktemp("sweep")
+
+    def report():
+        return {key: copied(made(tree)) for key, tree in row.items()}
+
+    def returned(attempt):
+        if raises is not None and attempt.request.iteration == 2:
+            raise raises()
+        return made(validated)
+
+    def make(folder, **options):
+        return odd_sweep(
+            folder,
+            report=report,
+            validated=returned,
+            on_pending=on_pending,
+            asha=False,
+            run=False,
+            **options,
+        )
+
+    lives = iter(() if killed is None else [killed])
+    ran, _ = run_killed(folder, make, lives)
+    can_be_read(ran)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(tree=VALUES)
+def test_a_sweep_ends_whatever_its_hyperparameters(tmp_path_factory, tree):
+    """As long as Tune itself gets that far."""
+    space = {"it": tune.choice([0]), "odd": tune.sample_from(lambda spec: made(tree))}
+    if stock_dies_of(space):
+        return
+    ran = odd_sweep(tmp_path_factory.mktemp("sweep"), space=space, asha=False)
+    can_be_read(ran)

@@ -1,0 +1,91 @@
+"""A metric has one name, whichever way it was nested or written."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunekit.core.metrics import distinct, flatten, hide, leaves, merge, without
+
+WRITTEN = [
+    {"val": {"acc": 0.99}, "loss": 1},
+    {"val/acc": 0.99, "loss": 1},
+    {"val": {"acc": 0.99, "n": 2}, "loss": 1},
+    {"val/acc": 0.99, "val": {"n": 2}, "loss": 1},
+]
+DEEP = [{"a/b": {"c": 1}}, {"a": {"b/c": 1}}, {"a": {"b": {"c": 1}}}, {"a/b/c": 1}]
+
+
+@pytest.mark.parametrize("row", WRITTEN)
+@pytest.mark.parametrize("validated", [{"val": {"acc": 0.1}}, {"val/acc": 0.1}])
+def test_a_validated_metric_takes_the_place_of_the_reported_one(row, validated):
+    merged = list(leaves(merge(row, validated)))
+    assert dict(merged) == {**flatten(row), "val/acc": 0.1}
+    assert len(merged) == len(dict(merged)), "each name once"
+
+
+@pytest.mark.parametrize("row", WRITTEN)
+def test_a_reported_metric_is_moved_however_it_is_written(row):
+    hidden = hide(row, ["val/acc"])
+    assert hidden["reported"] == {"val/acc": 0.99}
+    assert flatten(without(row, ["val/acc"])) == flatten(
+        {key: value for key, value in hidden.items() if key != "reported"}
+    )
+    assert "val/acc" not in flatten(without(row, ["val/acc"]))
+
+
+@pytest.mark.parametrize("row", DEEP)
+@pytest.mark.parametrize("validated", DEEP)
+def test_a_name_may_be_split_anywhere(row, validated):
+    assert flatten(row) == {"a/b/c": 1}
+    assert flatten(hide(row, ["a/b/c"])) == {"reported/a/b/c": 1}
+    assert list(leaves(merge({**row, "d": 2}, validated))) in (
+        [("d", 2), ("a/b/c", 1)],
+        [("a/b/c", 1), ("d", 2)],
+    )
+
+
+def test_a_name_that_is_also_a_part_of_others_loses_none():
+    assert flatten(merge({"val": 0.5}, {"val": {"acc": 0.1}})) == {"val": 0.5, "val/acc": 0.1}
+    assert flatten(merge({"val": {"acc": 0.5}}, {"val": 0.1})) == {"val/acc": 0.5, "val": 0.1}
+    assert flatten(merge({"val": {}}, {"val": {"acc": 0.1}})) == {"val/acc": 0.1}
+
+
+def test_of_two_values_in_one_report_that_counts_which_counts_for_tune():
+    from ray._private.dict import flatten_dict
+
+    for report in (
+        {"val": {"acc": 1, "n": 2}, "val/acc": 3},
+        {"val/acc": 3, "val": {"acc": 1, "n": 2}},
+        {"a/b": {"c": 1}, "a": {"b/c": 2}},
+        {"a": {"b": {"c": 1}, "b/c": 2}, "a/b/c": 3},
+    ):
+        clean = distinct(report)
+        assert flatten(clean) == flatten_dict(report)
+        assert len(list(leaves(clean))) == len(flatten(clean))
+    plain = {"val": {"acc": 1}, "val/n": 2}
+    assert distinct(plain) is plain
+
+
+KEYS = st.sampled_from(["a", "b", "c", "a/b", "b/c", "a/b/c"])
+TREES = st.recursive(
+    st.integers(0, 9), lambda below: st.dictionaries(KEYS, below, max_size=3), max_leaves=6
+)
+REPORTS = st.dictionaries(KEYS, TREES, max_size=4).map(distinct)
+
+
+@given(REPORTS, REPORTS)
+def test_the_rules_are_those_of_flat_dicts(report, validated):
+    flat, own = flatten(report), flatten(validated)
+    merged = merge(report, validated)
+    for name in own:  # an empty dict stands for nothing
+        flat.pop(name, None)
+    expected = {n: v for n, v in {**flat, **own}.items() if v != {}}
+    assert {n: v for n, v in flatten(merged).items() if v != {}} == expected
+    rest = {n: v for n, v in flatten(without(report, own)).items() if v != {}}
+    assert rest == {n: v for n, v in flat.items() if v != {}}
+    hidden = hide(report, own)
+    moved = {n: v for n, v in flatten(report).items() if n in own}
+    assert hidden.get("reported", {}) == moved
+    assert {k: v for k, v in hidden.items() if k != "reported"} == without(report, own)

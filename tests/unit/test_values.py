@@ -1,0 +1,319 @@
+"""The door for values of the user's: nothing raises there, and what comes in can be handled."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import cloudpickle
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.hostile import EXCEPTIONS, ODD, VALUES, OpensBadly, TwoArguments, hostile, made, tensors
+from tunekit.core.reports import own_names, received
+from tunekit.core.validation import Outcome, Request, Status, rejected
+from tunekit.core.values import (
+    Parcel,
+    Raised,
+    admitted,
+    as_json,
+    described,
+    named,
+    number,
+    parcelled,
+    reader,
+    same,
+    text,
+    unparcelled,
+    written,
+)
+from tunekit.executor import explain, outcome_of, plain
+from tunekit.executor import received as delivered
+from tunekit.journal import Journal, Shown, as_known, legible, read
+from tunekit.pickles import pack, to_text, travels, unpack
+from tunekit.storage import LocalFolder
+
+MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def handled(value, depth=0) -> None:
+    """What every part of a sweep does to a metric."""
+    assert depth < 60
+    kind = type(value)
+    if kind is dict:
+        for key, below in value.items():
+            assert type(key) is str
+            key.encode()
+            handled(below, depth + 1)
+    elif kind in (list, tuple):
+        for below in value:
+            handled(below, depth + 1)
+    elif kind is str:
+        value.encode()
+    elif kind is int:
+        float(np.isnan(value))
+    elif kind is not float and kind is not bool and value is not None:
+        assert not isinstance(value, (Mapping, str, int, float))
+        assert str(value) is not None and repr(value) is not None
+        cloudpickle.loads(cloudpickle.dumps(value))
+
+
+@pytest.mark.parametrize("make", ODD)
+def test_what_is_admitted_can_be_handled(make):
+    value = make()
+    own = admitted(value, travels)
+    handled(own)
+    again = admitted(own, travels)
+    assert again is own, "and is admitted as it is"
+
+
+@MANY
+@given(VALUES)
+def test_anything_is_admitted(tree):
+    value = made(tree)
+    handled(admitted({"it": value}, travels))
+    handled(admitted(value, travels))
+
+
+def test_numbers_are_numbers():
+    longdouble = admitted(np.longdouble("0.5"))
+    assert (longdouble, type(longdouble)) == (0.5, float)
+    assert admitted(np.float32(0.5)) == 0.5 and type(admitted(np.int8(3))) is int
+    assert admitted(10**30) == 1e30 and admitted(2**63) == 2**63
+    assert admitted(10**400).startswith("1000") and admitted(10**400).endswith("...")
+    assert admitted(True) is True and math.isnan(admitted(float("nan")))
+    assert admitted(1j) == "1j"
+
+
+def test_what_is_fine_is_left_alone():
+    report = {"loss": 0.5, "seen": {1, 2}, "table": np.arange(3), "eval": {"n": [1, (2, "x")]}}
+    assert admitted(report, travels) is report
+
+
+def test_two_keys_of_one_name_lose_neither():
+    own = admitted({1: "int", "1": "str", (1, 2): "tuple", None: "none"})
+    assert own == {"1 (int)": "int", "1": "str", "(1, 2)": "tuple", "None": "none"}
+    assert admitted({"1": "str", 1: "int"}) == {"1": "str", "1 (int)": "int"}
+
+
+@pytest.mark.parametrize("make", ODD)
+def test_what_is_written_is_json_and_can_be_read(make):
+    for value in (make(), {"it": make()}, [make()], {make: make()}):
+        for exact in (False, True):
+            document = json.dumps(written(value, to_text, exact=exact))
+            json.loads(document, object_hook=reader())
+            json.loads(document, object_hook=reader(lambda packed, shown: shown))
+        json.dumps(legible(value))
+        json.loads(as_json(value))
+
+
+@MANY
+@given(VALUES)
+def test_anything_can_be_written(tree):
+    value = made(tree)
+    document = json.dumps(written(value, to_text))
+    document.encode("ascii")
+    json.loads(document, object_hook=reader())
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda below: (
+        st.lists(below)
+        | st.dictionaries(
+            st.text(max_size=3) | st.sampled_from(["shown", "__pickled__", "__items__"]), below
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@MANY
+@given(PLAIN)
+def test_json_comes_back_as_it_was_whatever_its_keys(value):
+    for unpack_ in (None, lambda packed, shown: pytest.fail("there is no pickle")):
+        document = json.dumps(written(value, to_text, exact=True))
+        assert json.loads(document, object_hook=reader(unpack_)) == value
+    assert json.loads(json.dumps(legible(value)), object_hook=reader()) == value
+
+
+@MANY
+@given(VALUES)
+def test_a_journal_takes_anything_and_can_be_read(tmp_path_factory, tree):
+    value = made(tree)
+    folder = tmp_path_factory.mktemp("journal")
+    journal = Journal(LocalFolder(folder))
+    request = Request("a", 1, kwargs={"it": value}, report={"it": value})
+    configs = {"config": {"it": value}, "folder": "a"}
+    journal.added("a", 1.0, **configs)
+    journal.reported("a", {"training_iteration": 1, "it": value}, offered=True, at=2.0)
+    journal.saved(request, 3.0, report={"it": value}, wish=None, used=True)
+    journal.ended(Outcome(request, Status.VALIDATED, {"it": value}), 4.0)
+    journal.close()
+    for unpickle in (False, True):
+        events = read(folder, unpickle=unpickle)
+        assert [event["event"] for event in events] == ["added", "reported", "saved", "ended"]
+        added, reported, saved, ended = events
+        for found in (added["config"], reported["report"], saved["kwargs"], ended["metrics"]):
+            assert isinstance(found, dict) and "it" in found
+        assert reported["report"]["training_iteration"] == 1
+
+
+def test_markers_of_the_journals_own_are_told_from_a_users(tmp_path):
+    """Also those of a journal that did not tell them apart, where they cannot be its own."""
+    odd = {"shown": 1, "both": {"__pickled__": "x", "shown": "y"}, "items": {"__items__": [[1, 2]]}}
+    journal = Journal(LocalFolder(tmp_path))
+    journal.added("a", 1.0, config={"it": odd, "shown": {"shown": "z"}})
+    journal.reported("a", {"it": odd, "shown": 3}, offered=True, at=2.0)
+    journal.close()
+    for unpickle in (False, True):
+        added, reported = read(tmp_path, unpickle=unpickle)
+        assert added["config"] == {"it": odd, "shown": {"shown": "z"}}
+        assert reported["report"] == {"it": odd, "shown": 3}
+    path = tmp_path / "journal/000001.jsonl"
+    line = (
+        '{"n": 3, "event": "reported", "time": 1, "trial_id": "a", "report": {"x": {"shown": 1}}}'
+    )
+    path.write_text(path.read_text() + line + "\n")
+    for unpickle in (False, True):
+        assert read(tmp_path, unpickle=unpickle)[-1]["report"] == {"x": {"shown": 1}}
+
+
+def test_keyword_arguments_come_back_as_the_very_same(tmp_path):
+    kwargs = {"sizes": (64, 32), "table": {1: "one", (1, 2): "pair"}, "shown": {"shown": 1}}
+    journal = Journal(LocalFolder(tmp_path))
+    journal.saved(Request("a", 1, kwargs=kwargs), 1.0, report=None, wish=None, used=True)
+    journal.close()
+    [saved] = read(tmp_path, unpickle=True)
+    assert saved["kwargs"] == kwargs and type(saved["kwargs"]["sizes"]) is tuple
+
+
+def test_a_configuration_with_odd_keys_comes_back_with_the_very_values():
+    table = {(1, 2): 3, "shown": {1}}
+    document = json.dumps(legible({"table": table, "lr": 0.1}))
+    recorded = json.loads(document, object_hook=reader(lambda packed, shown: Shown(shown)))
+    again = as_known(recorded, [{"table": table, "lr": 0.5}])
+    assert again == {"table": table, "lr": 0.1} and again["table"] is table
+
+
+def test_an_object_that_cannot_be_opened_here_leaves_its_text():
+    parcel = parcelled({"it": OpensBadly()}, pack)
+    assert type(parcel["it"]) is Parcel
+    assert unparcelled(parcel, unpack) == {"it": parcel["it"].shown}
+
+
+@pytest.mark.parametrize("make", ODD)
+def test_what_a_validation_returns_can_be_sent_and_taken(make):
+    sent = pickle.loads(pickle.dumps(plain({"accuracy": 0.5, "it": make()})))
+    own = delivered(sent)
+    handled(own)
+    assert rejected(own, ["accuracy"]) is None
+    judged = delivered(pickle.loads(pickle.dumps(plain({"accuracy": make()}))))
+    assert rejected(judged, ["accuracy"]) is None or "accuracy" in rejected(judged, ["accuracy"])
+    handled(delivered(plain(make())))
+
+
+def test_tensors_need_no_torch():
+    scalar, table, one = tensors()
+    sent = plain({"scalar": scalar, "one": one, "table": table})
+    assert (sent["scalar"], sent["one"]) == (0.5, 1.0) and type(sent["table"]) is Parcel
+    assert delivered(sent)["table"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+
+
+@pytest.mark.parametrize("make", ODD)
+def test_a_value_in_words(make):
+    for show in (text, named):
+        shown = show(make())
+        assert type(shown) is str
+        shown.encode()
+    assert len(text(make())) <= 200
+    assert number(make()) is None or isinstance(number(make()), float)
+    assert same(make(), make()) in (True, False)
+
+
+@pytest.mark.parametrize("make", EXCEPTIONS)
+def test_an_exception_in_words(make):
+    found = outcome_of(lambda: (_ for _ in ()).throw(make()))
+    assert type(found) is Raised and found == pickle.loads(pickle.dumps(found))
+    kind = type(make()).__name__
+    assert found.reason.startswith("raised ") and "\n" not in found.message[:0]
+    assert kind.split("\n")[0] in found.reason
+    f"{found.reason}{found.trace}{found.message}".encode()
+    assert "Traceback" in found.trace
+
+
+def test_the_reason_is_one_line_and_names_the_exception():
+    assert described(TwoArguments(7, "no such class")).reason == (
+        "raised TwoArguments: no such class"
+    )
+    assert described(ValueError()).reason == "raised ValueError"
+    assert described(ValueError("\n\n first\nsecond")).reason == "raised ValueError: first"
+    odd = hostile("__str__", base=ValueError)()
+    assert described(odd).reason == "raised Hostile: its message cannot be shown"
+    assert explain(ValueError("\n"))[0] == "was lost: ValueError"
+    strange = type("Odd\nName", (Exception,), {})("x")
+    assert "\n" not in described(strange).reason
+
+
+def test_a_report_is_such_that_tune_can_take_it():
+    odd = {
+        "training_iteration": 3,
+        "time_this_iter_s": "soon",
+        "timesteps_total": {"a": 1},
+        "done": np.array([1, 2]),
+        "timestamp": 5,
+        (1, 2): {"x": 1},
+        "val": {"acc": 1},
+        "val/acc": 2,
+        "config": {(1, 2): 3},
+    }
+    own = dict(received(odd, 4, travels))
+    moved = own.pop("reported")
+    assert list(moved) == ["done", "time_this_iter_s", "timesteps_total"]
+    assert own == {
+        "training_iteration": 3,
+        "timestamp": 5,
+        "(1, 2)": {"x": 1},
+        "val": {"acc": 1},
+        "config": {(1, 2): 3},
+    }
+    assert received({"training_iteration": "x", "loss": 1}, 4, travels) == {
+        "loss": 1,
+        "reported": {"training_iteration": "x"},
+        "training_iteration": 4,
+    }
+    fine = {"training_iteration": 1, "config": {}, "loss": 0.5, "done": False}
+    assert received(fine, 1, travels) is fine
+
+
+@pytest.mark.parametrize(
+    "name", ["reported", "generation", "iteration_runs", "validated_iteration"]
+)
+@pytest.mark.parametrize("value", [0.5, "x", None])
+def test_a_training_metric_may_have_a_name_of_ours(name, value):
+    own = own_names({"loss": 1, name: value}, [])
+    assert own == {"loss": 1, "reported": {name: value}}
+    assert own_names(own, []) == own
+    assert own_names({"loss": 1, name: value}, ["loss"])["reported"] == {name: value, "loss": 1}
+
+
+@pytest.mark.parametrize("name", ["reported/acc", "config/lr", "done", "generation"])
+def test_a_validation_may_not_return_what_tune_fills_in(name):
+    assert rejected({name: 1.0}, []) == (
+        f"returned {name!r}, a name that Tune or tunekit use themselves"
+    )
+
+
+def test_reading_a_value_in_words_touches_no_file(tmp_path):
+    class Touches:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "was-here",)
+
+    text(Touches())
+    json.loads(json.dumps(written({"it": Touches()}, to_text)), object_hook=reader())
+    assert not (tmp_path / "was-here").exists()
