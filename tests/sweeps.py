@@ -183,6 +183,7 @@ def sweep(
     mode: str | None = "max",
     mended: Mended | None = None,
     listening: bool = True,
+    executor_class: type[FakeExecutor] = FakeExecutor,
     **options: Any,
 ) -> Ran:
     """Run a sweep with validations that take, and come to, what a test says."""
@@ -196,7 +197,7 @@ def sweep(
             index = int(request.trial_id.rsplit("_", 1)[-1], 16)
         return {"accuracy": quality(index, request.iteration, seed)}
 
-    executor = FakeExecutor(clock, validate or by_default, validation_s, slots=validation_slots)
+    executor = executor_class(clock, validate or by_default, validation_s, slots=validation_slots)
     by_itself = {
         "fn": lambda checkpoint: {},
         "on_pending": on_pending,

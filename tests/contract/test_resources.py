@@ -48,3 +48,60 @@ def begin_when_free(ran) -> None:
         return poll()
 
     ran.executor.poll = poll_with_resources
+
+
+def statuses_and_words(ran):
+    """Let a sweep run; return each status that a trial had, and each line that was said of it."""
+    seen, said = set(), set()
+    for _ in range(100_000):
+        if ran.sweep.controller.is_finished():
+            return seen, said
+        ran.sweep.step()
+        seen.update(trial.status for trial in ran.trials)
+        said.update(ran.validation.progress())
+    raise AssertionError("the sweep does not end")
+
+
+def held(tmp_path, **options):
+    """Two trials that hold their actors while they wait for scores; the machine has room."""
+    ran = sweep(tmp_path, FIFOScheduler(), on_pending="hold", trials=2, run=False, **options)
+
+    def soon():
+        """Time passes in small steps, as on a real machine."""
+        due, soon = ran.executor.next_due(), ran.clock.monotonic() + 0.25
+        return soon if due is None else min(due, soon)
+
+    ran.sweep.controller._actor_manager._next_due = soon
+    return ran
+
+
+def test_validations_whose_processes_take_long_to_start_pause_nobody(tmp_path, caplog):
+    """A runtime environment, a container, torch on a busy machine: resources are free."""
+    ran = held(tmp_path, settings={"max_in_flight": 1})
+    ran.executor._starts = lambda attempt: 20.0
+    seen, said = statuses_and_words(ran)
+    assert "PAUSED" not in seen
+    assert "is paused to make room" not in caplog.text
+    assert not [line for line in said if "resources" in line]
+    assert "Validations: 1 starting, 1 waiting" in said
+    assert ran.validation.summary()["validated"] == 2 * 9
+
+
+def test_a_momentary_shortage_pauses_nobody(tmp_path, caplog):
+    ran = held(tmp_path)
+    ran.executor._delay = lambda attempt: 1.5
+    seen, said = statuses_and_words(ran)
+    assert "PAUSED" not in seen and "is paused to make room" not in caplog.text
+    assert "Validations: 2 waiting for resources" in said
+
+
+def test_one_that_has_its_resources_and_starts_is_no_shortage(tmp_path, caplog):
+    """The other waits for what the first one has, which does not last."""
+    ran = held(tmp_path)
+    ran.executor._starts = lambda attempt: 20.0 if attempt.request.iteration == 1 else 0.0
+    ran.executor._delay = lambda attempt: 15.0 if attempt.request.id == second else 0.0
+    second = f"{0:05x}_{1:05d}:0:1:1"
+    seen, said = statuses_and_words(ran)
+    assert "Validations: 1 starting, 1 waiting for resources" in said
+    assert "PAUSED" not in seen and "is paused to make room" not in caplog.text
+    assert ran.validation.summary()["validated"] == 2 * 9

@@ -182,6 +182,7 @@ class LocalSweep:
                 interrupted = signal.getsignal(signal.SIGINT) is not handler
                 if self.controller.is_finished() or interrupted:
                     self.controller.checkpoint(force=True, wait=True)
+                    self._actors.cleanup()
                     self.controller.end_experiment_callbacks()
                     return self
                 self.controller.step()

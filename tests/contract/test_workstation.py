@@ -1,0 +1,156 @@
+"""One GPU (or one CPU) that every trial and every validation needs: they take turns."""
+
+from __future__ import annotations
+
+import pytest
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
+
+import tunekit
+from tests.sweeps import LENGTH, Counting, sweep
+from tunekit.testing import FakeClock, FakeExecutor, LocalSweep
+
+# Seconds of the sweep's clock after which it is taken for one that never ends.
+NEVER = 1000.0
+
+
+class Shared(FakeExecutor):
+    """Its attempts run when no trial holds the GPU; trials start when no attempt does.
+
+    A trial that waits gets it first. One that ends holds it until Tune has worked on.
+    """
+
+    def take_turns_with(self, local):
+        self.actors = local.controller._actor_manager
+        self.actors._slots = 1
+        self.line = []
+        #: (the trial whose checkpoint it was, the trials that had begun by then), in order.
+        self.order = []
+        self.trials = lambda: local.trials
+
+    def capacity(self, promised):
+        return 0
+
+    def start(self, attempt):
+        self.started.append(attempt)
+        self._live[attempt.id] = attempt
+        self.line.append(attempt)
+
+    def queued(self):
+        return sum(attempt.id in self._live for attempt in self.line)
+
+    def poll(self):
+        assert self._clock.monotonic() < NEVER, "the sweep does not end"
+        events = super().poll()
+        self.line = [attempt for attempt in self.line if attempt.id in self._live]
+        held = self.actors.num_live_actors or self.actors._events
+        if self.line and not held and len(self._live) == len(self.line):
+            attempt = self.line.pop(0)
+            begun = {t.trial_id for t in self.trials() if "training_iteration" in t.last_result}
+            self.order.append((attempt.request.trial_id, begun))
+            self.started.pop()
+            super().start(attempt)
+            events += super().poll()
+        self.actors._slots = int(len(self._live) == len(self.line))
+        return events
+
+
+BASES = {
+    "fifo": lambda: FIFOScheduler(),
+    "asha": lambda: ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=3),
+    "pbt": lambda: PopulationBasedTraining(
+        perturbation_interval=3, hyperparam_mutations={"lr": [0.1, 0.2, 0.4]}
+    ),
+}
+
+
+def on_workstation(folder, base, *, told=True, reuse=False, **options):
+    """A sweep of four trials; ``told``: it is known that nothing fits beside a trial."""
+    if base == "pbt":
+        options["param_space"] = {"lr": 0.1}
+    ran = sweep(folder, BASES[base](), trials=4, executor_class=Shared, run=False, **options)
+    ran.executor.take_turns_with(ran.sweep)
+    if told:
+        ran.validation.one_at_a_time = lambda: True
+    ran.sweep.controller._reuse_actors = reuse
+    return ran
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
+@pytest.mark.parametrize("base", BASES)
+def test_a_sweep_ends_with_every_checkpoint_validated(tmp_path, base, on_pending, told):
+    ran = on_workstation(tmp_path, base, on_pending=on_pending, told=told)
+    ran.sweep.run(most=100_000)
+    assert all(trial.status == "TERMINATED" for trial in ran.trials)
+    counts = ran.validation.summary()
+    saved = sum(counts.values())
+    assert saved >= len(ran.trials)
+    assert counts["validated"] == saved, "each, and once"
+    if told:
+        # What the trials and the validations take, one after the other, and hardly more.
+        work = sum(ran.lengths().values()) if base != "pbt" else saved
+        assert ran.clock.monotonic() < 1.2 * (work + saved)
+
+
+@pytest.mark.parametrize("on_pending", ["continue", "hold"])
+@pytest.mark.parametrize("base", ["fifo", "asha"])
+def test_actors_that_are_kept_for_the_next_trial_make_room(tmp_path, base, on_pending):
+    ran = on_workstation(tmp_path, base, on_pending=on_pending, reuse=True)
+    ran.sweep.run(most=100_000)
+    assert all(trial.status == "TERMINATED" for trial in ran.trials)
+    counts = ran.validation.summary()
+    assert counts["validated"] == sum(counts.values())
+
+
+def test_validations_go_before_the_next_trial(tmp_path):
+    ran = on_workstation(tmp_path, "fifo")
+    ran.sweep.run(most=100_000)
+    ids = [trial.trial_id for trial in ran.trials]
+    assert [of for of, _ in ran.executor.order] == [i for i in ids for _ in range(LENGTH)]
+    for of, begun in ran.executor.order:
+        assert begun == set(ids[: ids.index(of) + 1]), "no later trial has begun"
+
+
+@pytest.mark.parametrize("trials", [1, 3])
+def test_the_parts_without_our_scheduler_wait_until_tune_has_given_back_all(tmp_path, trials):
+    """Tune's controller is not known then, so that the wait is in two parts."""
+    clock = FakeClock()
+    executor = Shared(clock, lambda attempt: {"accuracy": 0.5}, lambda attempt: 1.0)
+    validation = tunekit.ValidationCallback(
+        tunekit.ValidationConfig(fn=lambda checkpoint: {}), executor=executor, clock=clock
+    )
+    local = LocalSweep(
+        Counting,
+        tmp_path,
+        clock,
+        num_samples=trials,
+        scheduler=FIFOScheduler(),
+        callbacks=[tunekit.EveryIterations(3), validation, *validation.loggers()],
+        seconds=lambda trial, method: 1.0 if method == "train" else 0.0,
+        next_due=executor.next_due,
+    )
+    executor.take_turns_with(local)
+    local.run(most=100_000)
+    assert validation.summary()["validated"] == 3 * trials
+    assert [t.last_result["accuracy"] for t in local.trials] == [0.5] * trials
+
+
+def test_the_last_step_does_not_wait(tmp_path):
+    """A long validation is waited for in steps, in which Tune can do its part."""
+    ran = sweep(
+        tmp_path,
+        FIFOScheduler(),
+        trials=1,
+        policy=tunekit.EveryIterations(LENGTH),
+        validation_s=lambda attempt: 60.0,
+        run=False,
+    )
+    longest = 0.0
+    while not ran.sweep.controller.is_finished():
+        began = ran.clock.monotonic()
+        ran.sweep.step()
+        if ran.trials and ran.trials[0].is_finished():
+            longest = max(longest, ran.clock.monotonic() - began)
+    assert ran.validation.summary()["validated"] == 1
+    assert ran.validation.timing()["drained_s"] == pytest.approx(60.0, abs=1.0)
+    assert 0 < longest < 1.0
