@@ -200,6 +200,8 @@ class ValidationCallback(tune.Callback):
         self._next_flush = 0.0
         self._display: Display | None = None
         self._draining_since: float | None = None
+        # Whether the sweep was over at the end of the last step: Tune then makes no other.
+        self._ended_by_itself = False
 
     def loggers(self, *others: tune.Callback) -> list[tune.Callback]:
         """Return loggers that know about late scores: of ``result.json``, TensorBoard, and yours.
@@ -319,6 +321,7 @@ class ValidationCallback(tune.Callback):
             # A restored sweep whose trials have ended: Tune will make no step.
             self._drain(list(self._trials.values()))
             self._raise_error()
+            self._note_end(list(self._trials.values()))
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -779,6 +782,12 @@ class ValidationCallback(tune.Callback):
         if self._unsettled and self._at_end(trials):
             self._drain(trials)
         self._raise_error()
+        self._note_end(trials)
+
+    def _note_end(self, trials: list[Trial]) -> None:
+        """Note whether all is done. Later it would seem so: Tune ends all trials, if it must."""
+        over = not self._unsettled and self.validator.idle and self._over(trials)
+        self._ended_by_itself = over
 
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -809,7 +818,7 @@ class ValidationCallback(tune.Callback):
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         """Called by Tune last: what has not ended was interrupted, and is given up here."""
         self._keep()
-        finished = self._error is None and self.validator.idle and self._over(trials)
+        finished = self._ended_by_itself and not self._unsettled and self._error is None
         self.validator.close()
         if self.journal is not None:
             self.journal.closed(self._clock.time(), finished=finished)
