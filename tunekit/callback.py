@@ -213,6 +213,8 @@ class ValidationCallback(tune.Callback):
         self._error: TunekitError | None = None
         self._next_flush = 0.0
         self._display: Display | None = None
+        # Whether the sweep was over at the end of the last step: Tune then makes no other.
+        self._ended_by_itself = False
         self._draining = Draining(self._clock, lambda: self.validator.stages())
         self._left_to_the_end = False
         self._paused_at = 0.0
@@ -439,6 +441,7 @@ class ValidationCallback(tune.Callback):
             # A restored sweep whose trials have ended: Tune will make no step.
             self._conclude_sweep(list(self._trials.values()))
             self._raise_error()
+            self._note_end(list(self._trials.values()))
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -931,7 +934,13 @@ class ValidationCallback(tune.Callback):
         if self._unsettled and self._at_end(trials):
             self._drain(trials)
         self._raise_error()
+        self._note_end(trials)
         self._pause()
+
+    def _note_end(self, trials: list[Trial]) -> None:
+        """Note whether all is done. Later it would seem so: Tune ends all trials, if it must."""
+        over = not self._unsettled and self.validator.idle and self._over(trials)
+        self._ended_by_itself = over
 
     def _pause(self) -> None:
         """Sleep a little where Tune would make its next step at once, and find nothing new."""
@@ -993,8 +1002,9 @@ class ValidationCallback(tune.Callback):
         left = self._left_to_the_end
         if left and self._wait_here(to_the_end=True):
             self._conclude_sweep(trials)
+            self._note_end(trials)
         self._draining.broken_off()
-        finished = self._error is None and self.validator.idle and self._over(trials)
+        finished = self._ended_by_itself and not self._unsettled and self._error is None
         if self._cut is not None and self._controller is not None:
             finished = finished and not self._cut and not self._controller.to_come
         self.has_ended = finished
