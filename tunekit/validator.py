@@ -30,6 +30,9 @@ class Validator:
         promised: Returns the resources of each trial that waits for them.
     """
 
+    #: Raises if Ray itself is gone, so that nothing is recorded as failed that failed by that.
+    check_ray: Callable[[], None] = staticmethod(lambda: None)
+
     def __init__(
         self,
         config: ValidationConfig,
@@ -173,6 +176,7 @@ class Validator:
             if isinstance(event, Returned):
                 outcome = self._pool.returned(event.attempt_id, event.value, self._judged(), now)
             else:
+                self.check_ray()
                 outcome = self._pool.failed(event.attempt_id, event.reason, event.error, now)
                 if wanted and outcome is None:
                     logger.warning(
