@@ -815,6 +815,7 @@ class ValidationCallback(tune.Callback):
 
     def failed(self, trial: Trial) -> None:
         """A trial has failed; Tune may start it again."""
+        self.validator.check_ray()
         if self.journal is not None:
             self.journal.failed(trial.trial_id, self._clock.time())
 

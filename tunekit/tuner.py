@@ -443,7 +443,8 @@ class Tuner(tune.Tuner):
                 validation.show_on(display)
                 around.enter_context(without_advice())
                 if not is_remote():
-                    around.enter_context(watched(partial(_how_to_go_on, settings, validation)))
+                    how = partial(_how_to_go_on, settings, validation)
+                    validation.validator.check_ray = around.enter_context(watched(how))
             around.enter_context(ended_by_sigterm())
             return super().fit()
 

@@ -36,6 +36,9 @@ class Validator:
         promised: Returns the resources of each trial that waits for them.
     """
 
+    #: Raises if Ray itself is gone, so that nothing is recorded as failed that failed by that.
+    check_ray: Callable[[], None] = staticmethod(lambda: None)
+
     def __init__(
         self,
         config: ValidationConfig,
@@ -191,6 +194,7 @@ class Validator:
                 value = received(event.value)
                 outcome = self._pool.returned(event.attempt_id, value, self._judged(), now)
             else:
+                self.check_ray()
                 outcome = self._pool.failed(event.attempt_id, event.reason, event.error, now)
                 if wanted and outcome is None:
                     self._tell_of_another_try(event)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from tunekit._ray.health import Address, answers, services
+from tunekit._ray.health import Address, answers, lost, services
 from tunekit.core.outage import Outages
 
 __all__ = ["watched"]
@@ -26,11 +26,15 @@ def watched(
     look: Callable[[Address], bool] = answers,
     interval_s: float = _INTERVAL_S,
     patience_s: float = _PATIENCE_S,
-) -> Iterator[None]:
+) -> Iterator[Callable[[], None]]:
     """Look after Ray's GCS and the raylet of this node, in a thread of its own.
 
     Ray ends a driver that has lost one of them in its own code, without an exception: what is to
     be said must be said before.
+
+    The context is what to call before a failure is recorded: it raises
+    ``ray.exceptions.RaySystemError`` if the raylet is gone, with which all trials and validations
+    fail, and the driver ends. A GCS may come back.
 
     Args:
         how_to_go_on: Returns what to do when Ray is up again.
@@ -45,7 +49,7 @@ def watched(
         logger.debug("Ray's services are not looked after: %s", error)
         where = {}
     if not where:
-        yield
+        yield lambda: None
         return
     over, outages = threading.Event(), Outages(patience_s)
 
@@ -59,10 +63,14 @@ def watched(
             for name in back:
                 logger.warning("Ray's %s answers again; the sweep goes on, if Ray does.", name)
 
+    def check() -> None:
+        if "raylet" in where and not look(where["raylet"]):
+            raise lost("raylet", where["raylet"])
+
     thread = threading.Thread(target=watch, name="tunekit-watch", daemon=True)
     thread.start()
     try:
-        yield
+        yield check
     finally:
         over.set()
 
@@ -73,6 +81,5 @@ def _lost(name: str, address: Address, seconds: float, how_to_go_on: str) -> str
         f"Ray's {name} at {host}:{port} has not answered for {seconds:.0f} s, and the sweep cannot "
         "go on without it. Unless it comes back, Ray will end this process, soon or within a "
         "minute, without another word. What the sweep has done is recorded. When Ray is up again, "
-        f"go on with it:\n{how_to_go_on}\n"
-        "Trials that have failed by that go on, too, with --errored (resume_errored=True)."
+        f"go on with it:\n{how_to_go_on}"
     )

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from ray import tune
-from ray.tune import ResumeConfig
+from ray.exceptions import RaySystemError
+from ray.tune import ResumeConfig, TuneError
 from ray.tune.integration.ray_train import CHECKPOINT_PATH_KEY
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.search import BasicVariantGenerator
@@ -23,6 +24,7 @@ from tunekit.journal import read
 from tunekit.snapshots import mend
 from tunekit.storage import LocalFolder
 from tunekit.testing import check_lives
+from tunekit.validator import Validator
 
 
 def run(folder: Path, **options: Any) -> Ran:
@@ -196,3 +198,32 @@ def test_a_metric_of_that_name_beside_a_checkpoint_is_none(tmp_path, caplog):
     ran = run(tmp_path, trainable=Drives, trials=1)
     assert len(ran.scores()[0]) == LENGTH
     assert not [m for m in caplog.messages if "TuneReportCallback" in m]
+
+
+# Ray itself dies --------------------------------------------------------------------------------
+
+
+def dying_ray() -> None:
+    raise RaySystemError("the raylet is gone")
+
+
+@pytest.mark.parametrize("what", ["trial", "validation"])
+def test_nothing_is_recorded_as_failed_that_fails_with_ray(tmp_path, monkeypatch, what):
+    def validate(attempt: Any) -> Any:
+        if what == "validation" and attempt.request.iteration == 3:
+            raise RuntimeError("was lost")
+        return {"accuracy": 0.5}
+
+    fails = {"param_space": {"fail_at": 5}} if what == "trial" else {}
+    options = {"trials": 2, "validation_s": lambda attempt: 2.5, **fails}
+    monkeypatch.setattr(Validator, "check_ray", staticmethod(dying_ray))
+    with pytest.raises((RaySystemError, TuneError), match="the raylet is gone"):
+        run(tmp_path, validate=validate, **options)
+    happened = read(tmp_path / "sweep")
+    assert not {"failed", "errored"} & {event["event"] for event in happened}
+    assert {e["status"] for e in happened if e["event"] == "ended"} <= {"validated"}
+    monkeypatch.undo()
+    ran = run(tmp_path, **options, **mended(tmp_path))
+    assert {trial.status for trial in ran.trials} == {"TERMINATED"}
+    assert {len(scores) for scores in ran.scores().values()} == {LENGTH}
+    check_lives(read(tmp_path / "sweep"))

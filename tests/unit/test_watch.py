@@ -7,6 +7,9 @@ import socket
 import threading
 from typing import Any
 
+import pytest
+from ray.exceptions import RaySystemError
+
 from tunekit._ray.health import answers
 from tunekit.watch import watched
 
@@ -44,7 +47,7 @@ def test_a_service_that_does_not_answer_is_told_of_once_with_what_to_do(caplog):
     watch(Looks(set(), {GCS}, {GCS}, {GCS}))
     [said] = caplog.messages
     assert said.startswith("Ray's GCS at 10.0.0.1:6379 has not answered")
-    assert "    tunekit resume /results/digits\n" in said and "--errored" in said
+    assert said.endswith(":\n    tunekit resume /results/digits")
 
 
 def test_each_service_is_told_of_and_when_it_is_back(caplog):
@@ -64,6 +67,18 @@ def test_a_ray_that_cannot_be_looked_after_ends_no_sweep(caplog):
     with watched(lambda: "", find=gone):
         pass
     assert caplog.messages == []
+
+
+def test_what_fails_with_the_raylet_is_not_to_be_recorded():
+    alive = {GCS, RAYLET}
+    settings = {"find": lambda: {"GCS": GCS, "raylet": RAYLET}, "interval_s": 60.0}
+    with watched(lambda: "", look=alive.__contains__, **settings) as check:
+        check()
+        alive.discard(GCS)
+        check()  # that may come back
+        alive.discard(RAYLET)
+        with pytest.raises(RaySystemError, match=r"raylet at 10\.0\.0\.1:7000 does not answer"):
+            check()
 
 
 def test_whether_somebody_listens():

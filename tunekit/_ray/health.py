@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 
 import ray
+from ray.exceptions import RaySystemError
 
-__all__ = ["Address", "answers", "services"]
+__all__ = ["Address", "answers", "lost", "services"]
 
 Address = tuple[str, int]
 
@@ -36,3 +37,9 @@ def answers(address: Address) -> bool:
     except OSError:
         return False
     return True
+
+
+def lost(name: str, address: Address) -> RaySystemError:
+    """Return the error that says that a service is gone."""
+    host, port = address
+    return RaySystemError(f"Ray's {name} at {host}:{port} does not answer")
