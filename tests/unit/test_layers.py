@@ -23,8 +23,8 @@ MODULES = sorted(ROOT.rglob("*.py"))
 FLOORS = [
     {"errors", "version"},
     {"core"},
-    {"_ray", "clock", "storage", "validation_context"},
-    {"config", "executor", "journal", "loggers", "report", "fold", "tensorboard"},
+    {"_ray", "clock", "picklable", "storage", "validation_context"},
+    {"config", "executor", "experiments", "journal", "loggers", "report", "fold", "tensorboard"},
     {"judges"},
     {
         "replay",

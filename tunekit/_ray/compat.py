@@ -21,6 +21,8 @@ TESTED = "2.60.0"
 
 #: Everything that is taken from Ray and is not public, as (module, dotted name).
 NEEDED = (
+    ("ray._private", "node.Node.is_head"),
+    ("ray._private", "worker._global_node"),
     ("ray.train", "ValidationConfig"),
     ("ray.train", "ValidationTaskConfig"),
     ("ray.train._internal.checkpoint_manager", "_CheckpointManager.register_checkpoint"),
