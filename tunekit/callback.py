@@ -35,6 +35,7 @@ from tunekit.core.history import GENERATION, History
 from tunekit.core.leases import Leases
 from tunekit.core.lineage import Ancestry, Exploit
 from tunekit.core.metrics import flatten, hide, merge
+from tunekit.core.names import chosen, listed, meant
 from tunekit.core.order import InOrder
 from tunekit.core.problems import Problems
 from tunekit.core.progress import counted, starved, waiting_trials
@@ -907,13 +908,17 @@ class ValidationCallback(tune.Callback):
                 scored.iteration,
             )
             return False
-        produced = ", ".join(map(repr, self.history.names))
-        reported = ", ".join(repr(n) for n in sorted(result) if n not in self.history.names)
+        produced = listed(self.history.names, missing)
+        training = chosen(n for n in result if n not in self.history.names)
+        near = [meant(name, [*self.history.names, *training]) for name in missing]
+        hint = f" Did you mean {near[0]!r}?" if near[0] is not None else ""
+        reported = listed(training, missing)
         self.fail(
             MetricNotFoundError(
                 f"The sweep is to be judged by {names}, but neither validation nor training "
-                f"produces that. Validation returned {produced}; training reported {reported}. "
-                f"Name one of these as the metric, or return it from the validation function."
+                f"produces that.{hint} Validation returned {produced}; training reported "
+                f"{reported}. Name one of these as the metric, or return it from the validation "
+                "function."
             )
         )
         return False
@@ -1032,7 +1037,7 @@ class ValidationCallback(tune.Callback):
         missing = sorted(self._required - reported)
         self._failures.conclude(missing, succeeded=bool(self.history.names))
         if missing and not self._seen and any(TRAINING_ITERATION in t.last_result for t in ended):
-            names, produced = (", ".join(map(repr, some)) for some in (missing, sorted(reported)))
+            names, produced = listed(missing), listed(chosen(reported), missing)
             why = no_trial_has_saved(self._how_to_save)
             also = f" {failed} trial{'s' * (failed > 1)} failed before." if failed else ""
             self.fail(

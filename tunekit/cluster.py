@@ -7,9 +7,11 @@ import logging
 import ray
 from ray.tune.search import ConcurrencyLimiter, SearchAlgorithm
 
+from tunekit._ray.cluster import cannot_grow
 from tunekit._ray.tuner import Settings, trial_resources
 from tunekit.callback import ValidationCallback
 from tunekit.combinations import pauses
+from tunekit.core.problems import Problems
 from tunekit.core.room import one_at_a_time, trials_beside
 from tunekit.errors import ConfigError
 from tunekit.scheduler import base_of
@@ -34,20 +36,24 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
         validation: The sweep's validations, if it has some.
 
     Raises:
-        tunekit.ConfigError: If trials that wait for scores could keep validations from running.
+        tunekit.ConfigError: If trials that wait for scores could keep validations from running, or
+            one needs what this machine has not and no other can join.
     """
     if not ray.is_initialized():
         ray.init()
     cluster = ray.cluster_resources()
+    problems = Problems("Tuner.fit")
     per_trial = trial_resources(settings.trainable, settings.param_space)
     if per_trial is not None:
         advice = "Ask for less with tune.with_resources, or with fewer workers in scaling_config."
-        _warn_of_too_much("trial", per_trial, cluster, advice)
+        _say_what_is_too_much("trial", per_trial, cluster, advice, problems)
     if validation is None:
+        problems.raise_any()
         return
     config, per_validation = settings.tune_config, validation.validator.resources
     advice = "Ask for less with ray_remote_kwargs."
-    _warn_of_too_much("validation", per_validation, cluster, advice)
+    _say_what_is_too_much("validation", per_validation, cluster, advice, problems)
+    problems.raise_any()
     if per_trial is not None and one_at_a_time(cluster, per_trial, per_validation):
         _take_turns(validation, per_trial, per_validation)
         return
@@ -142,11 +148,22 @@ def _check_nested(
         )
 
 
-def _warn_of_too_much(
-    what: str, need: dict[str, float], cluster: dict[str, float], advice: str
+def _say_what_is_too_much(
+    what: str,
+    need: dict[str, float],
+    cluster: dict[str, float],
+    advice: str,
+    problems: Problems,
 ) -> None:
     lacking = [name for name, amount in need.items() if cluster.get(name, 0) < amount]
-    if lacking:
+    if lacking and cannot_grow():
+        problems.add(
+            f"a {what} needs {_listed(need)}, and this machine has "
+            f"{_listed({name: cluster.get(name, 0.0) for name in lacking})}: no {what} could ever "
+            f"start. {advice} What Ray counts is what ray.init(num_cpus=, num_gpus=, resources=) "
+            "says; to use a cluster, ray.init(address=...)."
+        )
+    elif lacking:
         logger.warning(
             "A %s needs %s, and the cluster has %s: unless it grows, no %s will ever start, and "
             "the sweep will not end. %s",

@@ -12,6 +12,7 @@ from ray import train
 
 from tunekit.core.calls import call_of, is_built, kind_of, never_takes, signature_of
 from tunekit.core.problems import Problems, shown
+from tunekit.picklable import why_not_picklable
 
 __all__ = ["PAUSE_NEEDS_OWN_ACTORS", "ValidationConfig", "is_built"]
 
@@ -131,6 +132,10 @@ class ValidationConfig(train.ValidationConfig):
             )
         elif callable_ and kwargs is not None:
             _check_signature(fn, kwargs, problems)
+        if callable_:
+            _check_picklable("fn", fn, problems)
+        for key, value in (kwargs or {}).items():
+            _check_picklable(f"task_config.fn_kwargs[{key!r}]", value, problems)
         problems.integer("evaluators", evaluators, least=1, optional=True)
         if nested_resources is not None and problems.instance(
             "nested_resources", nested_resources, Mapping, 'Pass a dict such as {"CPU": 2}.'
@@ -290,6 +295,15 @@ def _check_signature(fn: Callable[..., Any], kwargs: Mapping[str, Any], problems
         problems.add(
             f"fn{signature} cannot be called as fn({given}): {wrong}. The checkpoint comes first, "
             "then task_config.fn_kwargs by name, and those that a report brings."
+        )
+
+
+def _check_picklable(name: str, value: Any, problems: Problems) -> None:
+    why = why_not_picklable(value, name)
+    if why is not None:
+        problems.add(
+            f"{name}={shown(value)} cannot be sent to the processes that validate: {why}. Make "
+            "that inside of the function, or with evaluators=n in __init__ of a class."
         )
 
 

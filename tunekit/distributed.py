@@ -20,6 +20,7 @@ __all__ = [
     "check_scheduler",
     "check_trainer",
     "check_workers",
+    "is_tunes",
     "keeps_warm",
     "run_config_of",
     "settle",
@@ -167,6 +168,8 @@ def check_scheduler(scheduler: Any, problems: Problems) -> None:
 def check_saving(policy: Any, run_config: Any, problems: Problems) -> None:
     """Add what asks the trials of a trainer to save, which only their workers do."""
     checkpoints = getattr(run_config, "checkpoint_config", None)
+    if not is_tunes(checkpoints, tune.CheckpointConfig):
+        checkpoints = None  # has none of these settings
     asked = []
     if policy is not None:
         asked.append(f"checkpoint_policy={policy!r}")
@@ -178,6 +181,18 @@ def check_saving(policy: Any, run_config: Any, problems: Problems) -> None:
             f"{one} cannot make the workers of a trainer save. Leave it out; call "
             "ray.train.report(metrics, checkpoint=...) in the training loop when one is due."
         )
+
+
+def is_tunes(value: Any, kind: type) -> bool:
+    """Whether it is a config of Tune's of that kind, rather than Ray Train's of the same name.
+
+    Example:
+        >>> is_tunes(tune.FailureConfig(), tune.FailureConfig)
+        True
+        >>> is_tunes(train.CheckpointConfig(), tune.CheckpointConfig)
+        False
+    """
+    return isinstance(value, kind) or issubclass(kind, type(value))
 
 
 def check_workers(workers: Any, distributed: bool, problems: Problems) -> None:

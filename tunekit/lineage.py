@@ -15,6 +15,7 @@ from tunekit.core.lineage import Ancestry, Exploit
 from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
 from tunekit.core.values import as_json
+from tunekit.experiments import no_sweep
 from tunekit.journal import SERIES, Places, exploits_of, read
 from tunekit.storage import folder_at
 
@@ -73,11 +74,7 @@ class Lineage:
         storage, home = storage_at(str(path), storage_filesystem)
         folder = folder_at(storage, home)
         if not folder.names(SERIES):
-            problems.add(
-                f"path={str(path)!r} has no folder {SERIES!r}, in which a sweep with validation "
-                "writes down what happens. Pass the directory of an experiment: "
-                "results.experiment_path, and storage_filesystem=results.filesystem."
-            )
+            problems.add(f"path={str(path)!r} {no_sweep(storage, home, str(path))}")
         problems.raise_any()
         return cls(exploits_of(read(folder), Places(home)))
 

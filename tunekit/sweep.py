@@ -19,9 +19,11 @@ from tunekit._ray.storage import absolute, exists, storage_at
 from tunekit.core.chronicle import UNENDED, Chronicle, Scored, TrialStory
 from tunekit.core.lineage import Ancestry, configs_of
 from tunekit.core.metrics import flatten
+from tunekit.core.names import listed, meant
 from tunekit.core.problems import Problems
 from tunekit.core.words import short_names
 from tunekit.errors import MetricNotFoundError
+from tunekit.experiments import no_sweep
 from tunekit.journal import SERIES, Places, exploits_of, record_of
 from tunekit.lineage import Lineage
 from tunekit.storage import folder_at
@@ -126,7 +128,7 @@ def load(
     Example:
         >>> load("/no/such/folder")
         Traceback (most recent call last):
-        tunekit.errors.ConfigError: tunekit.load: path='/no/such/folder' has no folder 'journal'...
+        tunekit.errors.ConfigError: tunekit.load: path='/no/such/folder' does not exist...
     """
     problems = Problems("tunekit.load")
     folder, home, filesystem = None, "", None
@@ -139,12 +141,9 @@ def load(
                 f"path={os.fspath(path)!r} cannot be reached: {error}. Pass a local path, or a URI "
                 "of a storage that pyarrow knows, such as s3://bucket/digits."
             )
-    if folder is not None and not folder.names(SERIES):
-        problems.add(
-            f"path={os.fspath(path)!r} has no folder {SERIES!r}, in which a sweep with validation "
-            "writes down what happens. Pass the folder of an experiment: results.experiment_path, "
-            "and storage_filesystem=results.filesystem."
-        )
+    if folder is not None and filesystem is not None and not folder.names(SERIES):
+        given = os.fspath(path)
+        problems.add(f"path={given!r} {no_sweep(filesystem, home, given)}")
     if mode is not None:
         problems.choice("mode", mode, ["min", "max"])
     problems.raise_any()
@@ -449,10 +448,12 @@ class Sweep:
             if scored is not None and value is not None:
                 found.append((value, trial_id, scored))
         if not found:
-            produced = ", ".join(map(repr, self.chronicle.names)) or "none"
+            near = meant(metric, self.chronicle.names)
             raise MetricNotFoundError(
-                f"No validation has ended with {metric!r}, as a number. Validated metrics so far: "
-                f"{produced}. Name one of these, or wait for the first validation to end."
+                f"No validation has ended with {metric!r}, as a number. "
+                f"{f'Did you mean {near!r}? ' if near else ''}Validated metrics so far: "
+                f"{listed(self.chronicle.names, [metric])}. Name one of these, or wait for the "
+                "first validation to end."
             )
         value, trial_id, scored = (max if mode == "max" else min)(found, key=lambda one: one[0])
         path = self._places.path(scored.checkpoint)
@@ -479,7 +480,15 @@ class Sweep:
                 "metric is missing, and the sweep is not judged by one alone. Pass the name of a "
                 "validated metric."
             )
-        if mode is None:
+        names = self.chronicle.names
+        if mode is None and metric is not None and names and metric not in names:
+            near = meant(metric, names)
+            problems.add(
+                f"metric={metric!r} is none of the validated ones. "
+                f"{f'Did you mean {near!r}? ' if near else ''}Pass one of {listed(names, [metric])}"
+                ", and the mode if it is not what the sweep is judged by."
+            )
+        elif mode is None:
             problems.add("mode is missing, and the sweep has none. Pass 'min' or 'max'.")
         else:
             problems.choice("mode", mode, ["min", "max"])

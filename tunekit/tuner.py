@@ -52,6 +52,7 @@ from tunekit.distributed import (
     check_scheduler,
     check_trainer,
     check_workers,
+    is_tunes,
     keeps_warm,
     run_config_of,
     settle,
@@ -59,6 +60,7 @@ from tunekit.distributed import (
     validation_config_of,
 )
 from tunekit.errors import RestoreError, TunekitError
+from tunekit.experiments import no_sweep
 from tunekit.journal import Record, read, record_of
 from tunekit.loggers import validated
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
@@ -308,11 +310,11 @@ class Tuner(tune.Tuner):
         check_workers(worker_config, distributed, problems)
         folder = _folder_of(path, storage_filesystem, problems)
         if folder is not None and TUNER_FILE not in folder.names(""):
+            given = os.fspath(path)
             problems.add(
-                f"path={path!r} has no {TUNER_FILE}, which Tune writes when a Tuner is made: it is "
-                "no experiment's folder. Pass the folder that RunConfig(storage_path=..., "
-                "name=...) named: results.experiment_path, with "
-                "storage_filesystem=results.filesystem."
+                f"path={given!r} has no {TUNER_FILE}, which Tune writes when a Tuner is made: it "
+                "is no experiment's folder. It "
+                + no_sweep(*storage_at(given, storage_filesystem), given)
             )
         if param_space is not None:
             problems.instance("param_space", param_space, dict, "Pass a dict, or nothing.")
@@ -578,10 +580,26 @@ def _unknown(name: str, value: str, error: Exception) -> str:
 
 
 def _check_run_config(run_config: Any, problems: Problems) -> None:
+    if isinstance(run_config, train.RunConfig) and not is_tunes(run_config, tune.RunConfig):
+        problems.add(
+            "Pass run_config=ray.tune.RunConfig(...); this one is ray.train.RunConfig, which is "
+            "for a trainer. name, storage_path and storage_filesystem are the same in both."
+        )
+        return
     if run_config is None or not problems.instance(
         "run_config", run_config, tune.RunConfig, "Pass ray.tune.RunConfig(...)."
     ):
         return
+    for name, kind in (
+        ("checkpoint_config", tune.CheckpointConfig),
+        ("failure_config", tune.FailureConfig),
+    ):
+        value = getattr(run_config, name)
+        if value is not None and not is_tunes(value, kind):
+            problems.add(
+                f"Pass RunConfig({name}=ray.tune.{kind.__name__}(...)); this one is a "
+                f"{type(value).__module__}.{type(value).__name__}, of which Tune knows nothing."
+            )
     for index, callback in enumerate(run_config.callbacks or []):
         name = f"run_config.callbacks[{index}]"
         if problems.instance(

@@ -351,7 +351,21 @@ def test_a_metric_that_nobody_produces_is_an_error_that_lists_what_there_is(tmp_
             checkpoint_policy=EACH,
         )
     message = str(caught.value)
-    assert "'acuracy'" in message and "'accuracy'" in message and "'loss'" in message
+    assert "'acuracy'" in message and "Did you mean 'accuracy'?" in message
+    assert "training reported 'loss'. Name" in message, "not what Tune fills in"
+
+
+def test_a_gpu_that_this_machine_has_not_is_an_error_rather_than_an_endless_wait(tmp_path):
+    with pytest.raises(tunekit.ConfigError, match="needs 1 CPU, 1 GPU, and this machine has 0 GPU"):
+        fit(
+            counting,
+            tmp_path,
+            param_space={"length": 3},
+            validation_config=tunekit.ValidationConfig(
+                fn=validate, ray_remote_kwargs={"num_gpus": 1}
+            ),
+            checkpoint_policy=EACH,
+        )
 
 
 def test_a_sweep_without_checkpoints_is_told_what_is_missing(tmp_path):

@@ -515,6 +515,23 @@ def test_a_path_that_is_no_sweep_is_wrong_usage(command, tmp_path):
     assert tunekit_(command).exit_code == 2
 
 
+def test_a_metric_that_is_mistyped_is_told_with_the_one_that_was_meant(ended):
+    result = tunekit_("best", ended[0], "--metric", "acuracy")
+    assert result.exit_code == 2
+    assert "metric='acuracy' is none of the validated ones" in result.stderr
+    assert "Did you mean 'accuracy'?" in result.stderr and "mode is missing" not in result.stderr
+    result = tunekit_("best", ended[0], "--metric", "acuracy", "--mode", "max")
+    assert result.exit_code == 3 and "Did you mean 'accuracy'?" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["status", "best", "report", "resume"])
+def test_a_path_near_a_sweep_is_told_with_the_sweep(command, ended):
+    checkpoint = next(ended[0].glob("*/checkpoint_*"))
+    for near in (checkpoint, checkpoint.parent, ended[0].parent):
+        result = tunekit_(command, near)
+        assert result.exit_code == 2 and str(ended[0]) in result.stderr
+
+
 def test_paths_may_be_relative(ended, monkeypatch):
     monkeypatch.chdir(ended[0].parent)
     assert json.loads(tunekit_("best", "sweep", "--json").stdout)["kept"]

@@ -9,6 +9,7 @@ from ray.train.torch import TorchTrainer
 from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler
 
 import tunekit
+from tunekit import cluster
 from tunekit._ray.tuner import settings_of
 from tunekit.cluster import leave_room
 
@@ -71,6 +72,19 @@ def test_what_cannot_fit_at_all_is_said(on_cluster, caplog):
     assert "fewer workers" in caplog.text
     on_cluster(3, ray_remote_kwargs={"num_cpus": 1, "resources": {"validation": 1}})
     assert "A validation needs 1 CPU, 1 validation, and the cluster has 0 validation" in caplog.text
+
+
+def test_what_a_machine_of_its_own_lacks_is_an_error_rather_than_an_endless_wait(
+    on_cluster, monkeypatch
+):
+    monkeypatch.setattr(cluster, "cannot_grow", lambda: True)
+    with pytest.raises(tunekit.ConfigError, match="no validation could ever start") as caught:
+        on_cluster(4, ray_remote_kwargs={"num_cpus": 1, "num_gpus": 1})
+    assert "needs 1 CPU, 1 GPU, and this machine has 0 GPU" in str(caught.value)
+    with pytest.raises(tunekit.ConfigError) as caught:
+        on_cluster(3, workers=4, ray_remote_kwargs={"resources": {"validator": 1}})
+    assert len(caught.value.problems) == 2, "both at once"
+    assert on_cluster(8, ASHAScheduler()) == (3, [])
 
 
 @pytest.mark.parametrize("several", [tune.choice([1, 3]), tune.grid_search([3, 2])])

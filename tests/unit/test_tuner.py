@@ -7,6 +7,7 @@ import pickle
 import pytest
 import ray
 from ray import train, tune
+from ray.train.torch import TorchTrainer
 from ray.tune.logger import (
     CSVLoggerCallback,
     JsonLoggerCallback,
@@ -104,6 +105,38 @@ def test_wrong_arguments(arguments, message):
     with pytest.raises(tunekit.ConfigError) as caught:
         tunekit.Tuner(**arguments)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "fix"),
+    [
+        (train.RunConfig(name="x"), "Pass run_config=ray.tune.RunConfig(...)"),
+        (
+            tune.RunConfig(checkpoint_config=train.CheckpointConfig(num_to_keep=2)),
+            "Pass RunConfig(checkpoint_config=ray.tune.CheckpointConfig(...))",
+        ),
+        (
+            tune.RunConfig(failure_config=train.FailureConfig(max_failures=2)),
+            "Pass RunConfig(failure_config=ray.tune.FailureConfig(...))",
+        ),
+    ],
+)
+@pytest.mark.parametrize("of_a_trainer", [True, False])
+def test_ray_trains_configs_are_told_by_their_fix(config, fix, of_a_trainer):
+    scaling = train.ScalingConfig(num_workers=1)
+    trainer = TorchTrainer(lambda config: None, scaling_config=scaling)
+    with pytest.raises(tunekit.ConfigError) as caught:
+        tunekit.Tuner(trainer if of_a_trainer else (lambda config: None), run_config=config)
+    [problem] = caught.value.problems
+    assert problem.startswith(fix)
+    assert "DEPRECATED" not in problem and len(problem) < 200
+
+
+def test_a_long_value_is_shown_by_its_type_and_how_it_begins():
+    with pytest.raises(tunekit.ConfigError) as caught:
+        tunekit.Tuner(lambda config: None, tune_config=tune.RunConfig(name="x"))
+    [problem] = caught.value.problems
+    assert problem.startswith("tune_config=RunConfig(name='x'") and len(problem) < 200
 
 
 def test_the_users_objects_are_wrapped_and_not_changed(tmp_path):

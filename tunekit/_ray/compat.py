@@ -24,6 +24,8 @@ NEEDED = (
     ("ray.air._internal.uri_utils", "URI"),
     ("ray._private.worker", "global_worker"),
     ("ray._raylet", "InnerGcsClient.get_all_resource_usage"),
+    ("ray._private", "node.Node.is_head"),
+    ("ray._private", "worker._global_node"),
     ("ray.train", "ValidationConfig"),
     ("ray.train", "ValidationTaskConfig"),
     ("ray.train._internal.checkpoint_manager", "_CheckpointManager.register_checkpoint"),

@@ -1,0 +1,89 @@
+"""What keeps a function from being sent to another process is named."""
+
+from __future__ import annotations
+
+import functools
+import threading
+
+import pytest
+from ray import train
+
+import tunekit
+from tunekit.picklable import why_not_picklable
+
+LOCK = threading.Lock()
+
+
+def by_global(checkpoint):
+    with LOCK:
+        return {"accuracy": 0.5}
+
+
+by_global.__module__ = "__main__"  # pickled by value, as what a program defines itself
+
+
+def by_closure(inner):
+    def validate(checkpoint):
+        return inner and {"accuracy": 0.5}
+
+    return validate
+
+
+class Holder:
+    def __init__(self, lock):
+        self.settings = {"lock": lock, "deep": [1, lock]}
+
+    def __call__(self, checkpoint):
+        return {"accuracy": 0.5}
+
+    def method(self, checkpoint):
+        return {"accuracy": 0.5}
+
+
+def by_default(checkpoint, lock=LOCK):
+    return {"accuracy": 0.5}
+
+
+by_default.__module__ = "__main__"
+
+CASES = {
+    "closure": (by_closure(LOCK), "variable 'inner' of fn is a lock"),
+    "nested": (
+        by_closure(by_closure(LOCK)),
+        "variable 'inner' of variable 'inner' of fn is a lock",
+    ),
+    "global": (by_global, "variable 'LOCK' of fn is a lock"),
+    "default": (by_default, "default 1 of fn is a lock"),
+    "partial": (functools.partial(by_closure(1), lock=LOCK), "argument 'lock' of fn is a lock"),
+    "attribute": (Holder(LOCK), "fn.settings['lock'] is a lock"),
+    "method": (Holder(LOCK).method, "the object of fn.settings['lock'] is a lock"),
+    "itself": (LOCK.acquire, "fn cannot be pickled"),
+}
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_the_culprit_is_named(kind):
+    fn, says = CASES[kind]
+    assert says in why_not_picklable(fn, "fn")
+
+
+def test_what_can_be_sent_is_not_accused():
+    for fn in (by_closure(1), Holder(3), functools.partial(by_closure(1), lock=2), Holder):
+        assert why_not_picklable(fn, "fn") is None
+
+
+def test_it_is_found_before_anything_starts():
+    with pytest.raises(tunekit.ConfigError) as caught:
+        tunekit.ValidationConfig(
+            fn=by_closure(LOCK),
+            task_config=train.ValidationTaskConfig(fn_kwargs={"lock": LOCK}),
+        )
+    text = str(caught.value)
+    assert "variable 'inner' of fn is a lock" in text
+    assert "task_config.fn_kwargs['lock']" in text
+    assert "Make that inside of the function" in text
+
+
+def test_what_it_holds_is_not_kept_a_second_time():
+    large = bytes(200_000_000)
+    assert why_not_picklable(by_closure(large), "fn") is None

@@ -1,0 +1,82 @@
+"""Names of metrics as a user is shown them: those that somebody chose, the nearest first."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["chosen", "listed", "meant"]
+
+# What Tune and tunekit fill into every report.
+_FILLED_IN = frozenset(
+    {
+        "checkpoint_dir_name",
+        "date",
+        "done",
+        "episodes_this_iter",
+        "episodes_total",
+        "experiment_id",
+        "experiment_tag",
+        "generation",
+        "hostname",
+        "iteration_runs",
+        "iterations_since_restore",
+        "node_ip",
+        "pid",
+        "should_checkpoint",
+        "time_since_restore",
+        "time_this_iter_s",
+        "time_total_s",
+        "timestamp",
+        "timesteps_since_restore",
+        "timesteps_this_iter",
+        "timesteps_total",
+        "trainable_name",
+        "training_iteration",
+        "trial_id",
+        "validated_iteration",
+    }
+)
+
+
+def chosen(names: Iterable[str]) -> list[str]:
+    """Return the names that are not filled in by Tune or tunekit, sorted.
+
+    Example:
+        >>> chosen(["pid", "loss", "config/lr", "training_iteration", "config", "eval/acc"])
+        ['eval/acc', 'loss']
+    """
+    return sorted(
+        name
+        for name in names
+        if name not in _FILLED_IN and name != "config" and not name.startswith("config/")
+    )
+
+
+def meant(wanted: str, names: Iterable[str]) -> str | None:
+    """Return the name that somebody may have meant; None if none is near.
+
+    Example:
+        >>> meant("acuracy", ["loss", "accuracy"]), meant("f1", ["loss", "accuracy"])
+        ('accuracy', None)
+        >>> meant("accuracy", ["loss", "eval/accuracy"])
+        'eval/accuracy'
+    """
+    known = sorted(names)
+    near = difflib.get_close_matches(wanted, known, n=1)
+    if near:
+        return near[0]
+    last = wanted.rsplit("/", 1)[-1]
+    return next((name for name in known if name.rsplit("/", 1)[-1] == last), None)
+
+
+def listed(names: Iterable[str], wanted: Iterable[str] = ()) -> str:
+    """Return names as a message lists them: those that are near to what is wanted first.
+
+    Example:
+        >>> listed(["a", "loss", "accuracy"], ["acuracy"]), listed([])
+        ("'accuracy', 'a', 'loss'", 'nothing')
+    """
+    known = sorted(names)
+    near = [name for one in wanted for name in difflib.get_close_matches(one, known, n=3)]
+    return ", ".join(map(repr, dict.fromkeys([*near, *known]))) or "nothing"

@@ -1,0 +1,141 @@
+"""What a folder is that is no sweep's, and which sweeps are near."""
+
+from __future__ import annotations
+
+import difflib
+import posixpath
+from collections.abc import Iterator
+
+import pyarrow.fs
+
+from tunekit._ray.controller import STATE_FILES
+from tunekit._ray.storage import TUNER_FILE
+
+__all__ = ["no_sweep"]
+
+#: The folder that a sweep with validation has (see tunekit.journal).
+JOURNAL = "journal"
+
+# So many folders are looked into, so many levels deep, and so many sweeps are named.
+_MOST_FOLDERS, _DEPTH, _MOST_NAMED = 300, 2, 10
+_OF_A_TRIAL = ("params.json", "params.pkl", "result.json", "progress.csv", "error.txt")
+
+
+def no_sweep(filesystem: pyarrow.fs.FileSystem, path: str, given: str = "") -> str:
+    """Say what is at a path that is no sweep's, and what to pass instead, after "path=...".
+
+    Args:
+        filesystem: Where to look.
+        path: The path in it.
+        given: What the user has passed for it: a path, or a URI.
+
+    Raises:
+        OSError: If the storage fails.
+    """
+    path = path.rstrip("/")
+    given = given.rstrip("/")
+    scheme = given[: -len(path)] if path and given.endswith(path) else ""
+    kind = filesystem.get_file_info(path).type
+    parent = posixpath.dirname(path)
+    if kind == pyarrow.fs.FileType.NotFound:
+        return f"does not exist. {_beside(filesystem, path, scheme)}"
+    around = next((folder for folder in _above(parent) if _is_sweep(filesystem, folder)), None)
+    if _is_sweep(filesystem, path):
+        return f"has a folder {JOURNAL!r}, so it is a sweep that lacks a file. Put that back."
+    names = _names(filesystem, path)
+    of_a_trial = bool(set(names) & set(_OF_A_TRIAL))
+    if around is not None:
+        what = "the folder of a trial" if of_a_trial else "a part"
+        what = "a file" if kind == pyarrow.fs.FileType.File else what
+        return f"is {what} of a sweep, not the sweep's own folder. Pass {scheme + around!r}."
+    if kind == pyarrow.fs.FileType.File:
+        return f"is a file. {_PASS}"
+    if TUNER_FILE in names or any(name.startswith(STATE_FILES) for name in names):
+        return (
+            f"has no folder {JOURNAL!r}: it is an experiment of Ray Tune's that was run without "
+            "validation, or ended before its first trial began. ray.tune.Tuner.restore(path, "
+            "trainable).get_results() reads such a one."
+        )
+    below = [folder for folder in _below(filesystem, path) if _is_sweep(filesystem, folder)]
+    if below:
+        count = "is a sweep" if len(below) == 1 else f"are {len(below)} sweeps"
+        return (
+            f"has no folder {JOURNAL!r}: it is no sweep, and there {count} below it. Pass "
+            f"{_named(below, scheme)}."
+        )
+    if of_a_trial:
+        return (
+            f"has no folder {JOURNAL!r}: it is the folder of a trial, in an experiment without "
+            f"validation. {_PASS}"
+        )
+    return (
+        f"has no folder {JOURNAL!r}, in which a sweep with validation writes down what happens, "
+        f"and there is none below it. {_PASS}"
+    )
+
+
+_PASS = (
+    "Pass the folder of an experiment: results.experiment_path, and "
+    "storage_filesystem=results.filesystem."
+)
+
+
+def _beside(filesystem: pyarrow.fs.FileSystem, path: str, scheme: str) -> str:
+    """The sweeps in the folder where one was looked for, the nearest by name first."""
+    parent, name = posixpath.dirname(path), posixpath.basename(path)
+    folders = _below(filesystem, parent, deep=1) if parent.strip("/") else []
+    sweeps = [folder for folder in folders if _is_sweep(filesystem, folder)]
+    if not sweeps:
+        return _PASS
+
+    def far(folder: str) -> float:
+        return -difflib.SequenceMatcher(None, name, posixpath.basename(folder)).ratio()
+
+    return f"Beside it there is {_named(sorted(sweeps, key=far), scheme)}."
+
+
+def _named(folders: list[str], scheme: str) -> str:
+    more = len(folders) - _MOST_NAMED
+    named = " or ".join(repr(scheme + folder) for folder in folders[:_MOST_NAMED])
+    return f"{named} ({more} more are not named)" if more > 0 else named
+
+
+def _is_sweep(filesystem: pyarrow.fs.FileSystem, folder: str) -> bool:
+    return any(name.endswith(".jsonl") for name in _names(filesystem, f"{folder}/{JOURNAL}"))
+
+
+def _above(folder: str) -> Iterator[str]:
+    """A folder, and what it is in, as far as a checkpoint's files are below their sweep."""
+    for _ in range(4):
+        if not folder or folder == posixpath.dirname(folder):
+            return
+        yield folder
+        folder = posixpath.dirname(folder)
+
+
+def _below(filesystem: pyarrow.fs.FileSystem, path: str, deep: int = _DEPTH) -> list[str]:
+    """Folders below a folder, level by level, as far as it is worth looking."""
+    found: list[str] = []
+    level = [path]
+    for _ in range(deep):
+        folders = []
+        for folder in level:
+            selector = pyarrow.fs.FileSelector(folder, allow_not_found=True)
+            try:
+                inside = filesystem.get_file_info(selector)
+            except OSError:  # not ours to read
+                continue
+            folders += sorted(i.path for i in inside if i.type == pyarrow.fs.FileType.Directory)
+            if len(found) + len(folders) >= _MOST_FOLDERS:
+                break
+        found += folders
+        level = [folder for folder in folders if not posixpath.basename(folder).startswith(".")]
+    return found[:_MOST_FOLDERS]
+
+
+def _names(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[str]:
+    try:
+        selector = pyarrow.fs.FileSelector(folder, allow_not_found=True)
+        return [info.base_name for info in filesystem.get_file_info(selector)]
+    except OSError:
+        return []
