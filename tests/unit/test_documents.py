@@ -40,7 +40,9 @@ REFERENCE = ROOT / "docs/reference.rst"
 NO_EXAMPLE = {
     "JournalError",
     "MetricNotFoundError",
+    "NotResumedError",
     "RestoreError",
+    "StopperError",
     "TrialError",
     "TunekitError",
     "UnsupportedRayError",
