@@ -83,7 +83,9 @@ def checkpoint_with(save: Callable[[Path], object]) -> None:
     pause work for the function as they do for a class trainable. ``save`` is called while the
     function is blocked in ``report``, or after it has returned, so that it sees the state of the
     last report; what it closes over must stay valid until then. Registering again replaces it.
-    The checkpoint comes back through ``ray.tune.get_checkpoint()`` when the trial restarts.
+    The checkpoint comes back through ``ray.tune.get_checkpoint()`` when the trial is resumed. A
+    resumed function that reports without having called it has begun anew: the trial fails with a
+    :class:`tunekit.NotResumedError`. One that needs nothing from there calls it all the same.
 
     Outside of a Tune trial this does nothing, so that the function can be tried by itself.
 

@@ -80,7 +80,8 @@ class ValidatedScheduler(TrialScheduler):
 
     It needs a :class:`~tunekit.ValidationCallback` among the callbacks of the same sweep.
     ``TuneConfig(metric=...)`` and the scheduler's own metric may name what only validation
-    produces. A stopping criterion of ``RunConfig(stop={...})`` on such a metric works, too.
+    produces. Stopping criteria of ``RunConfig(stop=...)`` that read such a metric are asked with
+    validated results, too.
 
     Args:
         base: The scheduler; not changed.
