@@ -320,7 +320,7 @@ class ValidationCallback(tune.Callback):
         """Called by Tune before the sweep begins."""
         if self._controller is None:
             self._listen_with(self._loggers)
-        self._interruption = Interruption()
+        self._interruption.begin()
         if self._mended is not None and not (self._controller and self._controller.resumed):
             raise RestoreError(
                 "Tune could not restore the sweep, for the reason that it has logged above, and "

@@ -45,9 +45,7 @@ class Shared(FakeExecutor):
         held = self.actors.num_live_actors or self.actors._events
         if self.line and not held and len(self._live) == len(self.line):
             attempt = self.line.pop(0)
-            begun = {
-                t.trial_id for t in self.trials() if "training_iteration" in t.last_result
-            }
+            begun = {t.trial_id for t in self.trials() if "training_iteration" in t.last_result}
             self.order.append((attempt.request.trial_id, begun))
             self.started.pop()
             super().start(attempt)
