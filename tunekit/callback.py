@@ -426,7 +426,7 @@ class ValidationCallback(tune.Callback):
             raise RestoreError(_NOT_BY_RAY.format(how_to_resume(self._where(), self.trainable)))
         if self._controller is None:
             self._listen_with(self._loggers)
-        self._interruption = Interruption()
+        self._interruption.begin()
         if self._mended is not None and not (self._controller and self._controller.resumed):
             raise RestoreError(
                 "Tune could not restore the sweep, for the reason that it has logged above, and "

@@ -73,8 +73,12 @@ class Draining:
 class Interruption:
     """Whether Tune has seen Ctrl-C since the sweep began: it puts the former handler back then."""
 
-    def __init__(self) -> None:
-        self._handler: Any = signal.getsignal(signal.SIGINT)
+    # Tune keeps a copy of all callbacks before the sweep begins, and a handler has no copy.
+    _handler: Any = None
+
+    def begin(self) -> None:
+        """The sweep begins."""
+        self._handler = signal.getsignal(signal.SIGINT)
 
     @property
     def seen(self) -> bool:

@@ -99,3 +99,25 @@ def test_what_could_wait_for_ever_inside_of_a_validation_is_refused(on_cluster):
         on_cluster(8, HyperBandScheduler(), trials=4, **nested)
     assert on_cluster(10, HyperBandScheduler(), trials=4, **nested) == (None, [1])
     assert on_cluster(8, ASHAScheduler(), trials=4, **nested) == (3, [])
+
+
+def test_on_one_gpu_trials_and_validations_take_turns_until_there_is_more(monkeypatch, tmp_path):
+    cluster = {"CPU": 4.0, "GPU": 1.0}
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: cluster)
+    tuner = tunekit.Tuner(
+        tune.with_resources(lambda config: None, {"gpu": 1}),
+        tune_config=tune.TuneConfig(metric="accuracy", mode="max", num_samples=4),
+        run_config=tune.RunConfig(name="sweep", storage_path=str(tmp_path)),
+        validation_config=tunekit.ValidationConfig(fn=validate, ray_remote_kwargs={"num_gpus": 1}),
+    )
+    validation, settings = tuner.validation, settings_of(tuner)
+    now = [0.0]
+    monkeypatch.setattr(validation, "now", lambda: now[0])
+    assert not validation.one_at_a_time()
+    leave_room(settings, validation)
+    assert validation.one_at_a_time()
+    assert settings.tune_config.max_concurrent_trials is None, "it would hinder what grows"
+    cluster["GPU"] = 2.0  # another node was added
+    now[0] = 5.0
+    assert not validation.one_at_a_time()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import ray
 from ray.exceptions import (
@@ -12,7 +14,10 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
+from tunekit import evaluators as module
+from tunekit._ray import demand
 from tunekit.core.validation import Attempt, Request
+from tunekit.evaluators import EvaluatorExecutor
 from tunekit.executor import Began, Failed, RayExecutor, Returned
 
 
@@ -69,3 +74,100 @@ def test_a_result_that_arrives(monkeypatch):
 def test_a_task_that_ends_without_a_result(monkeypatch):
     *_, failed = events_of(monkeypatch, None)
     assert isinstance(failed, Failed) and failed.reason == "ended without a result"
+
+
+# What waits for resources -----------------------------------------------------------------------
+
+
+def demands(*waiting):
+    """What Ray's control service says of what waits: shapes, and by how many."""
+    return SimpleNamespace(
+        resource_usage_data=SimpleNamespace(
+            resource_load_by_shape=SimpleNamespace(
+                resource_demands=[
+                    SimpleNamespace(
+                        shape=shape,
+                        num_ready_requests_queued=ready,
+                        num_infeasible_requests_queued=0,
+                    )
+                    for shape, ready in waiting
+                ]
+            )
+        )
+    )
+
+
+@pytest.fixture
+def ray_says(monkeypatch):
+    """Set what waits for resources, and what is free; an error is raised."""
+
+    def says(*waiting, free=None):
+        def usage(timeout):
+            if isinstance(waiting[0], Exception):
+                raise waiting[0]
+            return demands(*waiting)
+
+        client = SimpleNamespace(get_all_resource_usage=usage)
+        monkeypatch.setattr(demand.global_worker, "gcs_client", client, raising=False)
+        monkeypatch.setattr(ray, "available_resources", lambda: free or {})
+
+    return says
+
+
+def handed_over(attempts, begun=0):
+    executor = RayExecutor(lambda checkpoint: {}, {"num_cpus": 1})
+    for n in range(attempts):
+        executor._streams[object()] = f"a:0:{n}:1#1"
+    executor._begun = set(list(executor._streams.values())[:begun])
+    return executor
+
+
+def test_tasks_whose_processes_start_do_not_wait_for_resources(ray_says):
+    ray_says(({"CPU": 1.0}, 0))  # none is free, for they have them
+    assert handed_over(2).queued() == 0
+    ray_says(({"CPU": 1.0}, 1), ({"CPU": 1.0, "GPU": 1.0}, 7))
+    assert handed_over(2).queued() == 1
+    ray_says(({"CPU": 1.0}, 9))  # others' among them
+    assert handed_over(3, begun=1).queued() == 2
+    assert handed_over(3, begun=3).queued() == 0
+
+
+def test_where_ray_does_not_say_what_waits_it_goes_by_what_is_free(ray_says):
+    ray_says(TimeoutError(), free={"CPU": 0.5})
+    assert handed_over(2).queued() == 2
+    ray_says(TimeoutError(), free={"CPU": 6.0})
+    assert handed_over(2).queued() == 0
+
+
+class Actor:
+    """Stands in for an actor's handle."""
+
+
+def evaluators(monkeypatch, *known):
+    """An executor with evaluators: (how far, whether it has work, state of its placement group)."""
+    monkeypatch.setattr(ray, "kill", lambda actor: None)
+    monkeypatch.setattr(module, "placement_group_table", lambda group: {"state": group})
+    executor = EvaluatorExecutor(lambda checkpoint: {}, 9, {"num_cpus": 1})
+    for stage, works, group in known:
+        evaluator = module._Evaluator(Actor(), group, None, module._Stage(stage))
+        evaluator.attempt = Attempt(Request("a", len(executor._evaluators)), 1) if works else None
+        executor._evaluators.append(evaluator)
+    return executor
+
+
+def test_evaluators_whose_processes_start_do_not_wait_for_resources(monkeypatch, ray_says):
+    ray_says(({"CPU": 1.0}, 1))
+    assert evaluators(monkeypatch, ("starting", True, None), ("built", True, None)).queued() == 1
+    assert evaluators(monkeypatch, ("building", True, None)).queued() == 0
+    assert evaluators(monkeypatch, ("starting", True, "CREATED")).queued() == 0
+    assert evaluators(monkeypatch, ("starting", True, "PENDING")).queued() == 1
+    ray_says(({"CPU": 1.0}, 0))  # after one was killed, another starts
+    assert evaluators(monkeypatch, ("starting", True, None)).queued() == 0
+
+
+def test_evaluators_without_work_end_when_their_resources_are_needed(monkeypatch):
+    executor = evaluators(
+        monkeypatch, ("built", False, None), ("built", True, None), ("building", False, None)
+    )
+    executor.spare()
+    assert [evaluator.attempt is not None for evaluator in executor._evaluators] == [True]
