@@ -51,6 +51,7 @@ from tunekit.distributed import (
 from tunekit.errors import RestoreError
 from tunekit.experiments import no_sweep
 from tunekit.journal import SERIES, read, record_of
+from tunekit.log import shown
 from tunekit.loggers import validated
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
 from tunekit.scheduler import ValidatedScheduler, base_of
@@ -236,6 +237,7 @@ class Tuner(tune.Tuner):
         )
 
     @classmethod
+    @shown()
     def restore(
         cls,
         path: str,
@@ -385,6 +387,7 @@ class Tuner(tune.Tuner):
         settings = settings_of(self)
         return None if settings is None else _validation_of(settings)
 
+    @shown()
     def fit(self) -> tune.ResultGrid:
         """Run the sweep until its last trial and its last validation have ended.
 

@@ -23,7 +23,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 FLOORS = [
     {"errors", "version"},
     {"core"},
-    {"_ray", "clock", "picklable", "storage", "validation_context"},
+    {"_ray", "clock", "log", "picklable", "storage", "validation_context"},
     {"config", "executor", "experiments", "journal", "loggers", "report", "fold", "tensorboard"},
     {"judges"},
     {
