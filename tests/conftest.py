@@ -18,11 +18,6 @@ def _quiet():
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-@pytest.fixture(autouse=True)
-def _log_reaches_caplog(monkeypatch):
-    monkeypatch.setattr(logging.getLogger("tunekit"), "propagate", True)
-
-
 @pytest.fixture(scope="session")
 def ray_cluster():
     """One Ray of 6 logical CPUs for the whole session."""

@@ -4,8 +4,6 @@ The front door is :class:`tunekit.Tuner`; the parts it is made of work with a pl
 ``ray.tune.Tuner``, too.
 """
 
-import logging as _logging
-
 from tunekit._ray.compat import TESTED as RAY_TESTED
 from tunekit.callback import ValidationCallback
 from tunekit.config import ValidationConfig
@@ -92,17 +90,3 @@ __all__ = [
 ]
 
 __version__ = VERSION
-
-
-def _show_log() -> None:
-    """Show tunekit's own messages, unless the application has set up logging for itself."""
-    log = _logging.getLogger(__name__)
-    if not log.handlers and not _logging.getLogger().handlers:
-        handler = _logging.StreamHandler()
-        handler.setFormatter(_logging.Formatter("%(asctime)s tunekit %(levelname)s: %(message)s"))
-        log.addHandler(handler)
-        log.setLevel(_logging.INFO)
-        log.propagate = False
-
-
-_show_log()

@@ -62,6 +62,7 @@ from tunekit.distributed import (
 from tunekit.errors import RestoreError, TunekitError
 from tunekit.experiments import no_sweep
 from tunekit.journal import Record, read, record_of
+from tunekit.log import shown
 from tunekit.loggers import validated
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
 from tunekit.resuming import warn_of_beginning_anew
@@ -250,6 +251,7 @@ class Tuner(tune.Tuner):
         )
 
     @classmethod
+    @shown()
     def restore(
         cls,
         path: str,
@@ -403,6 +405,7 @@ class Tuner(tune.Tuner):
         settings = settings_of(self)
         return None if settings is None else _validation_of(settings)
 
+    @shown()
     def fit(self) -> tune.ResultGrid:
         """Run the sweep until its last trial and its last validation have ended.
 

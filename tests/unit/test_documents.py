@@ -427,6 +427,7 @@ GIVEN: dict[str, Given] = {
     "Reading a sweep: `tunekit.load`": given_digits,
     "TensorBoard, other loggers, and callbacks of your own": given_loggers,
     "The report": given_digits,
+    "When a validation fails": given_digits,
     "When the driver dies": given_digits,
     "Where results are kept": given_storage,
 }

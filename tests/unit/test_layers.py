@@ -24,7 +24,7 @@ FLOORS = [
     {"errors", "version"},
     {"core", "extras"},
     {"pickles"},
-    {"_ray", "clock", "picklable", "storage", "validation_context"},
+    {"_ray", "clock", "log", "picklable", "storage", "validation_context"},
     {
         "config",
         "executor",

@@ -23,6 +23,7 @@ from tunekit.core.metrics import flatten, plain
 from tunekit.core.words import duration, number
 from tunekit.demo.command import demo
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
+from tunekit.log import shown
 from tunekit.sweep import Best, Sweep, load
 from tunekit.tuner import Tuner
 from tunekit.version import VERSION
@@ -56,7 +57,8 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with shown():
+                return super().invoke(ctx)
         except ConfigError as error:
             raise _Wrong(str(error)) from error
         except TunekitError as error:

@@ -1,0 +1,135 @@
+"""The library adds no handler of its own; where nobody listens, a running Tuner shows messages."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+from ray import tune
+
+import tunekit
+from tunekit.log import shown
+
+
+def program(code: str, tmp_path) -> subprocess.CompletedProcess[str]:
+    """Run a program with the library imported, without Ray."""
+    text = f"import logging\nimport tunekit\nlog = logging.getLogger('tunekit.x')\n{code}"
+    path = os.pathsep.join([os.path.dirname(os.path.dirname(tunekit.__file__))])
+    return subprocess.run(
+        [sys.executable, "-c", text],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=tmp_path,
+        check=True,
+    )
+
+
+def test_a_set_up_after_the_import_loses_nothing(tmp_path):
+    done = program(
+        """
+assert not logging.getLogger("tunekit").handlers
+assert logging.getLogger("tunekit").propagate
+assert logging.getLogger("tunekit").level == logging.NOTSET
+log.warning("before")
+logging.basicConfig(format="APP %(message)s", force=True)
+log.warning("after")
+from tunekit.log import shown
+with shown():
+    log.warning("while it runs")
+""",
+        tmp_path,
+    )
+    assert done.stderr.splitlines()[-3:] == ["before", "APP after", "APP while it runs"]
+
+
+def test_where_nobody_listens_a_tuner_shows_messages_while_it_runs(tmp_path):
+    done = program(
+        """
+from tunekit.log import shown
+log.info("unheard")
+with shown():
+    log.info("first")
+    with shown():
+        log.info("second")
+    log.info("third")
+    logging.basicConfig(format="APP %(message)s", level=logging.INFO)
+    log.info("fourth")
+log.info("fifth")
+assert not logging.getLogger("tunekit").handlers
+assert logging.getLogger("tunekit").level == logging.NOTSET
+""",
+        tmp_path,
+    )
+    lines = done.stderr.splitlines()
+    assert [line.rsplit(" ", 1)[-1] for line in lines] == [
+        "first",
+        "second",
+        "third",
+        "fourth",
+        "fifth",
+    ]
+    assert "tunekit INFO: first" in lines[0]
+    assert lines[3:] == ["APP fourth", "APP fifth"], "each message once"
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """Call it in the test: then nobody listens; pytest's own handlers come after fixtures."""
+
+    def call() -> logging.Logger:
+        monkeypatch.setattr(logging.getLogger(), "handlers", [])
+        return logging.getLogger("tunekit")
+
+    return call
+
+
+def test_a_null_handler_does_not_listen(alone, monkeypatch, capsys):
+    monkeypatch.setattr(alone(), "handlers", [logging.NullHandler()])
+    with shown():
+        logging.getLogger("tunekit.x").warning("heard")
+    assert "tunekit WARNING: heard" in capsys.readouterr().err
+
+
+def test_an_applications_own_level_is_kept(alone, monkeypatch, capsys):
+    log = alone()
+    monkeypatch.setattr(log, "level", logging.ERROR)
+    log.manager._clear_cache()
+    with shown():
+        logging.getLogger("tunekit.x").warning("not wanted")
+        logging.getLogger("tunekit.x").error("wanted")
+    assert log.level == logging.ERROR
+    log.manager._clear_cache()
+    assert capsys.readouterr().err.splitlines()[0].endswith("ERROR: wanted")
+
+
+def test_a_handler_of_the_applications_on_this_logger_is_enough(alone, monkeypatch):
+    own = logging.StreamHandler(sys.stdout)
+    log = alone()
+    monkeypatch.setattr(log, "handlers", [own])
+    with shown():
+        assert log.handlers == [own]
+
+
+def test_fit_and_restore_show_messages(alone, monkeypatch, capsys, tmp_path):
+    def say(*args, **options):
+        logging.getLogger("tunekit.x").info("running")
+        return tuner
+
+    alone()
+    tuner = tunekit.Tuner(
+        lambda config: None, run_config=tune.RunConfig(storage_path=str(tmp_path))
+    )
+    monkeypatch.setattr("tunekit.tuner.leave_room", lambda *args: None)
+    monkeypatch.setattr("ray.tune.Tuner.fit", say)
+    monkeypatch.setattr("ray.tune.Tuner.restore", say)
+    tuner.fit()
+    assert capsys.readouterr().err.count("tunekit INFO: running") == 1
+    (tmp_path / "tuner.pkl").touch()
+    tunekit.Tuner.restore(str(tmp_path), lambda config: None)
+    assert capsys.readouterr().err.count("tunekit INFO: running") == 1
+    assert not logging.getLogger("tunekit").handlers

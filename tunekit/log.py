@@ -1,0 +1,56 @@
+"""Shows tunekit's messages where nobody listens, for as long as something runs.
+
+On import nothing is set up: not even a ``NullHandler``, which would silence the warnings that
+Python shows by itself. An application that sets up logging, before or after, hears everything.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["shown"]
+
+_log = logging.getLogger("tunekit")
+
+
+class _WhereNobodyListens(logging.StreamHandler):
+    """Shows what no other handler does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter("%(asctime)s tunekit %(levelname)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not _heard():
+            super().emit(record)
+
+
+def _heard() -> bool:
+    """Whether an application listens to tunekit's messages."""
+    handlers = [*_log.handlers, *(logging.getLogger().handlers if _log.propagate else [])]
+    return any(not isinstance(h, (logging.NullHandler, _WhereNobodyListens)) for h in handlers)
+
+
+@contextmanager
+def shown() -> Iterator[None]:
+    """Show messages from INFO on, on stderr, as long as no application listens to them.
+
+    Example:
+        >>> with shown():
+        ...     logging.getLogger("tunekit").info("a sweep runs")
+    """
+    if _heard() or any(isinstance(handler, _WhereNobodyListens) for handler in _log.handlers):
+        yield
+        return
+    handler, level = _WhereNobodyListens(), _log.level
+    if level == logging.NOTSET:
+        _log.setLevel(logging.INFO)
+    _log.addHandler(handler)
+    try:
+        yield
+    finally:
+        _log.removeHandler(handler)
+        if level == logging.NOTSET and _log.level == logging.INFO:
+            _log.setLevel(level)
