@@ -209,3 +209,37 @@ def test_each_kind_of_validation_is_told_whose_checkpoint_it_has(ray_cluster, tm
         assert table["attempt"].tolist() == [2, 1]
         if kind == "trainer":
             assert table["sum"].tolist() == [2 * result.config["lr"]] * 2
+
+
+class Refuses:
+    """Raises what cannot be unpickled, at the first step."""
+
+    def __call__(self, checkpoint):
+        return refuse({"checkpoint": checkpoint})
+
+
+class TwoArguments(Exception):
+    def __init__(self, code, text):
+        super().__init__(text)
+        self.code = code
+
+
+def refuse(config):
+    with config["checkpoint"].as_directory() as folder:
+        steps = json.loads(Path(folder, "state.json").read_text())["steps"]
+    if steps == 1:
+        raise TwoArguments(7, f"no such class as {steps}")
+    return {"accuracy": steps / 10, "odd": (x for x in "abc")}
+
+
+@pytest.mark.parametrize("kind", ["evaluator", "workers"])
+def test_the_reason_is_the_users_own_exception(ray_cluster, tmp_path, kind):
+    workers = tunekit.TrainerValidation(refuse, train.ScalingConfig(num_workers=1))
+    how = {"fn": Refuses, "evaluators": 1} if kind == "evaluator" else {"fn": workers}
+    results = run(tmp_path, length=2, max_retries=0, **how)
+    first, second = sorted(validations(results), key=lambda event: event["id"])
+    assert first["status"] == "failed"
+    assert first["reason"] == "raised TwoArguments: no such class as 1"
+    assert "in refuse" in first["error"] and "Traceback" in first["error"]
+    assert second["status"] == "validated" and second["metrics"]["accuracy"] == 0.2
+    assert second["metrics"]["odd"].startswith("<generator object")

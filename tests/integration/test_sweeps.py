@@ -7,6 +7,7 @@ import math
 import os
 import re
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -246,8 +247,16 @@ BAD = {
     "returns a word": ("failed", "returned 'high' (a str) for 'accuracy', not a number"),
     "hangs": ("timed_out", "ran longer than its limit of 2 s"),
     "kills its process": ("failed", "its process died"),
-    "returns what cannot be sent": ("failed", "raised TypeError"),
+    "raises what cannot be sent": ("failed", "raised TwoArguments: no such class"),
 }
+
+
+class TwoArguments(Exception):
+    """Cannot be unpickled: its ``args`` are not those that it is made from."""
+
+    def __init__(self, code, text):
+        super().__init__(text)
+        self.code, self.lock = code, threading.Lock()
 
 
 def misbehave(checkpoint):
@@ -266,11 +275,10 @@ def misbehave(checkpoint):
         time.sleep(600)
     if how == "kills its process":
         os.kill(os.getpid(), signal.SIGKILL)
-    if how == "returns what cannot be sent":
-        import threading
-
-        return {"accuracy": 0.5, "lock": threading.Lock()}
-    return {"accuracy": state["steps"] / 10}
+    if how == "raises what cannot be sent":
+        raise TwoArguments(7, "no such class\nat all")
+    # One value that cannot be sent costs no score.
+    return {"accuracy": state["steps"] / 10, "lock": threading.Lock()}
 
 
 def test_a_misbehaving_validation_fails_no_trial_and_is_recorded(tmp_path):
@@ -293,11 +301,14 @@ def test_a_misbehaving_validation_fails_no_trial_and_is_recorded(tmp_path):
         status, reason = list(BAD.values())[int(result.config["scale"])]
         frame = result.metrics_dataframe.set_index("training_iteration")
         assert frame["accuracy"].dropna().to_dict() == {1: 0.1, 3: 0.3}
+        assert frame["lock"][3].startswith("<unlocked _thread.lock object")
         record = ended[f"{result.metrics['trial_id']}:0:2:1"]
         assert record["status"] == status
         assert record["reason"].startswith(reason)
     raised = [e for e in ended.values() if (e["reason"] or "").startswith("raised ValueError")]
-    assert "in misbehave" in raised[0]["error"], "the traceback is kept"
+    raised += [e for e in ended.values() if "TwoArguments" in (e["reason"] or "")]
+    assert len(raised) == 2
+    assert all("in misbehave" in e["error"] for e in raised), "the traceback is kept"
 
 
 def test_a_failed_validation_is_an_error_if_the_user_says_so(tmp_path):
