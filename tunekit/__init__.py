@@ -11,6 +11,7 @@ from tunekit.callback import ValidationCallback
 from tunekit.config import ValidationConfig
 from tunekit.distributed import TrainerFactory, WorkerConfig
 from tunekit.errors import (
+    AlreadyRunningError,
     ConfigError,
     JournalError,
     MetricNotFoundError,
@@ -44,6 +45,7 @@ from tunekit.version import VERSION
 __all__ = [
     "RAY_TESTED",
     "VALIDATION",
+    "AlreadyRunningError",
     "AnyOf",
     "AtDecisions",
     "Best",

@@ -38,7 +38,9 @@ from tunekit.core.problems import Problems
 from tunekit.core.progress import News, awaited, counted, starved, waiting_trials
 from tunekit.core.selection import Selection
 from tunekit.core.validation import Outcome, Request, Status
+from tunekit.driver_lock import DriverLock, lock_at
 from tunekit.errors import (
+    AlreadyRunningError,
     ConfigError,
     MetricNotFoundError,
     RestoreError,
@@ -166,6 +168,8 @@ class ValidationCallback(tune.Callback):
         self.journal: Journal | None = None
         self._folder: Folder | None = None
         self._keeper: Keeper | None = None
+        self._lock: DriverLock | None = None
+        self._refused: TunekitError | None = None
         #: Where the experiment is kept.
         self.places = Places()
         self._saved: dict[str, Any] | None = None
@@ -310,6 +314,8 @@ class ValidationCallback(tune.Callback):
         if self._controller is None:
             self._listen_with(self._loggers)
         self._sigint_handler = signal.getsignal(signal.SIGINT)
+        if self._refused is not None:
+            raise self._refused
         if self._mended is not None and not (self._controller and self._controller.resumed):
             raise RestoreError(
                 "Tune could not restore the sweep, for the reason that it has logged above, and "
@@ -828,6 +834,20 @@ class ValidationCallback(tune.Callback):
                     "again if the sweep is restored."
                 )
             self.journal = self._keeper = self.validator.journal = None
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Let another driver have the sweep: this one has ended, however it did."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
+
+    def _give_way(self, error: AlreadyRunningError) -> None:
+        """Another driver has taken the sweep over: write nothing more, and end."""
+        if self._folder is not None:
+            self._folder.abandon()
+        self._refused = error
+        self.fail(error)
 
     def _require_a_checkpoint(self, trials: list[Trial]) -> None:
         """A sweep to be judged by what validation produces must have saved something."""
@@ -931,7 +951,7 @@ class ValidationCallback(tune.Callback):
 
     def _raise_error(self) -> None:
         if self._error is not None:
-            if self._controller is not None:
+            if self._controller is not None and self._refused is None:
                 self._controller.save()
             raise self._error
 
@@ -1025,6 +1045,7 @@ class ValidationCallback(tune.Callback):
         """Get to know the experiment's folder: take up what was saved, and open the journal."""
         if self._folder is not None:
             return
+        self._hold(storage)
         self.places = Places(storage.experiment_fs_path)
         self._folder = folder_at(storage.storage_filesystem, storage.experiment_fs_path)
         saved, self._saved = self._saved, None
@@ -1058,10 +1079,23 @@ class ValidationCallback(tune.Callback):
         )
         self._keeper = Keeper(self._folder, self.journal, self._clock)
 
+    def _hold(self, storage: Any) -> None:
+        """Become the sweep's driver, unless another one is alive."""
+        lock = lock_at(storage.storage_filesystem, storage.experiment_fs_path, self._clock)
+        try:
+            lock.claim()
+        except AlreadyRunningError as error:
+            self._refused = error  # Tune makes another of what goes wrong while it restores
+            raise
+        self._lock = lock
+        lock.keep(self._give_way)
+
     def _keep(self) -> None:
         """Record trials that were added, and the state that Tune has saved, if it has."""
         controller, keeper = self._controller, self._keeper
         taken, self._state_taken = self._state_taken, False
+        if self._lock is not None:
+            self._lock.check()
         now = self._clock.monotonic()
         if self.journal is not None and now >= self._next_flush:
             self._next_flush = now + _FLUSH_INTERVAL_S

@@ -6,6 +6,7 @@ import copy
 import logging
 import os
 import pickle
+import posixpath
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -47,6 +48,7 @@ from tunekit.distributed import (
     trials_of,
     validation_config_of,
 )
+from tunekit.driver_lock import lock_at
 from tunekit.errors import RestoreError
 from tunekit.journal import SERIES, read, record_of
 from tunekit.loggers import validated
@@ -131,6 +133,7 @@ class Tuner(tune.Tuner):
 
     Raises:
         tunekit.ConfigError: If an argument is wrong; the message lists all that are.
+        tunekit.AlreadyRunningError: If another driver runs a sweep of that name there.
 
     Example:
         >>> import ray.tune
@@ -225,6 +228,9 @@ class Tuner(tune.Tuner):
             tune_config.scheduler = _validated_scheduler(tune_config.scheduler)
             tune_config.search_alg = _validated_search_alg(tune_config.search_alg)
         run_config.callbacks = callbacks
+        if validation_config is not None and run_config.name is not None:
+            # Tune's writes its settings into the folder, from which a sweep there is restored.
+            _refuse_if_driven(run_config)
         super().__init__(
             trainable,
             param_space=param_space,
@@ -270,6 +276,7 @@ class Tuner(tune.Tuner):
 
         Raises:
             tunekit.ConfigError: If an argument is wrong.
+            tunekit.AlreadyRunningError: If its driver is alive.
             tunekit.JournalError: If the experiment's journal is damaged, or of another version.
             tunekit.RestoreError: If no trial had begun, so that there is nothing to restore, or
                 what the Tuner was made with cannot be read.
@@ -304,6 +311,35 @@ class Tuner(tune.Tuner):
             )
         problems.raise_any()
         path = absolute(os.fspath(path), storage_filesystem)
+        with ExitStack() as around:
+            if folder is not None and folder.names(SERIES):
+                lock = lock_at(*storage_at(path, storage_filesystem))
+                around.enter_context(lock.held())
+            return cls._restored(
+                path,
+                folder,
+                trainable,
+                distributed,
+                worker_config,
+                resume_unfinished=resume_unfinished,
+                resume_errored=resume_errored,
+                restart_errored=restart_errored,
+                param_space=param_space,
+                storage_filesystem=storage_filesystem,
+                **internal,
+            )
+
+    @classmethod
+    def _restored(
+        cls,
+        path: str,
+        folder: Folder | None,
+        trainable: Any,
+        distributed: bool,
+        worker_config: WorkerConfig | None,
+        **settings: Any,
+    ) -> Tuner:
+        """Restore a sweep whose lock is held."""
         imported_from = import_path(trainable)
         if distributed:
             trainable = trials_of(trainable, worker_config, None)
@@ -311,12 +347,7 @@ class Tuner(tune.Tuner):
             restored = tune.Tuner.restore(
                 path,
                 checkpointable_class(trainable),
-                resume_unfinished=resume_unfinished,
-                resume_errored=resume_errored,
-                restart_errored=restart_errored,
-                param_space=param_space,
-                storage_filesystem=storage_filesystem,
-                **internal,
+                **settings,
             )
         except (pickle.UnpicklingError, EOFError, ImportError, AttributeError) as error:
             raise RestoreError(
@@ -380,6 +411,7 @@ class Tuner(tune.Tuner):
         Raises:
             tunekit.MetricNotFoundError: If nothing produces the metric to judge by.
             tunekit.ValidationFailedError: If a validation fails and ``on_failure="raise"``.
+            tunekit.AlreadyRunningError: If another driver runs this sweep, or has taken it over.
         """
         settings = settings_of(self)
         if settings is None:
@@ -397,6 +429,18 @@ class Tuner(tune.Tuner):
         finally:
             if validation is not None:
                 validation.validator.free()
+                validation.let_go()
+
+
+def _refuse_if_driven(run_config: tune.RunConfig) -> None:
+    """Raise if there is a sweep in the folder already, whose driver is alive."""
+    try:
+        filesystem, home = storage_at(str(run_config.storage_path), run_config.storage_filesystem)
+    except (OSError, ValueError):
+        return  # Tune says what is wrong with it
+    home = posixpath.join(home, str(run_config.name))
+    if SERIES in folder_at(filesystem, home).names(""):
+        lock_at(filesystem, home).require_free()
 
 
 def _folder_of(path: Any, filesystem: Any, problems: Problems) -> Folder | None:

@@ -24,7 +24,7 @@ FLOORS = [
     {"errors", "version"},
     {"core"},
     {"_ray", "clock", "storage"},
-    {"config", "executor", "journal", "loggers", "report", "fold", "tensorboard"},
+    {"config", "driver_lock", "executor", "journal", "loggers", "report", "fold", "tensorboard"},
     {"judges"},
     {
         "replay",
