@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,6 +14,8 @@ from ray.tune import ResumeConfig
 
 from tests.sweeps import Ran
 from tunekit import callback
+from tunekit.core.driver_lock import Holder
+from tunekit.driver_lock import LOCK
 from tunekit.journal import read
 from tunekit.snapshots import mend
 from tunekit.storage import LocalFolder
@@ -62,6 +65,14 @@ def killed_after(writes: int, *, torn: bool = False) -> Iterator[None]:
         yield
 
 
+def bury(home: Path) -> None:
+    """Let the driver of a sweep be a process that is no more, rather than this one."""
+    lock = home / LOCK
+    holder = Holder.decoded(lock.read_bytes()) if lock.exists() else None
+    if holder is not None:
+        lock.write_bytes(replace(holder, pid=2**22 + 1).encoded())
+
+
 def run_killed(
     folder: Path,
     make: Callable[..., Ran],
@@ -105,6 +116,7 @@ def run_killed(
                 ran.sweep.controller._storage.syncer.wait()
         if elsewhere:
             shutil.rmtree(f"{folder}-session", ignore_errors=True)
+            bury(home)
         events = read(home) if (home / "journal").is_dir() else []
         if any(event["event"] == "snapshot" for event in events):
             options = {"resume": ResumeConfig(), "mended": mend(LocalFolder(home), events)}

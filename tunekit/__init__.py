@@ -9,6 +9,7 @@ from tunekit.callback import ValidationCallback
 from tunekit.config import ValidationConfig
 from tunekit.distributed import TrainerFactory, WorkerConfig
 from tunekit.errors import (
+    AlreadyRunningError,
     ConfigError,
     JournalError,
     MetricNotFoundError,
@@ -47,6 +48,7 @@ from tunekit.version import VERSION
 __all__ = [
     "RAY_TESTED",
     "VALIDATION",
+    "AlreadyRunningError",
     "AnyOf",
     "AtDecisions",
     "Best",

@@ -45,7 +45,9 @@ from tunekit.core.selection import Selection
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.core.values import number, same
 from tunekit.draining import Draining, Interruption
+from tunekit.driver_lock import DriverLock, lock_at
 from tunekit.errors import (
+    AlreadyRunningError,
     ConfigError,
     MetricNotFoundError,
     RestoreError,
@@ -173,6 +175,8 @@ class ValidationCallback(tune.Callback):
         self.journal: Journal | None = None
         self._folder: Folder | None = None
         self._keeper: Keeper | None = None
+        self._lock: DriverLock | None = None
+        self._refused: TunekitError | None = None
         #: Where the experiment is kept.
         self.places = Places()
         self._saved: dict[str, Any] | None = None
@@ -361,7 +365,7 @@ class ValidationCallback(tune.Callback):
         self._run_by_owner = True
 
     @property
-    def _refused(self) -> bool:
+    def _run_by_ray(self) -> bool:
         """Whether Ray's own Tuner would run a sweep of ``tunekit.Tuner``."""
         return self.owned and not self._run_by_owner
 
@@ -422,11 +426,13 @@ class ValidationCallback(tune.Callback):
 
     def setup(self, **info: Any) -> None:
         """Called by Tune before the sweep begins."""
-        if self._refused:
+        if self._run_by_ray:
             raise RestoreError(_NOT_BY_RAY.format(how_to_resume(self._where(), self.trainable)))
         if self._controller is None:
             self._listen_with(self._loggers)
         self._interruption.begin()
+        if self._refused is not None:
+            raise self._refused
         if self._mended is not None and not (self._controller and self._controller.resumed):
             raise RestoreError(
                 "Tune could not restore the sweep, for the reason that it has logged above, and "
@@ -1023,8 +1029,22 @@ class ValidationCallback(tune.Callback):
                     "again if the sweep is restored."
                 )
             self.journal = self._keeper = self.validator.journal = None
+        self.let_go()
         if left:
             self._raise_error()
+
+    def let_go(self) -> None:
+        """Let another driver have the sweep: this one has ended, however it did."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
+
+    def _give_way(self, error: AlreadyRunningError) -> None:
+        """Another driver has taken the sweep over: write nothing more, and end."""
+        if self._folder is not None:
+            self._folder.abandon()
+        self._refused = error
+        self.fail(error)
 
     def _require_a_checkpoint(self, trials: list[Trial]) -> None:
         """A sweep to be judged by what validation produces must have saved something.
@@ -1136,7 +1156,7 @@ class ValidationCallback(tune.Callback):
 
     def _raise_error(self) -> None:
         if self._error is not None:
-            if self._controller is not None:
+            if self._controller is not None and self._refused is None:
                 self._controller.save()
             raise self._error
 
@@ -1231,8 +1251,9 @@ class ValidationCallback(tune.Callback):
 
     def _at_home(self, storage: Any) -> None:
         """Get to know the experiment's folder: take up what was saved, and open the journal."""
-        if self._folder is not None or self._refused:
+        if self._folder is not None or self._run_by_ray:
             return
+        self._hold(storage)
         self.places = Places(storage.experiment_fs_path)
         self._folder = folder_at(storage.storage_filesystem, storage.experiment_fs_path)
         saved, self._saved = self._saved, None
@@ -1266,10 +1287,23 @@ class ValidationCallback(tune.Callback):
         )
         self._keeper = Keeper(self._folder, self.journal, self._clock)
 
+    def _hold(self, storage: Any) -> None:
+        """Become the sweep's driver, unless another one is alive."""
+        lock = lock_at(storage.storage_filesystem, storage.experiment_fs_path, self._clock)
+        try:
+            lock.claim()
+        except AlreadyRunningError as error:
+            self._refused = error  # Tune makes another of what goes wrong while it restores
+            raise
+        self._lock = lock
+        lock.keep(self._give_way)
+
     def _keep(self) -> None:
         """Record trials that were added, and the state that Tune has saved, if it has."""
         controller, keeper = self._controller, self._keeper
         taken, self._state_taken = self._state_taken, False
+        if self._lock is not None:
+            self._lock.check()
         now = self._clock.monotonic()
         if self.journal is not None and now >= self._next_flush:
             self._next_flush = now + _FLUSH_INTERVAL_S

@@ -14,6 +14,7 @@
     ├── StopperError (RuntimeError)       a stopping criterion raised on a validated result
     ├── JournalError (ValueError)         an experiment's journal is damaged, or of another version
     ├── RestoreError (RuntimeError)       an experiment cannot be restored; says what is missing
+    ├── AlreadyRunningError (RuntimeError) another driver goes on with the sweep; says which
     └── ValidationFailedError (RuntimeError)
                                           a validation failed and ``on_failure="raise"``, or the
                                           first ones all failed alike
@@ -24,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 __all__ = [
+    "AlreadyRunningError",
     "ConfigError",
     "JournalError",
     "MetricNotFoundError",
@@ -115,6 +117,14 @@ class JournalError(TunekitError, ValueError):
 
 class RestoreError(TunekitError, RuntimeError):
     """An experiment cannot be restored; says what is missing. Its files are as they were."""
+
+
+class AlreadyRunningError(TunekitError, RuntimeError):
+    """Another driver goes on with the sweep; says which process, where, and how to take it over.
+
+    Raised by :class:`~tunekit.Tuner` and :meth:`Tuner.restore <tunekit.Tuner.restore>` while that
+    driver is alive, and out of ``Tuner.fit()`` when another one has taken the sweep over.
+    """
 
 
 class ValidationFailedError(TunekitError, RuntimeError):

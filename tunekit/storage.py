@@ -319,6 +319,7 @@ class LocalFolder:
         self._unsynced: set[int] = set()
         self._syncing = threading.Lock()
         self._timer: threading.Timer | None = None
+        self._abandoned = False
 
     def append(self, series: str, line: bytes, *, later: bool = False) -> None:
         """See :class:`Folder`."""
@@ -342,12 +343,14 @@ class LocalFolder:
             OSError: If it cannot be written; there is no new file then.
         """
         path = self.root / _below(name)
+        if self._abandoned:
+            return
         _make_folder(path.parent)
         replace_file(path, data, durable=True)
 
     def remove(self, name: str) -> None:
         """See :class:`Folder`."""
-        for version in reversed(_versions(_below(name))):
+        for version in [] if self._abandoned else reversed(_versions(_below(name))):
             (self.root / version).unlink(missing_ok=True)
 
     def names(self, folder: str) -> list[str]:
@@ -381,11 +384,6 @@ class LocalFolder:
     def close(self) -> None:
         """See :class:`Folder`."""
         self._sync()
-        self.abandon()
-
-    def abandon(self) -> None:
-        """See :class:`Folder`."""
-        self._waiting.clear()
         with self._syncing:
             if self._timer is not None:
                 self._timer.cancel()
@@ -394,6 +392,10 @@ class LocalFolder:
             for descriptor in self._open.values():
                 os.close(descriptor)
             self._open.clear()
+
+    def abandon(self) -> None:
+        """See :class:`Folder`."""
+        self._abandoned = True
 
     def _sync(self) -> bool:
         """Hand lines to the disk; nobody who appends meanwhile waits for it."""
@@ -421,6 +423,8 @@ class LocalFolder:
                 self._timer.start()
 
     def _write(self) -> None:
+        if self._abandoned:
+            self._waiting.clear()
         while self._waiting:
             series = self._waiting[0][0]
             same = [line for _, line in next(itertools.groupby(self._waiting, itemgetter(0)))[1]]
@@ -479,7 +483,8 @@ class RemoteFolder:
         self._sleep = sleep or self._closed.wait
         self._changed = threading.Condition()
         self._jobs: deque[tuple[str, str, bytes]] = deque()
-        self._busy = False
+        self._busy = 0
+        self._abandoned = False
         self._thread: threading.Thread | None = None
         self._chunks: dict[str, tuple[int, bytearray]] = {}
         self._complaints = _Complaints(f"{filesystem.type_name}://{root}")
@@ -553,7 +558,8 @@ class RemoteFolder:
         """See :class:`Folder`; an upload that is under way ends."""
         self._closed.set()
         with self._changed:
-            # The job that is under way is taken off by whoever carries it out.
+            self._abandoned = True
+            # What is under way is taken off by whoever carries it out.
             while len(self._jobs) > self._busy:
                 self._jobs.pop()
             self._changed.notify_all()
@@ -563,6 +569,8 @@ class RemoteFolder:
 
     def _enqueue(self, what: str, name: str, data: bytes) -> None:
         with self._changed:
+            if self._abandoned:
+                return
             if self._thread is None:
                 self._thread = threading.Thread(target=self._upload, daemon=True)
                 self._thread.start()
@@ -577,7 +585,7 @@ class RemoteFolder:
                 if not self._jobs or (self._closed.is_set() and failures):
                     return
                 jobs = self._together()
-                self._busy = True
+                self._busy = len(jobs)
             try:
                 self._carry_out(jobs)
                 failures = 0
@@ -589,7 +597,7 @@ class RemoteFolder:
             with self._changed:
                 for _ in range(done):
                     self._jobs.popleft()
-                self._busy = False
+                self._busy = 0
                 self._changed.notify_all()
             if not done:
                 self._sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])

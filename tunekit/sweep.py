@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from tunekit.core.metrics import flatten
 from tunekit.core.names import listed, meant
 from tunekit.core.problems import Problems
 from tunekit.core.words import short_names
+from tunekit.driver_lock import Driver, driver_of
 from tunekit.errors import MetricNotFoundError
 from tunekit.experiments import no_sweep
 from tunekit.journal import SERIES, Places, exploits_of, record_of
@@ -152,7 +154,10 @@ def load(
     where: dict[str, Any] = {"path": home, "filesystem": filesystem, "source": source}
     with _without_collector():
         record = record_of(folder, without=_UNTOLD)
-        return Sweep(record.events, record.sessions, **where, metric=metric, mode=mode)
+        # Asked for afterwards: a driver that has let go since has written down how it ended.
+        driver = driver_of(filesystem, home, time.time())
+        known = {**where, "metric": metric, "mode": mode, "driver": driver}
+        return Sweep(record.events, record.sessions, **known)
 
 
 @contextmanager
@@ -182,6 +187,7 @@ class Sweep:
         source: What another process can load it by, a path or a URI, if that is enough.
         metric: The validated metric to rank by; by default the one the sweep is judged by.
         mode: ``"min"`` or ``"max"``; by default the sweep's.
+        driver: Who drives it, or did when it was killed, if its lock says so.
 
     Example:
         >>> sweep = Sweep([
@@ -208,7 +214,10 @@ class Sweep:
         source: str | None = None,
         metric: str | None = None,
         mode: str | None = None,
+        driver: Driver | None = None,
     ):
+        #: Who drives it, or did when it was killed, if its lock says so.
+        self.driver = driver
         #: The experiment's folder, in its filesystem.
         self.path = path
         self.filesystem = filesystem
@@ -531,7 +540,10 @@ class Sweep:
         """The sweep in short, in what JSON knows.
 
         - ``path``, ``metric``, ``mode``;
-        - ``state``: ``"finished"``, ``"interrupted"``, or ``"open"``: it runs, or was killed;
+        - ``state``: ``"running"``, ``"killed"``, ``"interrupted"`` or ``"finished"``; ``"open"`` if
+          it has not ended and there is no lock that says whether it runs or was killed;
+        - ``driver``: who drives it, or did when it was killed: ``host``, ``pid``, and since when
+          and when last heard of, in seconds since the epoch; None if no lock says so;
         - ``began``, ``last``: when it began, and was last heard of, in seconds since the epoch;
         - ``trials``, ``validations``: how many there are by status;
         - ``trained_s``, ``trials_waited_s``, ``validations_ran_s``: seconds, one added to the
@@ -544,7 +556,8 @@ class Sweep:
         validations = self.chronicle.validations
         return {
             "path": self.path,
-            "state": self.chronicle.end or "open",
+            "state": self._state(),
+            "driver": self._driver_in_short(),
             "began": self.chronicle.first,
             "last": self.chronicle.last,
             "sessions": len(self.sessions),
@@ -558,6 +571,20 @@ class Sweep:
             "validations_ran_s": sum(row["ran_s"] or 0.0 for row in validations),
             "best": self._best_in_short(),
         }
+
+    def _state(self) -> str:
+        end, driver = self.chronicle.end, self.driver
+        if driver is None:
+            return end or "open"
+        if driver.alive and end != "finished":  # what was interrupted may have been restored
+            return "running"
+        return end or "killed"
+
+    def _driver_in_short(self) -> dict[str, Any] | None:
+        if self.driver is None:
+            return None
+        names = ("host", "pid", "since", "heard")
+        return {name: getattr(self.driver, name) for name in names}
 
     def _best_in_short(self) -> dict[str, Any] | None:
         if self.metric is None or self.mode is None:

@@ -6,6 +6,7 @@ import copy
 import logging
 import os
 import pickle
+import posixpath
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -59,9 +60,10 @@ from tunekit.distributed import (
     trials_of,
     validation_config_of,
 )
+from tunekit.driver_lock import lock_at
 from tunekit.errors import RestoreError, TunekitError
 from tunekit.experiments import no_sweep
-from tunekit.journal import Record, read, record_of
+from tunekit.journal import SERIES, Record, read, record_of
 from tunekit.log import shown
 from tunekit.loggers import validated
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
@@ -147,6 +149,7 @@ class Tuner(tune.Tuner):
 
     Raises:
         tunekit.ConfigError: If an argument is wrong; the message lists all that are.
+        tunekit.AlreadyRunningError: If another driver runs a sweep of that name there.
 
     Example:
         >>> import ray.tune
@@ -242,6 +245,9 @@ class Tuner(tune.Tuner):
             tune_config.scheduler = _validated_scheduler(tune_config.scheduler)
             tune_config.search_alg = _validated_search_alg(tune_config.search_alg)
         run_config.callbacks = callbacks
+        if validation_config is not None and run_config.name is not None:
+            # Tune's writes its settings into the folder, from which a sweep there is restored.
+            _refuse_if_driven(run_config)
         super().__init__(
             trainable,
             param_space=param_space,
@@ -293,6 +299,7 @@ class Tuner(tune.Tuner):
 
         Raises:
             tunekit.ConfigError: If an argument is wrong.
+            tunekit.AlreadyRunningError: If its driver is alive.
             tunekit.JournalError: If the experiment's journal is damaged, or of another version.
             tunekit.RestoreError: If what the Tuner was made with cannot be read; or if no trial had
                 begun, and ``param_space`` is needed, because it could not be kept.
@@ -334,6 +341,39 @@ class Tuner(tune.Tuner):
             )
         problems.raise_any()
         path = absolute(os.fspath(path), storage_filesystem)
+        with ExitStack() as around:
+            if folder is not None and folder.names(SERIES):
+                lock = lock_at(*storage_at(path, storage_filesystem))
+                around.enter_context(lock.held())
+            return cls._restored(
+                path,
+                folder,
+                trainable,
+                distributed,
+                worker_config,
+                validation_config,
+                resume_unfinished=resume_unfinished,
+                resume_errored=resume_errored,
+                restart_errored=restart_errored,
+                param_space=param_space,
+                storage_filesystem=storage_filesystem,
+                **internal,
+            )
+
+    @classmethod
+    def _restored(
+        cls,
+        path: str,
+        folder: Folder | None,
+        trainable: Any,
+        distributed: bool,
+        worker_config: WorkerConfig | None,
+        validation_config: train.ValidationConfig | None,
+        *,
+        param_space: dict[str, Any] | None,
+        **settings: Any,
+    ) -> Tuner:
+        """Restore a sweep whose lock is held."""
         imported_from = import_path(trainable)
         if distributed:
             trainable = trials_of(trainable, worker_config, None)
@@ -341,12 +381,8 @@ class Tuner(tune.Tuner):
             restored = tune.Tuner.restore(
                 path,
                 checkpointable_class(trainable),
-                resume_unfinished=resume_unfinished,
-                resume_errored=resume_errored,
-                restart_errored=restart_errored,
                 param_space=param_space,
-                storage_filesystem=storage_filesystem,
-                **internal,
+                **settings,
             )
         except (pickle.UnpicklingError, EOFError, ImportError, AttributeError) as error:
             raise RestoreError(
@@ -425,6 +461,7 @@ class Tuner(tune.Tuner):
             tunekit.MetricNotFoundError: If nothing produces the metric to judge by. Not if all
                 trials have failed: the results have their errors.
             tunekit.ValidationFailedError: If a validation fails and ``on_failure="raise"``.
+            tunekit.AlreadyRunningError: If another driver runs this sweep, or has taken it over.
         """
         settings = settings_of(self)
         if settings is None:
@@ -433,6 +470,7 @@ class Tuner(tune.Tuner):
         with ExitStack() as around:
             if validation is not None:
                 validation.begin()
+                around.callback(validation.let_go)
                 around.callback(validation.validator.free)
                 around.enter_context(_told_how_to_go_on(settings, validation))
             leave_room(settings, validation)
@@ -530,6 +568,17 @@ def _renew(restored: tune.Tuner, config: train.ValidationConfig) -> None:
             )
     problems.raise_any()
     validation.renew(new)
+
+
+def _refuse_if_driven(run_config: tune.RunConfig) -> None:
+    """Raise if there is a sweep in the folder already, whose driver is alive."""
+    try:
+        filesystem, home = storage_at(str(run_config.storage_path), run_config.storage_filesystem)
+    except (OSError, ValueError):
+        return  # Tune says what is wrong with it
+    home = posixpath.join(home, str(run_config.name))
+    if SERIES in folder_at(filesystem, home).names(""):
+        lock_at(filesystem, home).require_free()
 
 
 def _folder_of(path: Any, filesystem: Any, problems: Problems) -> Folder | None:

@@ -441,8 +441,8 @@ def test_a_sweep_that_runs_can_be_read_and_reported_at_any_step(tmp_path):
             scored = max(scored, len(loaded.reports))
         if scored > 6:
             break
-    assert states == {"open"} and scored > 6
-    assert "running, or killed" in render(loaded)
+    assert states == {"running"} and scored > 6
+    assert "A sweep that is running." in render(loaded)
 
 
 def killed_and_read(folder: Path, seed: int) -> tuple[Ran, list[tunekit.Sweep]]:
@@ -467,7 +467,7 @@ def test_a_sweep_that_was_killed_and_restored(tmp_path, seed):
     ran, seen = killed_and_read(tmp_path, seed)
     home = ran.home
     loaded = tunekit.load(home)
-    assert [one.summary()["state"] for one in seen] == ["open"] * len(seen)
+    assert [one.summary()["state"] for one in seen] == ["killed"] * len(seen)
     assert loaded.summary()["state"] == "finished" and loaded.summary()["sessions"] > 1
     # Nothing that could be read before is another thing now.
     for before in seen:

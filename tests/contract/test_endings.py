@@ -164,7 +164,7 @@ def test_rays_own_restore_of_an_experiment_of_a_tuner_changes_nothing(tmp_path, 
     with pytest.raises(Killed), killed_after(at):
         fifo(tmp_path, "hold")
     before = contents(tmp_path / "sweep")
-    monkeypatch.setattr(ValidationCallback, "_refused", True)  # as tunekit.Tuner leaves it
+    monkeypatch.setattr(ValidationCallback, "_run_by_ray", True)  # as tunekit.Tuner leaves it
     with pytest.raises(tunekit.RestoreError, match="Nothing was changed") as caught:
         fifo(tmp_path, "hold", resume=ResumeConfig())
     assert f"    tunekit resume {tmp_path}/sweep" in str(caught.value)

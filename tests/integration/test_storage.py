@@ -66,7 +66,7 @@ def test_a_sweep_of_the_digits_is_killed_and_restored(ray_cluster, s3):
         driver.wait()
     before = read(home, filesystem)
     crashed = tunekit.load(home, filesystem)
-    assert crashed.summary()["state"] == "open" and len(crashed.decisions) >= 4
+    assert crashed.summary()["state"] == "killed" and len(crashed.decisions) >= 4
     assert tunekit.Tuner.can_restore(home, filesystem)
     restored = tunekit.Tuner.restore(home, digits.train_digits, storage_filesystem=filesystem)
     results = restored.fit()

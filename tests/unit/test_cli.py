@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,15 +14,17 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from pyarrow.fs import LocalFileSystem
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 import tunekit
-from tests.kills import Killed, killed_after
+from tests.kills import Killed, bury, killed_after
 from tests.sweeps import Ran, quality, sweep
 from tunekit.cli import commands, tensorboard
 from tunekit.cli.status import status_of, text_of
 from tunekit.cli.trainables import trainable_at
+from tunekit.driver_lock import LOCK, TAKE_OVER, lock_at
 
 
 def tunekit_(*arguments: Any) -> Result:
@@ -40,7 +43,16 @@ def run(folder: Path, base: Any = None, **options: Any) -> Ran:
 def killed(folder: Path, writes: int, **options: Any) -> Path:
     with pytest.raises(Killed), killed_after(writes):
         run(folder, **options)
+    bury(folder / "sweep")
     return folder / "sweep"
+
+
+def running(folder: Path, writes: int) -> Path:
+    """A sweep whose driver, so its lock says, is this process."""
+    path = killed(folder, writes)
+    (path / LOCK).unlink()
+    lock_at(LocalFileSystem(), str(path)).claim()
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -125,12 +137,13 @@ def test_a_sweep_that_was_killed_waits_for_its_validations(tmp_path):
     path = killed(tmp_path, 60, validation_slots=1)
     sweep = tunekit.load(path)
     status = status_of(sweep, now=sweep.chronicle.last + 90)
-    assert status["state"] == "open" and status["heard_s"] == 90
+    assert status["state"] == "killed" and status["heard_s"] == 90
     kinds = [row["status"] for row in status["waits_for"]]
     assert kinds.count("running") == 1 and "waiting" in kinds
     running = next(row for row in status["waits_for"] if row["status"] == "running")
-    assert running["for_s"] >= 90
+    assert running["for_s"] < 90, "it ran until the driver was killed"
     text = text_of(status)
+    assert "Its driver: process" in text
     assert "last heard of 90 s ago" in text and "tunekit resume PATH" in text
     line = next(line for line in text.splitlines() if line.startswith("waits for"))
     assert f"1 running, {kinds.count('waiting')} waiting" in line
@@ -182,7 +195,7 @@ def test_numbers_that_json_does_not_know_are_null(tmp_path):
 
 
 def test_watching_ends_with_the_sweep(tmp_path, monkeypatch):
-    path = killed(tmp_path, 60)
+    path = running(tmp_path, 60)
     looks = []
 
     def sleep(seconds: float) -> None:
@@ -195,7 +208,7 @@ def test_watching_ends_with_the_sweep(tmp_path, monkeypatch):
     monkeypatch.setattr(commands, "time", SimpleNamespace(time=time.time, sleep=sleep))
     result = tunekit_("status", path, "--watch", 5, "--json")
     states = [json.loads(line)["state"] for line in result.stdout.splitlines()]
-    assert states == ["open", "open", "finished"] and looks == [5, 5]
+    assert states == ["running", "running", "finished"] and looks == [5, 5]
 
 
 def test_ctrl_c_is_how_one_stops_watching(tmp_path, monkeypatch):
@@ -203,8 +216,21 @@ def test_ctrl_c_is_how_one_stops_watching(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(commands, "time", SimpleNamespace(time=time.time, sleep=sleep))
+    result = tunekit_("status", running(tmp_path, 60), "--watch", 5)
+    assert result.exit_code == 0 and result.stdout.startswith("sweep  running")
+
+
+def test_nobody_watches_a_sweep_that_was_killed(tmp_path):
     result = tunekit_("status", killed(tmp_path, 60), "--watch", 5)
-    assert result.exit_code == 0 and result.stdout.startswith("sweep  open")
+    assert result.exit_code == 0 and result.stdout.startswith("sweep  killed")
+    assert "To go on with it: tunekit resume PATH" in result.stdout
+
+
+def test_a_sweep_without_a_lock_may_run_or_not(tmp_path):
+    path = killed(tmp_path, 60)
+    (path / LOCK).unlink()
+    result = tunekit_("status", path)
+    assert result.stdout.startswith("sweep  open") and "runs, or was killed" in result.stdout
 
 
 # best ------------------------------------------------------------------------------------------
@@ -411,7 +437,7 @@ def test_resume_of_a_sweep_that_does_not_end_or_all_of_whose_trials_fail_ends_wi
 ):
     path = killed(tmp_path / "killed", 60)
     result = tunekit_("resume", path, "--trainable", "tests.sweeps:Counting")
-    assert result.exit_code == 1 and result.stdout.count("sweep  open") == 1
+    assert result.exit_code == 1 and result.stdout.count("sweep  killed") == 1
     sweep(tmp_path / "bad", FIFOScheduler(), trials=2, param_space={"fail_at": 3})
     result = tunekit_("resume", tmp_path / "bad/sweep", "--trainable", "tests.sweeps:Counting")
     assert result.exit_code == 1 and "2 error" in result.stdout
@@ -423,6 +449,7 @@ def test_resume_of_a_sweep_that_does_not_end_or_all_of_whose_trials_fail_ends_wi
 
 def test_resume_warns_of_a_driver_that_may_still_run(tmp_path, restored, monkeypatch):
     path = killed(tmp_path, 60)
+    (path / LOCK).unlink()  # as a tunekit without one has left it
     last = tunekit.load(path).chronicle.last
     for silent, warned in ((3.0, True), (300.0, False)):
         now = SimpleNamespace(time=lambda silent=silent: last + silent)
@@ -430,6 +457,24 @@ def test_resume_warns_of_a_driver_that_may_still_run(tmp_path, restored, monkeyp
         result = tunekit_("resume", path, "--trainable", "tests.sweeps:Counting")
         assert ("The sweep was last heard of 3 s ago" in result.stderr) == warned
         assert bool(result.stderr) == warned
+
+
+def test_resume_leaves_a_sweep_alone_whose_driver_is_alive(tmp_path, restored, monkeypatch):
+    path = running(tmp_path, 60)
+    monkeypatch.delenv(TAKE_OVER, raising=False)
+    refusals = []
+
+    def restore() -> None:
+        if os.environ.get(TAKE_OVER) != "1":
+            refusals.append(path)
+            raise tunekit.AlreadyRunningError("has a driver")
+
+    restored.then = restore
+    result = tunekit_("resume", path, "--trainable", "tests.sweeps:Counting")
+    assert result.exit_code == 1 and "has a driver" in result.stderr and len(refusals) == 1
+    monkeypatch.setenv(TAKE_OVER, "0")  # it is put back afterwards
+    tunekit_("resume", path, "--trainable", "tests.sweeps:Counting", "--take-over")
+    assert len(refusals) == 1
 
 
 def test_errors_of_tunekit_are_told_and_others_are_traced(tmp_path, restored):

@@ -38,6 +38,7 @@ REFERENCE = ROOT / "docs/reference.rst"
 
 # What has no example: an error is raised, not made.
 NO_EXAMPLE = {
+    "AlreadyRunningError",
     "JournalError",
     "MetricNotFoundError",
     "MissingExtraError",

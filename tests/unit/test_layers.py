@@ -27,6 +27,7 @@ FLOORS = [
     {"_ray", "clock", "log", "picklable", "storage", "validation_context"},
     {
         "config",
+        "driver_lock",
         "executor",
         "experiments",
         "fold",

@@ -22,6 +22,7 @@ from tunekit.cli.trainables import lasting, trainable_at
 from tunekit.core.metrics import flatten, plain
 from tunekit.core.words import duration, number
 from tunekit.demo.command import demo
+from tunekit.driver_lock import TAKE_OVER
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.log import shown
 from tunekit.sweep import Best, Sweep, load
@@ -147,7 +148,7 @@ def status(
             if watch and sys.stdout.isatty():
                 click.clear()
             click.echo(text_of(known, top) + "\n" * bool(watch))
-        if watch is None or known["state"] != "open":
+        if watch is None or known["state"] not in ("open", "running"):
             return
         try:
             time.sleep(watch)
@@ -294,17 +295,24 @@ def _become(command: list[str]) -> NoReturn:
 )
 @click.option("--errored", is_flag=True, help="Trials that failed go on from their checkpoint.")
 @click.option("--restart-errored", is_flag=True, help="Trials that failed begin anew.")
+@click.option("--take-over", is_flag=True, help="Even if another driver has it, which then stops.")
 @_json
 def resume(
-    path: str, where: str | None, errored: bool, restart_errored: bool, as_json: bool
+    path: str,
+    where: str | None,
+    errored: bool,
+    restart_errored: bool,
+    take_over: bool,
+    as_json: bool,
 ) -> None:
     """Go on with a sweep whose driver was killed or interrupted, until it has ended.
 
     Validations that were pending run, and trials go on from their newest checkpoint; nothing is
     done twice (tunekit.Tuner.restore). Then it prints what tunekit status prints; with --json
     everything else goes to stderr. The current directory is importable. What --trainable says is
-    written down: the next resume needs it no more. Only one driver may run a sweep: see that the
-    former one has ended. Ray is started here, or joined: RAY_ADDRESS.
+    written down: the next resume needs it no more. Only one driver may run a sweep: while another
+    one is alive, nothing is done and the exit code is 1. Ray is started here, or joined:
+    RAY_ADDRESS.
 
     \b
     Examples:
@@ -314,7 +322,10 @@ def resume(
     sweep = load(path)
     where = where or _written_down(sweep)
     trainable = trainable_at(where)
-    _warn_of_a_driver(sweep)
+    if take_over:
+        os.environ[TAKE_OVER] = "1"
+    else:
+        _warn_of_a_driver(sweep)
     started = not ray.is_initialized()
     # Ray prints what workers have said until it has been shut down.
     with redirect_stdout(sys.stderr) if as_json else nullcontext():

@@ -18,7 +18,13 @@ __all__ = ["setting", "status_of", "text_of"]
 _WIDTH = 100
 _LABEL = 13
 _FAILED = ("failed", "timed_out")
-_STATES = {"open": "cyan", "finished": "green", "interrupted": "yellow"}
+_STATES = {
+    "open": "cyan",
+    "running": "cyan",
+    "killed": "red",
+    "finished": "green",
+    "interrupted": "yellow",
+}
 _Column = tuple[str, str, list[str]]  # heading, alignment, cells
 _COLOURS = {"running": "cyan", "error": "red"}
 
@@ -46,7 +52,7 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
     """
     summary = sweep.summary()
     last = summary["last"]
-    until = now if summary["state"] == "open" else last
+    until = now if summary["state"] in ("open", "running") else last
     known: dict[str, Any] = {
         **summary,
         "heard_s": None if last is None else max(0.0, now - last),
@@ -138,10 +144,16 @@ def _head(status: Mapping[str, Any]) -> str:
         line += f"  last heard of {duration(heard)} ago ({when:%Y-%m-%d %H:%M:%S} UTC)"
     hints = {
         "open": "Its driver runs, or was killed; if it was: tunekit resume PATH",
+        "running": _driver(status["driver"]),
+        "killed": f"{_driver(status['driver'])}. To go on with it: tunekit resume PATH",
         "interrupted": "To go on with it: tunekit resume PATH",
     }
     hint = hints.get(state)
     return "\n".join([line, path, *([hint] if hint else [])])
+
+
+def _driver(driver: Mapping[str, Any] | None) -> str:
+    return "" if driver is None else f"Its driver: process {driver['pid']} on {driver['host']}"
 
 
 def _counts(status: Mapping[str, Any]) -> str:

@@ -1,0 +1,406 @@
+"""One driver at a time goes on with a sweep, and whoever is dead keeps nobody from it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import pytest
+from pyarrow.fs import LocalFileSystem
+from ray import tune
+from ray.tune import ResumeConfig
+
+import tunekit
+from tests.kills import Killed, killed_after
+from tests.schedulers import CASES
+from tests.stores import Store
+from tests.sweeps import sweep
+from tunekit import driver_lock
+from tunekit.core.driver_lock import BEAT_S, SILENT_S, Holder
+from tunekit.driver_lock import LOCK, TAKE_OVER, driver_of, lock_at
+from tunekit.journal import read
+from tunekit.snapshots import mend
+from tunekit.storage import LocalFolder
+from tunekit.testing import FakeClock
+
+LOCAL = LocalFileSystem()
+
+
+class Elsewhere:
+    """A driver on another machine, by the lock that it has written."""
+
+    def __init__(self, folder, clock, filesystem=LOCAL):
+        self.file = driver_lock._file_at(filesystem, str(folder))
+        self.clock = clock
+        self.token = "elsewhere"
+        now = clock.time()
+        self.holder = Holder("elsewhere", "gpu7", "gpu7|b", 4711, 1, 4711, since=now, beat=now)
+        assert self.file.create(self.holder.encoded())
+
+    def beats(self):
+        self.file.renew(replace(self.holder, beat=self.clock.time()).encoded())
+
+
+def lock(folder, clock=None, filesystem=LOCAL):
+    return lock_at(filesystem, str(folder), clock or FakeClock())
+
+
+def few(folder, **options):
+    return sweep(folder, CASES["fifo"].make(folder), trials=3, run=False, **options)
+
+
+@pytest.fixture(params=["local", "remote"])
+def filesystem(request):
+    return LOCAL if request.param == "local" else Store(kind="s3").filesystem
+
+
+@pytest.fixture
+def home(filesystem, tmp_path):
+    return tmp_path if filesystem is LOCAL else "bucket/sweep"
+
+
+# Who may -----------------------------------------------------------------------------------------
+
+
+def in_a_thread(call):
+    """Call in a thread that goes on living until the test is over."""
+    done, ended = threading.Event(), threading.Event()
+    raised = []
+
+    def run():
+        try:
+            call()
+        except Exception as error:
+            raised.append(error)
+        done.set()
+        ended.wait(30)
+
+    threading.Thread(target=run, daemon=True).start()
+    assert done.wait(10)
+    if raised:
+        raise raised[0]
+    return ended
+
+
+def test_a_second_driver_is_refused_and_told_who_has_it(home, filesystem):
+    first, second = lock(home, filesystem=filesystem), lock(home, filesystem=filesystem)
+    ended = in_a_thread(first.claim)
+    with pytest.raises(tunekit.AlreadyRunningError) as caught:
+        second.claim()
+    text = str(caught.value)
+    assert "another thread of this process" in text and TAKE_OVER in text and "last heard" in text
+    first.release()
+    second.claim()
+    ended.set()
+
+
+def test_the_thread_that_asks_is_no_driver_any_more(home, filesystem):
+    first, second = lock(home, filesystem=filesystem), lock(home, filesystem=filesystem)
+    first.claim()
+    second.claim()  # as in a notebook, after a cell was interrupted
+    first.release()
+    assert driver_of(filesystem, str(home), 0.0).alive, "what is another's is left alone"
+
+
+def test_a_driver_elsewhere_that_is_alive_is_noticed_by_its_heartbeat(home, filesystem):
+    clock = FakeClock()
+    other = Elsewhere(home, clock, filesystem)
+    beats_at = clock.monotonic() + BEAT_S / 2
+
+    class Watching(FakeClock):
+        def sleep(self, seconds):
+            super().sleep(seconds)
+            clock.sleep(seconds)
+            if clock.monotonic() >= beats_at:
+                other.beats()
+
+    with pytest.raises(tunekit.AlreadyRunningError, match=r"process 4711 on gpu7"):
+        lock(home, Watching(), filesystem).claim()
+    assert clock.monotonic() <= BEAT_S
+
+
+def test_a_driver_elsewhere_that_is_silent_is_waited_for_and_taken_for_dead(home, filesystem):
+    clock = FakeClock()
+    Elsewhere(home, clock, filesystem)
+    clock.sleep(SILENT_S - 7)
+    lock(home, clock, filesystem).claim()
+    assert SILENT_S <= clock.monotonic() <= SILENT_S + 2
+
+
+def test_a_driver_can_be_taken_over_from(home, filesystem, monkeypatch, caplog):
+    clock, told = FakeClock(), []
+    first = lock(home, clock, filesystem)
+    ended = in_a_thread(first.claim)
+    first.keep(told.append)
+    monkeypatch.setenv(TAKE_OVER, "1")
+    began = clock.monotonic()
+    second = lock(home, clock, filesystem)
+    second.claim()
+    assert clock.monotonic() - began > BEAT_S, "the first has had time to notice"
+    assert "is taken over from another thread" in caplog.text
+    first.check()
+    first.check()
+    [error] = told
+    assert isinstance(error, tunekit.AlreadyRunningError) and "taken over" in str(error)
+    first.release()
+    assert driver_of(filesystem, str(home), clock.time()) is not None
+    second.release()
+    assert driver_of(filesystem, str(home), clock.time()) is None
+    ended.set()
+
+
+def test_a_lock_that_is_half_written_is_waited_for_and_then_taken(home, filesystem):
+    clock = FakeClock()
+    driver_lock._file_at(filesystem, str(home)).create(b'{"token": "ab')
+    lock(home, clock, filesystem).claim()
+    assert 2 < clock.monotonic() < 10
+    assert driver_of(filesystem, str(home), clock.time()).alive
+
+
+def test_a_lock_that_was_cleaned_up_is_made_again(home, filesystem):
+    clock = FakeClock()
+    held = lock(home, clock, filesystem)
+    held.claim()
+    held.keep(lambda error: pytest.fail(str(error)))
+    driver_lock._file_at(filesystem, str(home)).remove()
+    clock.sleep(BEAT_S)
+    held.check()
+    assert driver_of(filesystem, str(home), clock.time()).alive
+
+
+def test_a_storage_that_is_away_ends_no_sweep():
+    store, clock = Store(kind="s3"), FakeClock()
+    held = lock("sweep", clock, store.filesystem)
+    held.claim()
+    held.keep(lambda error: pytest.fail(str(error)))
+    store.errors["open"] = lambda path: OSError("503 Slow Down")
+    clock.sleep(BEAT_S)
+    held.check()
+    del store.errors["open"]
+    clock.sleep(BEAT_S)
+    held.check()
+    assert driver_of(store.filesystem, "sweep", clock.time()).heard == clock.time()
+
+
+def test_it_is_heard_of_now_and_then_and_not_at_each_step():
+    store, clock = Store(kind="s3"), FakeClock()
+    held = lock("sweep", clock, store.filesystem)
+    held.claim()
+    held.keep(lambda error: None)
+    before = len(store.operations)
+    for _ in range(1000):
+        clock.sleep(BEAT_S / 100)
+        held.check()
+    assert len(store.operations) - before <= 11 * 3
+
+
+# At the same moment ------------------------------------------------------------------------------
+
+
+def claim_at_once(folder, barrier, results):
+    barrier.wait()
+    held = lock_at(LOCAL, folder)
+    try:
+        held.claim()
+    except tunekit.AlreadyRunningError:
+        results.put(False)
+    else:
+        results.put(True)
+    barrier.wait()  # nobody ends before all have tried
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_of_many_that_begin_at_the_same_moment_one_gets_it(tmp_path, stale):
+    context = multiprocessing.get_context("fork")
+    for attempt in range(3):
+        folder = str(tmp_path / str(attempt))
+        if stale:
+            clock = FakeClock(epoch=0.0)
+            Elsewhere(folder, clock)
+        barrier, results = context.Barrier(6), context.Queue()
+        drivers = [
+            context.Process(target=claim_at_once, args=(folder, barrier, results)) for _ in range(6)
+        ]
+        for driver in drivers:
+            driver.start()
+        got = [results.get(timeout=30) for _ in drivers]
+        for driver in drivers:
+            driver.join(30)
+        assert sorted(got) == [False] * 5 + [True]
+
+
+def test_on_an_object_store_whoever_is_written_over_gives_way():
+    store = Store(kind="s3")
+    rival = lock("sweep", filesystem=store.filesystem)
+
+    class Slow(FakeClock):
+        def sleep(self, seconds):
+            super().sleep(seconds)
+            if not ended:  # the other one has looked before this one wrote, and writes after it
+                store.files.clear()
+                ended.append(in_a_thread(rival.claim))
+
+    ended: list[threading.Event] = []
+    with pytest.raises(tunekit.AlreadyRunningError):
+        lock("sweep", Slow(), store.filesystem).claim()
+    ended[0].set()
+
+
+# Dead drivers ------------------------------------------------------------------------------------
+
+CLAIM = (
+    "import sys, time; from pyarrow.fs import LocalFileSystem; from tunekit.driver_lock import "
+    "lock_at; lock_at(LocalFileSystem(), sys.argv[1]).claim(); print('held', flush=True); "
+    "time.sleep(60)"
+)
+
+
+def test_a_driver_that_was_killed_keeps_nobody_waiting(tmp_path):
+    """Not even while its parent has not asked what became of it."""
+    driver = subprocess.Popen(
+        [sys.executable, "-c", CLAIM, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert driver.stdout.readline() == "held\n"
+        clock = FakeClock()
+        with pytest.raises(tunekit.AlreadyRunningError, match=f"process {driver.pid} on"):
+            lock(tmp_path, clock).claim()
+        assert driver_of(LOCAL, str(tmp_path), clock.time()).alive
+        os.kill(driver.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, driver.pid, os.WEXITED | os.WNOWAIT)  # it is a zombie now
+        assert not driver_of(LOCAL, str(tmp_path), clock.time()).alive
+        lock(tmp_path, clock).claim()
+        assert clock.monotonic() == 0.0
+    finally:
+        driver.kill()
+        driver.wait()
+
+
+# In a sweep --------------------------------------------------------------------------------------
+
+
+def test_a_sweep_holds_its_lock_until_it_has_ended(tmp_path):
+    ran = few(tmp_path)
+    for _ in range(30):
+        ran.sweep.step()
+    assert driver_of(LOCAL, str(ran.home), 0.0).pid == os.getpid()
+    assert tunekit.load(ran.home).summary()["state"] == "running"
+    ran.sweep.run()
+    assert not (ran.home / LOCK).exists()
+    summary = tunekit.load(ran.home).summary()
+    assert summary["state"] == "finished" and summary["driver"] is None
+
+
+def test_a_sweep_on_a_folder_that_has_a_driver_does_not_begin(tmp_path):
+    ran = few(tmp_path)
+    ended = in_a_thread(lock(ran.home).claim)
+    before = {path: path.read_bytes() for path in ran.home.rglob("*") if path.is_file()}
+    with pytest.raises(tunekit.AlreadyRunningError, match="has a driver"):
+        ran.sweep.run()
+    ran.sweep.controller.cleanup()
+    ended.set()
+    after = {path: path.read_bytes() for path in ran.home.rglob("*") if path.is_file()}
+    assert {path: after[path] for path in before} == before
+    assert not read(ran.home)
+
+
+def test_a_restored_sweep_whose_driver_is_alive_says_so_and_not_what_tune_makes_of_it(tmp_path):
+    with pytest.raises(Killed), killed_after(60):
+        few(tmp_path, saved_every_s=0.0).sweep.run()
+    home = tmp_path / "sweep"
+    mended = mend(LocalFolder(home), read(home))
+    (home / LOCK).unlink()
+    ended = in_a_thread(lock(home).claim)
+    before = (home / "journal/000001.jsonl").read_bytes()
+    with pytest.raises(tunekit.AlreadyRunningError, match="has a driver"):
+        few(tmp_path, resume=ResumeConfig(), mended=mended)
+    ended.set()
+    assert [path.name for path in (home / "journal").glob("*.jsonl")] == ["000001.jsonl"]
+    assert (home / "journal/000001.jsonl").read_bytes() == before
+
+
+def test_a_sweep_that_was_taken_over_stops_and_writes_nothing_more(tmp_path):
+    ran = few(tmp_path, saved_every_s=0.0)
+    for _ in range(20):
+        ran.sweep.step()
+    home = ran.home
+    other = driver_lock._file_at(LOCAL, str(home))
+    mine = other.read()
+    assert other.take(mine, replace(Holder.decoded(mine), token="another", pid=1).encoded())
+    ran.validation._lock.beat()  # as its thread does
+
+    kept = ("journal", "state")
+
+    def contents():
+        return {p: p.read_bytes() for p in home.rglob("*") if p.is_file() and p.parent.name in kept}
+
+    before = contents()
+    with pytest.raises(tunekit.AlreadyRunningError, match="taken over by another driver"):
+        ran.sweep.run()
+    ran.sweep.controller.cleanup()
+    assert contents() == before
+    assert Holder.decoded(other.read()).token == "another", "the lock is the other's"
+
+
+def test_sweeps_in_other_folders_do_not_mind(tmp_path):
+    one, other = few(tmp_path / "one"), few(tmp_path / "other")
+    for _ in range(30):
+        one.sweep.step()
+        other.sweep.step()
+    one.sweep.run()
+    other.sweep.run()
+    for ran in (one, other):
+        assert tunekit.load(ran.home).summary()["state"] == "finished"
+
+
+# By Tuner, and on the command line ---------------------------------------------------------------
+
+
+def train(config):
+    tune.report({"loss": 1.0})
+
+
+def tuner(folder, **options):
+    return tunekit.Tuner(
+        train,
+        tune_config=tune.TuneConfig(metric="accuracy", mode="max"),
+        run_config=tune.RunConfig(name="sweep", storage_path=str(folder)),
+        validation_config=tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 1.0}),
+        **options,
+    )
+
+
+def contents_of(home):
+    return {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+
+
+def test_a_tuner_does_not_touch_what_another_one_drives(tmp_path):
+    tuner(tmp_path)
+    tuner(tmp_path)  # nobody drives it
+    home = tmp_path / "sweep"
+    journal = tunekit.journal.Journal(LocalFolder(home))
+    journal.snapshot("state/000000001-snapshot.zip", at=1.0)
+    ended = in_a_thread(lock(home).claim)
+    before = contents_of(home)
+    with pytest.raises(tunekit.AlreadyRunningError):
+        tuner(tmp_path, checkpoint_policy=tunekit.EveryIterations(2))
+    with pytest.raises(tunekit.AlreadyRunningError):
+        tunekit.Tuner.restore(str(home), train)
+    assert contents_of(home) == before
+    assert tunekit.load(home).summary()["state"] == "running"
+    ended.set()
+
+
+def test_a_tuner_that_could_not_be_restored_holds_nothing(tmp_path):
+    tuner(tmp_path)
+    home = tmp_path / "sweep"
+    tunekit.journal.Journal(LocalFolder(home)).snapshot("state/gone.zip", at=1.0)
+    for _ in range(2):
+        with pytest.raises(tunekit.RestoreError):
+            tunekit.Tuner.restore(str(home), train)
+    assert not (home / LOCK).exists()
