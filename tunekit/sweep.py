@@ -353,9 +353,9 @@ class Sweep:
 
         - ``id``; ``trial_id``, ``generation``, ``iteration``: whose checkpoint; ``run``: the
           how-manieth time the trial had run that iteration;
-        - ``status``: ``"waiting"`` (to be started), ``"starting"`` (Ray has it, and no resources
-          for it yet), ``"running"``, ``"validated"``, ``"failed"``, ``"timed_out"`` or
-          ``"skipped"``; of a sweep that has crashed, as it was then;
+        - ``status``: ``"waiting"`` (to be started), ``"starting"`` (Ray has it: it waits
+          for resources, or its process starts), ``"running"``, ``"validated"``, ``"failed"``,
+          ``"timed_out"`` or ``"skipped"``; of a sweep that has crashed, as it was then;
         - ``requested``, ``started``, ``ended``: when; ``started`` is when Ray got the last
           attempt, ``ran_from`` when that began to run;
         - ``attempts``: how many were started;
