@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from ray import train, tune
+from ray.tune import ResumeConfig
 from ray.tune.schedulers import FIFOScheduler
 
 import tunekit
-from tests.kills import run_killed
+from tests.kills import Killed, run_killed
 from tests.schedulers import pbt, seed_all
 from tests.sweeps import Counting, Ran, quality, sweep
 from tunekit.core.validation import Attempt
-from tunekit.journal import read
+from tunekit.journal import Journal, read
+from tunekit.snapshots import mend
+from tunekit.storage import LocalFolder
 from tunekit.testing.versions import Versioned, score_of, version_at
 
 
@@ -77,7 +83,11 @@ class Configured(Versioned):
 
 
 def configured(
-    folder: Path, seed: int, asked: list[tuple[Any, Any]], layers: tuple[type, ...], **options: Any
+    folder: Path,
+    seed: int,
+    asked: list[tuple[Any, Any]],
+    layers: tuple[type, ...],
+    **options: Any,
 ) -> Ran:
     """A population, and beside each other what was trained with and what validation is told."""
 
@@ -126,3 +136,42 @@ def test_so_it_is_after_kills(tmp_path, on_pending, seed):
     ran, kills = run_killed(tmp_path, make, lives)
     assert kills >= 3 and len(ran.validation.ancestry) >= 2
     assert [told for told, _ in asked] == [lies for _, lies in asked]
+
+
+@contextmanager
+def killed_soon_after_an_exploit() -> Iterator[None]:
+    """While checkpoints of the generation before still wait to be validated."""
+    write, left = Journal._event, [float("inf")]
+
+    def event(self: Journal, kind: str, at: float, **known: Any) -> None:
+        if left[0] == 0:
+            raise Killed
+        write(self, kind, at, **known)
+        left[0] = 4 if kind == "exploited" and left[0] > 4 else left[0] - 1
+
+    # Of a scheduler that cannot be saved all is replayed, on trials that are further.
+    unsaved = mock.patch.object(tunekit.ValidatedScheduler, "get_state", lambda *args: None)
+    with unsaved, mock.patch.object(Journal, "_event", event):
+        yield
+
+
+def test_checkpoints_of_a_former_generation_are_restored_with_its_hyperparameters(tmp_path):
+    former = 0
+    for seed in (0, 3, 5):
+        asked: list[tuple[Any, Any]] = []
+        folder = tmp_path / str(seed)
+        more = {"listening": False, "run": False, "saved_every_s": 0.0}
+        layers = (Relu, Tanh, Swish)
+        ran = configured(folder, seed, asked, layers, **more)
+        with pytest.raises(Killed), killed_soon_after_an_exploit():
+            ran.sweep.run(most=50_000)
+        ran.sweep.controller._storage.syncer.wait()
+        events = read(folder / "sweep")
+        overwritten = {e["trial_id"] for e in events if e["event"] == "exploited"}
+        waiting = {e["id"] for e in events if e["event"] == "requested"}
+        waiting -= {e["id"] for e in events if e["event"] == "ended"}
+        former += sum(name.rsplit(":", 3)[0] in overwritten for name in waiting)
+        again = {"resume": ResumeConfig(), "mended": mend(LocalFolder(folder / "sweep"), events)}
+        configured(folder, seed, asked, layers, **more, **again).sweep.run(most=50_000)
+        assert [told for told, _ in asked] == [lies for _, lies in asked]
+    assert former, "some were waiting"
