@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import glob
 import logging
 import os
 import pickle
@@ -309,6 +310,13 @@ class Tuner(tune.Tuner):
                 "resume_errored and restart_errored are both set; a trial that failed does one or "
                 "the other. Pass one of them."
             )
+        name = os.path.basename(os.fspath(path).rstrip("/")) if folder is not None else ""
+        if _is_pattern(name):
+            problems.add(
+                f"path={path!r} ends in {name!r}, which has one of * ? [: Ray, when it restores, "
+                "takes that for a pattern, and does not find the sweep's files. Rename the folder, "
+                "and pass its new path: nothing in it names it."
+            )
         problems.raise_any()
         path = absolute(os.fspath(path), storage_filesystem)
         with ExitStack() as around:
@@ -432,6 +440,11 @@ class Tuner(tune.Tuner):
                 validation.let_go()
 
 
+def _is_pattern(name: str) -> bool:
+    """Whether Ray, which looks for files of a sweep with ``glob``, takes its name for a pattern."""
+    return glob.escape(name) != name
+
+
 def _refuse_if_driven(run_config: tune.RunConfig) -> None:
     """Raise if there is a sweep in the folder already, whose driver is alive."""
     try:
@@ -498,6 +511,11 @@ def _check_run_config(run_config: Any, problems: Problems) -> None:
         "run_config", run_config, tune.RunConfig, "Pass ray.tune.RunConfig(...)."
     ):
         return
+    if isinstance(run_config.name, str) and _is_pattern(run_config.name):
+        problems.add(
+            f"run_config.name={run_config.name!r} has one of * ? [: Ray, when it restores a sweep, "
+            "takes that for a pattern, and does not find its files. Choose a name without."
+        )
     for index, callback in enumerate(run_config.callbacks or []):
         name = f"run_config.callbacks[{index}]"
         if problems.instance(
