@@ -43,7 +43,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(ray|pandas|pyarrow)\..*"),
     (r"py:.*", r"(collections\.abc|pathlib)\..*"),
     # Interfaces that only a signature names.
-    (r"py:class", r"tunekit\.(_ray\.local\.SteppedClock|storage\.Folder)"),
+    (r"py:class", r"tunekit\.(_ray\.local\.SteppedClock|storage\.Folder|driver_lock\.Driver)"),
 ]
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ from typing import Any
 from ray.tune.experiment import Trial
 
 from tunekit._ray.controller import SEARCH_FILES, STATE_FILES, Controller
+from tunekit._ray.storage import TUNER_FILE
 from tunekit.clock import Clock
 from tunekit.core.endings import cut_short, through
 from tunekit.errors import RestoreError
@@ -39,6 +41,8 @@ logger = logging.getLogger(__name__)
 FOLDER = "state"
 
 _PATIENCE_S = 60.0
+# What the files in an archive are called.
+_PLAIN = re.compile(r"[^./\\\0][^/\\\0]*\.(json|pkl)")
 
 
 class Keeper:
@@ -138,7 +142,7 @@ def mend(folder: Folder, events: Sequence[Mapping[str, Any]], now: str | None = 
             still have those of a session that was killed before its archive was written.
 
     Raises:
-        tunekit.RestoreError: If there is nothing to restore from.
+        tunekit.RestoreError: If there is nothing to restore from, or an archive was tampered with.
         OSError: If the storage fails.
     """
     now = now or time.strftime("%Y-%m-%d_%H-%M-%S")
@@ -187,7 +191,7 @@ def _archives(folder: Folder, events: Sequence[Mapping[str, Any]], kind: str, ke
             continue
         tried.add(name)
         try:
-            yield event["n"], _files_in(folder.read(name))
+            yield event["n"], _files_in(folder.read(name), name)
         except (OSError, zipfile.BadZipFile, KeyError) as error:
             logger.warning("%s cannot be read (%s); an older one is looked for.", name, error)
 
@@ -200,8 +204,16 @@ def _archive(files: Mapping[str, bytes]) -> bytes:
     return file.getvalue()
 
 
-def _files_in(archive: bytes) -> dict[str, bytes]:
+def _files_in(archive: bytes, where: str) -> dict[str, bytes]:
     with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+        for name in opened.namelist():
+            if not _PLAIN.fullmatch(name) or name == TUNER_FILE:
+                raise RestoreError(
+                    f"{where} has a file {name!r}; all that tunekit puts there are files in which "
+                    "Tune has saved the sweep, .json and .pkl, without a folder. Somebody has "
+                    "changed it, and nothing was written. Put it back as it was, and do not "
+                    "restore what you do not trust: Ray opens pickles in it."
+                )
         return {name: opened.read(name) for name in opened.namelist()}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import glob
 import logging
 import os
 import pickle
@@ -339,6 +340,13 @@ class Tuner(tune.Tuner):
                 "resume_errored and restart_errored are both set; a trial that failed does one or "
                 "the other. Pass one of them."
             )
+        name = os.path.basename(os.fspath(path).rstrip("/")) if folder is not None else ""
+        if _is_pattern(name):
+            problems.add(
+                f"path={path!r} ends in {name!r}, which has one of * ? [: Ray, when it restores, "
+                "takes that for a pattern, and does not find the sweep's files. Rename the folder, "
+                "and pass its new path: nothing in it names it."
+            )
         problems.raise_any()
         path = absolute(os.fspath(path), storage_filesystem)
         with ExitStack() as around:
@@ -570,6 +578,11 @@ def _renew(restored: tune.Tuner, config: train.ValidationConfig) -> None:
     validation.renew(new)
 
 
+def _is_pattern(name: str) -> bool:
+    """Whether Ray, which looks for files of a sweep with ``glob``, takes its name for a pattern."""
+    return glob.escape(name) != name
+
+
 def _refuse_if_driven(run_config: tune.RunConfig) -> None:
     """Raise if there is a sweep in the folder already, whose driver is alive."""
     try:
@@ -652,6 +665,11 @@ def _check_run_config(run_config: Any, problems: Problems) -> None:
                 f"Pass RunConfig({name}=ray.tune.{kind.__name__}(...)); this one is a "
                 f"{type(value).__module__}.{type(value).__name__}, of which Tune knows nothing."
             )
+    if isinstance(run_config.name, str) and _is_pattern(run_config.name):
+        problems.add(
+            f"run_config.name={run_config.name!r} has one of * ? [: Ray, when it restores a sweep, "
+            "takes that for a pattern, and does not find its files. Choose a name without."
+        )
     for index, callback in enumerate(run_config.callbacks or []):
         name = f"run_config.callbacks[{index}]"
         if problems.instance(

@@ -1,0 +1,92 @@
+"""Names that mean something to somebody: of experiments, and of files in an archive."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+
+import pytest
+from ray import tune
+
+import tunekit
+from tests.kills import run_killed
+from tests.schedulers import CASES
+from tests.sweeps import sweep
+from tunekit.journal import Journal, read
+from tunekit.snapshots import mend
+from tunekit.storage import LocalFolder
+from tunekit.testing import check_lives
+
+
+def train(config):
+    tune.report({"loss": 1.0})
+
+
+def tuner(folder, name):
+    return tunekit.Tuner(
+        train,
+        run_config=tune.RunConfig(name=name, storage_path=str(folder)),
+        validation_config=tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 1.0}),
+    )
+
+
+@pytest.mark.parametrize("name", ["c[2]*", "c[2]", "what?", "*"])
+def test_a_name_that_ray_would_not_find_again_is_refused(tmp_path, name):
+    with pytest.raises(tunekit.ConfigError, match=r"takes that for a pattern.*Choose a name"):
+        tuner(tmp_path, name)
+    assert list(tmp_path.iterdir()) == []
+    tuner(tmp_path, "plain")
+    (tmp_path / "plain").rename(tmp_path / name)
+    with pytest.raises(tunekit.ConfigError, match="Rename the folder"):
+        tunekit.Tuner.restore(str(tmp_path / name), train)
+
+
+ODD = ["a b", "100%", "%2e%2e", "#1", "lr=0.1&x;y", "größe \N{SNOWMAN}", "~", "$HOME", "{a}", "c]2"]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_name_that_is_odd_is_fine(tmp_path, name):
+    tuner(tmp_path, name)
+    with pytest.raises(tunekit.RestoreError, match="no trial had begun"):
+        tunekit.Tuner.restore(str(tmp_path / name), train)
+
+
+def test_sweeps_in_odd_places_are_killed_and_restored(tmp_path):
+    folder = tmp_path / " ".join(ODD)
+
+    def made(folder, **options):
+        return sweep(folder, CASES["fifo"].make(folder), trials=2, run=False, **options)
+
+    ran, kills = run_killed(folder, made, iter([40, 50]))
+    assert kills == 2
+    check_lives(read(ran.home))
+    assert tunekit.load(ran.home).summary()["state"] == "finished"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../x",
+        "/etc/x",
+        "..\\..\\x",
+        "state/x",
+        "experiment_state-/../../../x",
+        "tuner.pkl",
+        ".bashrc",
+    ],
+)
+def test_a_file_that_does_not_belong_into_an_archive_is_refused(tmp_path, name):
+    home = tmp_path / "a/b/sweep"
+    folder = LocalFolder(home)
+    journal = Journal(folder)
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("experiment_state-2026.json", '{"trial_data": []}')
+        archive.writestr(name, "evil")
+    folder.put("state/000000001-snapshot.zip", file.getvalue())
+    journal.snapshot("state/000000001-snapshot.zip", at=1.0)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(tunekit.RestoreError) as caught:
+        mend(folder, read(folder))
+    assert repr(name) in str(caught.value) and "000000001-snapshot.zip" in str(caught.value)
+    assert sorted(tmp_path.rglob("*")) == before
