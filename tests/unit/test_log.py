@@ -130,6 +130,7 @@ def test_fit_and_restore_show_messages(alone, monkeypatch, capsys, tmp_path):
     tuner.fit()
     assert capsys.readouterr().err.count("tunekit INFO: running") == 1
     (tmp_path / "tuner.pkl").touch()
+    monkeypatch.setattr("tunekit.tuner._has_begun", lambda *args, **options: True)
     tunekit.Tuner.restore(str(tmp_path), lambda config: None)
     assert capsys.readouterr().err.count("tunekit INFO: running") == 1
     assert not logging.getLogger("tunekit").handlers
