@@ -79,6 +79,10 @@ _NO_CHECKPOINT = (
 )
 
 
+def _never() -> bool:
+    return False
+
+
 def _of_generation(report: Mapping[str, Any], generation: int) -> dict[str, Any]:
     """A report that says which generation of its trial it is of."""
     own = hide(report, [GENERATION]) if GENERATION in report else report
@@ -203,7 +207,7 @@ class ValidationCallback(tune.Callback):
         self._left_to_the_end = False
         self._paused_at = 0.0
         #: Whether a trial and a validation can only run one after the other, as far as is known.
-        self.one_at_a_time: Callable[[], bool] = lambda: False
+        self.one_at_a_time: Callable[[], bool] = _never
 
     def loggers(self, *others: tune.Callback) -> list[tune.Callback]:
         """Return loggers that know about late scores: of ``result.json``, TensorBoard, and yours.
