@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import ray
 from ray.tune.search import ConcurrencyLimiter, SearchAlgorithm
@@ -55,7 +56,13 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
     _say_what_is_too_much("validation", per_validation, cluster, advice, problems)
     problems.raise_any()
     if per_trial is not None and one_at_a_time(cluster, per_trial, per_validation):
-        _take_turns(validation, per_trial, per_validation)
+        logger.info(
+            "A trial (%s) and a validation (%s) only fit on this cluster one after the other: "
+            "checkpoints are validated when no trial runs, and before the next one starts.",
+            _listed(per_trial),
+            _listed(per_validation),
+        )
+        validation.one_at_a_time = _Turns(per_trial, per_validation, validation.now)
         return
     if config.max_concurrent_trials or validation.config.on_pending == "pause":
         return
@@ -95,27 +102,31 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
         )
 
 
-def _take_turns(
-    validation: ValidationCallback, per_trial: dict[str, float], per_validation: dict[str, float]
-) -> None:
-    """Let a validation go before the next trial: nothing fits beside either."""
-    logger.info(
-        "A trial (%s) and a validation (%s) only fit on this cluster one after the other: "
-        "checkpoints are validated when no trial runs, and before the next one starts.",
-        _listed(per_trial),
-        _listed(per_validation),
-    )
-    looked_at, still = -_LOOK_INTERVAL_S, True
+class _Turns:
+    """Whether a trial and a validation can still only run one after the other.
 
-    def turns() -> bool:
-        nonlocal looked_at, still
-        now = validation.now()
-        if now - looked_at >= _LOOK_INTERVAL_S:  # it may have grown
-            looked_at = now
-            still = one_at_a_time(ray.cluster_resources(), per_trial, per_validation)
-        return still
+    Args:
+        trial: What one trial takes.
+        validation: What one validation takes.
+        now: Returns the time, in seconds.
+    """
 
-    validation.one_at_a_time = turns
+    def __init__(
+        self,
+        trial: dict[str, float],
+        validation: dict[str, float],
+        now: Callable[[], float],
+    ):
+        self._trial, self._validation, self._now = trial, validation, now
+        self._next_look = now() + _LOOK_INTERVAL_S
+        self._taken = True
+
+    def __call__(self) -> bool:
+        now = self._now()
+        if self._taken and now >= self._next_look:  # the cluster may have grown
+            self._next_look = now + _LOOK_INTERVAL_S
+            self._taken = one_at_a_time(ray.cluster_resources(), self._trial, self._validation)
+        return self._taken
 
 
 def _check_nested(
