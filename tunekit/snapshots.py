@@ -42,7 +42,7 @@ FOLDER = "state"
 
 _PATIENCE_S = 60.0
 # What the files in an archive are called.
-_PLAIN = re.compile(r"[^./\\\0][^/\\\0]*\.(json|pkl)")
+_PLAIN = re.compile(r"[^/\\\0]+\.(json|pkl)")
 
 
 class Keeper:
@@ -214,7 +214,9 @@ def _files_in(archive: bytes, where: str) -> dict[str, bytes]:
                     "changed it, and nothing was written. Put it back as it was, and do not "
                     "restore what you do not trust: Ray opens pickles in it."
                 )
-        return {name: opened.read(name) for name in opened.namelist()}
+        # What is hidden is a draft of Tune's, of which a killed driver may have left half.
+        names = [name for name in opened.namelist() if not name.startswith(".")]
+        return {name: opened.read(name) for name in names}
 
 
 def _brought_up(state: bytes, events: Sequence[Mapping[str, Any]], as_of: int) -> bytes:

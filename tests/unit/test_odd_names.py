@@ -12,6 +12,7 @@ import tunekit
 from tests.kills import run_killed
 from tests.schedulers import CASES
 from tests.sweeps import sweep
+from tunekit._ray.controller import _files_in
 from tunekit.journal import Journal, read
 from tunekit.snapshots import mend
 from tunekit.storage import LocalFolder
@@ -90,3 +91,25 @@ def test_a_file_that_does_not_belong_into_an_archive_is_refused(tmp_path, name):
         mend(folder, read(folder))
     assert repr(name) in str(caught.value) and "000000001-snapshot.zip" in str(caught.value)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_draft_of_tunes_that_a_killed_driver_has_left_is_no_part_of_a_sweep(tmp_path):
+    draft = ".abf040c7-tmp-basic-variant-state-2026-11-21_21-58-41.json"
+    home = tmp_path / "sweep"
+    folder = LocalFolder(home)
+    journal = Journal(folder)
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("experiment_state-2026.json", '{"trial_data": []}')
+        archive.writestr(draft, "half of")
+    folder.put("state/000000001-snapshot.zip", file.getvalue())
+    journal.snapshot("state/000000001-snapshot.zip", at=1.0)
+    mend(folder, read(folder))
+    names = folder.names("")
+    assert any(name.startswith("experiment_state-") for name in names)
+    assert not any("tmp" in name for name in names)
+    for name in (draft, "searcher-state-2026-11-21_21-58-41.pkl"):
+        (tmp_path / name).write_bytes(b"")
+    assert list(_files_in(tmp_path, "2026-11-21_21-58-41")) == [
+        "searcher-state-2026-11-21_21-58-41.pkl"
+    ]

@@ -413,5 +413,5 @@ def _files_in(folder: Path, session: str) -> dict[str, bytes]:
     return {
         path.name: path.read_bytes()
         for path in sorted(folder.glob(f"*{session}*"))
-        if path.suffix in (".json", ".pkl") and path.is_file()
+        if path.suffix in (".json", ".pkl") and path.is_file() and not path.name.startswith(".")
     }
