@@ -143,10 +143,10 @@ def killed_soon_after_an_exploit() -> Iterator[None]:
     """While checkpoints of the generation before still wait to be validated."""
     write, left = Journal._event, [float("inf")]
 
-    def event(self: Journal, kind: str, at: float, **known: Any) -> None:
+    def event(self: Journal, kind: str, *how: Any, **known: Any) -> None:
         if left[0] == 0:
             raise Killed
-        write(self, kind, at, **known)
+        write(self, kind, *how, **known)
         left[0] = 4 if kind == "exploited" and left[0] > 4 else left[0] - 1
 
     # Of a scheduler that cannot be saved all is replayed, on trials that are further.
