@@ -198,7 +198,7 @@ def test_a_state_that_is_ahead_of_the_journal(tmp_path):
     kill(tmp_path, 90, saved_every_s=0.0)
     home = tmp_path / "sweep"
     mend(LocalFolder(home), read(home))
-    [file] = (home / "journal").iterdir()
+    [file] = (home / "journal").glob("*.jsonl")
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[:-20]))
     ran = fifo(tmp_path, resume=ResumeConfig())
