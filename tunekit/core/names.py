@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["chosen", "listed", "meant"]
+__all__ = ["FILLED_IN", "chosen", "listed", "meant"]
 
-# What Tune and tunekit fill into every report.
-_FILLED_IN = frozenset(
+#: What Tune and tunekit fill into every report.
+FILLED_IN = frozenset(
     {
         "checkpoint_dir_name",
         "date",
@@ -23,6 +23,7 @@ _FILLED_IN = frozenset(
         "iterations_since_restore",
         "node_ip",
         "pid",
+        "reported_at",
         "should_checkpoint",
         "time_since_restore",
         "time_this_iter_s",
@@ -49,7 +50,7 @@ def chosen(names: Iterable[str]) -> list[str]:
     return sorted(
         name
         for name in names
-        if name not in _FILLED_IN and name != "config" and not name.startswith("config/")
+        if name not in FILLED_IN and name != "config" and not name.startswith("config/")
     )
 
 

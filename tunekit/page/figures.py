@@ -9,6 +9,7 @@ from typing import Any
 
 from tunekit.core.chronicle import Span
 from tunekit.core.metrics import flatten
+from tunekit.core.names import FILLED_IN
 from tunekit.core.values import number
 from tunekit.sweep import Ranked, Sweep
 
@@ -28,34 +29,6 @@ __all__ = [
     "training_metrics",
     "verdict",
 ]
-
-#: What Tune, or tunekit, puts into reports by itself, and charts of training leave out.
-_NOT_TRAINING = frozenset(
-    {
-        "checkpoint_dir_name",
-        "date",
-        "done",
-        "episodes_total",
-        "experiment_tag",
-        "generation",
-        "hostname",
-        "iteration_runs",
-        "iterations_since_restore",
-        "node_ip",
-        "pid",
-        "reported_at",
-        "should_checkpoint",
-        "time_since_restore",
-        "time_this_iter_s",
-        "time_total_s",
-        "timestamp",
-        "timesteps_since_restore",
-        "timesteps_total",
-        "training_iteration",
-        "trial_id",
-    }
-)
-
 
 # So many different numbers are marked on their axis, one by one.
 _FEW = 5
@@ -121,7 +94,7 @@ def training_metrics(sweep: Sweep, most: int = 3) -> list[str]:
         row = next(iter(sweep.chronicle.rows(trial_id)), {})
         for name, value in flatten(row).items():
             is_number = number(value) is not None and not isinstance(value, bool)
-            if is_number and name not in _NOT_TRAINING and name not in validated:
+            if is_number and name not in FILLED_IN and name not in validated:
                 found[name] = None
     return list(found)[:most]
 
