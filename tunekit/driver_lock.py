@@ -8,7 +8,6 @@ there both write, wait, and read what is there; whoever was written over gives w
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import platform
@@ -23,12 +22,13 @@ from pathlib import Path
 from typing import Protocol
 
 import pyarrow.fs
+from filelock import FileLock
 
 from tunekit.clock import Clock, SystemClock
 from tunekit.core.driver_lock import BEAT_S, Here, Holder, Standing, Verdict, judge
 from tunekit.core.words import duration
 from tunekit.errors import AlreadyRunningError
-from tunekit.storage import replace_file, write_new
+from tunekit.storage import replace_file
 
 __all__ = ["LOCK", "TAKE_OVER", "Driver", "DriverLock", "driver_of", "lock_at"]
 
@@ -42,7 +42,10 @@ TAKE_OVER = "TUNEKIT_TAKE_OVER"
 
 _LOOK_AGAIN_S = 1.0
 _HALF_WRITTEN_S = 3.0
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+# How long to wait, before it is certain who has written the lock, where two may at once.
+_DOUBT_S = 1.0
+# Longer than this nobody looks and writes.
+_GUARDED_S = 10.0
 
 
 # Where we are ------------------------------------------------------------------------------------
@@ -110,25 +113,24 @@ class LockFile(Protocol):
         ...
 
     def take(self, held: bytes, data: bytes) -> bool:
-        """Put something in the place of what is in it; False if it has something else by now."""
+        """Replace what is in it; False if it has something else by now."""
         ...
 
-    def renew(self, data: bytes) -> None:
-        """Replace what is in it."""
-        ...
-
-    def remove(self) -> None:
-        """Delete it."""
+    def remove(self, held: bytes) -> None:
+        """Delete it, unless it has something else by now."""
         ...
 
 
 class _LocalFile:
-    """In a file system of this machine, mounted ones included."""
+    """In a file system of this machine, mounted ones included.
 
-    doubt_s = 0.0
+    Whoever looks and then writes holds the operating system's lock of a file beside it meanwhile:
+    between the two nobody else can write. A file system that has no such locks leaves a doubt.
+    """
 
     def __init__(self, path: Path):
         self._path = path
+        self.doubt_s = 0.0
 
     def read(self) -> bytes | None:
         try:
@@ -137,51 +139,40 @@ class _LocalFile:
             return None
 
     def create(self, data: bytes) -> bool:
+        return self.take(None, data)
+
+    def take(self, held: bytes | None, data: bytes) -> bool:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._beside()
-        write_new(draft, data)
-        try:
-            os.link(draft, self._path)  # appears as a whole, and only where there is nothing
-        except FileExistsError:
-            return False
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            try:
-                write_new(self._path, data)
-            except FileExistsError:
+        with self._alone():
+            if self.read() != held:
                 return False
-        finally:
-            draft.unlink(missing_ok=True)
-        return True
+            replace_file(self._path, data)
+            return True
 
-    def take(self, held: bytes, data: bytes) -> bool:
-        # Of two that rename a file, one does; and what it got may be another's new lock by now.
-        aside = self._beside()
+    def remove(self, held: bytes) -> None:
+        with self._alone():
+            if self.read() == held:
+                self._path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other drivers from writing meanwhile."""
+        guard = FileLock(self._path.with_name(f"{self._path.name}.guard"), timeout=_GUARDED_S)
         try:
-            os.rename(self._path, aside)
-        except FileNotFoundError:
-            return False
-        taken = aside.read_bytes()
-        if taken != held:
-            self.create(taken)
-        aside.unlink(missing_ok=True)
-        return taken == held and self.create(data)
-
-    def renew(self, data: bytes) -> None:
-        replace_file(self._path, data)
-
-    def remove(self) -> None:
-        self._path.unlink(missing_ok=True)
-
-    def _beside(self) -> Path:
-        return self._path.with_name(f".{secrets.token_hex(8)}.draft")
+            guard.acquire(poll_interval=0.01)
+        except OSError as error:  # it cannot be locked here, or a dead process has left it so
+            logger.debug("%s cannot be locked: %s", guard.lock_file, error)
+            self.doubt_s = _DOUBT_S
+        try:
+            yield
+        finally:
+            guard.release()
 
 
 class _RemoteFile:
     """In a storage that pyarrow reaches."""
 
-    doubt_s = 1.0
+    doubt_s = _DOUBT_S
 
     def __init__(self, filesystem: pyarrow.fs.FileSystem, path: str):
         self._filesystem, self._path = filesystem, path
@@ -197,22 +188,22 @@ class _RemoteFile:
         if self.read() is not None:
             return False
         self._filesystem.create_dir(posixpath.dirname(self._path))
-        self.renew(data)
+        self._write(data)
         return True
 
     def take(self, held: bytes, data: bytes) -> bool:
         if self.read() != held:
             return False
-        self.renew(data)
+        self._write(data)
         return True
 
-    def renew(self, data: bytes) -> None:
+    def remove(self, held: bytes) -> None:
+        if self.read() == held:
+            self._filesystem.delete_file(self._path)
+
+    def _write(self, data: bytes) -> None:
         with self._filesystem.open_output_stream(self._path) as stream:
             stream.write(data)
-
-    def remove(self) -> None:
-        if self._filesystem.get_file_info(self._path).type == pyarrow.fs.FileType.File:
-            self._filesystem.delete_file(self._path)
 
 
 def _file_at(filesystem: pyarrow.fs.FileSystem, home: str) -> LockFile:
@@ -384,11 +375,13 @@ class DriverLock:
         holder = None if held is None else Holder.decoded(held)
         if holder is not None and holder.token != mine.token:
             return holder
-        self._mine = mine = replace(mine, beat=self._clock.time())
+        renewed = replace(mine, beat=self._clock.time())
         if held is None:
-            self._file.create(mine.encoded())  # somebody has cleaned up
+            done = self._file.create(renewed.encoded())  # somebody has cleaned up
         else:
-            self._file.renew(mine.encoded())
+            done = self._file.take(held, renewed.encoded())
+        if done:
+            self._mine = renewed
         return None
 
     def release(self) -> None:
@@ -399,9 +392,10 @@ class DriverLock:
             if mine is None:
                 return
             try:
-                there = Holder.decoded(self._file.read() or b"")
+                held = self._file.read() or b""
+                there = Holder.decoded(held)
                 if there is not None and there.token == mine.token:
-                    self._file.remove()
+                    self._file.remove(held)
             except Exception as error:  # storages raise whatever their libraries do
                 logger.warning(
                     "%s in %s could not be removed: %s. On another machine, the sweep can be "
