@@ -8,6 +8,7 @@ there both write, wait, and read what is there; whoever was written over gives w
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import platform
@@ -22,13 +23,17 @@ from pathlib import Path
 from typing import Protocol
 
 import pyarrow.fs
-from filelock import FileLock
 
 from tunekit.clock import Clock, SystemClock
 from tunekit.core.driver_lock import BEAT_S, Here, Holder, Standing, Verdict, judge
 from tunekit.core.words import duration
 from tunekit.errors import AlreadyRunningError
 from tunekit.storage import replace_file
+
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None  # type: ignore[assignment]
 
 __all__ = ["LOCK", "TAKE_OVER", "Driver", "DriverLock", "driver_of", "lock_at"]
 
@@ -44,8 +49,6 @@ _LOOK_AGAIN_S = 1.0
 _HALF_WRITTEN_S = 3.0
 # How long to wait, before it is certain who has written the lock, where two may at once.
 _DOUBT_S = 1.0
-# Longer than this nobody looks and writes.
-_GUARDED_S = 10.0
 
 
 # Where we are ------------------------------------------------------------------------------------
@@ -124,8 +127,8 @@ class LockFile(Protocol):
 class _LocalFile:
     """In a file system of this machine, mounted ones included.
 
-    Whoever looks and then writes holds the operating system's lock of a file beside it meanwhile:
-    between the two nobody else can write. A file system that has no such locks leaves a doubt.
+    Whoever looks and then writes holds the operating system's lock of the folder meanwhile: between
+    the two nobody else writes. Where there are no such locks, a doubt is left.
     """
 
     def __init__(self, path: Path):
@@ -157,16 +160,20 @@ class _LocalFile:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Keep other drivers from writing meanwhile."""
-        guard = FileLock(self._path.with_name(f"{self._path.name}.guard"), timeout=_GUARDED_S)
+        folder = None
         try:
-            guard.acquire(poll_interval=0.01)
-        except OSError as error:  # it cannot be locked here, or a dead process has left it so
-            logger.debug("%s cannot be locked: %s", guard.lock_file, error)
+            if fcntl is None:
+                raise OSError(errno.ENOSYS, "no such locks on this system")
+            folder = os.open(self._path.parent, os.O_RDONLY)
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        except OSError as error:  # not every file system can lock a folder
+            logger.debug("%s cannot be locked: %s", self._path.parent, error)
             self.doubt_s = _DOUBT_S
         try:
             yield
         finally:
-            guard.release()
+            if folder is not None:
+                os.close(folder)  # which gives the lock back, as the end of the process does
 
 
 class _RemoteFile:
