@@ -25,6 +25,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
+from tunekit.core.events import AttemptStarted, ValidationEnded
 from tunekit.core.validation import Attempt, Outcome, Request, Status
 from tunekit.journal import Journal, read
 from tunekit.storage import LocalFolder
@@ -129,8 +130,8 @@ def append_time(folder: Path) -> float:
     outcome = Outcome(request, Status.VALIDATED, {"accuracy": 0.5, "loss": 0.1}, attempts=1)
     began = time.perf_counter()
     for _ in range(10_000):
-        journal.started(Attempt(request, 1), at=time.time())
-        journal.ended(outcome, at=time.time())
+        journal.append(AttemptStarted.of(Attempt(request, 1), time.time()))
+        journal.append(ValidationEnded.of(outcome, time.time()))
     return (time.perf_counter() - began) / 20_000
 
 

@@ -20,8 +20,21 @@ from pathlib import Path
 from typing import Any
 
 import tunekit
-from tunekit.core.validation import Attempt, Outcome, Request, Status
-from tunekit.journal import Journal, Places
+from tunekit.core.events import (
+    AttemptBegan,
+    AttemptStarted,
+    CheckpointSaved,
+    EndDelivered,
+    Reported,
+    ScoreDelivered,
+    SessionClosed,
+    TrialAdded,
+    TrialEnded,
+    ValidationEnded,
+    ValidationRequested,
+)
+from tunekit.core.validation import Outcome, Request, Status
+from tunekit.journal import Journal
 from tunekit.page import write_page
 from tunekit.storage import LocalFolder
 
@@ -31,11 +44,14 @@ TABLES = ("trials", "reports", "validations", "decisions")
 def write(folder: Path, trials: int, iterations: int) -> None:
     """Write the journal of a sweep in which trials take turns."""
     about = {"judged": ["accuracy"], "mode": "max"}
-    journal = Journal(LocalFolder(folder), Places(str(folder)), about=about)
+    journal = Journal(LocalFolder(folder), about=about)
     now, names = 1.7e9, [f"s_{number:05d}" for number in range(trials)]
     for name in names:
         config = {"lr": 10 ** -random.uniform(1, 4), "width": random.choice([4, 8, 16])}
-        journal.added(name, now, config=config, folder=f"train_{name}", tune=["x" * 3000, ""])
+        record = ["x" * 3000, ""]
+        journal.append(
+            TrialAdded(time=now, trial_id=name, config=config, folder=f"train_{name}", tune=record)
+        )
     for iteration in range(1, iterations + 1):
         for name in names:
             now += 0.01
@@ -48,24 +64,21 @@ def write(folder: Path, trials: int, iterations: int) -> None:
                 "timestamp": int(now),
                 "hostname": "localhost",
             }
-            path = f"{folder}/train_{name}/checkpoint_{iteration:06d}"
-            request = Request(name, iteration, path=path, report=report)
+            request = Request(name, iteration, report=report)
             score = {"accuracy": random.random(), "loss": random.random()}
             outcome = Outcome(request, Status.VALIDATED, score, attempts=1, waited_s=0.1, ran_s=1.0)
-            journal.reported(name, report, offered=True, at=now)
-            journal.saved(request, now, report=None, wish=None, used=True)
-            journal.leased(("validation", request.id), path, now)
-            journal.requested(request, now)
-            attempt = Attempt(request, 1)
-            journal.started(attempt, now + 0.05)
-            journal.began(attempt.id, now + 0.1)
-            journal.ended(outcome, now + 1.1)
-            journal.delivered(request, "CONTINUE", now + 1.1)
-            journal.released(("validation", request.id), now + 1.1)
+            where = f"./train_{name}/checkpoint_{iteration:06d}"
+            journal.append(Reported(time=now, trial_id=name, report=report, offered=True))
+            journal.append(CheckpointSaved.of(request, now, checkpoint=where, used=True))
+            journal.append(ValidationRequested.of(request, now, checkpoint=where))
+            journal.append(AttemptStarted(time=now + 0.05, id=request.id, attempt=1))
+            journal.append(AttemptBegan(time=now + 0.1, id=request.id, attempt=1))
+            journal.append(ValidationEnded.of(outcome, now + 1.1))
+            journal.append(ScoreDelivered.of(request, "CONTINUE", now + 1.1))
     for name in names:
-        journal.completed(name, now + 2)
-        journal.finished(name, now + 2)
-    journal.closed(now + 2, finished=True)
+        journal.append(TrialEnded(time=now + 2, trial_id=name))
+        journal.append(EndDelivered(time=now + 2, trial_id=name))
+    journal.append(SessionClosed(time=now + 2, finished=True))
     journal.close()
 
 

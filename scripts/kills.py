@@ -29,8 +29,9 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
 import tunekit
-from tunekit.journal import read
-from tunekit.testing import Lives, check_lives
+from tunekit.core.events import TrialAdded
+from tunekit.journal import events_in
+from tunekit.testing import JournalSummary, check_journal
 
 SWEEPS = ("asha-hold", "pbt-pause", "asha-continue")
 
@@ -132,11 +133,11 @@ def run(name: str, folder: Path, address: str, draw: random.Random | None, kills
     return killed
 
 
-def came_to(folder: Path, name: str) -> Lives:
+def came_to(folder: Path, name: str) -> JournalSummary:
     """What a sweep came to, with its trials by number."""
-    events = read(folder / name)
-    lives = check_lives(events)
-    trials = [event["trial_id"] for event in events if event["event"] == "added"]
+    events = events_in(folder / name)
+    lives = check_journal(events)
+    trials = [event.trial_id for event in events if isinstance(event, TrialAdded)]
     number = {trial: str(trials.index(trial)) for trial in trials}
 
     def numbered(place: str) -> str:
@@ -147,9 +148,12 @@ def came_to(folder: Path, name: str) -> Lives:
     lives.exploits = sorted(
         (
             {
-                "trial": number[exploit["trial_id"]],
-                "donor": number[exploit["donor_id"]],
-                **{known: exploit[known] for known in ("generation", "iteration", "config")},
+                "trial": number[exploit.trial_id],
+                "donor": number[exploit.donor_id],
+                **{
+                    known: getattr(exploit, known)
+                    for known in ("generation", "iteration", "config")
+                },
             }
             for exploit in lives.exploits
         ),
@@ -158,13 +162,13 @@ def came_to(folder: Path, name: str) -> Lives:
     return lives
 
 
-def best_of(lives: Lives) -> set[str]:
+def best_of(lives: JournalSummary) -> set[str]:
     """The best trial; those, where clones are equally good."""
     best = max(score["accuracy"] for score in lives.scores.values())
     return {place.split(":")[0] for place, s in lives.scores.items() if s["accuracy"] == best}
 
 
-def differs(name: str, lives: Lives, expected: Lives) -> list[str]:
+def differs(name: str, lives: JournalSummary, expected: JournalSummary) -> list[str]:
     """In what a sweep has come to something else."""
     if name == "asha-continue":
         return []  # how far each trial trains on is up to its speed

@@ -15,8 +15,9 @@ from ray.tune import ResumeConfig
 from tests.sweeps import Ran
 from tunekit import callback
 from tunekit.core.driver_lock import Holder
+from tunekit.core.events import SnapshotTaken
 from tunekit.driver_lock import LOCK
-from tunekit.journal import read
+from tunekit.journal import events_in
 from tunekit.snapshots import mend
 from tunekit.storage import LocalFolder
 
@@ -117,8 +118,8 @@ def run_killed(
         if elsewhere:
             shutil.rmtree(f"{folder}-session", ignore_errors=True)
             bury(home)
-        events = read(home) if (home / "journal").is_dir() else []
-        if any(event["event"] == "snapshot" for event in events):
+        events = events_in(home) if (home / "journal").is_dir() else []
+        if any(isinstance(event, SnapshotTaken) for event in events):
             options = {"resume": ResumeConfig(), "mended": mend(LocalFolder(home), events)}
         else:
             shutil.rmtree(home)  # nothing had begun

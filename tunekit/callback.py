@@ -30,6 +30,27 @@ from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
 from tunekit.core.advice import NO_CHECKPOINT, drives_a_trainer, no_trial_has_saved
 from tunekit.core.criteria import Criteria
 from tunekit.core.delivery import Completion, Delivery, Scored
+from tunekit.core.events import (
+    BudgetExpired,
+    CheckpointSaved,
+    Decided,
+    EndDelivered,
+    Event,
+    Exploited,
+    Reminded,
+    Reported,
+    Resumed,
+    ScoreDelivered,
+    SessionClosed,
+    TrialAdded,
+    TrialEnded,
+    TrialErrored,
+    TrialFailed,
+    TrialRetried,
+    ValidationEnded,
+    ValidationRequested,
+    Waited,
+)
 from tunekit.core.failures import gone
 from tunekit.core.history import GENERATION, History
 from tunekit.core.leases import Leases
@@ -60,12 +81,13 @@ from tunekit.executor import Executor
 from tunekit.failures import FailureReports
 from tunekit.fold import Fold
 from tunekit.forgotten import nobody_saves
-from tunekit.journal import Journal, Places, exploits_of, read
+from tunekit.journal import Journal, NullJournal, exploits_of, record_of
 from tunekit.judges import JudgingScheduler, LearningSearcher
 from tunekit.leftovers import remove_left_over
 from tunekit.lineage import Lineage
 from tunekit.loggers import JsonLogger, ValidatedLogger, validated
 from tunekit.pickles import travels
+from tunekit.places import Places
 from tunekit.policies import AtDecisions, CheckpointPolicy
 from tunekit.replay import Replay, retold
 from tunekit.report import VALIDATION, Wish, wish_of
@@ -172,7 +194,7 @@ class ValidationCallback(tune.Callback):
         #: Whether the sweep has ended, once it has, or was interrupted.
         self.has_ended: bool | None = None
         #: The journal, once the experiment's folder is known.
-        self.journal: Journal | None = None
+        self.journal: Journal | NullJournal = NullJournal()
         self._folder: Folder | None = None
         self._keeper: Keeper | None = None
         self._lock: DriverLock | None = None
@@ -186,7 +208,7 @@ class ValidationCallback(tune.Callback):
         self._recorded: set[str] = set()
         self._offered: dict[str, int] = {}
         self._reports: dict[str, Mapping[str, Any]] = {}
-        self._past: list[dict[str, Any]] = []
+        self._past: list[Event] = []
         # The lines of the journal as of which the saved state is, and as of which these books are.
         self._as_of = self._books_as_of = 0
 
@@ -414,7 +436,7 @@ class ValidationCallback(tune.Callback):
 
     @property
     def _replaying(self) -> bool:
-        return self.journal is not None and self.journal.muted
+        return self.journal.muted
 
     def _stopper_failed(self, error: StopperError) -> None:
         if self._replaying:  # it ended the sweep before
@@ -492,8 +514,7 @@ class ValidationCallback(tune.Callback):
         generation = self.ancestry.generation(trial_id)
         result[GENERATION] = generation
         offered = self._scheduler is None or self._offered.get(trial_id) == step
-        if self.journal is not None:
-            self.journal.reported(trial_id, result, offered=offered, at=self._clock.time())
+        self._record(Reported(time=self.time(), trial_id=trial_id, report=result, offered=offered))
         self.reported(trial, result, offered=offered)
 
     def _advise(self, trial: Trial, report: Mapping[str, Any]) -> None:
@@ -568,14 +589,17 @@ class ValidationCallback(tune.Callback):
         used = self._scheduler is None or self._scheduler.used(request)
         used = used or bool(trial.last_result.get(DONE))
         wished = None if wish is None else bool(wish)
-        if self.journal is not None:
-            known = {**self._reports.get(trial_id, {})}
-            known.pop(SHOULD_CHECKPOINT, None)  # Tune stores it without
-            other = None if same(request.report, known) else request.report
-            self.journal.saved(request, self._clock.time(), report=other, wish=wished, used=used)
+        known = {**self._reports.get(trial_id, {})}
+        known.pop(SHOULD_CHECKPOINT, None)  # Tune stores it without
+        other = None if same(request.report, known) else request.report
+        where = self.places.record(request.path)
+        self._record(
+            CheckpointSaved.of(
+                request, self.time(), checkpoint=where, report=other, wish=wished, used=used
+            )
+        )
         if self.saved(trial, request, wish=wished, used=used):
-            if self.journal is not None:
-                self.journal.requested(request, self._clock.time())
+            self._record(ValidationRequested.of(request, self.time(), checkpoint=where))
             self.requested(trial, request)
             self._in_order.requested(request)
             self.validator.submit(request)
@@ -655,6 +679,10 @@ class ValidationCallback(tune.Callback):
         """Tune is asking the scheduler about a report."""
         self._offered[trial_id] = iteration
 
+    def _record(self, event: Event) -> None:
+        """Write down what happens, before anything comes of it."""
+        self.journal.append(event)
+
     def waits(self, trial_id: str) -> bool:
         """Whether a score that the trial is judged by is pending."""
         return self._delivery.waits(trial_id)
@@ -670,8 +698,8 @@ class ValidationCallback(tune.Callback):
     def waited(self, trial_id: str, seconds: float) -> None:
         """A trial stood still for that long because a score was pending."""
         self._waited_s += seconds
-        if self.journal is not None:
-            self.journal.waited(trial_id, seconds, self._clock.time())
+        seconds = round(seconds, 4)
+        self._record(Waited(time=self.time(), trial_id=trial_id, seconds=seconds))
 
     def complete(self, trial_id: str, *, removed: bool = False) -> None:
         """The trial has ended; its end is delivered after its last score.
@@ -680,8 +708,8 @@ class ValidationCallback(tune.Callback):
             trial_id: The trial.
             removed: Whether it was not running.
         """
-        if self.journal is not None and not self._delivery.completed(trial_id):
-            self.journal.completed(trial_id, self._clock.time(), removed=removed)
+        if not self._delivery.completed(trial_id):
+            self._record(TrialEnded(time=self.time(), trial_id=trial_id, removed=removed))
         self.completed(trial_id)
         self.deliver(trial_id)
 
@@ -708,8 +736,7 @@ class ValidationCallback(tune.Callback):
                 if isinstance(due, Scored):
                     self._deliver_score(trial, due, scheduler)
                 elif isinstance(due, Completion):
-                    if self.journal is not None:
-                        self.journal.finished(trial_id, self._clock.time())
+                    self._record(EndDelivered(time=self.time(), trial_id=trial_id))
                     self._finish(trial, due, scheduler)
         self._give_back(trial_id)
 
@@ -794,8 +821,7 @@ class ValidationCallback(tune.Callback):
         if not self._has_required(trial, scored, result):
             return
         decision = scheduler.judge(trial, result, scored, decided)
-        if self.journal is not None:
-            self.journal.delivered(scored.request, decision, self._clock.time())
+        self._record(ScoreDelivered.of(scored.request, decision, self.time()))
         if search and decision != TrialScheduler.STOP and self._searcher is not None:
             self._searcher.receive(scored.trial_id, result)
 
@@ -805,31 +831,32 @@ class ValidationCallback(tune.Callback):
 
     def decided(self, trial: Trial, decision: str) -> None:
         """The scheduler has decided about a trial other than on its result."""
-        if self.journal is not None:
-            self.journal.decided(trial.trial_id, decision, self._clock.time())
+        self._record(Decided(time=self.time(), trial_id=trial.trial_id, decision=decision))
 
     def reminded(self, trial: Trial, generation: int, iteration: int, decision: str) -> None:
         """The scheduler got a result once more, and decided."""
-        if self.journal is not None:
-            self.journal.reminded(
-                trial.trial_id, generation, iteration, decision, self._clock.time()
+        self._record(
+            Reminded(
+                time=self.time(),
+                trial_id=trial.trial_id,
+                generation=generation,
+                iteration=iteration,
+                decision=decision,
             )
+        )
 
     def chosen(self, trial: Trial, *, runs: bool) -> None:
         """The scheduler lets a trial go on that it had paused; ``runs``: it has an actor."""
-        if self.journal is not None:
-            self.journal.chosen(trial.trial_id, self._clock.time(), runs=runs)
+        self._record(Resumed(time=self.time(), trial_id=trial.trial_id, runs=runs))
 
     def failed(self, trial: Trial) -> None:
         """A trial has failed; Tune may start it again."""
         self.validator.check_ray()
-        if self.journal is not None:
-            self.journal.failed(trial.trial_id, self._clock.time())
+        self._record(TrialFailed(time=self.time(), trial_id=trial.trial_id))
 
     def retried(self, trial: Trial) -> None:
         """A trial that has failed starts again: it will end again."""
-        if self.journal is not None:
-            self.journal.retried(trial.trial_id, self._clock.time())
+        self._record(TrialRetried(time=self.time(), trial_id=trial.trial_id))
         self._delivery.reopen(trial.trial_id)
 
     # Cloning -----------------------------------------------------------------------------------
@@ -844,8 +871,8 @@ class ValidationCallback(tune.Callback):
 
     def exploited(self, trial: Trial, exploit: Exploit) -> None:
         """A trial is about to be overwritten: scores of what it was are not delivered any more."""
-        if self.journal is not None:
-            self.journal.exploited(exploit)
+        where = self.places.record(exploit.checkpoint)
+        self._record(Exploited.of(exploit, checkpoint=where))
         self.ancestry.add(exploit)
         self._delivery.overwritten(trial.trial_id, exploit.generation, exploit.iteration)
         self._give_back(trial.trial_id)
@@ -861,16 +888,10 @@ class ValidationCallback(tune.Callback):
         """
         if owner is not None:
             self._owners[path] = owner
-        if self.journal is not None and self._leases.held(holder) != path:
-            self.journal.leased(holder, path, self._clock.time())
         self._prune(self._leases.take(holder, path))
 
     def release(self, holder: Hashable) -> None:
         """Give back what is kept for ``holder``, if anything."""
-        if self._leases.held(holder) is None:
-            return
-        if self.journal is not None:
-            self.journal.released(holder, self._clock.time())
         self._prune(self._leases.release(holder))
 
     def _prune(self, path: str | None) -> None:
@@ -973,8 +994,7 @@ class ValidationCallback(tune.Callback):
             return
         stopped = [trial.trial_id for trial in trials if trial.status == Trial.TERMINATED]
         self._cut = {t for t in stopped if not self._delivery.completed(t)}
-        if self.journal is not None:
-            self.journal.expired(sorted(self._cut), self._clock.time())
+        self._record(BudgetExpired(time=self.time(), trial_ids=sorted(self._cut)))
 
     def _cut_short(self, trial: Trial) -> bool:
         """Whether the time budget has stopped it: it goes on when the sweep is restored."""
@@ -996,8 +1016,7 @@ class ValidationCallback(tune.Callback):
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         """Called by Tune when a trial has failed for good: its validations are given up."""
-        if self.journal is not None:
-            self.journal.errored(trial.trial_id, self._clock.time())
+        self._record(TrialErrored(time=self.time(), trial_id=trial.trial_id))
         self.validator.drop(trial.trial_id, "its trial failed")
         self.errored(trial)
 
@@ -1021,14 +1040,14 @@ class ValidationCallback(tune.Callback):
             finished = finished and not self._cut and not self._controller.to_come
         self.has_ended = finished
         self.validator.close()
-        if self.journal is not None:
-            self.journal.closed(self._clock.time(), finished=finished)
-            if not self.journal.close():
-                logger.error(
-                    "The end of the journal could not be written: what it lacks is validated "
-                    "again if the sweep is restored."
-                )
-            self.journal = self._keeper = self.validator.journal = None
+        self._record(SessionClosed(time=self.time(), finished=finished))
+        if not self.journal.close():
+            logger.error(
+                "The end of the journal could not be written: what it lacks is validated again if "
+                "the sweep is restored."
+            )
+        self._keeper = None
+        self.journal = self.validator.journal = NullJournal()
         self.let_go()
         if left:
             self._raise_error()
@@ -1259,15 +1278,15 @@ class ValidationCallback(tune.Callback):
         saved, self._saved = self._saved, None
         restored = saved is not None or self._mended is not None
         if restored:
-            self._past = read(self._folder, unpickle=True)
-            self._recorded = {e["trial_id"] for e in self._past if e["event"] == "added"}
+            self._past = record_of(self._folder, unpickle=True).events
+            self._recorded = {e.trial_id for e in self._past if isinstance(e, TrialAdded)}
             self._as_of = self._books_as_of = (saved or {}).get("as_of", 0)
             if self._scheduler is not None and "delivery" not in (saved or {}):
                 self._books_as_of = 0
             settled = [
                 event
                 for event in self._past
-                if event["n"] <= self._books_as_of or self._scheduler is None
+                if event.n <= self._books_as_of or self._scheduler is None
             ]
             self.history.replay(settled)
             for exploit in exploits_of(settled, self.places):
@@ -1283,7 +1302,7 @@ class ValidationCallback(tune.Callback):
             trainable=self.trainable,
         )
         self.journal = self.validator.journal = Journal(
-            self._folder, self.places, begins=not restored, after=self._as_of, about=known
+            self._folder, begins=not restored, after=self._as_of, about=known
         )
         self._keeper = Keeper(self._folder, self.journal, self._clock)
 
@@ -1305,7 +1324,7 @@ class ValidationCallback(tune.Callback):
         if self._lock is not None:
             self._lock.check()
         now = self._clock.monotonic()
-        if self.journal is not None and now >= self._next_flush:
+        if now >= self._next_flush:
             self._next_flush = now + _FLUSH_INTERVAL_S
             self.journal.flush()
         if controller is None or keeper is None:
@@ -1319,8 +1338,7 @@ class ValidationCallback(tune.Callback):
     def get_state(self) -> dict[str, Any]:
         """What Tune saves with the experiment."""
         self._state_taken = True
-        as_of = 0 if self.journal is None else self.journal.last
-        state: dict[str, Any] = {"as_of": as_of}
+        state: dict[str, Any] = {"as_of": self.journal.last}
         scheduler = None
         if self._scheduler is not None:
             scheduler = self._scheduler.get_state(self.places)
@@ -1375,7 +1393,7 @@ class ValidationCallback(tune.Callback):
     def _resume(self) -> None:
         """Replay what happened since the state was saved, and go on from there."""
         controller, scheduler = self._controller, self._scheduler
-        if controller is None or scheduler is None or self.journal is None:
+        if controller is None or scheduler is None:
             return
         searched = None if self._mended is None else self._mended.search
         self.journal.muted = True
@@ -1414,7 +1432,8 @@ class ValidationCallback(tune.Callback):
             if request.trial_id in self._trials:
                 self._submit_again(request)
         for request in owed:
-            self.journal.requested(request, self._clock.time())
+            where = self.places.record(request.path)
+            self._record(ValidationRequested.of(request, self.time(), checkpoint=where))
             self._submit_again(request)
         scheduler.resume()
         for trial_id in list(self._trials):
@@ -1428,17 +1447,18 @@ class ValidationCallback(tune.Callback):
 
     def _mark_validated(self) -> None:
         """Let checkpoints that were validated before the state was saved rank by their scores."""
-        saved = {e["id"]: e for e in self._past if e["event"] == "saved"}
+        saved: dict[str, str] = {}
         for event in self._past:
-            if event["n"] > self._as_of:
+            if event.n > self._as_of:
                 break
-            if event["event"] != "ended" or event["status"] != Status.VALIDATED.value:
-                continue
-            checkpoint = saved.get(event["id"], {}).get("checkpoint")
-            trial = self._trials.get(event["id"].rsplit(":", 3)[0])
-            manager = None if trial is None else LeasingCheckpointManager.of(trial)
-            if manager is not None and checkpoint is not None:
-                manager.mark(self.places.path(checkpoint), event["metrics"])
+            if isinstance(event, CheckpointSaved):
+                saved[event.id] = event.checkpoint
+            elif isinstance(event, ValidationEnded) and event.status == Status.VALIDATED.value:
+                checkpoint = saved.get(event.id)
+                trial = self._trials.get(event.trial_id)
+                manager = None if trial is None else LeasingCheckpointManager.of(trial)
+                if manager is not None and checkpoint is not None:
+                    manager.mark(self.places.path(checkpoint), event.metrics)
 
     def _resume_alone(self, trials: list[Trial]) -> None:
         """Without a scheduler of tunekit's, all there is to do is what was not validated."""

@@ -20,6 +20,7 @@ from ray.tune.result import EXPR_PROGRESS_FILE, EXPR_RESULT_FILE
 
 from tunekit._ray.checkpoints import LeasingCheckpointManager
 from tunekit._ray.storage import trial_file
+from tunekit.core.events import Event, Reported
 from tunekit.core.history import GENERATION, VALIDATED_ITERATION, History
 from tunekit.core.lineage import Ancestry, configs_of
 from tunekit.core.metrics import flatten, hide, merge
@@ -101,7 +102,7 @@ class Fold:
     def restore(
         self,
         trials: Mapping[str, Trial],
-        events: Iterable[Mapping[str, Any]],
+        events: Iterable[Event],
         ancestry: Ancestry,
         *,
         table: bool,
@@ -117,10 +118,10 @@ class Fold:
         configs = configs_of(ancestry)
         rows: dict[str, list[dict[str, Any]]] = {}
         for event in events:
-            trial = trials.get(event.get("trial_id", ""))
-            if event["event"] == "reported" and trial is not None:
-                place = (trial.trial_id, event["report"].get(GENERATION, 0))
-                row = {**event["report"], "config": configs.get(place, trial.config)}
+            trial = trials.get(event.trial_id) if isinstance(event, Reported) else None
+            if isinstance(event, Reported) and trial is not None:
+                place = (trial.trial_id, event.report.get(GENERATION, 0))
+                row = {**event.report, "config": configs.get(place, trial.config)}
                 rows.setdefault(trial.trial_id, []).append(row)
         for trial_id, own in rows.items():
             trial = trials[trial_id]

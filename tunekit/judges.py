@@ -10,7 +10,7 @@ from ray.tune.schedulers import TrialScheduler
 
 from tunekit.core.delivery import Scored
 from tunekit.core.validation import Request
-from tunekit.journal import Places
+from tunekit.places import Places
 
 __all__ = ["JudgingScheduler", "LearningSearcher"]
 

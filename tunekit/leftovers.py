@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from ray.tune.experiment import Trial
 
 from tunekit._ray.checkpoints import delete_checkpoint, tracked
 from tunekit._ray.storage import changed_at, paths_in
+from tunekit.core.events import (
+    CheckpointSaved,
+    Event,
+    Exploited,
+    TrialAdded,
+    ValidationRequested,
+)
 from tunekit.core.leftovers import left_over
-from tunekit.journal import Places
+from tunekit.places import Places
 
 __all__ = ["remove_left_over"]
 
 logger = logging.getLogger(__name__)
 
 
-def remove_left_over(
-    trials: Iterable[Trial], events: Iterable[Mapping[str, Any]], places: Places
-) -> None:
+def remove_left_over(trials: Iterable[Trial], events: Iterable[Event], places: Places) -> None:
     """Remove what is in trials' folders of checkpoints that nothing refers to.
 
     A checkpoint stays if the journal names it, whatever for, or Tune's saved state does, of
@@ -36,10 +40,11 @@ def remove_left_over(
     added: dict[str, float] = {}
     known = {path for trial in trials for path in tracked(trial)}
     for event in events:
-        if event["event"] == "added":
-            added[event["trial_id"]] = event["time"]
-        if isinstance(event.get("checkpoint"), str):
-            known.add(places.path(event["checkpoint"]))
+        match event:
+            case TrialAdded():
+                added[event.trial_id] = event.time
+            case CheckpointSaved() | ValidationRequested() | Exploited():
+                known.add(places.path(event.checkpoint))
     for trial in trials:
         if trial.trial_id in added and not trial.is_finished():
             _remove_in(trial, known, since=added[trial.trial_id])

@@ -16,7 +16,8 @@ from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
 from tunekit.core.values import as_json
 from tunekit.experiments import no_sweep
-from tunekit.journal import SERIES, Places, exploits_of, read
+from tunekit.journal import SERIES, exploits_of, record_of
+from tunekit.places import Places
 from tunekit.storage import folder_at
 
 __all__ = ["Lineage"]
@@ -76,7 +77,7 @@ class Lineage:
         if not folder.names(SERIES):
             problems.add(f"path={str(path)!r} {no_sweep(storage, home, str(path))}")
         problems.raise_any()
-        return cls(exploits_of(read(folder), Places(home)))
+        return cls(exploits_of(record_of(folder).events, Places(home)))
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row per exploit, in order.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ray import tune
@@ -21,13 +21,31 @@ from tunekit._ray.checkpoints import take_saved
 from tunekit._ray.controller import Controller
 from tunekit._ray.judged import Version
 from tunekit._ray.storage import exists
+from tunekit.core.events import (
+    CheckpointSaved,
+    Decided,
+    EndDelivered,
+    Event,
+    Exploited,
+    Reminded,
+    Reported,
+    Resumed,
+    ScoreDelivered,
+    TrialEnded,
+    TrialErrored,
+    TrialFailed,
+    TrialRetried,
+    ValidationEnded,
+    ValidationRequested,
+)
 from tunekit.core.history import GENERATION, ITERATION, History
 from tunekit.core.lineage import Ancestry, configs_of
 from tunekit.core.metrics import hide
 from tunekit.core.order import InOrder, Told
-from tunekit.core.validation import Outcome, Request, Status
-from tunekit.journal import as_known, exploits_of
+from tunekit.core.validation import Request, Status
+from tunekit.journal import exploits_of
 from tunekit.judges import JudgingScheduler
+from tunekit.recorded import as_known
 
 if TYPE_CHECKING:
     from tunekit.callback import ValidationCallback
@@ -38,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 
 def retold(
-    events: Iterable[Mapping[str, Any]], trials: Mapping[str, Trial], ancestry: Ancestry
+    events: Iterable[Event], trials: Mapping[str, Trial], ancestry: Ancestry
 ) -> tuple[dict[str, list[Told]], InOrder]:
     """What loggers were told of each trial before the sweep was interrupted, and what waits.
 
@@ -54,33 +72,33 @@ def retold(
     reports: dict[str, Mapping[str, Any]] = {}
     requests: dict[str, Request] = {}
     for event in events:
-        kind, request_id = event["event"], event.get("id", "")
-        trial = trials.get(event.get("trial_id") or request_id.rsplit(":", 3)[0])
+        trial_id = getattr(event, "trial_id", None)
+        trial = None if trial_id is None else trials.get(trial_id)
         if trial is None:
             continue
-        trial_id = trial.trial_id
-        if kind == "reported":
-            report = event["report"]
-            generation = report.get(GENERATION, 0)
-            config = configs.get((trial_id, generation))
-            config = trial.config if config is None else as_known(config, [trial.config])
-            reports[trial_id] = {**report, "config": config}
-            history.reported(trial_id, report[ITERATION], generation)
-            told.setdefault(trial_id, []).append(Told(reports[trial_id]))
-        elif kind == "saved":
-            place = {name: event[name] for name in ("iteration", "run", "generation")}
-            known = reports.get(trial_id, {"config": trial.config})
-            report = {"config": known["config"], **(event.get("report") or known)}
-            requests[request_id] = Request(trial_id, **place, report=report)
-        elif kind == "requested" and request_id in requests:
-            order.requested(requests[request_id])
-        elif kind == "ended" and request_id in requests:
-            status, metrics = Status(event["status"]), event["metrics"]
-            outcome = Outcome(requests[request_id], status, metrics)
-            history.ended(outcome)
-            for due in order.ended(outcome):
-                if history.counts(due):
-                    told.setdefault(trial_id, []).append(Told(due.request.report, due.metrics))
+        match event:
+            case Reported():
+                generation = event.report.get(GENERATION, 0)
+                config = configs.get((event.trial_id, generation))
+                config = trial.config if config is None else as_known(config, [trial.config])
+                report = reports[event.trial_id] = {**event.report, "config": config}
+                history.reported(event.trial_id, report[ITERATION], generation)
+                told.setdefault(event.trial_id, []).append(Told(report))
+            case CheckpointSaved():
+                known = reports.get(event.trial_id, {"config": trial.config})
+                report = {"config": known["config"], **(event.report or known)}
+                requests[event.id] = Request(
+                    event.trial_id, event.iteration, event.run, event.generation, report=report
+                )
+            case ValidationRequested() if event.id in requests:
+                order.requested(requests[event.id])
+            case ValidationEnded() if event.id in requests:
+                outcome = event.outcome(requests[event.id])
+                history.ended(outcome)
+                for due in order.ended(outcome):
+                    if history.counts(due):
+                        score = Told(due.request.report, due.metrics)
+                        told.setdefault(event.trial_id, []).append(score)
     for trial_id, own in told.items():
         told[trial_id] = [replace(one, report=hide(one.report, history.names)) for one in own]
     return told, order
@@ -124,7 +142,7 @@ class Replay:
         self._versions: dict[tuple[str, int, int], Request] = {}
         self._scores: dict[tuple[str, int, int], Mapping[str, Any]] = {}
 
-    def run(self, events: Sequence[Mapping[str, Any]]) -> tuple[list[Request], set[str]]:
+    def run(self, events: Sequence[Event]) -> tuple[list[Request], set[str]]:
         """Tell of all events, in order; those of trials that are no more are left out.
 
         Returns:
@@ -133,59 +151,57 @@ class Replay:
         """
         self._configs = configs_of(exploits_of(events, self._books.places))
         for event in events:
-            self._odd.update(event.get("odd") or {})
+            if isinstance(event, Exploited):
+                self._odd.update(event.odd)
         count = 0
         for event in events:
-            kind, number = event["event"], event["n"]
-            trial = self._trials.get(event.get("trial_id") or event.get("id", "").rsplit(":", 3)[0])
+            trial_id = getattr(event, "trial_id", None)
+            trial = None if trial_id is None else self._trials.get(trial_id)
             if trial is None:
                 continue
-            if kind in ("reported", "saved", "ended"):
-                self._remember(kind, event, trial)
-            if number > self._trials_as_of and kind in ("reported", "saved"):
-                self._bring_forward(kind, event, trial)
-            if number > self._search_as_of and kind in ("completed", "errored"):
-                self._controller.tell_search_of_end(trial, failed=kind == "errored")
-            if number > self._books_as_of:
-                handle = getattr(self, f"_on_{kind}", None)
-                if handle is not None:
-                    handle(event, trial)
-                    count += 1
+            self._remember(event, trial)
+            if event.n > self._trials_as_of:
+                self._bring_forward(event, trial)
+            if event.n > self._search_as_of and isinstance(event, (TrialEnded, TrialErrored)):
+                failed = isinstance(event, TrialErrored)
+                self._controller.tell_search_of_end(trial, failed=failed)
+            if event.n > self._books_as_of:
+                count += self._tell(event, trial)
         if count:
             logger.info("Restored what happened after the sweep was saved: %d events.", count)
         return list(self._owed.values()), self._failed
 
     # What is known of a checkpoint -------------------------------------------------------------
 
-    def _remember(self, kind: str, event: Mapping[str, Any], trial: Trial) -> None:
-        if kind == "reported":
-            report = event["report"]
-            config = self._config_of(trial, report.get(GENERATION, 0))
-            self._reports[trial.trial_id] = {**report, "config": config}
-        elif kind == "saved":
-            request = self._request(event, trial)
-            self._saved[request.id] = request
-            self._versions[(trial.trial_id, *request.place)] = request
-        elif event["status"] == Status.VALIDATED.value and event["id"] in self._saved:
-            request = self._saved[event["id"]]
-            self._scores[(trial.trial_id, *request.place)] = event["metrics"]
+    def _remember(self, event: Event, trial: Trial) -> None:
+        match event:
+            case Reported():
+                config = self._config_of(trial, event.report.get(GENERATION, 0))
+                self._reports[trial.trial_id] = {**event.report, "config": config}
+            case CheckpointSaved():
+                request = self._request(event, trial)
+                self._saved[request.id] = request
+                self._versions[(trial.trial_id, *request.place)] = request
+            case ValidationEnded(status=Status.VALIDATED.value) if event.id in self._saved:
+                request = self._saved[event.id]
+                self._scores[(trial.trial_id, *request.place)] = event.metrics
 
-    def _request(self, event: Mapping[str, Any], trial: Trial) -> Request:
-        report = {**(event.get("report") or self._reports.get(trial.trial_id, {}))}
+    def _request(self, event: CheckpointSaved, trial: Trial) -> Request:
+        report = {**(event.report or self._reports.get(trial.trial_id, {}))}
         report.pop(SHOULD_CHECKPOINT, None)
         report.setdefault("config", trial.config)
-        path = self._books.places.path(event["checkpoint"])
+        path = self._books.places.path(event.checkpoint)
         return Request(
             trial_id=trial.trial_id,
-            iteration=event["iteration"],
-            run=event["run"],
-            generation=event["generation"],
+            iteration=event.iteration,
+            run=event.run,
+            generation=event.generation,
             checkpoint=tune.Checkpoint(path, trial.storage.storage_filesystem),
             path=path,
             report=report,
-            kwargs=event["kwargs"],
-            timeout_s=event["timeout_s"],
-            config=self._config_of(trial, event["generation"]),
+            kwargs=event.kwargs,
+            timeout_s=event.timeout_s,
+            config=self._config_of(trial, event.generation),
         )
 
     def _config_of(self, trial: Trial, generation: int) -> Mapping[str, Any]:
@@ -201,84 +217,79 @@ class Replay:
         known: Mapping[str, Any] = as_known(config, [trial.config], self._odd)
         return known
 
-    def _bring_forward(self, kind: str, event: Mapping[str, Any], trial: Trial) -> None:
+    def _bring_forward(self, event: Event, trial: Trial) -> None:
         """Let Tune's trial be as far as it was."""
-        if kind == "reported":
-            report = self._reports[trial.trial_id]
-            trial.update_last_result(dict(report))
-            for policy in self._books.policies:
-                policy.due(trial, report)
-        else:
-            for policy in self._books.policies:
-                policy.saved(trial)
-            request = self._saved[event["id"]]
-            if exists(trial.storage.storage_filesystem, request.path):
-                take_saved(trial, request.checkpoint, dict(request.report))
+        match event:
+            case Reported():
+                report = self._reports[trial.trial_id]
+                trial.update_last_result(dict(report))
+                for policy in self._books.policies:
+                    policy.due(trial, report)
+            case CheckpointSaved():
+                for policy in self._books.policies:
+                    policy.saved(trial)
+                request = self._saved[event.id]
+                if exists(trial.storage.storage_filesystem, request.path):
+                    take_saved(trial, request.checkpoint, dict(request.report))
+            case _:
+                return
         self._controller.changed(trial)
 
     # What the books are told -------------------------------------------------------------------
 
-    def _on_reported(self, event: Mapping[str, Any], trial: Trial) -> None:
-        self._scheduler.replay("reported", trial)
-        report = self._reports[trial.trial_id]
-        self._books.reported(trial, report, offered=event["offered"])
+    def _tell(self, event: Event, trial: Trial) -> bool:
+        """Tell the books and the scheduler of an event; False if it is nothing to them."""
+        books, scheduler = self._books, self._scheduler
+        match event:
+            case Reported():
+                scheduler.replay("reported", trial)
+                books.reported(trial, self._reports[trial.trial_id], offered=event.offered)
+            case CheckpointSaved():
+                request = self._saved[event.id]
+                scheduler.used(request)
+                if books.saved(trial, request, wish=event.wish, used=event.used):
+                    self._owed[request.id] = request
+            case ValidationRequested():
+                self._owed.pop(event.id, None)
+                books.requested(trial, self._saved[event.id])
+            case ValidationEnded():
+                unfinished = books.unfinished(event.id)
+                if unfinished is not None:
+                    books.ended(trial, event.outcome(unfinished), again=True)
+            case ScoreDelivered():
+                scheduler.replay("delivered", trial)
+                search = event.n > self._search_as_of
+                books.delivered(trial, event.place, event.decision, search=search)
+                scheduler.replay("judged", trial)
+            case Decided():
+                scheduler.replay("decided", trial)
+            case Reminded():
+                scheduler.replay("reminded", trial, decision=event.decision)
+            case Resumed():
+                scheduler.replay("chosen", trial, runs=event.runs)
+            case TrialEnded():
+                scheduler.replay("completed", trial, removed=event.removed)
+                books.completed(trial.trial_id)
+            case EndDelivered():
+                books.finished(trial, search=event.n > self._search_as_of)
+            case TrialFailed():
+                self._failed.add(trial.trial_id)
+                scheduler.replay("failed", trial)
+            case TrialRetried():
+                self._failed.discard(trial.trial_id)
+                scheduler.replay("retried", trial)
+                books.retried(trial)
+            case TrialErrored():
+                self._failed.discard(trial.trial_id)
+                books.errored(trial)
+            case Exploited():
+                self._exploit_again(event, trial)
+            case _:
+                return False
+        return True
 
-    def _on_saved(self, event: Mapping[str, Any], trial: Trial) -> None:
-        request = self._saved[event["id"]]
-        self._scheduler.used(request)
-        if self._books.saved(trial, request, wish=event["wish"], used=event["used"]):
-            self._owed[request.id] = request
-
-    def _on_requested(self, event: Mapping[str, Any], trial: Trial) -> None:
-        self._owed.pop(event["id"], None)
-        self._books.requested(trial, self._saved[event["id"]])
-
-    def _on_ended(self, event: Mapping[str, Any], trial: Trial) -> None:
-        request = self._books.unfinished(event["id"])
-        if request is None:
-            return
-        known = {f.name: event[f.name] for f in fields(Outcome) if f.name in event}
-        outcome = Outcome(**{**known, "request": request, "status": Status(event["status"])})
-        self._books.ended(trial, outcome, again=True)
-
-    def _on_delivered(self, event: Mapping[str, Any], trial: Trial) -> None:
-        place = (event["generation"], event["iteration"])
-        search = event["n"] > self._search_as_of
-        self._scheduler.replay("delivered", trial)
-        self._books.delivered(trial, place, event["decision"], search=search)
-        self._scheduler.replay("judged", trial)
-
-    def _on_decided(self, event: Mapping[str, Any], trial: Trial) -> None:
-        self._scheduler.replay("decided", trial)
-
-    def _on_reminded(self, event: Mapping[str, Any], trial: Trial) -> None:
-        self._scheduler.replay("reminded", trial, decision=event["decision"])
-
-    def _on_chosen(self, event: Mapping[str, Any], trial: Trial) -> None:
-        self._scheduler.replay("chosen", trial, runs=event["runs"])
-
-    def _on_completed(self, event: Mapping[str, Any], trial: Trial) -> None:
-        self._scheduler.replay("completed", trial, removed=event["removed"])
-        self._books.completed(trial.trial_id)
-
-    def _on_finished(self, event: Mapping[str, Any], trial: Trial) -> None:
-        self._books.finished(trial, search=event["n"] > self._search_as_of)
-
-    def _on_failed(self, event: Mapping[str, Any], trial: Trial) -> None:
-        self._failed.add(trial.trial_id)
-        self._scheduler.replay("failed", trial)
-
-    def _on_retried(self, event: Mapping[str, Any], trial: Trial) -> None:
-        self._failed.discard(trial.trial_id)
-        self._scheduler.replay("retried", trial)
-        self._books.retried(trial)
-
-    def _on_errored(self, event: Mapping[str, Any], trial: Trial) -> None:
-        self._failed.discard(trial.trial_id)
-        self._books.errored(trial)
-
-    def _on_exploited(self, event: Mapping[str, Any], trial: Trial) -> None:
-        [recorded] = exploits_of([event], self._books.places)
+    def _exploit_again(self, event: Exploited, trial: Trial) -> None:
+        recorded = event.exploit(checkpoint=self._books.places.path(event.checkpoint))
         exploit = replace(
             recorded,
             old_config=self._known(recorded.old_config, trial),
@@ -299,5 +310,5 @@ class Replay:
                 config=exploit.donor_config,
             )
         known = {"exploit": exploit, "version": version}
-        carried_out = event["n"] <= self._trials_as_of
+        carried_out = event.n <= self._trials_as_of
         self._scheduler.replay("exploited", trial, **known, carried_out=carried_out)

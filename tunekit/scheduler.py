@@ -40,7 +40,8 @@ from tunekit.core.reminders import Reminders
 from tunekit.core.standing import Doing, Move, Phase, next_move
 from tunekit.core.validation import Request
 from tunekit.errors import WiringError
-from tunekit.journal import Places, as_known
+from tunekit.places import Places
+from tunekit.recorded import as_known
 from tunekit.searcher import ValidatedSearcher
 
 __all__ = ["ValidatedScheduler", "base_of"]

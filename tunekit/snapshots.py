@@ -19,9 +19,8 @@ import logging
 import re
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ray.tune.experiment import Trial
 
@@ -29,6 +28,14 @@ from tunekit._ray.controller import SEARCH_FILES, STATE_FILES, Controller
 from tunekit._ray.storage import TUNER_FILE
 from tunekit.clock import Clock
 from tunekit.core.endings import cut_short, through
+from tunekit.core.events import (
+    Event,
+    SnapshotTaken,
+    TrialAdded,
+    TrialEnded,
+    TrialErrored,
+    TrialRetried,
+)
 from tunekit.errors import RestoreError
 from tunekit.journal import Journal
 from tunekit.storage import Folder
@@ -63,7 +70,7 @@ class Keeper:
         """Keep what Tune has just saved."""
         name = self._put("snapshot", controller.saved_files())
         if name is not None:
-            self._journal.snapshot(name, self._clock.time())
+            self._journal.append(SnapshotTaken(time=self._clock.time(), file=name))
             if self._journal.sync():  # else an older line names what there is
                 for older in self._archives - {name}:
                     self._forget(older)
@@ -79,14 +86,16 @@ class Keeper:
         name = None if kept else self._put("search", controller.search_files())
         for trial in trials:
             state, metadata = controller.record_of(trial)
-            self._journal.added(
-                trial.trial_id,
-                self._clock.time(),
-                config=dict(trial.config),
-                folder=trial.storage.trial_dir_name,
-                resources=dict(trial.placement_group_factory.required_resources),
-                search=name,
-                tune=[state, metadata],
+            self._journal.append(
+                TrialAdded(
+                    time=self._clock.time(),
+                    trial_id=trial.trial_id,
+                    config=dict(trial.config),
+                    folder=trial.storage.trial_dir_name,
+                    resources=dict(trial.placement_group_factory.required_resources),
+                    search=name,
+                    tune=[state, metadata],
+                )
             )
         if name is not None and self._journal.sync():
             for older in self._archives - {name}:
@@ -130,7 +139,7 @@ class Mended:
     search: int | None = None
 
 
-def mend(folder: Folder, events: Sequence[Mapping[str, Any]], now: str | None = None) -> Mended:
+def mend(folder: Folder, events: Sequence[Event], now: str | None = None) -> Mended:
     """Put Tune's files of an experiment as its newest archive has them.
 
     It can be killed, and called again, at any time.
@@ -146,15 +155,15 @@ def mend(folder: Folder, events: Sequence[Mapping[str, Any]], now: str | None = 
         OSError: If the storage fails.
     """
     now = now or time.strftime("%Y-%m-%d_%H-%M-%S")
-    found = next(_archives(folder, events, "snapshot", "file"), None)
+    found = next(_archives(folder, events, SnapshotTaken), None)
     if found is None:
         raise RestoreError(
             "The sweep was killed before its state was saved for the first time: no trial had "
             "begun, so that nothing is lost. Start it again with Tuner(...).fit()."
         )
     as_of, files = found
-    since = [event for event in events if event["n"] > as_of]
-    search = next(_archives(folder, since, "added", "search"), None)
+    since = [event for event in events if event.n > as_of]
+    search = next(_archives(folder, since, TrialAdded), None)
     if search is not None and search[1]:
         # Another session's may have another name: there must not be two.
         files = {n: data for n, data in files.items() if not n.startswith(SEARCH_FILES)}
@@ -182,16 +191,20 @@ def _session(name: str) -> str | None:
     return None if prefix is None else name[len(prefix) :].rsplit(".", 1)[0]
 
 
-def _archives(folder: Folder, events: Sequence[Mapping[str, Any]], kind: str, key: str) -> Any:
-    """The archives that events name, the newest first, as (number, files)."""
+def _archives(
+    folder: Folder, events: Sequence[Event], kind: type[SnapshotTaken | TrialAdded]
+) -> Iterator[tuple[int, dict[str, bytes]]]:
+    """Yield the archives that events of a kind name, the newest first, as (number, files)."""
     tried = set()
     for event in reversed(events):
-        name = event.get(key) if event["event"] == kind else None
+        if not isinstance(event, kind):
+            continue
+        name = event.file if isinstance(event, SnapshotTaken) else event.search
         if name is None or name in tried:
             continue
         tried.add(name)
         try:
-            yield event["n"], _files_in(folder.read(name), name)
+            yield event.n, _files_in(folder.read(name), name)
         except (OSError, zipfile.BadZipFile, KeyError) as error:
             logger.warning("%s cannot be read (%s); an older one is looked for.", name, error)
 
@@ -219,7 +232,7 @@ def _files_in(archive: bytes, where: str) -> dict[str, bytes]:
         return {name: opened.read(name) for name in names}
 
 
-def _brought_up(state: bytes, events: Sequence[Mapping[str, Any]], as_of: int) -> bytes:
+def _brought_up(state: bytes, events: Sequence[Event], as_of: int) -> bytes:
     """Tune's saved trials with those that were added since, and those that have ended.
 
     Those that the time budget has stopped have not.
@@ -228,12 +241,17 @@ def _brought_up(state: bytes, events: Sequence[Mapping[str, Any]], as_of: int) -
     records = {json.loads(own)["trial_id"]: [own, more] for own, more in saved["trial_data"]}
     statuses = dict.fromkeys(cut_short(events) - through(events), Trial.PENDING)
     for event in events:
-        if event["n"] <= as_of:
+        if event.n <= as_of:
             continue
-        if event["event"] == "added":
-            records.setdefault(event["trial_id"], list(event["tune"]))
-        elif event["event"] in _STATUS:
-            statuses[event["trial_id"]] = _STATUS[event["event"]]
+        match event:
+            case TrialAdded():
+                records.setdefault(event.trial_id, list(event.tune))
+            case TrialEnded():
+                statuses[event.trial_id] = Trial.TERMINATED
+            case TrialErrored():
+                statuses[event.trial_id] = Trial.ERROR
+            case TrialRetried():
+                statuses[event.trial_id] = Trial.PENDING
     for trial_id in through(events):
         statuses.setdefault(trial_id, Trial.TERMINATED)
     for trial_id, status in statuses.items():
@@ -244,10 +262,3 @@ def _brought_up(state: bytes, events: Sequence[Mapping[str, Any]], as_of: int) -
                 records[trial_id][0] = json.dumps(own, indent=2)
     saved["trial_data"] = list(records.values())
     return json.dumps(saved).encode()
-
-
-_STATUS = {
-    "completed": Trial.TERMINATED,
-    "errored": Trial.ERROR,
-    "retried": Trial.PENDING,
-}

@@ -18,6 +18,7 @@ from ray import tune
 
 from tunekit._ray.storage import absolute, exists, storage_at
 from tunekit.core.chronicle import UNENDED, Chronicle, Scored, TrialStory
+from tunekit.core.events import Event
 from tunekit.core.lineage import Ancestry, configs_of
 from tunekit.core.metrics import flatten
 from tunekit.core.names import listed, meant
@@ -26,15 +27,16 @@ from tunekit.core.words import short_names
 from tunekit.driver_lock import Driver, driver_of
 from tunekit.errors import MetricNotFoundError
 from tunekit.experiments import no_sweep
-from tunekit.journal import SERIES, Places, exploits_of, record_of
+from tunekit.journal import SERIES, exploits_of, record_of
 from tunekit.lineage import Lineage
+from tunekit.places import Places
 from tunekit.storage import folder_at
 
 __all__ = ["Best", "Ranked", "Sweep", "load"]
 
 _LEADING = ("trial_id", "generation", "training_iteration", "iteration_runs", "reported_at")
 # Lines of the journal that no table needs.
-_UNTOLD = ("saved", "leased", "released", "snapshot")
+_UNTOLD = ("saved", "snapshot")
 _TRIAL_ERROR = "error.txt"  # what Tune writes into the folder of a trial that has failed
 
 
@@ -180,7 +182,7 @@ class Sweep:
     as in Tune: ``config/lr``. What there is no value for is NaN, NaT or None.
 
     Args:
-        events: The lines of the journal.
+        events: The events of the journal.
         sessions: The first line of each session.
         path: The experiment's folder, in its filesystem.
         filesystem: Where that is.
@@ -190,11 +192,10 @@ class Sweep:
         driver: Who drives it, or did when it was killed, if its lock says so.
 
     Example:
+        >>> from tunekit.core.events import Reported, TrialAdded
         >>> sweep = Sweep([
-        ...     {"n": 1, "event": "added", "time": 1e9, "trial_id": "a", "config": {"lr": 0.1},
-        ...      "folder": "train_a"},
-        ...     {"n": 2, "event": "reported", "time": 1e9 + 5, "trial_id": "a",
-        ...      "report": {"training_iteration": 1, "loss": 0.5}},
+        ...     TrialAdded(time=1e9, trial_id="a", config={"lr": 0.1}, folder="train_a"),
+        ...     Reported(time=1e9 + 5, trial_id="a", report={"training_iteration": 1, "loss": 0.5}),
         ... ])
         >>> sweep.trials[["trial_id", "status", "iteration", "config/lr"]]
           trial_id   status  iteration  config/lr
@@ -206,7 +207,7 @@ class Sweep:
 
     def __init__(
         self,
-        events: Sequence[Mapping[str, Any]],
+        events: Sequence[Event],
         sessions: Sequence[Mapping[str, Any]] = (),
         *,
         path: str = "",

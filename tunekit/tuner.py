@@ -45,6 +45,7 @@ from tunekit.callback import ValidationCallback
 from tunekit.cluster import leave_room
 from tunekit.combinations import wrong_together
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
+from tunekit.core.events import SnapshotTaken
 from tunekit.core.problems import Problems
 from tunekit.core.resume_command import how_to_resume
 from tunekit.distributed import (
@@ -64,7 +65,7 @@ from tunekit.distributed import (
 from tunekit.driver_lock import lock_at
 from tunekit.errors import RestoreError, TunekitError
 from tunekit.experiments import no_sweep
-from tunekit.journal import SERIES, Record, read, record_of
+from tunekit.journal import SERIES, Record, record_of
 from tunekit.log import shown
 from tunekit.loggers import validated
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
@@ -440,7 +441,7 @@ class Tuner(tune.Tuner):
         problems.raise_any()
         if folder is None or TUNER_FILE not in folder.names(""):
             return False
-        read(folder)
+        record_of(folder)
         return True
 
     @property
@@ -532,7 +533,7 @@ def _how_to_go_on(settings: Settings, validation: ValidationCallback) -> str:
 def _has_begun(folder: Folder, record: Record, *, validated: bool) -> bool:
     """Whether a sweep's state was saved: until then no trial has begun."""
     if validated:
-        return any(event["event"] == "snapshot" for event in record.events)
+        return any(isinstance(event, SnapshotTaken) for event in record.events)
     return any(name.startswith(STATE_FILES) for name in folder.names(""))
 
 

@@ -9,12 +9,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
 from tunekit.core.calls import name_of, signature_of, still_lacks
+from tunekit.core.events import AttemptBegan, AttemptStarted, ValidationEnded
 from tunekit.core.failures import Failures, place_of
 from tunekit.core.pool import Pool
 from tunekit.core.shortage import Shortage
 from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status
 from tunekit.executor import Began, Executor, Failed, Returned, received
-from tunekit.journal import Journal
+from tunekit.journal import Journal, NullJournal
 
 __all__ = ["Validator"]
 
@@ -61,7 +62,7 @@ class Validator:
         self._promised = promised
         self._fn = config.fn
         #: The sweep's journal, once there is one.
-        self.journal: Journal | None = None
+        self.journal: Journal | NullJournal = NullJournal()
         self._retried = Failures()
         self._ended: Counter[Status] = Counter()
         self._next_poll = 0.0
@@ -185,8 +186,10 @@ class Validator:
     def _take_events(self, now: float) -> None:
         for event in self._executor.poll():
             if isinstance(event, Began):
-                if self.journal is not None and self._pool.flies(event.attempt_id):
-                    self.journal.began(event.attempt_id, self._clock.time())
+                if self._pool.flies(event.attempt_id):
+                    request, number = event.attempt_id.rsplit("#", 1)
+                    time, attempt = self._clock.time(), int(number)
+                    self.journal.append(AttemptBegan(time=time, id=request, attempt=attempt))
                 self._pool.began(event.attempt_id, now)
                 continue
             wanted = self._pool.flies(event.attempt_id)
@@ -213,8 +216,7 @@ class Validator:
     def _start(self, now: float) -> None:
         capacity = self._executor.capacity(self._promised()) if self._pool.needs_capacity else 0
         for attempt in self._pool.start(capacity, now):
-            if self.journal is not None:
-                self.journal.started(attempt, self._clock.time())
+            self.journal.append(AttemptStarted.of(attempt, self._clock.time()))
             self._executor.start(attempt)
 
     def _look(self, now: float) -> None:
@@ -237,8 +239,7 @@ class Validator:
             self._end(outcome)
 
     def _end(self, outcome: Outcome) -> None:
-        if self.journal is not None:
-            self.journal.ended(outcome, self._clock.time())
+        self.journal.append(ValidationEnded.of(outcome, self._clock.time()))
         self._ended[outcome.status] += 1
         self.ran_s += outcome.ran_s
         self._conclude(outcome)

@@ -22,8 +22,9 @@ from tests.stores import Store
 from tests.sweeps import sweep
 from tunekit import driver_lock
 from tunekit.core.driver_lock import BEAT_S, SILENT_S, Holder
+from tunekit.core.events import SnapshotTaken
 from tunekit.driver_lock import LOCK, TAKE_OVER, driver_of, lock_at
-from tunekit.journal import read
+from tunekit.journal import events_in, read
 from tunekit.snapshots import mend
 from tunekit.storage import LocalFolder
 from tunekit.testing import FakeClock
@@ -314,7 +315,7 @@ def test_a_restored_sweep_whose_driver_is_alive_says_so_and_not_what_tune_makes_
     with pytest.raises(Killed), killed_after(60):
         few(tmp_path, saved_every_s=0.0).sweep.run()
     home = tmp_path / "sweep"
-    mended = mend(LocalFolder(home), read(home))
+    mended = mend(LocalFolder(home), events_in(home))
     (home / LOCK).unlink()
     ended = in_a_thread(lock(home).claim)
     before = (home / "journal/000001.jsonl").read_bytes()
@@ -385,7 +386,7 @@ def test_a_tuner_does_not_touch_what_another_one_drives(tmp_path):
     tuner(tmp_path)  # nobody drives it
     home = tmp_path / "sweep"
     journal = tunekit.journal.Journal(LocalFolder(home))
-    journal.snapshot("state/000000001-snapshot.zip", at=1.0)
+    journal.append(SnapshotTaken(file="state/000000001-snapshot.zip"))
     ended = in_a_thread(lock(home).claim)
     before = contents_of(home)
     with pytest.raises(tunekit.AlreadyRunningError):
@@ -400,7 +401,7 @@ def test_a_tuner_does_not_touch_what_another_one_drives(tmp_path):
 def test_a_tuner_that_could_not_be_restored_holds_nothing(tmp_path):
     tuner(tmp_path)
     home = tmp_path / "sweep"
-    tunekit.journal.Journal(LocalFolder(home)).snapshot("state/gone.zip", at=1.0)
+    tunekit.journal.Journal(LocalFolder(home)).append(SnapshotTaken(file="state/gone.zip"))
     for _ in range(2):
         with pytest.raises(tunekit.RestoreError):
             tunekit.Tuner.restore(str(home), train)

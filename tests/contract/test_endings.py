@@ -20,10 +20,10 @@ import tunekit
 from tests.kills import Killed, killed_after
 from tests.sweeps import LENGTH, Counting, Ran, sweep
 from tunekit.callback import ValidationCallback
-from tunekit.journal import read
+from tunekit.journal import events_in, read
 from tunekit.snapshots import mend
 from tunekit.storage import LocalFolder
-from tunekit.testing import check_lives
+from tunekit.testing import check_journal
 from tunekit.validator import Validator
 
 
@@ -34,7 +34,7 @@ def run(folder: Path, **options: Any) -> Ran:
 def mended(folder: Path) -> dict[str, Any]:
     """What a sweep is restored with."""
     home = folder / "sweep"
-    return {"mended": mend(LocalFolder(home), read(home)), "resume": ResumeConfig()}
+    return {"mended": mend(LocalFolder(home), events_in(home)), "resume": ResumeConfig()}
 
 
 # All trials fail --------------------------------------------------------------------------------
@@ -122,7 +122,9 @@ def test_each_session_has_the_whole_time_budget_and_goes_on_with_what_it_cut_sho
     assert [trial.status for trial in ran.trials] == ["TERMINATED"] * len(whole.trials)
     if make is fifo or on_pending != "continue":
         assert ran.scores() == whole.scores() and ran.lengths() == whole.lengths()
-    lives, undisturbed = (check_lives(read(at / "sweep")) for at in (tmp_path, tmp_path / "whole"))
+    lives, undisturbed = (
+        check_journal(events_in(at / "sweep")) for at in (tmp_path, tmp_path / "whole")
+    )
     if on_pending != "continue":
         assert lives.decisions == undisturbed.decisions or make is fifo
     validated = tunekit.load(tmp_path / "sweep").validations
@@ -226,4 +228,4 @@ def test_nothing_is_recorded_as_failed_that_fails_with_ray(tmp_path, monkeypatch
     ran = run(tmp_path, **options, **mended(tmp_path))
     assert {trial.status for trial in ran.trials} == {"TERMINATED"}
     assert {len(scores) for scores in ran.scores().values()} == {LENGTH}
-    check_lives(read(tmp_path / "sweep"))
+    check_journal(events_in(tmp_path / "sweep"))

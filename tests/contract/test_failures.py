@@ -15,10 +15,10 @@ import tunekit
 from tests.sweeps import LENGTH, Counting, Ran, sweep
 from tunekit.callback import ValidationCallback
 from tunekit.core.validation import Attempt
-from tunekit.journal import read
+from tunekit.journal import events_in, read
 from tunekit.snapshots import mend
 from tunekit.storage import LocalFolder
-from tunekit.testing import FakeClock, FakeExecutor, check_lives
+from tunekit.testing import FakeClock, FakeExecutor, check_journal
 
 
 def validate(checkpoint):
@@ -95,7 +95,7 @@ def test_the_end_says_why_there_is_no_best_trial(tmp_path, caplog):
 def renewed(folder: Path, validation: Any) -> Ran:
     """Restore it; from now on its validations come to what ``validation`` says."""
     home = folder / "sweep"
-    mended = mend(LocalFolder(home), read(home))
+    mended = mend(LocalFolder(home), events_in(home))
     given = {"fn": validate, "max_initial_failures": 3, "max_retries": 0}
     return sweep(
         folder,
@@ -119,7 +119,7 @@ def test_it_is_restored_with_a_function_that_was_mended(tmp_path):
         return {"accuracy": 0.5}
 
     ran = renewed(tmp_path, mended_with_another_mistake)
-    lives = check_lives(read(tmp_path / "sweep"))
+    lives = check_journal(events_in(tmp_path / "sweep"))
     assert len(lost) >= 3 and len(lives.scores) == 4 * LENGTH - 4 - len(
         {name for name in lost if ":4:" not in name}
     )

@@ -17,10 +17,10 @@ from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining
 import tunekit
 from tests.kills import Killed, killed_after
 from tests.sweeps import Ran, sweep
-from tunekit.journal import read
+from tunekit.journal import events_in, read
 from tunekit.snapshots import mend
 from tunekit.storage import LocalFolder
-from tunekit.testing import check_lives
+from tunekit.testing import check_journal
 
 LENGTH = 5
 
@@ -113,7 +113,7 @@ def test_a_function_that_begins_anew_fails_with_what_to_write_and_is_not_retried
         assert "resumed from its checkpoint of iteration 1" in error
         assert "checkpoint = tune.get_checkpoint()" in error
         assert "with checkpoint.as_directory() as folder:" in error
-    check_lives(read(sweep.home))
+    check_journal(events_in(sweep.home))
 
 
 def test_a_function_that_begins_anew_after_a_failure_of_its_own(tmp_path):
@@ -174,7 +174,7 @@ def test_a_clone_that_begins_anew_fails(tmp_path, asks, status):
     assert [e["iteration"] for e in read(sweep.home) if e["event"] == "exploited"]
     assert status in {trial.status for trial in sweep.trials} <= {status, "TERMINATED"}
     assert all(iteration == steps for row in rows(sweep) for iteration, steps in row)
-    check_lives(read(sweep.home))
+    check_journal(events_in(sweep.home))
 
 
 def test_a_restored_sweep_whose_function_begins_anew(tmp_path):
@@ -186,13 +186,13 @@ def test_a_restored_sweep_whose_function_begins_anew(tmp_path):
     home = tmp_path / "sweep"
     before = [e["report"]["training_iteration"] for e in read(home) if e["event"] == "reported"]
     assert 2 <= len(before) < LENGTH
-    again = {"mended": mend(LocalFolder(home), read(home)), "resume": ResumeConfig()}
+    again = {"mended": mend(LocalFolder(home), events_in(home)), "resume": ResumeConfig()}
     sweep = ran(tmp_path, counting(), **options, **again)
     assert [trial.status for trial in sweep.trials] == ["ERROR"]
     assert rows(sweep) == [WHOLE[: len(before)]]
 
     resume = ResumeConfig(errored=ResumeConfig.ResumeType.RESUME)
-    again = {"mended": mend(LocalFolder(home), read(home)), "resume": resume}
+    again = {"mended": mend(LocalFolder(home), events_in(home)), "resume": resume}
     sweep = ran(tmp_path, counting(from_tune), **options, **again)
     assert [trial.status for trial in sweep.trials] == ["TERMINATED"], "the mended one goes on"
     assert dict(rows(sweep)[0]) == dict(WHOLE)

@@ -17,6 +17,7 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 from tests.contract.test_pbt import run as run_pbt
 from tests.kills import run_killed
 from tests.sweeps import Ran, index_of, sweep
+from tunekit.core.events import event_of
 from tunekit.core.lineage import Ancestry
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.replay import retold
@@ -177,10 +178,10 @@ def test_a_score_of_an_iteration_that_was_run_again_was_not_told():
     reported = {"event": "reported", "trial_id": "a", "report": report}
     asked = [{"event": "saved", **place}, {"event": "requested", **place}]
     ended = {"event": "ended", "id": "a:0:5:1", "status": "validated", "metrics": {"accuracy": 1}}
-    once, _ = retold([reported, *asked, ended], {"a": trial}, Ancestry())
+    once, _ = retold(map(event_of, [reported, *asked, ended]), {"a": trial}, Ancestry())
     assert [one.metrics for one in once["a"]] == [None, {"accuracy": 1}]
     assert once["a"][1].report == {**report, "config": {"lr": 1}}
-    again, _ = retold([reported, *asked, reported, ended], {"a": trial}, Ancestry())
+    again, _ = retold(map(event_of, [reported, *asked, reported, ended]), {"a": trial}, Ancestry())
     assert [one.metrics for one in again["a"]] == [None, None]
 
 
@@ -196,7 +197,7 @@ def test_what_had_overtaken_an_older_score_still_waits():
             {"event": "requested", **place},
         ]
     ended = {"event": "ended", "id": "a:0:2:1", "status": "validated", "metrics": {"accuracy": 1}}
-    told, order = retold([*events, ended], {"a": trial}, Ancestry())
+    told, order = retold(map(event_of, [*events, ended]), {"a": trial}, Ancestry())
     assert [one.metrics for one in told["a"]] == [None, None]
     first = Outcome(Request("a", 1), Status.FAILED)
     assert [due.request.iteration for due in order.ended(first)] == [1, 2]

@@ -21,8 +21,8 @@ import tunekit
 from tests.kills import run_killed
 from tests.schedulers import CASES, every_case, seed_all
 from tests.sweeps import Endless, Ran, index_of, sweep
-from tunekit.journal import read
-from tunekit.testing.lives import Lives, check_lives
+from tunekit.journal import events_in
+from tunekit.testing.journal import JournalSummary, check_journal
 
 #: How many random schedules of kills; set the variable to try many more.
 SCHEDULES = int(os.environ.get("TUNEKIT_SCHEDULES", "2"))
@@ -32,11 +32,13 @@ STRIDE = 1 if SCHEDULES > 10 else 13
 BOTH = pytest.mark.parametrize("on_pending", ["hold", "pause"])
 
 
-def happened(folder: Path) -> Lives:
+def happened(folder: Path) -> JournalSummary:
     """What a sweep came to, by its journal."""
-    lives = check_lives(read(folder / "sweep"))
+    lives = check_journal(events_in(folder / "sweep"))
     known = ("trial_id", "generation", "donor_id", "iteration", "config")
-    lives.exploits = [{name: exploit[name] for name in known} for exploit in lives.exploits]
+    lives.exploits = [
+        {name: getattr(exploit, name) for name in known} for exploit in lives.exploits
+    ]
     lives.running = 0  # is another matter
     return lives
 
@@ -109,7 +111,7 @@ def test_killed_once_at_any_write(tmp_path, on_pending, make):
     assert at > 100
 
 
-def same(one: Lives, other: Lives, make: Any) -> bool:
+def same(one: JournalSummary, other: JournalSummary, make: Any) -> bool:
     if make is asha:
         return one == other
 
@@ -194,7 +196,7 @@ def test_nothing_is_lost_or_done_twice(tmp_path, name, on_pending):
             torn=bool(seed % 2),
             elsewhere=seed % 4 < 2,
         )
-        lives = check_lives(read(folder / "sweep"))
+        lives = check_journal(events_in(folder / "sweep"))
         assert all(trial.status == "TERMINATED" for trial in ran.trials)
         assert {name: metrics["accuracy"] for name, metrics in lives.scores.items()} == {
             f"{trial.trial_id}:{generation}:{iteration}": score

@@ -15,11 +15,13 @@ from ray.tune.schedulers import FIFOScheduler
 from tests.kills import Killed, killed_after
 from tests.sweeps import LENGTH, Ran, sweep
 from tunekit import leftovers
-from tunekit.journal import Places, read
+from tunekit.core.events import CheckpointSaved, TrialAdded, ValidationRequested
+from tunekit.journal import events_in, read
 from tunekit.leftovers import remove_left_over
+from tunekit.places import Places
 from tunekit.snapshots import mend
 from tunekit.storage import LocalFolder
-from tunekit.testing import check_lives
+from tunekit.testing import check_journal
 
 WORKERS = "checkpoint_2026-01-31_12-00-00.000001-0a1b2c3d"
 
@@ -38,7 +40,7 @@ def killed(folder: Path, at: int = 60) -> list[Path]:
 
 def restored(folder: Path) -> Ran:
     home = folder / "sweep"
-    return run(folder, mended=mend(LocalFolder(home), read(home)), resume=ResumeConfig())
+    return run(folder, mended=mend(LocalFolder(home), events_in(home)), resume=ResumeConfig())
 
 
 def left(path: Path) -> Path:
@@ -66,7 +68,7 @@ def test_uploads_that_nobody_knows_of_are_removed_and_their_names_not_used(tmp_p
     names = {path.name for path in known(tmp_path) - before}
     assert names and min(names) == "checkpoint_000041", "a process may still be writing there"
     assert {len(scores) for scores in ran.scores().values()} == {LENGTH}
-    check_lives(read(tmp_path / "sweep"))
+    check_journal(events_in(tmp_path / "sweep"))
 
 
 def test_what_is_no_upload_of_this_sweep_stays(tmp_path):
@@ -133,9 +135,9 @@ def test_any_storage(tmp_path, added):
     for number in range(4):
         left(folder / f"checkpoint_00000{number}")
     events = [
-        {"event": "added", "trial_id": "a", "time": added},
-        {"event": "saved", "trial_id": "a", "checkpoint": "./a/checkpoint_000001"},
-        {"event": "leased", "holder": ["clone", "b", 1], "checkpoint": "./a/checkpoint_000002/x"},
+        TrialAdded(trial_id="a", time=added),
+        CheckpointSaved(trial_id="a", checkpoint="./a/checkpoint_000001"),
+        ValidationRequested(trial_id="a", id="a:0:2:1", checkpoint="./a/checkpoint_000002/x"),
     ]
     trial = Trial(below, "bucket/sweep/a", tracked="checkpoint_000000")
     remove_left_over([trial], events, Places("bucket/sweep"))

@@ -19,10 +19,10 @@ import tunekit
 from tests.kills import Killed, killed_after, run_killed
 from tests.schedulers import CASES
 from tests.sweeps import Counting, Endless, Ran, index_of, sweep
-from tunekit.journal import read
+from tunekit.journal import events_in, read
 from tunekit.snapshots import mend
 from tunekit.storage import LocalFolder
-from tunekit.testing import FakeClock, FakeExecutor, LocalSweep, check_lives
+from tunekit.testing import FakeClock, FakeExecutor, LocalSweep, check_journal
 
 SKIP, RESUME, RESTART = (
     ResumeConfig.ResumeType.SKIP,
@@ -61,7 +61,7 @@ def kill(folder: Path, at: int, **options: Any) -> None:
 
 def restored(folder: Path, **options: Any) -> Ran:
     home = folder / "sweep"
-    mended = mend(LocalFolder(home), read(home))
+    mended = mend(LocalFolder(home), events_in(home))
     ran = fifo(folder, mended=mended, **{"resume": ResumeConfig(), **options})
     ran.sweep.run(most=50_000)
     return ran
@@ -87,7 +87,7 @@ def test_an_experiment_that_was_moved_goes_on_where_it_is(tmp_path, at, on_pendi
     assert complete(ran) and not (tmp_path / "old").exists()
     assert paths and all(path.startswith(f"{tmp_path}/elsewhere/") for path in paths)
     assert all(Path(path).is_dir() for path in paths)
-    check_lives(read(tmp_path / "elsewhere/sweep"))
+    check_journal(events_in(tmp_path / "elsewhere/sweep"))
 
 
 def test_trials_that_are_made_after_a_move_are_kept_where_the_experiment_is(tmp_path):
@@ -107,12 +107,12 @@ def test_what_is_restored_can_be_moved_and_restored_again(tmp_path):
     for number in (1, 2):
         shutil.move(tmp_path / str(number), tmp_path / str(number + 1))
         home = tmp_path / str(number + 1) / "sweep"
-        options = {"mended": mend(LocalFolder(home), read(home)), "resume": ResumeConfig()}
+        options = {"mended": mend(LocalFolder(home), events_in(home)), "resume": ResumeConfig()}
         if number == 1:
             kill(tmp_path / "2", 30, **options)
     ran = restored(tmp_path / "3")
     assert complete(ran)
-    check_lives(read(tmp_path / "3/sweep"))
+    check_journal(events_in(tmp_path / "3/sweep"))
 
 
 def test_a_checkpoint_that_is_gone_is_an_outcome_with_a_reason(tmp_path):
@@ -168,10 +168,10 @@ def test_what_becomes_of_a_trial_that_failed(tmp_path, option):
         # What was pending when it failed was given up.
         scored = [{i for _, i in scores} for scores in ran.scores().values()]
         assert all({3, 4, 5, 6} <= iterations for iterations in scored)
-    check_lives(
+    check_journal(
         event
-        for event in read(tmp_path / "sweep")
-        if event.get("trial_id") in {trial.trial_id for trial in ran.trials} or "id" in event
+        for event in events_in(tmp_path / "sweep")
+        if getattr(event, "trial_id", None) in {trial.trial_id for trial in ran.trials}
     )
 
 
@@ -179,7 +179,7 @@ def test_unfinished_trials_may_end_where_they_are(tmp_path):
     kill(tmp_path, 60)
     ran = restored(tmp_path, resume=ResumeConfig(unfinished=SKIP))
     assert all(trial.status == "TERMINATED" for trial in ran.trials)
-    lives = check_lives(read(tmp_path / "sweep"))
+    lives = check_journal(events_in(tmp_path / "sweep"))
     # What was pending is validated, and delivered with the end.
     saved = {
         f"{e['trial_id']}:0:{e['iteration']}"
@@ -197,7 +197,7 @@ def test_a_state_that_is_ahead_of_the_journal(tmp_path):
 
     kill(tmp_path, 90, saved_every_s=0.0)
     home = tmp_path / "sweep"
-    mend(LocalFolder(home), read(home))
+    mend(LocalFolder(home), events_in(home))
     [file] = (home / "journal").glob("*.jsonl")
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[:-20]))
@@ -216,7 +216,7 @@ def test_before_the_first_state_there_is_nothing_to_restore(tmp_path):
         fifo(tmp_path).sweep.run()
     home = tmp_path / "sweep"
     with pytest.raises(tunekit.RestoreError, match="no trial had begun"):
-        mend(LocalFolder(home), read(home))
+        mend(LocalFolder(home), events_in(home))
 
 
 def test_an_archive_that_is_damaged_is_passed_over(tmp_path):
@@ -225,7 +225,7 @@ def test_an_archive_that_is_damaged_is_passed_over(tmp_path):
     for archive in (home / "state").iterdir():
         archive.write_bytes(archive.read_bytes()[:100])
     with pytest.raises(tunekit.RestoreError):
-        mend(LocalFolder(home), read(home))
+        mend(LocalFolder(home), events_in(home))
 
 
 def test_trials_have_their_numbers_after_a_restore(tmp_path):
@@ -260,7 +260,7 @@ def test_a_driver_that_raises_or_is_interrupted_at_once(tmp_path, error, first, 
         run_until_dead(ran)
     ran = restored(tmp_path)
     assert complete(ran)
-    check_lives(read(tmp_path / "sweep"))
+    check_journal(events_in(tmp_path / "sweep"))
 
 
 class Budget(tune.Stopper):
@@ -281,14 +281,14 @@ class Budget(tune.Stopper):
 def test_a_sweep_that_ran_out_of_its_budget(tmp_path, on_pending):
     ran = fifo(tmp_path / "once", stop=Budget(10), on_pending=on_pending)
     ran.sweep.run(most=50_000)
-    lives = check_lives(read(tmp_path / "once/sweep"))
+    lives = check_journal(events_in(tmp_path / "once/sweep"))
     saved = [e for e in read(tmp_path / "once/sweep") if e["event"] == "saved"]
     assert len(lives.scores) == len(saved) >= 9, "what was saved is validated at the end"
     for at in (70, 85, 100):
         kill_or_end(tmp_path / str(at), at, stop=Budget(10), on_pending=on_pending)
         again = restored(tmp_path / str(at), stop=Budget(1), on_pending=on_pending)
         assert all(trial.status == "TERMINATED" for trial in again.trials)
-        check_lives(read(tmp_path / f"{at}/sweep"))
+        check_journal(events_in(tmp_path / f"{at}/sweep"))
 
 
 def test_the_clock_on_the_wall_may_jump(tmp_path, monkeypatch):
@@ -298,7 +298,7 @@ def test_the_clock_on_the_wall_may_jump(tmp_path, monkeypatch):
     kill(tmp_path, 60, settings={"task_config": train.ValidationTaskConfig(timeout_s=30)})
     ran = restored(tmp_path)
     assert complete(ran)
-    check_lives(read(tmp_path / "sweep"))
+    check_journal(events_in(tmp_path / "sweep"))
 
 
 def test_without_a_validated_scheduler_what_was_pending_is_validated(tmp_path):
@@ -408,7 +408,7 @@ def test_trials_that_failed_go_on_with_any_scheduler(tmp_path, name, failures):
             run_until_dead(made(folder))
         home = folder / "sweep"
         for _ in range(2):  # it may fail only after the first
-            mended = mend(LocalFolder(home), read(home))
+            mended = mend(LocalFolder(home), events_in(home))
             ran = made(folder, mended=mended, resume=ResumeConfig(errored=RESUME))
             ran.sweep.run(most=50_000)
         assert all(trial.status == "TERMINATED" for trial in ran.trials), at

@@ -26,10 +26,10 @@ from ray.tune.stopper import (
 import tunekit
 from tests.kills import run_killed
 from tests.sweeps import Endless, Ran, sweep
-from tunekit.journal import read
+from tunekit.journal import events_in, read
 from tunekit.snapshots import mend
 from tunekit.storage import LocalFolder
-from tunekit.testing import check_lives
+from tunekit.testing import check_journal
 from tunekit.testing.executor import Attempt
 
 BASES: dict[str, Callable[[], TrialScheduler]] = {
@@ -104,7 +104,7 @@ def test_a_plateau_of_validated_scores_stops_a_trial(tmp_path, on_pending, base,
     )
     assert stops(ran) == {6}, "0.4 at 4, 5 and 6"
     assert lengths(ran) == {6} or (on_pending == "continue" and max(lengths(ran)) < END)
-    check_lives(read(ran.home))
+    check_journal(events_in(ran.home))
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_a_stopper_ends_the_sweep_by_a_validated_score(tmp_path, on_pending):
     ran = stopped(tmp_path, Smoke(), on_pending=on_pending, trials=4, slots=2)
     assert [trial.status for trial in ran.trials] == ["TERMINATED"] * len(ran.trials)
     assert max(lengths(ran)) < END and stops(ran) == {4}
-    check_lives(read(ran.home))
+    check_journal(events_in(ran.home))
 
 
 def test_a_plateau_of_the_whole_sweep(tmp_path):
@@ -292,11 +292,11 @@ def test_a_stopper_that_reads_what_nobody_gives_is_told(tmp_path):
     assert "<lambda> of RunConfig(stop=...) raised KeyError: 'acuracy'" in text
     assert "Validation has returned 'accuracy', 'eval/accuracy'" in text
     home = tmp_path / "sweep"
-    again = {"mended": mend(LocalFolder(home), read(home)), "resume": ResumeConfig()}
+    again = {"mended": mend(LocalFolder(home), events_in(home)), "resume": ResumeConfig()}
     shutil.rmtree(f"{tmp_path}-session", ignore_errors=True)
     ran = stopped(tmp_path, lambda trial_id, result: result["acuracy"] > 0.4, **again)
     assert lengths(ran) == {END}, "the restored sweep goes on without it"
-    check_lives(read(home))
+    check_journal(events_in(home))
 
 
 def test_a_stopper_that_names_a_metric_of_nobody_is_told_once(tmp_path, caplog, monkeypatch):
@@ -322,7 +322,7 @@ def test_killed_and_restored_it_stops_where_it_would_have(tmp_path, on_pending, 
     for at in itertools.count(step=7):
         ran, kills = run_killed(tmp_path / str(at), made, iter([at]), torn=bool(at % 2))
         assert stops(ran) == {6} and lengths(ran) == {6}, at
-        check_lives(read(ran.home))
+        check_journal(events_in(ran.home))
         if not kills:
             break
     assert at > 50

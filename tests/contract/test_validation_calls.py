@@ -19,8 +19,9 @@ import tunekit
 from tests.kills import Killed, run_killed
 from tests.schedulers import pbt, seed_all
 from tests.sweeps import Counting, Ran, quality, sweep
+from tunekit.core.events import Exploited, ValidationEnded, ValidationRequested
 from tunekit.core.validation import Attempt
-from tunekit.journal import Journal, read
+from tunekit.journal import Journal, events_in, read
 from tunekit.snapshots import mend
 from tunekit.storage import LocalFolder
 from tunekit.testing.versions import Versioned, score_of, version_at
@@ -166,10 +167,10 @@ def test_checkpoints_of_a_former_generation_are_restored_with_its_hyperparameter
         with pytest.raises(Killed), killed_soon_after_an_exploit():
             ran.sweep.run(most=50_000)
         ran.sweep.controller._storage.syncer.wait()
-        events = read(folder / "sweep")
-        overwritten = {e["trial_id"] for e in events if e["event"] == "exploited"}
-        waiting = {e["id"] for e in events if e["event"] == "requested"}
-        waiting -= {e["id"] for e in events if e["event"] == "ended"}
+        events = events_in(folder / "sweep")
+        overwritten = {e.trial_id for e in events if isinstance(e, Exploited)}
+        waiting = {e.id for e in events if isinstance(e, ValidationRequested)}
+        waiting -= {e.id for e in events if isinstance(e, ValidationEnded)}
         former += sum(name.rsplit(":", 3)[0] in overwritten for name in waiting)
         again = {"resume": ResumeConfig(), "mended": mend(LocalFolder(folder / "sweep"), events)}
         configured(folder, seed, asked, layers, **more, **again).sweep.run(most=50_000)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import tunekit
+from tunekit.core.events import event_of
 from tunekit.journal import read
-from tunekit.testing import check_lives
+from tunekit.testing import check_journal
 
 pytestmark = pytest.mark.ray
 
@@ -32,4 +33,4 @@ def test_an_interrupted_sweep_goes_on_with_the_command_that_it_prints(tmp_path):
         events = read(tmp_path / name)
         assert [e["finished"] for e in events if e["event"] == "closed"] == [False, True]
         # each of five checkpoints of two trials, those that were pending included, once
-        assert len(check_lives(events).scores) == 10, name
+        assert len(check_journal(map(event_of, events)).scores) == 10, name

@@ -16,9 +16,10 @@ from ray import tune
 import tunekit
 from tests.integration.runs import counting, validate
 from tests.integration.s3 import S3Server
+from tunekit.core.events import event_of
 from tunekit.demo import digits
-from tunekit.journal import read
-from tunekit.testing import check_lives
+from tunekit.journal import events_in, read
+from tunekit.testing import check_journal
 
 pytestmark = pytest.mark.ray
 
@@ -73,7 +74,7 @@ def test_a_sweep_of_the_digits_is_killed_and_restored(ray_cluster, s3):
     assert len(results) == TRIALS and not results.errors
     events = read(home, filesystem)
     assert events[: len(before)] == before
-    lives = check_lives(events)
+    lives = check_journal(map(event_of, events))
     in_results = {
         f"{result.metrics['trial_id']}:0:{int(iteration)}": accuracy
         for result in results
@@ -131,7 +132,7 @@ def test_a_store_that_is_away_for_a_while(ray_cluster, s3):
         checkpoint_policy=tunekit.EveryIterations(1),
     ).fit()
     assert not results.errors
-    check_lives(read("sweeps/outage/outage", s3.filesystem()))
+    check_journal(events_in("sweeps/outage/outage", s3.filesystem()))
     for result in results:
         assert list(result.metrics_dataframe["training_iteration"]) == list(range(1, 9))
         assert result.metrics["accuracy"] == 0.8

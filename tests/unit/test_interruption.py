@@ -15,7 +15,7 @@ import tunekit
 from tunekit._ray.interruption import ended_by_sigterm, without_advice
 from tunekit._ray.tuner import settings_of
 from tunekit.callback import ValidationCallback
-from tunekit.journal import Places
+from tunekit.places import Places
 from tunekit.storage import LocalFolder
 
 

@@ -2,22 +2,38 @@ from __future__ import annotations
 
 import json
 import math
+import typing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tunekit.core.events import (
+    AttemptStarted,
+    CheckpointSaved,
+    Event,
+    Exploited,
+    Reported,
+    ScoreDelivered,
+    TrialEnded,
+    ValidationEnded,
+    ValidationRequested,
+)
 from tunekit.core.lineage import Exploit
 from tunekit.core.validation import Attempt, Outcome, Request, Status
+from tunekit.core.values import Shown
 from tunekit.errors import JournalError
-from tunekit.journal import VERSION, Journal, Places, Shown, as_known, last_number, read
+from tunekit.journal import VERSION, Journal, events_in, last_number, read
+from tunekit.recorded import as_known
 from tunekit.storage import LocalFolder
 
+WHERE = "./a/checkpoint_000001"
 REQUEST = Request("a", 3, path="/x/a/checkpoint_000001", report={"loss": 1.0})
 
 
 def journal_in(path: Path, **options) -> Journal:
-    return Journal(LocalFolder(path), Places("/x"), **options)
+    return Journal(LocalFolder(path), **options)
 
 
 def lines(path: Path, file: str = "000001") -> list[dict]:
@@ -26,7 +42,7 @@ def lines(path: Path, file: str = "000001") -> list[dict]:
 
 def test_a_line_is_in_the_file_before_the_call_returns(tmp_path):
     journal = journal_in(tmp_path / "deep")
-    journal.requested(REQUEST, at=1.0)
+    journal.append(ValidationRequested.of(REQUEST, 1.0, checkpoint=WHERE))
     assert len(lines(tmp_path / "deep")) == 2  # and the journal is still open
 
 
@@ -39,12 +55,12 @@ def test_the_first_line_names_the_format(tmp_path):
 
 def test_a_life_can_be_read_back(tmp_path):
     journal = journal_in(tmp_path)
-    journal.saved(REQUEST, at=0.5, report=None, wish=None, used=True)
-    journal.requested(REQUEST, at=1.0)
-    journal.started(Attempt(REQUEST, 1), at=2.0)
+    journal.append(CheckpointSaved.of(REQUEST, 0.5, checkpoint=WHERE, used=True))
+    journal.append(ValidationRequested.of(REQUEST, 1.0, checkpoint=WHERE))
+    journal.append(AttemptStarted.of(Attempt(REQUEST, 1), 2.0))
     failed = Outcome(REQUEST, Status.FAILED, reason="raised X", error="trace\nback", attempts=1)
-    journal.ended(failed, at=3.0)
-    journal.delivered(REQUEST, "STOP", at=4.0)
+    journal.append(ValidationEnded.of(failed, 3.0))
+    journal.append(ScoreDelivered.of(REQUEST, "STOP", 4.0))
     _, requested, started, ended, delivered = read(tmp_path)
     # The experiment may be moved: paths are below its folder.
     assert (requested["checkpoint"], requested["iteration"]) == ("./a/checkpoint_000001", 3)
@@ -59,18 +75,18 @@ def test_a_life_can_be_read_back(tmp_path):
 
 
 def test_a_torn_last_line_is_left_out_and_the_next_session_goes_on(tmp_path):
-    journal_in(tmp_path).requested(REQUEST, at=1.0)
+    journal_in(tmp_path).append(ValidationRequested.of(REQUEST, 1.0, checkpoint=WHERE))
     with (tmp_path / "journal/000001.jsonl").open("a") as file:
         file.write('{"n": 2, "event": "ended", "ti')
     assert [event["event"] for event in read(tmp_path)] == ["requested"]
-    journal_in(tmp_path, begins=False).started(Attempt(REQUEST, 1), at=2.0)
+    journal_in(tmp_path, begins=False).append(AttemptStarted.of(Attempt(REQUEST, 1), 2.0))
     assert [(e["n"], e["event"]) for e in read(tmp_path)] == [(1, "requested"), (2, "started")]
 
 
 def test_a_new_sweep_in_the_same_folder_begins_anew(tmp_path):
-    journal_in(tmp_path).requested(REQUEST, at=1.0)
+    journal_in(tmp_path).append(ValidationRequested.of(REQUEST, 1.0, checkpoint=WHERE))
     second = journal_in(tmp_path)
-    second.started(Attempt(REQUEST, 1), at=2.0)
+    second.append(AttemptStarted.of(Attempt(REQUEST, 1), 2.0))
     assert [event["event"] for event in read(tmp_path)] == ["started"]
     assert last_number(LocalFolder(tmp_path)) == second.last == 2
 
@@ -78,25 +94,25 @@ def test_a_new_sweep_in_the_same_folder_begins_anew(tmp_path):
 def test_a_session_may_have_several_files(tmp_path):
     folder = LocalFolder(tmp_path)
     journal = Journal(folder)
-    journal.requested(REQUEST, at=1.0)
+    journal.append(ValidationRequested.of(REQUEST, 1.0, checkpoint=WHERE))
     folder.close()  # as when it cannot go on with one
-    journal.started(Attempt(REQUEST, 1), at=2.0)
+    journal.append(AttemptStarted.of(Attempt(REQUEST, 1), 2.0))
     assert folder.names("journal") == ["000001.jsonl", "000002.jsonl"]
     assert [(e["n"], e["event"]) for e in read(tmp_path)] == [(1, "requested"), (2, "started")]
     assert last_number(folder) == 2
 
 
 def test_numbers_go_on_after_lines_that_were_lost(tmp_path):
-    journal_in(tmp_path).requested(REQUEST, at=1.0)
+    journal_in(tmp_path).append(ValidationRequested.of(REQUEST, 1.0, checkpoint=WHERE))
     journal = journal_in(tmp_path, begins=False, after=40)  # as of which a saved state was
-    journal.started(Attempt(REQUEST, 1), at=2.0)
+    journal.append(AttemptStarted.of(Attempt(REQUEST, 1), 2.0))
     assert [event["n"] for event in read(tmp_path)] == [1, 41]
 
 
 def test_nothing_is_appended_while_muted(tmp_path):
     journal = journal_in(tmp_path)
     journal.muted = True
-    journal.requested(REQUEST, at=1.0)
+    journal.append(ValidationRequested.of(REQUEST, 1.0, checkpoint=WHERE))
     assert read(tmp_path) == [] and journal.last == 0
 
 
@@ -110,7 +126,7 @@ def test_values_come_back_as_they_were(tmp_path):
         "config": {"lr": 0.1},  # is the trial's
     }
     journal = journal_in(tmp_path)
-    journal.reported("a", report, offered=True, at=1.0)
+    journal.append(Reported(time=1.0, trial_id="a", report=report, offered=True))
     assert read(tmp_path) == []  # it may wait
     journal.flush()
     [event] = read(tmp_path)
@@ -121,7 +137,7 @@ def test_values_come_back_as_they_were(tmp_path):
 
 def test_what_json_does_not_know_is_shown_and_opened_on_request_only(tmp_path):
     outcome = Outcome(REQUEST, Status.VALIDATED, {"when": {1, 2}, "accuracy": 0.5})
-    journal_in(tmp_path).ended(outcome, at=1.0)
+    journal_in(tmp_path).append(ValidationEnded.of(outcome, 1.0))
     [event] = read(tmp_path)
     assert event["metrics"] == {"when": "{1, 2}", "accuracy": 0.5}
     [event] = read(tmp_path, unpickle=True)
@@ -130,7 +146,7 @@ def test_what_json_does_not_know_is_shown_and_opened_on_request_only(tmp_path):
 
 def test_keys_that_are_no_strings_are_kept(tmp_path):
     journal = journal_in(tmp_path)
-    journal.reported("a", {"table": {(1, 2): 3}}, offered=True, at=1.0)
+    journal.append(Reported(time=1.0, trial_id="a", report={"table": {(1, 2): 3}}, offered=True))
     journal.flush()
     [event] = read(tmp_path, unpickle=True)
     assert event["report"] == {"table": {(1, 2): 3}}
@@ -145,7 +161,7 @@ class _Bomb:
 
 def test_reading_runs_no_code(tmp_path):
     outcome = Outcome(REQUEST, Status.VALIDATED, {"bomb": _Bomb()})
-    journal_in(tmp_path).ended(outcome, at=1.0)
+    journal_in(tmp_path).append(ValidationEnded.of(outcome, 1.0))
     read(tmp_path)
     assert not Path("/tmp/tunekit-was-here").exists()
 
@@ -153,7 +169,12 @@ def test_reading_runs_no_code(tmp_path):
 def test_an_exploit_is_recorded_whole(tmp_path):
     configs = {"old_config": {"lr": 1}, "donor_config": {"lr": 2}, "config": {"lr": 3}}
     path = "/x/b/checkpoint_000002"
-    journal_in(tmp_path).exploited(Exploit(9.5, "a", 1, 5, "b", 0, 4, path, 0.9, **configs))
+    journal_in(tmp_path).append(
+        Exploited.of(
+            Exploit(9.5, "a", 1, 5, "b", 0, 4, path, 0.9, **configs),
+            checkpoint="./b/checkpoint_000002",
+        )
+    )
     [event] = read(tmp_path)
     assert (event["time"], event["checkpoint"]) == (9.5, "./b/checkpoint_000002")
     assert {name: event[name] for name in configs} == configs
@@ -169,7 +190,10 @@ GOOD = '{"journal": "tunekit", "version": 2}\n'
         ("[1, 2]\n", "not a JSON object"),
         ('{"event": "ended"}\n', "is no journal of tunekit's"),
         ('{"journal": "other", "version": 2}\n', "is no journal of tunekit's"),
-        ('{"journal": "tunekit", "version": 3}\n', "version 3; this tunekit reads version 2"),
+        (
+            '{"journal": "tunekit", "version": 4}\n',
+            "version 4; this tunekit reads versions 2 and 3",
+        ),
         ('{"journal": "tunekit", "version": 1}\n', "Install the older tunekit"),
         (GOOD + '{"n": 1, "event": "end\n{"n": 2, "event": "ended"}\n', "line 2, cannot be read"),
         (GOOD + '{"n": 1, "event": \x00}\n', "line 2, cannot be read"),
@@ -188,7 +212,7 @@ def test_an_empty_file_is_a_session_that_was_killed_at_once(tmp_path):
     (tmp_path / "journal").mkdir()
     (tmp_path / "journal/000001.jsonl").write_text("")
     assert read(tmp_path) == []
-    journal_in(tmp_path).requested(REQUEST, at=1.0)
+    journal_in(tmp_path).append(ValidationRequested.of(REQUEST, 1.0, checkpoint=WHERE))
     assert len(read(tmp_path)) == 1
 
 
@@ -196,7 +220,12 @@ def test_a_configuration_is_legible_and_comes_back_with_the_very_values(tmp_path
     data, recorded = object(), {}
     config = {"lr": np.float64(0.1), "sizes": (64, 32), "data": data, "deep": {"all": [data, 1]}}
     configs = {"old_config": {}, "donor_config": {}, "config": config}
-    journal_in(tmp_path).exploited(Exploit(9.5, "a", 1, 5, "b", 0, 4, "/x/b/c", 0.9, **configs))
+    journal_in(tmp_path).append(
+        Exploited.of(
+            Exploit(9.5, "a", 1, 5, "b", 0, 4, "/x/b/c", 0.9, **configs),
+            checkpoint="./b/checkpoint_000002",
+        )
+    )
     [event] = read(tmp_path)
     assert event["config"]["sizes"] == [64, 32] and event["config"]["data"] == repr(data)
     [event] = read(tmp_path, unpickle=True)
@@ -214,10 +243,67 @@ class Layer:
 def test_a_hyperparameter_that_json_does_not_know_is_the_one_that_was_written_down(tmp_path):
     config = {"layer": Layer, "lr": 0.1, "layers": [Layer, 3]}
     configs = {"old_config": {"layer": int}, "donor_config": {}, "config": config}
-    journal_in(tmp_path).exploited(Exploit(9.5, "a", 1, 5, "b", 0, 4, "/x/b/c", 0.9, **configs))
+    journal_in(tmp_path).append(
+        Exploited.of(
+            Exploit(9.5, "a", 1, 5, "b", 0, 4, "/x/b/c", 0.9, **configs),
+            checkpoint="./b/checkpoint_000002",
+        )
+    )
     [event] = read(tmp_path, unpickle=True)
     assert event["config"] == {"layer": repr(Layer), "lr": 0.1, "layers": [repr(Layer), 3]}
     before = {"layer": int, "layers": []}
     assert as_known(event["config"], [before], event["odd"]) == config
     assert as_known(event["config"], [before, config]) == config, "what has the same text"
     assert as_known(event["config"], [before])["layer"] is int, "or else what there is"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('{"n": 1, "event": "vanished", "time": 1.0}', "'vanished'.*Install the newer tunekit"),
+        ('{"n": 1, "event": "waited", "time": 1.0, "trial_id": "a"}', "seconds"),
+        ('{"n": 1, "event": "waited", "time": 1.0, "trial_id": 7, "seconds": NaN}', "trial_id"),
+    ],
+)
+def test_an_event_that_is_not_known_is_an_error_and_not_left_out(tmp_path, line, says):
+    path = tmp_path / "journal/000001.jsonl"
+    path.parent.mkdir()
+    path.write_text(f"{GOOD}{line}\n")
+    with pytest.raises(JournalError, match=f"line 2, is no event.*{says}"):
+        events_in(tmp_path)
+    assert len(read(tmp_path)) == 1, "as lines, it can be looked at"
+
+
+def test_what_only_an_older_version_had_is_left_out_and_what_it_lacked_has_a_default(tmp_path):
+    path = tmp_path / "journal/000001.jsonl"
+    path.parent.mkdir()
+    lease = '{"n": 1, "event": "leased", "time": 1.0, "holder": ["scored", "a"], "checkpoint": "c"}'
+    ended = '{"n": 2, "event": "completed", "time": 2.0, "trial_id": "a", "novel": [1]}'
+    path.write_text(f"{GOOD}{lease}\n{ended}\n")
+    assert events_in(tmp_path) == [TrialEnded(n=2, time=2.0, trial_id="a", removed=False)]
+
+
+def example(kind: type, field: str) -> Any:
+    """A value for a field of an event."""
+    typed = {"trial_ids": ["a", "b"], "tune": ["{}", "{}"], "id": "a:1:2:3", "odd": {}}
+    numbers = {"n": 7, **dict.fromkeys(["time", "seconds", "timeout_s", "waited_s", "ran_s"], 2.5)}
+    counts = ["generation", "iteration", "run", "reached", "donor_generation", "attempts"]
+    if field in ("removed", "runs", "finished", "offered", "used", "wish"):
+        return True
+    if field.endswith("config"):
+        return {"lr": 0.1, "sizes": [1, None]}
+    if field in ("report", "metrics", "kwargs"):
+        return {"lr": 0.1, "nan": math.inf, "deep": {"x": [1, None, "\ud800"]}}
+    if field == "resources":
+        return {"CPU": 1.0}
+    known = {**typed, **numbers, **dict.fromkeys(counts, 3), "attempt": 2, "score": 0.5}
+    return known.get(field, f"a {field}")
+
+
+@pytest.mark.parametrize("kind", typing.get_args(Event), ids=lambda kind: kind.__name__)
+def test_every_event_comes_back_as_it_was_written(tmp_path, kind):
+    event = kind(**{name: example(kind, name) for name in kind.__struct_fields__})
+    journal = Journal(LocalFolder(tmp_path), after=6)
+    journal.append(event)
+    journal.close()
+    assert events_in(tmp_path, unpickle=True) == [event]

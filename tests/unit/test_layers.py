@@ -23,8 +23,8 @@ MODULES = sorted(ROOT.rglob("*.py"))
 FLOORS = [
     {"errors", "version"},
     {"core", "extras"},
-    {"pickles"},
-    {"_ray", "clock", "log", "picklable", "storage", "validation_context"},
+    {"pickles", "places"},
+    {"_ray", "clock", "log", "picklable", "recorded", "storage", "validation_context"},
     {
         "config",
         "driver_lock",

@@ -13,10 +13,11 @@ from tests.kills import run_killed
 from tests.schedulers import CASES
 from tests.sweeps import sweep
 from tunekit._ray.controller import _files_in
-from tunekit.journal import Journal, read
+from tunekit.core.events import SnapshotTaken
+from tunekit.journal import Journal, events_in, record_of
 from tunekit.snapshots import mend
 from tunekit.storage import LocalFolder
-from tunekit.testing import check_lives
+from tunekit.testing import check_journal
 
 
 def train(config):
@@ -60,7 +61,7 @@ def test_sweeps_in_odd_places_are_killed_and_restored(tmp_path):
 
     ran, kills = run_killed(folder, made, iter([40, 50]))
     assert kills == 2
-    check_lives(read(ran.home))
+    check_journal(events_in(ran.home))
     assert tunekit.load(ran.home).summary()["state"] == "finished"
 
 
@@ -85,10 +86,10 @@ def test_a_file_that_does_not_belong_into_an_archive_is_refused(tmp_path, name):
         archive.writestr("experiment_state-2026.json", '{"trial_data": []}')
         archive.writestr(name, "evil")
     folder.put("state/000000001-snapshot.zip", file.getvalue())
-    journal.snapshot("state/000000001-snapshot.zip", at=1.0)
+    journal.append(SnapshotTaken(file="state/000000001-snapshot.zip"))
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(tunekit.RestoreError) as caught:
-        mend(folder, read(folder))
+        mend(folder, record_of(folder).events)
     assert repr(name) in str(caught.value) and "000000001-snapshot.zip" in str(caught.value)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -103,8 +104,8 @@ def test_a_draft_of_tunes_that_a_killed_driver_has_left_is_no_part_of_a_sweep(tm
         archive.writestr("experiment_state-2026.json", '{"trial_data": []}')
         archive.writestr(draft, "half of")
     folder.put("state/000000001-snapshot.zip", file.getvalue())
-    journal.snapshot("state/000000001-snapshot.zip", at=1.0)
-    mend(folder, read(folder))
+    journal.append(SnapshotTaken(file="state/000000001-snapshot.zip"))
+    mend(folder, record_of(folder).events)
     names = folder.names("")
     assert any(name.startswith("experiment_state-") for name in names)
     assert not any("tmp" in name for name in names)

@@ -12,6 +12,7 @@ from ray import tune
 
 import tunekit
 from tunekit._ray.tuner import settings_of
+from tunekit.core.events import SnapshotTaken
 from tunekit.journal import Journal
 from tunekit.snapshots import Mended
 from tunekit.storage import LocalFolder
@@ -138,7 +139,7 @@ def test_a_search_space_that_was_not_kept_is_asked_for(tmp_path, monkeypatch, va
 
 def journal_with(home: Path, *lines: bytes) -> Path:
     """A journal that is fine, and then those lines."""
-    Journal(LocalFolder(home)).snapshot("state/000000001-snapshot.zip", at=1.0)
+    Journal(LocalFolder(home)).append(SnapshotTaken(file="state/000000001-snapshot.zip"))
     path = home / "journal/000001.jsonl"
     path.write_bytes(path.read_bytes() + b"".join(lines))
     return path
@@ -147,7 +148,7 @@ def journal_with(home: Path, *lines: bytes) -> Path:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (lambda text: text.replace(b'"version": 2', b'"version": 3'), "Install the newer tunekit"),
+        (lambda text: text.replace(b'"version": 3', b'"version": 4'), "Install the newer tunekit"),
         (lambda text: text.replace(b'"journal": "tunekit"', b'"log": 1'), "no journal of tunekit"),
         (lambda text: text[10:], "line 1, cannot be read"),
         (lambda text: text + b"\x00\x00\n", "line 3, cannot be read"),

@@ -18,6 +18,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.stores import Store
 from tunekit import journal
+from tunekit.core.events import Resumed
 from tunekit.snapshots import Keeper
 from tunekit.storage import LocalFolder, RemoteFolder, folder_at, replace_file, write_new
 from tunekit.testing import FakeClock
@@ -407,7 +408,7 @@ def test_an_archive_stays_until_the_line_that_names_its_successor_is_written(tmp
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
-    record.chosen("a", 1.0, runs=False)
+    record.append(Resumed(trial_id="a", runs=False))
     keeper.snapshot(Saved())
     named = [one["file"] for one in journal.read(tmp_path)]
     assert named == [f"state/{first}"] and first in folder.names("state")

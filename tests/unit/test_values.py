@@ -15,11 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.hostile import EXCEPTIONS, ODD, VALUES, OpensBadly, TwoArguments, hostile, made, tensors
+from tunekit.core.events import CheckpointSaved, Reported, TrialAdded, ValidationEnded
 from tunekit.core.reports import own_names, received
 from tunekit.core.validation import Outcome, Request, Status, rejected
 from tunekit.core.values import (
     Parcel,
     Raised,
+    Shown,
     admitted,
     as_json,
     described,
@@ -34,8 +36,9 @@ from tunekit.core.values import (
 )
 from tunekit.executor import explain, outcome_of, plain
 from tunekit.executor import received as delivered
-from tunekit.journal import Journal, Shown, as_known, legible, read
+from tunekit.journal import Journal, read
 from tunekit.pickles import pack, to_text, travels, unpack
+from tunekit.recorded import as_known, legible
 from tunekit.storage import LocalFolder
 
 MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -150,10 +153,16 @@ def test_a_journal_takes_anything_and_can_be_read(tmp_path_factory, tree):
     journal = Journal(LocalFolder(folder))
     request = Request("a", 1, kwargs={"it": value}, report={"it": value})
     configs = {"config": {"it": value}, "folder": "a"}
-    journal.added("a", 1.0, **configs)
-    journal.reported("a", {"training_iteration": 1, "it": value}, offered=True, at=2.0)
-    journal.saved(request, 3.0, report={"it": value}, wish=None, used=True)
-    journal.ended(Outcome(request, Status.VALIDATED, {"it": value}), 4.0)
+    journal.append(TrialAdded(time=1.0, trial_id="a", **configs))
+    journal.append(
+        Reported(
+            time=2.0, trial_id="a", report={"training_iteration": 1, "it": value}, offered=True
+        )
+    )
+    where = {"checkpoint": "./c", "report": {"it": value}}
+    journal.append(CheckpointSaved.of(request, 3.0, **where, used=True))
+    outcome = Outcome(request, Status.VALIDATED, {"it": value})
+    journal.append(ValidationEnded.of(outcome, 4.0))
     journal.close()
     for unpickle in (False, True):
         events = read(folder, unpickle=unpickle)
@@ -168,8 +177,8 @@ def test_markers_of_the_journals_own_are_told_from_a_users(tmp_path):
     """Also those of a journal that did not tell them apart, where they cannot be its own."""
     odd = {"shown": 1, "both": {"__pickled__": "x", "shown": "y"}, "items": {"__items__": [[1, 2]]}}
     journal = Journal(LocalFolder(tmp_path))
-    journal.added("a", 1.0, config={"it": odd, "shown": {"shown": "z"}})
-    journal.reported("a", {"it": odd, "shown": 3}, offered=True, at=2.0)
+    journal.append(TrialAdded(time=1.0, trial_id="a", config={"it": odd, "shown": {"shown": "z"}}))
+    journal.append(Reported(time=2.0, trial_id="a", report={"it": odd, "shown": 3}, offered=True))
     journal.close()
     for unpickle in (False, True):
         added, reported = read(tmp_path, unpickle=unpickle)
@@ -187,7 +196,8 @@ def test_markers_of_the_journals_own_are_told_from_a_users(tmp_path):
 def test_keyword_arguments_come_back_as_the_very_same(tmp_path):
     kwargs = {"sizes": (64, 32), "table": {1: "one", (1, 2): "pair"}, "shown": {"shown": 1}}
     journal = Journal(LocalFolder(tmp_path))
-    journal.saved(Request("a", 1, kwargs=kwargs), 1.0, report=None, wish=None, used=True)
+    request = Request("a", 1, kwargs=kwargs)
+    journal.append(CheckpointSaved.of(request, 1.0, checkpoint="./c", used=True))
     journal.close()
     [saved] = read(tmp_path, unpickle=True)
     assert saved["kwargs"] == kwargs and type(saved["kwargs"]["sizes"]) is tuple

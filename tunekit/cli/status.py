@@ -45,7 +45,8 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
         now: Seconds since the epoch.
 
     Example:
-        >>> sweep = Sweep([{"n": 1, "event": "added", "time": 5.0, "trial_id": "a"}])
+        >>> from tunekit.core.events import TrialAdded
+        >>> sweep = Sweep([TrialAdded(time=5.0, trial_id="a")])
         >>> status = status_of(sweep, now=7.0)
         >>> status["state"], status["heard_s"], status["ranking"][0]["trial_id"]
         ('open', 2.0, 'a')

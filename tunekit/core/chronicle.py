@@ -7,9 +7,35 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tunekit.core.events import (
+    AttemptBegan,
+    AttemptStarted,
+    BudgetExpired,
+    CheckpointSaved,
+    Decided,
+    EndDelivered,
+    Event,
+    Exploited,
+    OfTrial,
+    Reminded,
+    Reported,
+    Resumed,
+    ScoreDelivered,
+    SessionClosed,
+    SnapshotTaken,
+    TrialAdded,
+    TrialEnded,
+    TrialErrored,
+    TrialFailed,
+    TrialRetried,
+    ValidationEnded,
+    ValidationRequested,
+    Waited,
+    never,
+)
 from tunekit.core.history import GENERATION, ITERATION, History
 from tunekit.core.metrics import flatten
-from tunekit.core.validation import Outcome, Request, Status
+from tunekit.core.validation import Request
 from tunekit.core.values import number as _number
 
 __all__ = ["UNENDED", "Chronicle", "Scored", "Span", "TrialStory", "better"]
@@ -123,13 +149,10 @@ class Chronicle:
 
     Example:
         >>> chronicle = Chronicle([
-        ...     {"event": "reported", "time": 1.0, "trial_id": "a",
-        ...      "report": {"training_iteration": 1}},
-        ...     {"event": "requested", "time": 2.0, "id": "a:0:1:1", "trial_id": "a",
-        ...      "generation": 0, "iteration": 1, "run": 1, "checkpoint": "./a/c"},
-        ...     {"event": "ended", "time": 5.0, "id": "a:0:1:1", "status": "validated",
-        ...      "metrics": {"accuracy": 0.9}, "attempts": 1, "waited_s": 1.0, "ran_s": 2.0,
-        ...      "reason": None, "error": None},
+        ...     Reported(time=1.0, trial_id="a", report={"training_iteration": 1}),
+        ...     ValidationRequested(time=2.0, trial_id="a", id="a:0:1:1", iteration=1),
+        ...     ValidationEnded(time=5.0, id="a:0:1:1", status="validated",
+        ...                     metrics={"accuracy": 0.9}),
         ... ], "accuracy")
         >>> chronicle.validations[0]["status"], chronicle.validations[0]["lag_s"]
         ('validated', 4.0)
@@ -139,7 +162,7 @@ class Chronicle:
 
     def __init__(
         self,
-        events: Iterable[Mapping[str, Any]],
+        events: Iterable[Event],
         metric: str | None = None,
         sessions: Sequence[Mapping[str, Any]] = (),
     ):
@@ -171,7 +194,7 @@ class Chronicle:
         self._tries: dict[str, list[tuple[float, float | None]]] = {}
         restored = [session["after"] for session in sessions[1:]]
         for event in events:
-            while restored and event["n"] > restored[0]:
+            while restored and event.n > restored[0]:
                 restored.pop(0)
                 self._restored()
             self._take(event)
@@ -240,31 +263,65 @@ class Chronicle:
 
     # How it is told ----------------------------------------------------------------------------
 
-    def _take(self, event: Mapping[str, Any]) -> None:
-        now, kind = event["time"], event["event"]
+    def _take(self, event: Event) -> None:
+        now = event.time
         self.first = now if self.first is None else self.first
         self.last, self.end = now, None
-        handle = getattr(self, f"_on_{kind}", None)
-        if handle is not None:
-            handle(event, now)
+        match event:
+            case Reported():
+                self._take_report(event)
+            case ValidationRequested():
+                self._take_request(event)
+            case AttemptStarted():
+                self._take_start(event)
+            case AttemptBegan():
+                self._take_beginning(event)
+            case ValidationEnded():
+                self._take_outcome(event)
+            case ScoreDelivered():
+                self._heard[event.trial_id] = event.place
+                self._decide(event, event.place, "own")
+            case Reminded():
+                self._decide(event, (event.generation, event.iteration), "again")
+            case Decided():
+                self._decide(event, self._heard.get(event.trial_id, (0, 0)), "other")
+            case Waited():
+                self._take_wait(event)
+            case TrialAdded():
+                summary = self._trial(event)
+                summary.config, summary.folder = event.config, event.folder
+                summary.resources, summary.added = event.resources, now
+            case Exploited():
+                self._trial(event).generation = event.generation
+            case TrialEnded():
+                summary = self._trial(event)
+                summary.status, summary.ended = "terminated", now
+            case TrialFailed():
+                self._trial(event).failures += 1
+            case TrialErrored():
+                summary = self._trial(event)
+                summary.status, summary.ended = "error", now
+                summary.failures = max(summary.failures, 1)
+            case TrialRetried():
+                summary = self._trial(event)
+                summary.status, summary.ended, summary.stopped = "pending", None, False
+            case SessionClosed():
+                self.end = "finished" if event.finished else "interrupted"
+            case CheckpointSaved() | EndDelivered() | Resumed() | BudgetExpired():
+                pass
+            case SnapshotTaken():
+                pass
+            case _:
+                never(event)
 
-    def _trial(self, event: Mapping[str, Any]) -> TrialStory:
-        trial_id = event["trial_id"]
-        story = self.trials.get(trial_id)
+    def _trial(self, event: OfTrial) -> TrialStory:
+        story = self.trials.get(event.trial_id)
         if story is None:
-            story = self.trials[trial_id] = TrialStory(trial_id, added=event["time"])
+            story = self.trials[event.trial_id] = TrialStory(event.trial_id, added=event.time)
         return story
 
-    def _on_closed(self, event: Mapping[str, Any], now: float) -> None:
-        self.end = "finished" if event["finished"] else "interrupted"
-
-    def _on_added(self, event: Mapping[str, Any], now: float) -> None:
-        story = self._trial(event)
-        story.config, story.folder = event.get("config", {}), event.get("folder", "")
-        story.resources, story.added = event.get("resources", {}), now
-
-    def _on_reported(self, event: Mapping[str, Any], now: float) -> None:
-        story, report = self._trial(event), event["report"]
+    def _take_report(self, event: Reported) -> None:
+        story, report, now = self._trial(event), event.report, event.time
         place = trial_id, generation, iteration = _place(story.trial_id, report)
         story.iteration, story.status, story.ended = iteration, "running", None
         story.generation = generation
@@ -284,46 +341,24 @@ class Chronicle:
         spans.append(Span(place[0], "training", begin, now, place[1], place[2]))
         story.trained_s += now - begin
 
-    def _on_waited(self, event: Mapping[str, Any], now: float) -> None:
-        story, seconds = self._trial(event), event["seconds"]
-        story.waited_s += seconds
+    def _take_wait(self, event: Waited) -> None:
+        story = self._trial(event)
+        story.waited_s += event.seconds
         place = (story.generation, story.iteration)
-        span = Span(story.trial_id, "waiting", now - seconds, now, *place)
+        span = Span(story.trial_id, "waiting", event.time - event.seconds, event.time, *place)
         self._waits.setdefault(story.trial_id, []).append(span)
 
-    def _on_exploited(self, event: Mapping[str, Any], now: float) -> None:
-        story = self._trial(event)
-        story.generation = event["generation"]
-
-    def _on_completed(self, event: Mapping[str, Any], now: float) -> None:
-        story = self._trial(event)
-        story.status, story.ended = "terminated", now
-
-    def _on_failed(self, event: Mapping[str, Any], now: float) -> None:
-        self._trial(event).failures += 1
-
-    def _on_errored(self, event: Mapping[str, Any], now: float) -> None:
-        story = self._trial(event)
-        story.status, story.ended = "error", now
-        story.failures = max(story.failures, 1)
-
-    def _on_retried(self, event: Mapping[str, Any], now: float) -> None:
-        story = self._trial(event)
-        story.status, story.ended, story.stopped = "pending", None, False
-
-    def _on_requested(self, event: Mapping[str, Any], now: float) -> None:
-        row = self._by_id.get(event["id"])
-        if row is not None:  # it was pending when the driver was killed
+    def _take_request(self, event: ValidationRequested) -> None:
+        if event.id in self._by_id:  # it was pending when the driver was killed
             return
-        place = (event["trial_id"], event["generation"], event["iteration"])
-        row = {
-            "id": event["id"],
-            "trial_id": event["trial_id"],
-            "generation": event["generation"],
-            "iteration": event["iteration"],
-            "run": event["run"],
+        row: dict[str, Any] = {
+            "id": event.id,
+            "trial_id": event.trial_id,
+            "generation": event.generation,
+            "iteration": event.iteration,
+            "run": event.run,
             "status": "waiting",
-            "requested": now,
+            "requested": event.time,
             "started": None,
             "ran_from": None,
             "ended": None,
@@ -334,11 +369,11 @@ class Chronicle:
             "lag_iterations": None,
             "reason": None,
             "error": None,
-            "checkpoint": event["checkpoint"],
+            "checkpoint": event.checkpoint,
             "metrics": {},
         }
-        self._by_id[event["id"]] = row
-        self._paths[place] = event["checkpoint"]
+        self._by_id[event.id] = row
+        self._paths[event.trial_id, event.generation, event.iteration] = event.checkpoint
         self.validations.append(row)
 
     def _restored(self) -> None:
@@ -349,18 +384,18 @@ class Chronicle:
                 self._stop_trying(row, self.last or row["requested"])
                 row["status"], row["started"], row["ran_from"] = "waiting", None, None
 
-    def _on_started(self, event: Mapping[str, Any], now: float) -> None:
-        row = self._by_id.get(event["id"])
+    def _take_start(self, event: AttemptStarted) -> None:
+        row = self._by_id.get(event.id)
         if row is not None:
-            self._stop_trying(row, now)
-            row["started"], row["ran_from"] = now, None
-            row["status"], row["attempts"] = "starting", event["attempt"]
+            self._stop_trying(row, event.time)
+            row["started"], row["ran_from"] = event.time, None
+            row["status"], row["attempts"] = "starting", event.attempt
 
-    def _on_began(self, event: Mapping[str, Any], now: float) -> None:
-        row = self._by_id.get(event["id"])
+    def _take_beginning(self, event: AttemptBegan) -> None:
+        row = self._by_id.get(event.id)
         if row is not None and row["status"] in UNENDED:
-            row["status"], row["ran_from"] = "running", now
-            self._tries.setdefault(row["id"], []).append((now, None))
+            row["status"], row["ran_from"] = "running", event.time
+            self._tries.setdefault(event.id, []).append((event.time, None))
 
     def _stop_trying(self, row: Mapping[str, Any], now: float) -> None:
         """The attempt that ran, if one did, runs no more."""
@@ -368,55 +403,44 @@ class Chronicle:
         if tries and tries[-1][1] is None:
             tries[-1] = (tries[-1][0], now)
 
-    def _on_ended(self, event: Mapping[str, Any], now: float) -> None:
-        row = self._by_id.get(event["id"])
+    def _take_outcome(self, event: ValidationEnded) -> None:
+        row, now = self._by_id.get(event.id), event.time
         if row is None:
             return
         trial_id, generation, iteration = row["trial_id"], row["generation"], row["iteration"]
         place = (trial_id, generation, iteration)
         reached = self._reached.get((trial_id, generation), iteration)
-        if row["ran_from"] is None and row["started"] is not None and event["ran_s"]:
+        if row["ran_from"] is None and row["started"] is not None and event.ran_s:
             # It has ended before anybody saw it run.
-            begin = row["ran_from"] = max(row["started"], now - event["ran_s"])
-            self._tries.setdefault(row["id"], []).append((begin, None))
+            begin = row["ran_from"] = max(row["started"], now - event.ran_s)
+            self._tries.setdefault(event.id, []).append((begin, None))
         self._stop_trying(row, now)
         row.update(
-            status=event["status"],
+            status=event.status,
             ended=now,
             lag_s=now - self._reported.get(place, row["requested"]),
             lag_iterations=max(0, reached - iteration),
-            metrics=event["metrics"],
-            **{name: event[name] for name in ("attempts", "waited_s", "ran_s", "reason", "error")},
+            metrics=event.metrics,
+            attempts=event.attempts,
+            waited_s=event.waited_s,
+            ran_s=event.ran_s,
+            reason=event.reason,
+            error=event.error,
         )
-        request = Request(trial_id, iteration, row["run"], generation)
-        outcome = Outcome(request, Status(event["status"]), event["metrics"])
+        outcome = event.outcome(Request(trial_id, iteration, row["run"], generation))
         if self._history.ended(outcome) and self._metric is not None:
-            self._values[place] = _number(flatten(event["metrics"]).get(self._metric))
+            self._values[place] = _number(flatten(event.metrics).get(self._metric))
 
     # What was decided --------------------------------------------------------------------------
 
-    def _on_delivered(self, event: Mapping[str, Any], now: float) -> None:
-        self._heard[event["trial_id"]] = (event["generation"], event["iteration"])
-        self._decide(event, now, "own")
-
-    def _on_reminded(self, event: Mapping[str, Any], now: float) -> None:
-        self._decide(event, now, "again")
-
-    def _on_decided(self, event: Mapping[str, Any], now: float) -> None:
-        generation, iteration = self._heard.get(event["trial_id"], (0, 0))
-        known = {**event, "generation": generation, "iteration": iteration}
-        self._decide(known, now, "other")
-
-    def _decide(self, event: Mapping[str, Any], now: float, on: str) -> None:
-        trial_id, generation, iteration = (
-            event["trial_id"],
-            event["generation"],
-            event["iteration"],
-        )
+    def _decide(
+        self, event: ScoreDelivered | Reminded | Decided, at: tuple[int, int], on: str
+    ) -> None:
+        now, trial_id, (generation, iteration) = event.time, event.trial_id, at
         place = (trial_id, generation, iteration)
         reached = self._reached.get((trial_id, generation), iteration)
         story = self._trial(event)
-        if event["decision"] == "STOP" and story.ended is None:
+        if event.decision == "STOP" and story.ended is None:
             story.stopped = True  # later, it ends nothing any more
         value = self._values.get(place)
         if value is None and self._metric is not None:
@@ -428,7 +452,7 @@ class Chronicle:
                 "generation": generation,
                 "iteration": iteration,
                 "on": on,
-                "decision": event["decision"],
+                "decision": event.decision,
                 "score": value,
                 "reached": reached,
                 "late_iterations": max(0, reached - iteration),

@@ -6,8 +6,9 @@ import bisect
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from tunekit.core.events import Event, Reported, ValidationEnded, ValidationRequested
 from tunekit.core.metrics import hide, leaves, merge
-from tunekit.core.validation import Outcome, Request, Status
+from tunekit.core.validation import Outcome, Request
 
 __all__ = ["GENERATION", "ITERATION", "RUNS", "VALIDATED_ITERATION", "History"]
 
@@ -168,7 +169,7 @@ class History:
             row[RUNS] = self._runs.get(trial_id, {}).get(place, 0)
             yield row
 
-    def replay(self, events: Iterable[Mapping[str, Any]]) -> None:
+    def replay(self, events: Iterable[Event]) -> None:
         """Take what happened in a sweep that is restored.
 
         It is not saved with the sweep's state: that would take the longer, the longer the sweep.
@@ -177,13 +178,13 @@ class History:
             events: The journal.
         """
         for event in events:
-            if event["event"] == "reported":
-                report = event["report"]
-                self.reported(event["trial_id"], report[ITERATION], report.get(GENERATION, 0))
-            elif event["event"] == "requested":
-                self.requested(event["id"])
-            elif event["event"] == "ended":
-                trial_id, *place = event["id"].rsplit(":", 3)
-                generation, iteration, run = map(int, place)
-                request = Request(trial_id, iteration, run, generation)
-                self.ended(Outcome(request, Status(event["status"]), event["metrics"]))
+            match event:
+                case Reported():
+                    report = event.report
+                    self.reported(event.trial_id, report[ITERATION], report.get(GENERATION, 0))
+                case ValidationRequested():
+                    self.requested(event.id)
+                case ValidationEnded():
+                    key = event.key
+                    request = Request(key.trial_id, key.iteration, key.run, key.generation)
+                    self.ended(event.outcome(request))

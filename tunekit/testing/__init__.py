@@ -4,6 +4,13 @@ from tunekit._ray.local import LocalSweep
 from tunekit.testing.clock import FakeClock
 from tunekit.testing.context import validation_context
 from tunekit.testing.executor import FakeExecutor
-from tunekit.testing.lives import Lives, check_lives
+from tunekit.testing.journal import JournalSummary, check_journal
 
-__all__ = ["FakeClock", "FakeExecutor", "Lives", "LocalSweep", "check_lives", "validation_context"]
+__all__ = [
+    "FakeClock",
+    "FakeExecutor",
+    "JournalSummary",
+    "LocalSweep",
+    "check_journal",
+    "validation_context",
+]

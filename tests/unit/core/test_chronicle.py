@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from tunekit.core.chronicle import Chronicle
+from tunekit.core.events import event_of
 
 
 def told(*lines: dict[str, Any], metric: str = "accuracy") -> Chronicle:
-    return Chronicle([{"n": n, **line} for n, line in enumerate(lines, start=1)], metric)
+    events = [event_of({"n": n, **line}) for n, line in enumerate(lines, start=1)]
+    return Chronicle(events, metric)
 
 
 def added(at: float = 0.0) -> dict[str, Any]:
@@ -147,7 +149,7 @@ def test_what_ran_when_the_driver_was_killed_waits_again():
         of_validation("started", 60.0),
         of_validation("began", 61.0),
     ]
-    events = [{"n": n, **line} for n, line in enumerate(lines, start=1)]
+    events = [event_of({"n": n, **line}) for n, line in enumerate(lines, start=1)]
     sessions = [{"after": 0}, {"after": 6}]
     crashed = Chronicle(events[:6], "accuracy", sessions[:1])
     assert crashed.validations[0]["status"] == "running"

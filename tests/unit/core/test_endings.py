@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tunekit.core.endings import through
+from tunekit.core.events import event_of
 
 
 def reported(iteration: int, *, done: bool = False, generation: int = 0) -> dict[str, Any]:
@@ -18,7 +19,9 @@ def saved(iteration: int, generation: int = 0) -> dict[str, Any]:
 
 
 def of(kind: str) -> dict[str, Any]:
-    return {"event": kind, "trial_id": "a"}
+    exploit = {"generation": 1, "reached": 2, "donor_id": "b", "donor_generation": 0}
+    known = {**exploit, "iteration": 1, "checkpoint": "c"} if kind == "exploited" else {}
+    return {"event": kind, "trial_id": "a", **known}
 
 
 @pytest.mark.parametrize(
@@ -28,7 +31,7 @@ def of(kind: str) -> dict[str, Any]:
         ([reported(2, done=True)], False),  # not saved
         ([reported(1), saved(1), reported(2, done=True)], False),  # saved before
         ([reported(2, done=True), saved(2)], True),
-        ([reported(2, done=True), saved(2), {"event": "snapshot"}], True),
+        ([reported(2, done=True), saved(2), {"event": "snapshot", "file": "x"}], True),
         ([reported(2, done=True, generation=1), saved(2)], False),  # another generation's
         ([reported(2, done=True), saved(2), of("exploited")], False),
         ([reported(2, done=True), saved(2), of("errored"), of("retried")], False),
@@ -36,4 +39,4 @@ def of(kind: str) -> dict[str, Any]:
     ],
 )
 def test_a_trial_has_ended_when_it_has_saved_at_its_last_report(events, ended):
-    assert through(events) == ({"a"} if ended else set())
+    assert through(map(event_of, events)) == ({"a"} if ended else set())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from tunekit.core.events import event_of
 from tunekit.core.history import History
 from tunekit.core.validation import Outcome, Request, Status
 
@@ -85,7 +86,7 @@ def test_it_survives_a_restore():
         for i in (1, 2, 2)
     ]
     ended = {"event": "ended", "id": "a:0:1:1", "status": "validated", "metrics": {"accuracy": 0.1}}
-    restored.replay([*reports, ended])
+    restored.replay(map(event_of, [*reports, ended]))
     assert rows(restored, 1, 2) == rows(history, 1, 2)
     assert list(restored.names) == ["accuracy"]
     scored(restored, 2, 0.2, run=2)

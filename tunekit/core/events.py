@@ -1,0 +1,512 @@
+"""What can happen to a sweep: one type for each kind of line of its journal.
+
+A line is a JSON object with the fields of its event: ``n`` numbers the lines, ``event`` names the
+type, ``time`` is in seconds since the epoch.
+
+============== ===================================================================================
+``added``      a trial was added
+``reported``   a trial reported an iteration
+``saved``      a trial saved a checkpoint at the iteration it reported last
+``requested``  that checkpoint is to be validated
+``started``    an attempt was handed to Ray
+``began``      it got its resources, and runs
+``ended``      the validation ended for good
+``delivered``  the scheduler got the validated result, and decided
+``decided``    the scheduler stopped a trial on another one's result
+``reminded``   the scheduler got a result that it had seen once more, and decided
+``chosen``     the scheduler resumes a trial that it had paused
+``completed``  a trial ended
+``finished``   the scheduler and the searcher were told so, after its last score
+``waited``     a trial stood still for a score
+``failed``     a trial failed; Tune may start it again
+``retried``    it is started again
+``errored``    it failed for good
+``expired``    the time budget is used up
+``exploited``  a trial is overwritten with a checkpoint
+``snapshot``   the state of the whole sweep as of this line is in a file
+``closed``     the session ended
+============== ===================================================================================
+
+Compatibility: a field that is added has a default, so that older journals can be read, and readers
+ignore fields that they do not know. An event that is added, or one whose meaning changes, needs a
+new version of the format, ``tunekit.journal.VERSION``.
+
+A checkpoint is named by its path below the experiment's folder, which may be moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, NamedTuple, NoReturn
+
+import msgspec
+
+from tunekit.core.lineage import Exploit
+from tunekit.core.validation import Attempt, Outcome, Request, Status
+
+__all__ = [
+    "AttemptBegan",
+    "AttemptStarted",
+    "BudgetExpired",
+    "CheckpointSaved",
+    "Decided",
+    "EndDelivered",
+    "Event",
+    "Exploited",
+    "Happened",
+    "OfTrial",
+    "OfValidation",
+    "Reminded",
+    "Reported",
+    "Resumed",
+    "ScoreDelivered",
+    "SessionClosed",
+    "SnapshotTaken",
+    "TrialAdded",
+    "TrialEnded",
+    "TrialErrored",
+    "TrialFailed",
+    "TrialRetried",
+    "ValidationEnded",
+    "ValidationKey",
+    "ValidationRequested",
+    "Waited",
+    "event_of",
+    "never",
+]
+
+
+class ValidationKey(NamedTuple):
+    """Names one validation in a sweep, the same after a restore.
+
+    Attributes:
+        trial_id: The trial that saved the checkpoint.
+        generation: How often the trial had been overwritten with other weights.
+        iteration: The training iteration at which it was saved.
+        run: How many times the trial has run that iteration: 1 for the first run, 2 for its rerun.
+
+    Example:
+        >>> key = ValidationKey.parse("train_7f:0:3:1")
+        >>> key.trial_id, key.place, str(key)
+        ('train_7f', (0, 3), 'train_7f:0:3:1')
+    """
+
+    trial_id: str
+    generation: int
+    iteration: int
+    run: int
+
+    @classmethod
+    def parse(cls, text: str) -> ValidationKey:
+        """Read a key from the text that :class:`str` makes of it."""
+        trial_id, generation, iteration, run = text.rsplit(":", 3)
+        return cls(trial_id, int(generation), int(iteration), int(run))
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Return ``(generation, iteration)``, the row of its trial that it belongs to."""
+        return (self.generation, self.iteration)
+
+    def __str__(self) -> str:
+        return f"{self.trial_id}:{self.generation}:{self.iteration}:{self.run}"
+
+
+class Happened(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
+    """What all events have.
+
+    Attributes:
+        n: The number of its line; 0 until it is written.
+        time: When it happened, in seconds since the epoch.
+    """
+
+    n: int = 0
+    time: float = 0.0
+
+
+class OfTrial(Happened, frozen=True, kw_only=True):
+    """What happens to a trial."""
+
+    trial_id: str
+
+
+class OfValidation(Happened, frozen=True, kw_only=True):
+    """What happens to a validation, named as :class:`ValidationKey` says."""
+
+    id: str
+
+    @property
+    def key(self) -> ValidationKey:
+        """Return which validation it is about."""
+        return ValidationKey.parse(self.id)
+
+    @property
+    def trial_id(self) -> str:
+        """Return the trial that saved the checkpoint."""
+        return self.id.rsplit(":", 3)[0]
+
+
+# The life of a trial ---------------------------------------------------------------------------
+
+
+class TrialAdded(OfTrial, frozen=True, kw_only=True, tag="added"):
+    """A trial was added to the sweep.
+
+    Attributes:
+        config: Its hyperparameters, with texts for what JSON does not know.
+        folder: The name of its folder in the experiment's.
+        resources: What it takes of the cluster.
+        search: The archive with the searcher that suggested it, if one was written.
+        tune: Tune's own record of the trial, and of its results.
+    """
+
+    config: Mapping[Any, Any] = {}
+    folder: str = ""
+    resources: Mapping[str, float] = {}
+    search: str | None = None
+    tune: Sequence[str] = ()
+
+
+class Reported(OfTrial, frozen=True, kw_only=True, tag="reported"):
+    """A trial reported an iteration.
+
+    Attributes:
+        report: What it reported, without its hyperparameters.
+        offered: Whether Tune showed it to the scheduler.
+    """
+
+    report: Mapping[Any, Any]
+    offered: bool = False
+
+
+class CheckpointSaved(OfTrial, frozen=True, kw_only=True, tag="saved"):
+    """A trial saved a checkpoint at the iteration that it reported last.
+
+    Attributes:
+        id: The name of its validation, should it be validated.
+        generation: How often the trial had been overwritten.
+        iteration: The iteration.
+        run: How many times the trial has run it.
+        checkpoint: Where the checkpoint lies.
+        report: The report that is stored with it, where that is not the trial's last.
+        wish: Whether the report asked for a validation; None if it did not say.
+        used: Whether the scheduler will use the score, or it is the trial's last checkpoint.
+        kwargs: Keyword arguments for its validation.
+        timeout_s: How long its validation may run, in seconds; None for no limit.
+    """
+
+    id: str = ""
+    generation: int = 0
+    iteration: int = 0
+    run: int = 1
+    checkpoint: str = ""
+    report: Mapping[Any, Any] | None = None
+    wish: bool | None = None
+    used: bool = False
+    kwargs: Mapping[str, Any] = {}
+    timeout_s: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        request: Request,
+        time: float,
+        *,
+        checkpoint: str,
+        report: Mapping[str, Any] | None = None,
+        wish: bool | None = None,
+        used: bool = False,
+    ) -> CheckpointSaved:
+        """Make the event of a checkpoint that ``request`` would validate."""
+        return cls(
+            time=time,
+            trial_id=request.trial_id,
+            id=request.id,
+            generation=request.generation,
+            iteration=request.iteration,
+            run=request.run,
+            checkpoint=checkpoint,
+            report=report,
+            wish=wish,
+            used=used,
+            kwargs=request.kwargs,
+            timeout_s=request.timeout_s,
+        )
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Return ``(generation, iteration)``."""
+        return (self.generation, self.iteration)
+
+
+class TrialEnded(OfTrial, frozen=True, kw_only=True, tag="completed"):
+    """A trial ended; ``removed``: while it was not running."""
+
+    removed: bool = False
+
+
+class EndDelivered(OfTrial, frozen=True, kw_only=True, tag="finished"):
+    """The scheduler and the searcher were told of a trial's end, after its last score."""
+
+
+class Waited(OfTrial, frozen=True, kw_only=True, tag="waited"):
+    """A trial stood still for a score, for so many ``seconds`` until now."""
+
+    seconds: float
+
+
+class TrialFailed(OfTrial, frozen=True, kw_only=True, tag="failed"):
+    """A trial failed; Tune may start it again."""
+
+
+class TrialRetried(OfTrial, frozen=True, kw_only=True, tag="retried"):
+    """A trial that had failed is started again."""
+
+
+class TrialErrored(OfTrial, frozen=True, kw_only=True, tag="errored"):
+    """A trial failed for good."""
+
+
+class Exploited(OfTrial, frozen=True, kw_only=True, tag="exploited"):
+    """A trial is overwritten with a checkpoint. See :class:`tunekit.core.lineage.Exploit`.
+
+    Attributes:
+        odd: By their texts, the hyperparameters' values that JSON does not know.
+    """
+
+    generation: int
+    reached: int
+    donor_id: str
+    donor_generation: int
+    iteration: int
+    checkpoint: str
+    score: Any = None
+    old_config: Mapping[Any, Any] = {}
+    donor_config: Mapping[Any, Any] = {}
+    config: Mapping[Any, Any] = {}
+    odd: Mapping[str, Any] = {}
+
+    @classmethod
+    def of(cls, exploit: Exploit, *, checkpoint: str) -> Exploited:
+        """Make the event of an exploit."""
+        known = {field.name: getattr(exploit, field.name) for field in fields(Exploit)}
+        return cls(**{**known, "checkpoint": checkpoint})
+
+    def exploit(self, *, checkpoint: str) -> Exploit:
+        """Return the exploit, of the checkpoint that lies there now."""
+        known = {field.name: getattr(self, field.name) for field in fields(Exploit)}
+        return Exploit(**{**known, "checkpoint": checkpoint})
+
+
+# The life of a validation ----------------------------------------------------------------------
+
+
+class ValidationRequested(OfTrial, frozen=True, kw_only=True, tag="requested"):
+    """A checkpoint is to be validated. The fields are those of :class:`CheckpointSaved`."""
+
+    id: str
+    generation: int = 0
+    iteration: int = 0
+    run: int = 1
+    checkpoint: str = ""
+
+    @classmethod
+    def of(cls, request: Request, time: float, *, checkpoint: str) -> ValidationRequested:
+        """Make the event of a request."""
+        return cls(
+            time=time,
+            trial_id=request.trial_id,
+            id=request.id,
+            generation=request.generation,
+            iteration=request.iteration,
+            run=request.run,
+            checkpoint=checkpoint,
+        )
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Return ``(generation, iteration)``."""
+        return (self.generation, self.iteration)
+
+
+class AttemptStarted(OfValidation, frozen=True, kw_only=True, tag="started"):
+    """An attempt, counted from 1, was handed to Ray."""
+
+    attempt: int
+
+    @classmethod
+    def of(cls, attempt: Attempt, time: float) -> AttemptStarted:
+        """Make the event of an attempt."""
+        return cls(time=time, id=attempt.request.id, attempt=attempt.number)
+
+
+class AttemptBegan(OfValidation, frozen=True, kw_only=True, tag="began"):
+    """An attempt got its resources, and runs."""
+
+    attempt: int
+
+
+class ValidationEnded(OfValidation, frozen=True, kw_only=True, tag="ended"):
+    """A validation ended for good. See :class:`tunekit.core.validation.Outcome`."""
+
+    status: str
+    metrics: Mapping[Any, Any] = {}
+    reason: str | None = None
+    error: str | None = None
+    attempts: int = 0
+    waited_s: float = 0.0
+    ran_s: float = 0.0
+
+    @classmethod
+    def of(cls, outcome: Outcome, time: float) -> ValidationEnded:
+        """Make the event of an outcome."""
+        return cls(
+            time=time,
+            id=outcome.request.id,
+            status=outcome.status.value,
+            metrics=outcome.metrics,
+            reason=outcome.reason,
+            error=outcome.error,
+            attempts=outcome.attempts,
+            waited_s=round(outcome.waited_s, 4),
+            ran_s=round(outcome.ran_s, 4),
+        )
+
+    def outcome(self, request: Request) -> Outcome:
+        """Return the outcome of the request that it is about."""
+        return Outcome(
+            request=request,
+            status=Status(self.status),
+            metrics=self.metrics,
+            reason=self.reason,
+            error=self.error,
+            attempts=self.attempts,
+            waited_s=self.waited_s,
+            ran_s=self.ran_s,
+        )
+
+
+# What the scheduler decides --------------------------------------------------------------------
+
+
+class ScoreDelivered(OfTrial, frozen=True, kw_only=True, tag="delivered"):
+    """The scheduler got a validated result of a trial, and made its ``decision``."""
+
+    id: str = ""
+    generation: int = 0
+    iteration: int = 0
+    decision: str
+
+    @classmethod
+    def of(cls, request: Request, decision: str, time: float) -> ScoreDelivered:
+        """Make the event of a decision on the score of a request."""
+        return cls(
+            time=time,
+            trial_id=request.trial_id,
+            id=request.id,
+            generation=request.generation,
+            iteration=request.iteration,
+            decision=decision,
+        )
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Return ``(generation, iteration)``."""
+        return (self.generation, self.iteration)
+
+
+class Decided(OfTrial, frozen=True, kw_only=True, tag="decided"):
+    """The scheduler made a ``decision`` about a trial on another one's result."""
+
+    decision: str
+
+
+class Reminded(OfTrial, frozen=True, kw_only=True, tag="reminded"):
+    """The scheduler got a result that it had seen once more, and made its ``decision``."""
+
+    generation: int = 0
+    iteration: int = 0
+    decision: str
+
+
+class Resumed(OfTrial, frozen=True, kw_only=True, tag="chosen"):
+    """The scheduler resumes a trial that it had paused; ``runs``: the trial has an actor."""
+
+    runs: bool
+
+
+# The sweep -------------------------------------------------------------------------------------
+
+
+class BudgetExpired(Happened, frozen=True, kw_only=True, tag="expired"):
+    """The time budget is used up: the trials ``trial_ids`` were stopped, and have not ended."""
+
+    trial_ids: Sequence[str]
+
+
+class SnapshotTaken(Happened, frozen=True, kw_only=True, tag="snapshot"):
+    """The state of the whole sweep as of this line is in a ``file`` of the experiment's folder."""
+
+    file: str
+
+
+class SessionClosed(Happened, frozen=True, kw_only=True, tag="closed"):
+    """The session ended; ``finished``: and with it the sweep."""
+
+    finished: bool
+
+
+Event = (
+    TrialAdded
+    | Reported
+    | CheckpointSaved
+    | TrialEnded
+    | EndDelivered
+    | Waited
+    | TrialFailed
+    | TrialRetried
+    | TrialErrored
+    | Exploited
+    | ValidationRequested
+    | AttemptStarted
+    | AttemptBegan
+    | ValidationEnded
+    | ScoreDelivered
+    | Decided
+    | Reminded
+    | Resumed
+    | BudgetExpired
+    | SnapshotTaken
+    | SessionClosed
+)
+
+
+def never(event: NoReturn) -> NoReturn:
+    """Raise: a ``match`` over events has a case for each, which the type checker sees.
+
+    Raises:
+        AssertionError: Whatever is passed.
+
+    Example:
+        >>> never("no event")
+        Traceback (most recent call last):
+        AssertionError: 'no event' is no event
+    """
+    raise AssertionError(f"{event!r} is no event")
+
+
+def event_of(line: Any) -> Event:
+    """Return the event that a line of a journal says, as JSON has it.
+
+    Raises:
+        msgspec.ValidationError: If there is no such event, or a field is missing or wrong.
+
+    Example:
+        >>> event_of({"n": 7, "event": "waited", "time": 9, "trial_id": "a", "seconds": 1.5})
+        Waited(n=7, time=9.0, trial_id='a', seconds=1.5)
+        >>> event_of({"n": 8, "event": "vanished"})
+        Traceback (most recent call last):
+        msgspec.ValidationError: Invalid value 'vanished' - at `$.event`
+    """
+    event: Event = msgspec.convert(line, Event)
+    return event

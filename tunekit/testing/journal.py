@@ -1,0 +1,122 @@
+"""What must hold in the journal of a sweep that was killed and restored, however often."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tunekit.core.events import (
+    AttemptStarted,
+    EndDelivered,
+    Event,
+    Exploited,
+    ScoreDelivered,
+    ValidationEnded,
+    ValidationRequested,
+)
+
+__all__ = ["JournalSummary", "check_journal", "place_of"]
+
+
+def place_of(request_id: str) -> str:
+    """Trial, generation and iteration of a request; how often that was run is another matter.
+
+    Example:
+        >>> place_of("trial_7:0:3:2")
+        'trial_7:0:3'
+    """
+    return request_id.rsplit(":", 1)[0]
+
+
+@dataclass
+class JournalSummary:
+    """What became of a sweep's validations.
+
+    Attributes:
+        scores: The validated metrics, by trial, generation and iteration.
+        decisions: What was decided, in order: (trial, generation and iteration; decision).
+        exploits: The exploits, in order.
+        running: How many validations ran when the driver was killed, and were run again.
+
+    Example:
+        >>> check_journal([])
+        JournalSummary(scores={}, decisions=[], exploits=[], running=0)
+    """
+
+    scores: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    decisions: list[tuple[str, str]] = field(default_factory=list)
+    exploits: list[Exploited] = field(default_factory=list)
+    running: int = 0
+
+
+def check_journal(events: Iterable[Event]) -> JournalSummary:
+    """Check a journal line by line, and return what became of the sweep.
+
+    - Each validation that was requested has ended, once, and did not run again afterwards.
+    - A score is delivered after it has ended, once, older iterations of a trial before newer ones.
+    - A trial's end is delivered once, after its last score.
+
+    Args:
+        events: The journal of a sweep that is over.
+
+    Raises:
+        AssertionError: If one of these does not hold; says which line breaks it.
+
+    Example:
+        >>> from tunekit.core.events import ValidationEnded, ValidationRequested
+        >>> requested = ValidationRequested(n=1, trial_id="a", id="a:0:1:1")
+        >>> check_journal([requested])
+        Traceback (most recent call last):
+        AssertionError: lost: a:0:1:1
+        >>> ended = ValidationEnded(n=2, id="a:0:1:1", status="validated", metrics={"x": 1})
+        >>> check_journal([requested, ended]).scores
+        {'a:0:1': {'x': 1}}
+    """
+    summary = JournalSummary()
+    requested: set[str] = set()
+    ended: dict[str, ValidationEnded] = {}
+    started: Counter[tuple[str, int]] = Counter()
+    newest: dict[str, tuple[int, int]] = {}
+    finished: set[str] = set()
+    last = 0
+
+    def rule(holds: bool, broken: str, event: Event) -> None:
+        if not holds:
+            raise AssertionError(f"{broken}: {event}")
+
+    for event in events:
+        rule(event.n > last, "out of order", event)
+        last = event.n
+        match event:
+            case ValidationRequested():
+                rule(event.id not in requested, "requested twice", event)
+                requested.add(event.id)
+            case AttemptStarted():
+                due = event.id in requested and event.id not in ended
+                rule(due, "computed twice", event)
+                started[event.id, event.attempt] += 1
+            case ValidationEnded():
+                rule(event.id in requested and event.id not in ended, "ended twice", event)
+                ended[event.id] = event
+                if event.status == "validated":
+                    summary.scores[place_of(event.id)] = event.metrics
+            case ScoreDelivered():
+                known, trial = ended.get(event.id), event.trial_id
+                rule(known is not None and known.status == "validated", "no score", event)
+                in_turn = event.place > newest.get(trial, (-1, -1))
+                rule(in_turn, "delivered twice or out of order", event)
+                rule(trial not in finished, "delivered after the trial's end", event)
+                newest[trial] = event.place
+                summary.decisions.append((place_of(event.id), event.decision))
+            case EndDelivered():
+                rule(event.trial_id not in finished, "its end was delivered twice", event)
+                finished.add(event.trial_id)
+            case Exploited():
+                summary.exploits.append(event)
+    lost = sorted(requested - ended.keys())
+    if lost:
+        raise AssertionError(f"lost: {', '.join(lost)}")
+    summary.running = sum(count - 1 for count in started.values())
+    return summary
