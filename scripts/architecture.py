@@ -264,7 +264,7 @@ def page() -> str:
     members = {room: [known[name] for name in known if rooms[name] == room] for room in ROOMS}
     between = counted(known.values(), rooms.__getitem__, ROOMS)
     boxes = {
-        room: f"{titled(room).replace('`', '')}<br>{size(inside)}"
+        room: f"<b>{titled(room).replace('`', '')}</b><br>{size(inside)}"
         for room, inside in members.items()
         if inside
     }
@@ -277,7 +277,7 @@ def page() -> str:
         members["edges"], lambda n: group_of(n) if rooms.get(n) == "edges" else "", groups
     )
     parts = {
-        key: f"{GROUPS[key][0]}<br>{'<br>'.join(one.name for one in inside)}"
+        key: f"<b>{GROUPS[key][0]}</b><br>{'<br>'.join(one.name for one in inside)}"
         for key, inside in groups.items()
     }
     typed = [f"`{m.name}` → `{t}`" for m in known.values() for t in sorted(m.for_types)]
@@ -295,7 +295,11 @@ def page() -> str:
         "",
         "## The rooms",
         "",
-        *picture(boxes, between),
+        "Of the arrows to the base, the picture has that of the core only; the table has all.",
+        "",
+        *picture(
+            boxes, Counter({k: n for k, n in between.items() if k[1] != "base" or k[0] == "core"})
+        ),
         "",
         *table(boxes, between),
         "",
