@@ -1,4 +1,4 @@
-"""The architecture of the package, read from its code: docs/architecture.md.
+"""Writes docs/architecture.md: the architecture of the package, read from its code.
 
     python scripts/architecture.py            # writes the page
     python scripts/architecture.py --check    # says whether it is what the code has
@@ -96,7 +96,7 @@ class Module:
 
 
 def modules() -> dict[str, Module]:
-    """Every module of the package, by name."""
+    """Return every module of the package, by name."""
     files = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
     return {name: module(name, path, files) for name, path in files.items()}
 
@@ -125,7 +125,7 @@ def module(name: str, path: Path, files: dict[str, Path]) -> Module:
 
 
 def imported(node: ast.AST, files: dict[str, Path]) -> set[str]:
-    """The modules of the package that a statement imports."""
+    """Return the modules of the package that a statement imports."""
     if isinstance(node, ast.Import):
         named = [alias.name for alias in node.names]
     elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -141,7 +141,7 @@ def imported(node: ast.AST, files: dict[str, Path]) -> set[str]:
 
 
 def rooms_of(known: dict[str, Module]) -> dict[str, str]:
-    """The room of each module."""
+    """Return the room of each module."""
     base, left = set(), [m for m in known if m.split(".")[0] in ("core", "_ray")]
     while left:
         for target in known[left.pop()].imports:
@@ -159,13 +159,13 @@ def rooms_of(known: dict[str, Module]) -> dict[str, str]:
 
 
 def group_of(name: str) -> str:
-    """The group of an edge."""
+    """Return the group of an edge."""
     found = [key for key, (_, members) in GROUPS.items() if name in members.split()]
     return found[0] if found else "others"
 
 
 def circles(known: dict[str, Module], *, types: bool = True) -> list[list[str]]:
-    """Modules that import each other, directly or not; ``types``: also for types only."""
+    """Return modules that import each other, directly or not; ``types``: also for types only."""
     graph = {m.name: m.imports | (m.for_types if types else frozenset()) for m in known.values()}
 
     def reach(start: str) -> set[str]:
@@ -190,7 +190,7 @@ def circles(known: dict[str, Module], *, types: bool = True) -> list[list[str]]:
 
 
 def counted(known: Iterable[Module], of: Callable[[str], str], only: Iterable[str]) -> Counter:
-    """How many imports lead from where to where; ``(from, to, for types only)``."""
+    """Count the imports from one place to another, by ``(from, to, for types only)``."""
     places, counts = set(only), Counter()
     for one in known:
         for typed, targets in ((False, one.imports), (True, one.for_types)):
@@ -208,12 +208,12 @@ def size(known: Iterable[Module]) -> str:
 
 
 def rounded(lines: int, to: int = 50) -> str:
-    """A number of lines that does not change with each of them."""
+    """Round a number of lines, so that it does not change with each of them."""
     return f"{max(1, round(lines / to)) * to:,}"
 
 
 def picture(boxes: dict[str, str], counts: Counter) -> list[str]:
-    """A flowchart, in Mermaid: boxes, and arrows with the number of imports."""
+    """Draw a flowchart in Mermaid: boxes, and arrows with the number of imports."""
     lines = ["```mermaid", "flowchart TD"]
     lines += [f'    {key}["{label}"]' for key, label in boxes.items()]
     order = list(boxes)
@@ -226,7 +226,7 @@ def picture(boxes: dict[str, str], counts: Counter) -> list[str]:
 
 
 def table(boxes: Iterable[str], counts: Counter) -> list[str]:
-    """The same in numbers: who imports, by row; what, by column."""
+    """Show the same in numbers: who imports, by row; what, by column."""
     order = list(boxes)
     lines = [f"| imports | {' | '.join(order)} |", f"|---|{'---:|' * len(order)}"]
     for start in order:
@@ -243,7 +243,7 @@ def escaped(text: str) -> str:
 
 
 def titled(room: str) -> str:
-    """A room's name, and what it is."""
+    """Return a room's name, and what it is."""
     return f"`{room}/`: {ROOMS[room]}" if (PACKAGE / room).is_dir() else f"{room}: {ROOMS[room]}"
 
 

@@ -205,7 +205,7 @@ def test_the_guides_map_has_every_section():
 
 
 def glossary() -> list[tuple[str, str, str]]:
-    """``(term, meaning, where it is in the code)``."""
+    """Return ``(term, meaning, where it is in the code)`` for each term."""
     text = (ROOT / "docs/glossary.md").read_text()
     rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
     cells = [tuple(cell.strip() for cell in row) for row in rows]

@@ -80,7 +80,7 @@ def floor_of(room: str) -> int:
 
 
 def imports(path: Path) -> list[tuple[str, str]]:
-    """``(module, name)`` for everything that a module imports, also for its types only."""
+    """Return ``(module, name)`` for everything that a module imports, also for types only."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -123,7 +123,7 @@ READS_BY_NAME = {"getattr", "setattr", "hasattr", "delattr", "attrgetter", "meth
 
 
 def private_names(tree: ast.AST) -> list[tuple[int, str]]:
-    """``(line, name)`` wherever code reaches for a private name that need not be its own.
+    """Return ``(line, name)`` wherever code reaches for a private name that need not be its own.
 
     That is every private name but those on ``self``, ``cls`` and ``super()``: what a class takes
     there from a class of Ray's that it is made from is looked at below. Names in strings count
