@@ -9,6 +9,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 
+from pygments.lexers.special import TextLexer
+from sphinx.highlighting import lexers
+
 from tunekit.version import VERSION
 
 project = "tunekit"
@@ -54,6 +57,10 @@ def _keep_colons(app, what, name, obj, options, lines):
     """
     if what in ("attribute", "data", "property"):
         lines[:0] = ["..", ""]
+
+
+# GitHub draws these blocks; here their text is shown, above a table of the same.
+lexers["mermaid"] = TextLexer()
 
 
 def setup(app):

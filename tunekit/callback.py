@@ -18,6 +18,7 @@ from tunekit._ray.checkpoints import (
     LeasingCheckpointManager,
     forget_missing,
     latest_checkpoint,
+    registered,
     skip_existing,
 )
 from tunekit._ray.controller import Controller
@@ -403,9 +404,9 @@ class ValidationCallback(tune.Callback):
         if self._controller is not None:
             self._controller.bring_home(trial)
         LeasingCheckpointManager.install(trial, self._leases, self._validation_names)
-        for saved in trial.run_metadata.checkpoint_manager._checkpoint_results:
-            if saved.checkpoint.path in self._leases:
-                self._owners[saved.checkpoint.path] = trial
+        for path in registered(trial):
+            if path in self._leases:
+                self._owners[path] = trial
         self._take_over_criteria(trial, self._required)
         if trial.trial_id not in self._recorded:
             self._recorded.add(trial.trial_id)

@@ -8,6 +8,7 @@ import importlib
 import inspect
 import io
 import json
+import pkgutil
 import re
 import subprocess
 import sys
@@ -32,7 +33,9 @@ import tunekit.testing
 from tests.sweeps import Counting, sweep
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("[!_]*.md")])
+DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
+DOCUMENTS += DECISIONS
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 REFERENCE = ROOT / "docs/reference.rst"
 
@@ -108,7 +111,11 @@ def test_the_site_builds_without_a_warning(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     pages = {page.name: page.read_text() for page in (tmp_path / "html").glob("*.html")}
-    assert {"index.html", "guide.html", "how-it-works.html", "reference.html"} <= pages.keys()
+    for document in (ROOT / "docs").glob("*.*"):
+        if document.suffix in (".md", ".rst"):
+            assert f"{document.stem}.html" in pages
+    for decision in DECISIONS:
+        assert (tmp_path / "html/decisions" / f"{decision.stem}.html").exists()
     for name, _ in public():
         assert f'id="{name}"' in pages["reference.html"], name
 
@@ -192,6 +199,50 @@ def test_the_guides_map_has_every_section():
     top, *_ = text.partition("\n## ")
     sections = re.findall(r"^## (.*)$", text, re.M)
     assert re.findall(r"\[([^\]]*)\]\(#", top) == sections
+
+
+# The glossary and the decisions --------------------------------------------------------------
+
+
+def glossary() -> list[tuple[str, str, str]]:
+    """Return ``(term, meaning, where it is in the code)`` for each term."""
+    text = (ROOT / "docs/glossary.md").read_text()
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
+    cells = [tuple(cell.strip() for cell in row) for row in rows]
+    return [row for row in cells if row[0] != "term" and not row[0].startswith("---")]
+
+
+def test_a_term_has_one_meaning():
+    terms = [term for term, _, _ in glossary()]
+    assert len(terms) > 40
+    assert sorted(terms) == sorted(set(terms))
+
+
+@pytest.mark.parametrize(("term", "_", "where"), glossary(), ids=lambda text: text[:20])
+def test_what_the_glossary_names_is_there(term, _, where):
+    names = re.findall(r"`([\w.]+)`", where)
+    assert names
+    for name in names:
+        pkgutil.resolve_name(name)
+
+
+def test_decisions_are_numbered_listed_and_alike():
+    [index, *_] = [path for path in DECISIONS if path.name == "README.md"]
+    records = [path for path in DECISIONS if path != index]
+    assert [int(path.name[:3]) for path in records] == list(range(1, len(records) + 1))
+    listed = re.findall(r"^\| \[(\d+)\]\(([\w-]+\.md)\) \| (.*) \|$", index.read_text(), re.M)
+    for path, (number, name, title) in zip(records, listed, strict=True):
+        text = path.read_text()
+        assert (number, name) == (path.name[:3], path.name)
+        assert text.startswith(f"# {number}: {title}\n"), path.name
+        headings = re.findall(r"^## (.*)$", text, re.M)
+        assert headings == ["Context", "Decision", "Consequences", "Evidence"], path.name
+
+
+@pytest.mark.parametrize("path", DECISIONS, ids=lambda p: p.stem)
+def test_files_of_rays_that_decisions_name_are_there(path):
+    for name in re.findall(r"`(ray/[\w/]+\.py)`", path.read_text()):
+        assert (Path(ray.__file__).parents[1] / name).is_file(), name
 
 
 # Examples ------------------------------------------------------------------------------------

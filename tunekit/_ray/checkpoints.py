@@ -30,6 +30,7 @@ __all__ = [
     "delete_checkpoint",
     "forget_missing",
     "latest_checkpoint",
+    "registered",
     "saved_dict",
     "set_checkpoint_config",
     "skip_existing",
@@ -62,12 +63,16 @@ def skip_existing(trial: Trial) -> None:
     trial.invalidate_json_state()
 
 
-def tracked(trial: Trial) -> set[str]:
-    """Where the checkpoints lie that Tune knows of a trial."""
-    manager = trial.run_metadata.checkpoint_manager
-    latest = manager._latest_checkpoint_result
-    results = [*manager._checkpoint_results, *([] if latest is None else [latest])]
+def registered(trial: Trial) -> set[str]:
+    """Return where the checkpoints lie that a trial itself has saved and Tune keeps."""
+    results = trial.run_metadata.checkpoint_manager._checkpoint_results
     return {result.checkpoint.path for result in results}
+
+
+def tracked(trial: Trial) -> set[str]:
+    """Return where the checkpoints lie that Tune knows of a trial, also one it was cloned from."""
+    latest = trial.run_metadata.checkpoint_manager._latest_checkpoint_result
+    return registered(trial) | (set() if latest is None else {latest.checkpoint.path})
 
 
 def delete_checkpoint(filesystem: pyarrow.fs.FileSystem, path: str) -> None:
