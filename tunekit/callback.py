@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from tunekit._ray.checkpoints import (
     LeasingCheckpointManager,
     forget_missing,
     latest_checkpoint,
-    registered,
+    saved_results,
     skip_existing,
 )
 from tunekit._ray.controller import Controller
@@ -30,7 +29,7 @@ from tunekit.clock import Clock, SystemClock
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
 from tunekit.core.advice import NO_CHECKPOINT, drives_a_trainer, no_trial_has_saved
 from tunekit.core.criteria import Criteria
-from tunekit.core.delivery import Completion, Delivery, Scored
+from tunekit.core.delivery import Completion, Scored
 from tunekit.core.events import (
     BudgetExpired,
     CheckpointSaved,
@@ -48,7 +47,6 @@ from tunekit.core.events import (
     TrialErrored,
     TrialFailed,
     TrialRetried,
-    ValidationEnded,
     ValidationRequested,
     Waited,
 )
@@ -56,16 +54,15 @@ from tunekit.core.failures import gone
 from tunekit.core.history import GENERATION, History
 from tunekit.core.leases import Leases
 from tunekit.core.lineage import Ancestry, Exploit
-from tunekit.core.metrics import flatten, hide, merge
+from tunekit.core.metrics import flatten, hide
 from tunekit.core.names import chosen, listed, meant
-from tunekit.core.order import InOrder
 from tunekit.core.problems import Problems
 from tunekit.core.progress import counted, starved, waiting_trials
 from tunekit.core.reports import own_names, received
 from tunekit.core.resume_command import how_to_resume
-from tunekit.core.selection import Selection
+from tunekit.core.state import SweepState
 from tunekit.core.validation import Outcome, Request, Status
-from tunekit.core.values import number, same
+from tunekit.core.values import same
 from tunekit.draining import Draining, Interruption
 from tunekit.driver_lock import DriverLock, lock_at
 from tunekit.errors import (
@@ -82,7 +79,7 @@ from tunekit.executor import Executor
 from tunekit.failures import FailureReports
 from tunekit.fold import Fold
 from tunekit.forgotten import nobody_saves
-from tunekit.journal import Journal, NullJournal, exploits_of, record_of
+from tunekit.journal import Journal, NullJournal, record_of
 from tunekit.judges import JudgingScheduler, LearningSearcher
 from tunekit.leftovers import remove_left_over
 from tunekit.lineage import Lineage
@@ -90,8 +87,8 @@ from tunekit.loggers import JsonLogger, ValidatedLogger, validated
 from tunekit.pickles import travels
 from tunekit.places import Places
 from tunekit.policies import AtDecisions, CheckpointPolicy
-from tunekit.replay import Replay, retold
 from tunekit.report import VALIDATION, Wish, wish_of
+from tunekit.restore import Offsets, Restoration, told_before
 from tunekit.session import about
 from tunekit.snapshots import Keeper, Mended
 from tunekit.storage import Folder, folder_at
@@ -168,22 +165,15 @@ class ValidationCallback(tune.Callback):
         #: Runs the validations.
         self.validator = self._validator_on(executor or executor_of(self.config))
         self._failures = FailureReports(self.config)
-        self._selection = Selection(self.config.every)
-        self._delivery = Delivery(counts=self._has_all, merged=self._merged)
-        self._in_order = InOrder()
-        #: What was validated.
-        self.history = History()
-        #: Which trials were overwritten with which checkpoints.
-        self.ancestry = Ancestry()
-        self._fold = Fold(self.history)
+        #: What has come of the sweep by now.
+        self.state = self._empty_state()
+        self._fold = Fold(self.state.history)
 
         self._controller: Controller | None = None
         self._scheduler: JudgingScheduler | None = None
         self._searcher: LearningSearcher | None = None
         self._loggers: list[tune.Callback] = []
         self._listeners: list[Any] = []
-        self._required: set[str] = set()
-        self._met = False
 
         #: Where the trainable can be imported from, for the record.
         self.trainable: str | None = None
@@ -208,26 +198,20 @@ class ValidationCallback(tune.Callback):
         self._added: list[Trial] = []
         self._recorded: set[str] = set()
         self._offered: dict[str, int] = {}
-        self._reports: dict[str, Mapping[str, Any]] = {}
         self._past: list[Event] = []
-        # The lines of the journal as of which the saved state is, and as of which these books are.
-        self._as_of = self._books_as_of = 0
+        # The lines of the journal as of which Tune's state is, and the scheduler's.
+        self._as_of = self._scheduler_as_of = 0
+        self._restoration: Restoration | None = None
 
         self._trials: dict[str, Trial] = {}
         self._wishes: dict[str, tuple[int, Wish]] = {}
-        self._seen: dict[str, tuple[int, int, int]] = {}
         self._leases = Leases()
         self._owners: dict[str, Trial] = {}
-        self._ended: dict[str, list[Request]] = {}
-        self._pending: Counter[str] = Counter()
         self._touched: dict[str, Trial] = {}
         self._unsettled: dict[str, Trial] = {}
-        self._unfinished: dict[str, Request] = {}
-        # Scores that nobody is told of, and trials of which nothing is delivered, until it is known
-        # whose the metrics are that the sweep is judged by.
-        self._untold: list[Outcome] = []
+        # Trials of which nothing is delivered until it is known whose the metrics are that the
+        # sweep is judged by.
         self._postponed: dict[str, None] = {}
-        self._waited_s = 0.0
         # The trials that the time budget has stopped; None as long as there is time.
         self._cut: set[str] | None = None
         self._criteria = Criteria()
@@ -267,17 +251,43 @@ class ValidationCallback(tune.Callback):
             self.config,
             executor,
             self._clock,
+            emit=self.emit,
             conclude=self._conclude,
-            judged=self._judged,
+            judged=lambda: self.state.required,
             promised=self._promised,
         )
+
+    def _empty_state(self) -> SweepState:
+        return SweepState(
+            self.config.every,
+            path=lambda recorded: self.places.path(recorded),
+            config_of=self._config_of,
+        )
+
+    def _config_of(self, trial_id: str, generation: int) -> Mapping[str, Any]:
+        """The hyperparameters of a trial, those of one of its generations."""
+        if self._restoration is not None:
+            return self._restoration.config_of(trial_id, generation)
+        trial = self._trials.get(trial_id)
+        return {} if trial is None else trial.config
+
+    @property
+    def history(self) -> History:
+        """What was validated."""
+        return self.state.history
+
+    @property
+    def ancestry(self) -> Ancestry:
+        """Which trials were overwritten with which checkpoints."""
+        return self.state.ancestry
 
     def renew(self, config: ValidationConfig) -> None:
         """Validate by other settings from now on, in a sweep that is restored and has not begun."""
         self.config = config
         self.validator = self._validator_on(executor_of(config))
         self._failures = FailureReports(config)
-        self._selection = Selection(config.every)
+        self.state = self._empty_state()
+        self._fold = Fold(self.state.history)
 
     def loggers(self, *others: tune.Callback) -> list[tune.Callback]:
         """Return loggers that know about late scores: of ``result.json``, TensorBoard, and yours.
@@ -291,38 +301,20 @@ class ValidationCallback(tune.Callback):
         self._loggers += [validated(other) for other in others]
         return list(self._loggers)
 
-    def _has_all(self, result: Mapping[str, Any]) -> bool:
-        return not self._lacking(flatten(result))
-
-    def _lacking(self, result: Mapping[str, Any]) -> list[str]:
-        """Those metrics to judge by that a flat result has not, as numbers."""
-        return sorted(name for name in self._required if number(result.get(name)) is None)
-
-    def _merged(self, report: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """A validated result: what validation produces is never training's."""
-        return merge(hide(report, self.history.names), metrics)
-
-    def _judged(self) -> set[str]:
-        return self._required
-
     def _promised(self) -> list[dict[str, float]]:
         return [] if self._controller is None else self._controller.promised()
 
     def _validation_names(self) -> set[str]:
         """Metrics of which only validated values count."""
-        return self._undecided() | self.history.names.keys()
+        return self.state.undecided() | self.history.names.keys()
 
     def _goal(self) -> tuple[set[str], str | None]:
         """The metrics to judge by, and what is better."""
-        return self._required, None if self._scheduler is None else self._scheduler.mode
+        return self.state.required, None if self._scheduler is None else self._scheduler.mode
 
     def _validated(self) -> Collection[str]:
         """Metrics that validations have produced."""
         return self.history.names.keys()
-
-    def _undecided(self) -> set[str]:
-        """Metrics to judge by of which it is not known yet whether validation produces them."""
-        return self.history.undecided(self._required)
 
     # Wiring ------------------------------------------------------------------------------------
 
@@ -337,9 +329,9 @@ class ValidationCallback(tune.Callback):
             raise ConfigError("ValidationConfig", [PAUSE_NEEDS_OWN_ACTORS])
         self._controller, self._scheduler, self._searcher = controller, scheduler, searcher
         self._listen_with(controller.callbacks)
-        self._required = controller.take_over_metric_check() | scheduler.judged
+        self.state.required = controller.take_over_metric_check() | scheduler.judged
         self._stopper = controller.take_over_stopper(
-            lambda: self._required | self.history.names.keys(), self._stopper_failed
+            lambda: self.state.required | self.history.names.keys(), self._stopper_failed
         )
         controller.look_at_reports_first(self._receive)
         for callback in self._listeners:
@@ -349,7 +341,7 @@ class ValidationCallback(tune.Callback):
         self._at_home(controller.storage)
         if searcher is not None:
             searcher.attach(self.validator.poll)
-            self._required |= searcher.judged
+            self.state.required |= searcher.judged
         self._display = self._display or Display(self)
         self._display.attach(controller)
         controller.heed(pending=self._pending_still, first=self._validations_first)
@@ -367,7 +359,7 @@ class ValidationCallback(tune.Callback):
         self._listeners = list(callbacks)
         for listener in self._listeners:
             if isinstance(listener, ValidatedLogger):
-                listener.attach(self._undecided, self._validated)
+                listener.attach(lambda: self.state.undecided(), self._validated)
 
     def begin(self) -> None:
         """Be run by the ``tunekit.Tuner`` that made it.
@@ -404,10 +396,7 @@ class ValidationCallback(tune.Callback):
         if self._controller is not None:
             self._controller.bring_home(trial)
         LeasingCheckpointManager.install(trial, self._leases, self._validation_names)
-        for path in registered(trial):
-            if path in self._leases:
-                self._owners[path] = trial
-        self._take_over_criteria(trial, self._required)
+        self._take_over_criteria(trial, self.state.required)
         if trial.trial_id not in self._recorded:
             self._recorded.add(trial.trial_id)
             self._added.append(trial)
@@ -437,7 +426,7 @@ class ValidationCallback(tune.Callback):
 
     @property
     def _replaying(self) -> bool:
-        return self.journal.muted
+        return self._restoration is not None
 
     def _stopper_failed(self, error: StopperError) -> None:
         if self._replaying:  # it ended the sweep before
@@ -479,6 +468,8 @@ class ValidationCallback(tune.Callback):
         """Called by Tune when a trial's actor is up, also after a pause or failure."""
         fail_for_good(trial)
         self._at_home(trial.storage)
+        if self._past and self._scheduler is None:
+            self._resume_alone(trials)
         self._trials[trial.trial_id] = trial
         self._unsettled[trial.trial_id] = trial
         self._touched[trial.trial_id] = trial
@@ -510,13 +501,15 @@ class ValidationCallback(tune.Callback):
         self._wishes[trial_id] = (step, wish)
         if wish:
             result["should_checkpoint"] = True
-        if not self._seen:
+        if not self.state.has_saved:
             self._advise(trial, result)
         generation = self.ancestry.generation(trial_id)
         result[GENERATION] = generation
         offered = self._scheduler is None or self._offered.get(trial_id) == step
-        self._record(Reported(time=self.time(), trial_id=trial_id, report=result, offered=offered))
-        self.reported(trial, result, offered=offered)
+        self.emit(Reported(time=self.time(), trial_id=trial_id, report=result, offered=offered))
+        if self._scheduler is not None and self.config.every == "decision":
+            self._scheduler.uses(trial, result)
+        self._touched[trial_id] = trial
 
     def _advise(self, trial: Trial, report: Mapping[str, Any]) -> None:
         """Say, once, what to write, if no checkpoint has come with a report and none seems to."""
@@ -526,7 +519,7 @@ class ValidationCallback(tune.Callback):
             advice = drives_a_trainer(report)
             self._how_to_save = advice or NO_CHECKPOINT
         if advice is None and first:
-            advice = nobody_saves(trial, report, self._required, policies=bool(self.policies))
+            advice = nobody_saves(trial, report, self.state.required, policies=bool(self.policies))
         if advice is not None:
             logger.warning("%s", advice)
 
@@ -538,18 +531,6 @@ class ValidationCallback(tune.Callback):
         if clean is not result:
             result.clear()
             result.update(clean)
-
-    def reported(self, trial: Trial, result: Mapping[str, Any], *, offered: bool) -> None:
-        """Take a report that is in the journal; ``offered``: Tune asks the scheduler about it."""
-        trial_id, step = trial.trial_id, result[TRAINING_ITERATION]
-        generation = result[GENERATION]
-        self.history.reported(trial_id, step, generation)
-        if offered:
-            self._delivery.offered(trial_id, step, generation)
-        if self._scheduler is not None and self.config.every == "decision":
-            self._scheduler.uses(trial, result)
-        self._reports[trial_id] = result
-        self._touched[trial_id] = trial
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Called by Tune when a trial has saved: decide whether to validate the checkpoint."""
@@ -564,13 +545,23 @@ class ValidationCallback(tune.Callback):
         report.pop(VALIDATION, None)
         trial_id, step = trial.trial_id, report[TRAINING_ITERATION]
         generation = self.ancestry.generation(trial_id)
-        clone = self._clone_of(trial_id)
-        if self._leases.held(clone) == checkpoint.path:
+        record = self.state.record(trial_id)
+        if record.clone == checkpoint.path:
             return  # nothing was saved: it is still what the trial was restored from
         run = self.history.run_of(trial_id, step, generation)
-        if self._seen.get(trial_id) == (generation, step, run):
+        if record.saved == (generation, step, run):
             self._owners[checkpoint.path] = trial
             return  # the same state, saved again
+        self._record_checkpoint(trial, checkpoint, report)
+
+    def _record_checkpoint(self, trial: Trial, checkpoint: Any, report: Mapping[str, Any]) -> None:
+        """Record a checkpoint, and request its validation, if it is to be validated."""
+        trial_id, step = trial.trial_id, report[TRAINING_ITERATION]
+        generation = self.ancestry.generation(trial_id)
+        record, run = (
+            self.state.record(trial_id),
+            self.history.run_of(trial_id, step, generation),
+        )
         wished_at, wish = self._wishes.get(trial_id, (None, None))
         wish = wish if wished_at == step else None
         own = wish if isinstance(wish, train.ValidationTaskConfig) else train.ValidationTaskConfig()
@@ -590,47 +581,40 @@ class ValidationCallback(tune.Callback):
         used = self._scheduler is None or self._scheduler.used(request)
         used = used or bool(trial.last_result.get(DONE))
         wished = None if wish is None else bool(wish)
-        known = {**self._reports.get(trial_id, {})}
+        known = {**(record.report or {})}
         known.pop(SHOULD_CHECKPOINT, None)  # Tune stores it without
         other = None if same(request.report, known) else request.report
         where = self.places.record(request.path)
-        self._record(
+        self.emit(
             CheckpointSaved.of(
                 request, self.time(), checkpoint=where, report=other, wish=wished, used=used
             )
         )
-        if self.saved(trial, request, wish=wished, used=used):
-            self._record(ValidationRequested.of(request, self.time(), checkpoint=where))
-            self.requested(trial, request)
-            self._in_order.requested(request)
-            self.validator.submit(request)
+        self._request_owed()
 
-    def saved(self, trial: Trial, request: Request, *, wish: bool | None, used: bool) -> bool:
-        """Take a checkpoint that is in the journal; say whether to validate it."""
-        self._owners[request.path] = trial
-        # From now on the trial restarts from its own checkpoints.
-        self.release(self._clone_of(request.trial_id))
-        self._seen[request.trial_id] = (*request.place, request.run)
-        return self._selection.wants(request.trial_id, wish, used=used)
+    def _request_owed(self) -> None:
+        """Request what is owed a validation."""
+        for request in self.state.owed():
+            where = self.places.record(request.path)
+            self.emit(ValidationRequested.of(request, self.time(), checkpoint=where))
+            self.validator.submit(self._with_checkpoint(request))
 
-    def requested(self, trial: Trial, request: Request) -> None:
-        """Take a request that is in the journal."""
-        self.lease(("validation", request.id), request.path, trial)
-        self._pending[request.trial_id] += 1
-        self._unfinished[request.id] = request
-        self.history.requested(request.id)
-        self._delivery.requested(request)
+    def _with_checkpoint(self, request: Request) -> Request:
+        filesystem = self._trials[request.trial_id].storage.storage_filesystem
+        return replace(request, checkpoint=tune.Checkpoint(request.path, filesystem))
 
     # From the outcome to the fold and the delivery ---------------------------------------------
 
     def _conclude(self, outcome: Outcome) -> None:
+        """Let what has ended, and is in the journal, have its effects."""
         trial = self._trials[outcome.request.trial_id]
-        self.ended(trial, outcome)
-        self._untold += self._in_order.ended(outcome)
+        self.fold_in(trial, outcome)
+        if not self.history.counts(outcome) and not outcome.validated:
+            self._note_failure(outcome)
         self._postponed.setdefault(outcome.request.trial_id)
-        if self.history.hesitates(self._required):
+        if self.state.hesitates():
             return
-        untold, self._untold = self._untold, []
+        untold, self.state.untold = self.state.untold, []
         for due in untold:
             if self.history.counts(due):
                 request = due.request
@@ -646,21 +630,12 @@ class ValidationCallback(tune.Callback):
             if hasattr(listener, hook):
                 getattr(listener, hook)(*known)
 
-    def ended(self, trial: Trial, outcome: Outcome, *, again: bool = False) -> None:
-        """Take an outcome that is in the journal; ``again``: of a sweep that is restored."""
-        request = outcome.request
-        self._pending[request.trial_id] -= 1
-        del self._unfinished[request.id]
-        if self.history.ended(outcome):
+    def fold_in(self, trial: Trial, outcome: Outcome) -> None:
+        """Show the score of an outcome, if it is one, in Tune's trial."""
+        if self.history.counts(outcome):
             self._take_over_new_criteria()
             self._fold.score(trial, outcome)
-        elif not outcome.validated and not again:
-            self._note_failure(outcome)
-        if again:
-            self.validator.count(outcome.status)
         self._changed(trial)
-        self._delivery.ended(outcome)
-        self._ended.setdefault(request.trial_id, []).append(request)
 
     def _note_failure(self, outcome: Outcome) -> None:
         request = outcome.request
@@ -680,13 +655,35 @@ class ValidationCallback(tune.Callback):
         """Tune is asking the scheduler about a report."""
         self._offered[trial_id] = iteration
 
-    def _record(self, event: Event) -> None:
-        """Write down what happens, before anything comes of it."""
-        self.journal.append(event)
+    def emit(self, event: Event) -> None:
+        """Write down what happens, and take it, before anything comes of it.
+
+        In a sweep that is being restored it is in the journal already, and has its turn there.
+        """
+        if not self._replaying:
+            self.journal.append(event)
+            self.take(event)
+
+    def take(self, event: Event) -> None:
+        """Take what has happened, without writing it down."""
+        self.state.apply(event)
+        match event:
+            case CheckpointSaved():
+                self._owners[self.places.path(event.checkpoint)] = self._trials[event.trial_id]
+                # From now on the trial restarts from its own checkpoints.
+                self.release(("clone", event.trial_id, event.generation))
+            case ValidationRequested():
+                request = self.state.unfinished.get(event.id)
+                if request is not None:
+                    self.lease(("validation", event.id), request.path)
+            case Exploited():
+                path = self.places.path(event.checkpoint)
+                self.lease(("clone", event.trial_id, event.generation), path)
+                self.release(("clone", event.trial_id, event.generation - 1))
 
     def waits(self, trial_id: str) -> bool:
         """Whether a score that the trial is judged by is pending."""
-        return self._delivery.waits(trial_id)
+        return self.state.delivery.waits(trial_id)
 
     def now(self) -> float:
         """Seconds on the sweep's clock."""
@@ -698,9 +695,8 @@ class ValidationCallback(tune.Callback):
 
     def waited(self, trial_id: str, seconds: float) -> None:
         """A trial stood still for that long because a score was pending."""
-        self._waited_s += seconds
         seconds = round(seconds, 4)
-        self._record(Waited(time=self.time(), trial_id=trial_id, seconds=seconds))
+        self.emit(Waited(time=self.time(), trial_id=trial_id, seconds=seconds))
 
     def complete(self, trial_id: str, *, removed: bool = False) -> None:
         """The trial has ended; its end is delivered after its last score.
@@ -709,134 +705,81 @@ class ValidationCallback(tune.Callback):
             trial_id: The trial.
             removed: Whether it was not running.
         """
-        if not self._delivery.completed(trial_id):
-            self._record(TrialEnded(time=self.time(), trial_id=trial_id, removed=removed))
-        self.completed(trial_id)
+        if not self.state.delivery.completed(trial_id):
+            self.emit(TrialEnded(time=self.time(), trial_id=trial_id, removed=removed))
         self.deliver(trial_id)
 
     def has_completed(self, trial_id: str) -> bool:
         """Whether it is known that the trial has ended."""
-        return self._delivery.completed(trial_id)
-
-    def completed(self, trial_id: str) -> None:
-        """Take that a trial has ended."""
-        self._delivery.complete(trial_id)
+        return self.state.delivery.completed(trial_id)
 
     def deliver(self, trial_id: str) -> None:
         """Give the scheduler and the searcher what they may see of a trial now."""
-        trial, scheduler = self._trials[trial_id], self._scheduler
-        if self.history.hesitates(self._required):
+        if self.state.hesitates():
             self._postponed.setdefault(trial_id)
             return
         self._postponed.pop(trial_id, None)
-        if scheduler is None:
-            for _ in self._delivery.take(trial_id):
-                pass
-        else:
-            for due in self._delivery.take(trial_id, lambda: scheduler.hears(trial_id)):
-                if isinstance(due, Scored):
-                    self._deliver_score(trial, due, scheduler)
-                elif isinstance(due, Completion):
-                    self._record(EndDelivered(time=self.time(), trial_id=trial_id))
-                    self._finish(trial, due, scheduler)
-        self._give_back(trial_id)
-
-    def delivered(
-        self, trial: Trial, place: tuple[int, int], decision: str, *, search: bool
-    ) -> None:
-        """Deliver again what was delivered before the sweep was interrupted.
-
-        Args:
-            trial: The trial.
-            place: The generation and the iteration of the score.
-            decision: What the scheduler decided.
-            search: Whether the searcher has not heard of it.
-        """
         scheduler = self._scheduler
-        if scheduler is None:
-            return
-
-        def due_before() -> bool:
-            head = self._delivery.head(trial.trial_id)
-            return head is not None and head <= place
-
-        for due in self._delivery.take(trial.trial_id, due_before):
-            if isinstance(due, Scored):
-                decided = decision if due.request.place == place else None
-                self._deliver_score(trial, due, scheduler, decided=decided, search=search)
-                if decided is not None:
-                    break
-        self._give_back(trial.trial_id)
-
-    def finished(self, trial: Trial, *, search: bool) -> None:
-        """Tell again of a trial's end; ``search``: the searcher has not heard of it."""
-        for due in self._delivery.take(trial.trial_id):
-            if self._scheduler is None:
-                continue
-            if isinstance(due, Scored):
-                self._deliver_score(trial, due, self._scheduler, search=search)
+        while scheduler is None or scheduler.hears(trial_id):
+            due = self.state.delivery.due(trial_id)
+            if due is None:
+                break
+            if scheduler is None:
+                self._pass_over(due)
+            elif isinstance(due, Scored):
+                self._deliver_score(self._trials[trial_id], due, scheduler)
             else:
-                self._finish(trial, due, self._scheduler, search=search)
-        self._give_back(trial.trial_id)
+                self.emit(EndDelivered(time=self.time(), trial_id=trial_id))
+                self.deliver_end(self._trials[trial_id], due, scheduler)
+        self.give_back(trial_id)
+
+    def _pass_over(self, due: Scored | Completion) -> None:
+        """Nobody hears of it."""
+        if isinstance(due, Scored):
+            self.state.delivery.delivered(due.trial_id, due.request.place)
+        else:
+            self.state.delivery.end_delivered(due.trial_id)
 
     @property
     def policies(self) -> list[CheckpointPolicy]:
         """The sweep's checkpoint policies."""
         return [one for one in self._listeners if isinstance(one, CheckpointPolicy)]
 
-    def unfinished(self, request_id: str) -> Request | None:
-        """A request that has not ended."""
-        return self._unfinished.get(request_id)
-
-    def scored(self, request: Request, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """A report merged with its score, as a scheduler gets it."""
-        return {**flatten(self._merged(request.report, metrics)), DONE: False}
-
-    def _finish(
+    def deliver_end(
         self, trial: Trial, end: Completion, scheduler: JudgingScheduler, *, search: bool = True
     ) -> None:
+        """Tell the scheduler of a trial's end, and the searcher if it has not heard of it."""
         result = None if end.result is None else flatten(end.result)
         scheduler.finish(trial, result)
         if search and self._searcher is not None:
             self._searcher.finish(trial.trial_id, result)
 
-    def _deliver_score(
-        self,
-        trial: Trial,
-        scored: Scored,
-        scheduler: JudgingScheduler,
-        *,
-        decided: str | None = None,
-        search: bool = True,
-    ) -> None:
-        """Give the scheduler and the searcher a score.
-
-        Args:
-            trial: The trial.
-            scored: The score.
-            scheduler: The scheduler.
-            decided: What the scheduler has decided already, in a sweep that is restored.
-            search: Whether the searcher has not heard of it.
-        """
+    def _deliver_score(self, trial: Trial, scored: Scored, scheduler: JudgingScheduler) -> None:
+        """Give the scheduler and the searcher a score."""
         result = {**flatten(scored.result), DONE: False}
         if not self._has_required(trial, scored, result):
+            self._pass_over(scored)
             return
-        decision = scheduler.judge(trial, result, scored, decided)
-        self._record(ScoreDelivered.of(scored.request, decision, self.time()))
-        if search and decision != TrialScheduler.STOP and self._searcher is not None:
-            self._searcher.receive(scored.trial_id, result)
+        decision = scheduler.judge(trial, result, scored)
+        self.emit(ScoreDelivered.of(scored.request, decision, self.time()))
+        self.teach(scored.trial_id, decision, result)
+
+    def teach(self, trial_id: str, decision: str, result: dict[str, Any]) -> None:
+        """Let the searcher have a result, of which the scheduler made a decision."""
+        if decision != TrialScheduler.STOP and self._searcher is not None:
+            self._searcher.receive(trial_id, result)
 
     def close(self, trial_id: str) -> None:
         """The scheduler has stopped the trial, and gets no more results of it."""
-        self._delivery.close(trial_id)
+        self.state.delivery.close(trial_id)
 
     def decided(self, trial: Trial, decision: str) -> None:
         """The scheduler has decided about a trial other than on its result."""
-        self._record(Decided(time=self.time(), trial_id=trial.trial_id, decision=decision))
+        self.emit(Decided(time=self.time(), trial_id=trial.trial_id, decision=decision))
 
     def reminded(self, trial: Trial, generation: int, iteration: int, decision: str) -> None:
         """The scheduler got a result once more, and decided."""
-        self._record(
+        self.emit(
             Reminded(
                 time=self.time(),
                 trial_id=trial.trial_id,
@@ -848,17 +791,16 @@ class ValidationCallback(tune.Callback):
 
     def chosen(self, trial: Trial, *, runs: bool) -> None:
         """The scheduler lets a trial go on that it had paused; ``runs``: it has an actor."""
-        self._record(Resumed(time=self.time(), trial_id=trial.trial_id, runs=runs))
+        self.emit(Resumed(time=self.time(), trial_id=trial.trial_id, runs=runs))
 
     def failed(self, trial: Trial) -> None:
         """A trial has failed; Tune may start it again."""
         self.validator.check_ray()
-        self._record(TrialFailed(time=self.time(), trial_id=trial.trial_id))
+        self.emit(TrialFailed(time=self.time(), trial_id=trial.trial_id))
 
     def retried(self, trial: Trial) -> None:
         """A trial that has failed starts again: it will end again."""
-        self._record(TrialRetried(time=self.time(), trial_id=trial.trial_id))
-        self._delivery.reopen(trial.trial_id)
+        self.emit(TrialRetried(time=self.time(), trial_id=trial.trial_id))
 
     # Cloning -----------------------------------------------------------------------------------
 
@@ -873,11 +815,8 @@ class ValidationCallback(tune.Callback):
     def exploited(self, trial: Trial, exploit: Exploit) -> None:
         """A trial is about to be overwritten: scores of what it was are not delivered any more."""
         where = self.places.record(exploit.checkpoint)
-        self._record(Exploited.of(exploit, checkpoint=where))
-        self.ancestry.add(exploit)
-        self._delivery.overwritten(trial.trial_id, exploit.generation, exploit.iteration)
-        self._give_back(trial.trial_id)
-        self.release(("clone", trial.trial_id, exploit.generation - 1))
+        self.emit(Exploited.of(exploit, checkpoint=where))
+        self.give_back(trial.trial_id)
 
     def lease(self, holder: Hashable, path: str, owner: Trial | None = None) -> None:
         """Keep a checkpoint for ``holder``, instead of what was kept for it.
@@ -897,6 +836,8 @@ class ValidationCallback(tune.Callback):
 
     def _prune(self, path: str | None) -> None:
         """A checkpoint is not needed by anybody any more: it may go, if it is not a good one."""
+        if self._replaying:  # whoever needs one may not be back yet
+            return
         owner = None if path is None else self._owners.pop(path, None)
         manager = None if owner is None else LeasingCheckpointManager.of(owner)
         if owner is not None and manager is not None:
@@ -909,26 +850,25 @@ class ValidationCallback(tune.Callback):
         if manager is not None:
             manager.prune()
 
-    def _give_back(self, trial_id: str) -> None:
-        """Validations keep their checkpoints until the scheduler has got the scores."""
-        still_due = []
-        for request in self._ended.get(trial_id, []):
-            if self._delivery.holds(request):
-                still_due.append(request)
-            else:
-                self.release(("validation", request.id))
-                if self._scheduler is not None:
-                    self._scheduler.settled(request)
-        self._ended[trial_id] = still_due
+    def give_back(self, trial_id: str, *, tell: bool = True) -> None:
+        """Let checkpoints go whose scores nobody waits for any more.
+
+        Args:
+            trial_id: The trial.
+            tell: Whether the scheduler has not heard of that.
+        """
+        for request in self.state.release(trial_id):
+            self.release(("validation", request.id))
+            if tell and self._scheduler is not None:
+                self._scheduler.settled(request)
 
     def _has_required(self, trial: Trial, scored: Scored, result: Mapping[str, Any]) -> bool:
         """Whether a validated result has the metrics to judge by; if none ever had, give up."""
-        missing = self._lacking(result)
+        missing = self.state.lacks(result)
         if not missing:
-            self._met = True
             return True
         names = ", ".join(map(repr, missing))
-        if self._met or not self.history.names.keys().isdisjoint(missing):
+        if self.state.has_delivered or not self.history.names.keys().isdisjoint(missing):
             logger.warning(
                 "Trial %s has no %s at iteration %d; it is not judged by that iteration.",
                 scored.trial_id,
@@ -994,8 +934,8 @@ class ValidationCallback(tune.Callback):
         if self._cut is not None or controller is None or not controller.out_of_time:
             return
         stopped = [trial.trial_id for trial in trials if trial.status == Trial.TERMINATED]
-        self._cut = {t for t in stopped if not self._delivery.completed(t)}
-        self._record(BudgetExpired(time=self.time(), trial_ids=sorted(self._cut)))
+        self._cut = {t for t in stopped if not self.state.delivery.completed(t)}
+        self.emit(BudgetExpired(time=self.time(), trial_ids=sorted(self._cut)))
 
     def _cut_short(self, trial: Trial) -> bool:
         """Whether the time budget has stopped it: it goes on when the sweep is restored."""
@@ -1007,7 +947,7 @@ class ValidationCallback(tune.Callback):
         """Called by Tune when a trial has ended by itself or was stopped."""
         if self._scheduler is None:
             self.complete(trial.trial_id)
-        if not self._seen and trial.last_result and not self._told_of_no_checkpoint:
+        if not self.state.has_saved and trial.last_result and not self._told_of_no_checkpoint:
             self._told_of_no_checkpoint = True
             if self._how_to_save is NO_CHECKPOINT:  # else it was said
                 why = no_trial_has_saved(NO_CHECKPOINT)
@@ -1017,14 +957,13 @@ class ValidationCallback(tune.Callback):
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         """Called by Tune when a trial has failed for good: its validations are given up."""
-        self._record(TrialErrored(time=self.time(), trial_id=trial.trial_id))
+        self.emit(TrialErrored(time=self.time(), trial_id=trial.trial_id))
         self.validator.drop(trial.trial_id, "its trial failed")
         self.errored(trial)
 
-    def errored(self, trial: Trial) -> None:
+    def errored(self, trial: Trial, *, tell: bool = True) -> None:
         """Take that a trial has failed for good."""
-        self._delivery.forget(trial.trial_id)
-        self._give_back(trial.trial_id)
+        self.give_back(trial.trial_id, tell=tell)
         if self._scheduler is not None:
             self._scheduler.gone(trial)
 
@@ -1041,14 +980,14 @@ class ValidationCallback(tune.Callback):
             finished = finished and not self._cut and not self._controller.to_come
         self.has_ended = finished
         self.validator.close()
-        self._record(SessionClosed(time=self.time(), finished=finished))
+        self.emit(SessionClosed(time=self.time(), finished=finished))
         if not self.journal.close():
             logger.error(
                 "The end of the journal could not be written: what it lacks is validated again if "
                 "the sweep is restored."
             )
         self._keeper = None
-        self.journal = self.validator.journal = NullJournal()
+        self.journal = NullJournal()
         self.let_go()
         if left:
             self._raise_error()
@@ -1074,9 +1013,13 @@ class ValidationCallback(tune.Callback):
         failed = sum(trial.status == Trial.ERROR for trial in trials)
         ended = [t for t in trials if t.status == Trial.TERMINATED and not self._cut_short(t)]
         reported = {name for trial in trials for name in flatten(trial.last_result)}
-        missing = sorted(self._required - reported)
+        missing = sorted(self.state.required - reported)
         self._failures.conclude(missing, succeeded=bool(self.history.names))
-        if missing and not self._seen and any(TRAINING_ITERATION in t.last_result for t in ended):
+        if (
+            missing
+            and not self.state.has_saved
+            and any(TRAINING_ITERATION in t.last_result for t in ended)
+        ):
             names, produced = listed(missing), listed(chosen(reported), missing)
             why = no_trial_has_saved(self._how_to_save)
             also = f" {failed} trial{'s' * (failed > 1)} failed before." if failed else ""
@@ -1103,13 +1046,13 @@ class ValidationCallback(tune.Callback):
         later score brings a new one.
         """
         names = len(self.history.names)
-        if self.history.hesitates(self._required) or (not names and not at_end):
+        if self.state.hesitates() or (not names and not at_end):
             return
         if names != self._names_at_last_settling:
             self._names_at_last_settling = names
             self._unsettled.update(self._settled)
         for trial_id, trial in list(self._unsettled.items()):
-            if trial.is_finished() and not self._pending[trial_id]:
+            if trial.is_finished() and not self.state.record(trial_id).pending:
                 del self._unsettled[trial_id]
                 again = trial_id in self._settled
                 self._settled[trial_id] = trial
@@ -1158,13 +1101,17 @@ class ValidationCallback(tune.Callback):
         for trial in trials:
             if trial.trial_id not in self._trials or self._cut_short(trial):
                 continue
-            if not self._delivery.completed(trial.trial_id):
+            if not self.state.delivery.completed(trial.trial_id):
                 self.complete(trial.trial_id)  # Tune has not told the scheduler
-            if self._scheduler is not None and not self._delivery.over(trial.trial_id):
+            if self._scheduler is not None and not self.state.delivery.over(trial.trial_id):
                 self._scheduler.advance()
         for trial in trials:
             known = trial.trial_id in self._trials and not self._cut_short(trial)
-            if known and self._scheduler is not None and not self._delivery.over(trial.trial_id):
+            if (
+                known
+                and self._scheduler is not None
+                and not self.state.delivery.over(trial.trial_id)
+            ):
                 self._scheduler.conclude(trial)
                 self.deliver(trial.trial_id)
         self._settle(at_end=True)
@@ -1205,7 +1152,8 @@ class ValidationCallback(tune.Callback):
             {'validated': 0, 'failed': 0, 'timed_out': 0, 'skipped': 0, 'running': 0,
              'starting': 0, 'queued': 0, 'waiting': 0}
         """
-        return self.validator.counts()
+        ended = {status.value: self.state.counts[status] for status in Status}
+        return {**ended, **self.validator.counts()}
 
     def show_on(self, display: Display) -> None:
         """Show the sweep there, rather than where Tune does by itself; before it begins."""
@@ -1224,7 +1172,7 @@ class ValidationCallback(tune.Callback):
             left_over = [t for t in self._trials.values() if not t.is_finished()]
             left, waiting = len(left_over), sum(self.waits(t.trial_id) for t in left_over)
         lines = [
-            counted(self.validator.counts()),
+            counted(self.summary()),
             waiting_trials(waiting, left),
             starved(self.validator.starved_s()),
             self._draining.awaited(),
@@ -1234,7 +1182,7 @@ class ValidationCallback(tune.Callback):
     @property
     def judged_by(self) -> list[str]:
         """The metrics that the sweep is judged by."""
-        return sorted(self._required)
+        return sorted(self.state.required)
 
     @property
     def validated_names(self) -> Collection[str]:
@@ -1260,8 +1208,8 @@ class ValidationCallback(tune.Callback):
             {'validations_ran_s': 0.0, 'trials_waited_s': 0.0, 'drained_s': 0.0}
         """
         return {
-            "validations_ran_s": self.validator.ran_s,
-            "trials_waited_s": self._waited_s,
+            "validations_ran_s": self.state.ran_s,
+            "trials_waited_s": self.state.waited_s,
             "drained_s": self._draining.took_s,
         }
 
@@ -1281,30 +1229,17 @@ class ValidationCallback(tune.Callback):
         if restored:
             self._past = record_of(self._folder, unpickle=True).events
             self._recorded = {e.trial_id for e in self._past if isinstance(e, TrialAdded)}
-            self._as_of = self._books_as_of = (saved or {}).get("as_of", 0)
-            if self._scheduler is not None and "delivery" not in (saved or {}):
-                self._books_as_of = 0
-            settled = [
-                event
-                for event in self._past
-                if event.n <= self._books_as_of or self._scheduler is None
-            ]
-            self.history.replay(settled)
-            for exploit in exploits_of(settled, self.places):
-                self.ancestry.add(exploit)
-            self._load(saved or {})
+            self._take_up(saved or {})
         known = about(
             self._clock.time(),
             config=self.config,
-            judged=self._required,
+            judged=self.state.required,
             mode=None if self._scheduler is None else self._scheduler.mode,
             scheduler=None if self._scheduler is None else self._scheduler.base,
             search_alg=None if self._controller is None else self._controller.search_alg,
             trainable=self.trainable,
         )
-        self.journal = self.validator.journal = Journal(
-            self._folder, begins=not restored, after=self._as_of, about=known
-        )
+        self.journal = Journal(self._folder, begins=not restored, after=self._as_of, about=known)
         self._keeper = Keeper(self._folder, self.journal, self._clock)
 
     def _hold(self, storage: Any) -> None:
@@ -1337,59 +1272,37 @@ class ValidationCallback(tune.Callback):
             keeper.added(controller, added, kept=taken)
 
     def get_state(self) -> dict[str, Any]:
-        """What Tune saves with the experiment."""
+        """What Tune saves with the experiment: what does not follow from the journal."""
         self._state_taken = True
         state: dict[str, Any] = {"as_of": self.journal.last}
-        scheduler = None
-        if self._scheduler is not None:
-            scheduler = self._scheduler.get_state(self.places)
-            if scheduler is None:
-                return state  # all is replayed from the journal
-        recorded = self.places.record
-        return {
-            **state,
-            "selection": self._selection.state(),
-            "delivery": self._delivery.state(recorded),
-            "pending": [_bare(request, recorded) for request in self._unfinished.values()],
-            "seen": dict(self._seen),
-            "reports": dict(self._reports),
-            "clones": {
-                trial_id: recorded(path)
-                for trial_id in self._trials
-                if (path := self._leases.held(self._clone_of(trial_id))) is not None
-            },
-            "scheduler": scheduler,
-            "criteria": self._criteria.state(),
-            "counts": self.validator.ended_counts(),
-        }
+        scheduler = None if self._scheduler is None else self._scheduler.get_state(self.places)
+        if scheduler is None:
+            return state  # it is told everything again
+        return {**state, "scheduler": scheduler, "criteria": self._criteria.state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """What Tune restores with the experiment; it is taken up when its folder is known."""
         self._saved = state
 
-    def _load(self, state: dict[str, Any]) -> None:
-        if "delivery" not in state:
-            return
-        path = self.places.path
-        self._selection.load(state["selection"])
-        self._delivery.load(state["delivery"], path)
-        for request in self._delivery.undelivered():
-            self.lease(("validation", request.id), request.path)
-            self._ended.setdefault(request.trial_id, []).append(request)
-        self._seen = dict(state["seen"])
-        self._reports = dict(state["reports"])
-        self._criteria.load(state["criteria"])
-        self.validator.load_counts(state["counts"])
-        for trial_id, recorded in state["clones"].items():
-            self.lease(self._clone_of(trial_id), path(recorded))
-        for request in state["pending"]:
-            request = replace(request, path=path(request.path))
-            self.lease(("validation", request.id), request.path)
-            self._pending[request.trial_id] += 1
-            self._unfinished[request.id] = request
-            self._delivery.requested(request)
-        if self._scheduler is not None and state["scheduler"] is not None:
-            self._scheduler.set_state(state["scheduler"], self.places)
+    def _take_up(self, saved: Mapping[str, Any]) -> None:
+        """Take up what was saved."""
+        self._as_of = saved.get("as_of", 0)
+        if self._scheduler is not None and saved.get("scheduler") is not None:
+            self._scheduler_as_of = self._as_of
+            self._scheduler.set_state(saved["scheduler"], self.places)
+            self._criteria.load(saved["criteria"])
+
+    def _replay(self, trials: Mapping[str, Trial], offsets: Offsets) -> None:
+        """Take what happened in former sessions."""
+        self._restoration = Restoration(
+            self, trials, self._past, offsets, self._controller, self._scheduler
+        )
+        self._restoration.run()
+        self._restoration = None
+        self.state.untold = []
+        self._take_over_new_criteria()
+        for trial_id, before in told_before(self._past, trials, self.ancestry).items():
+            self._tell("on_trial_restored", trials[trial_id], before)
 
     def _resume(self) -> None:
         """Replay what happened since the state was saved, and go on from there."""
@@ -1397,27 +1310,20 @@ class ValidationCallback(tune.Callback):
         if controller is None or scheduler is None:
             return
         searched = None if self._mended is None else self._mended.search
-        self.journal.muted = True
-        self._mark_validated()
-        replay = Replay(
-            self,
-            controller,
-            scheduler,
-            trials=self._trials,
-            books_as_of=self._books_as_of,
-            trials_as_of=self._as_of,
-            search_as_of=self._as_of if searched is None else searched,
+        offsets = Offsets(
+            trials=self._as_of,
+            searcher=self._as_of if searched is None else searched,
+            scheduler=self._scheduler_as_of,
         )
-        owed, failed = replay.run(self._past)
-        self.journal.muted = False
+        self._replay(self._trials, offsets)
         for trial_id, trial in self._trials.items():
             self._unsettled[trial_id] = trial
             self._touched[trial_id] = trial
             if trial.is_finished():
                 continue
-            if trial_id in failed or self._delivery.completed(trial_id):
+            if self.state.record(trial_id).failed or self.has_completed(trial_id):
                 self.retried(trial)
-                scheduler.replay("retried", trial)
+                scheduler.retried(trial)
             for path in forget_missing(trial):
                 logger.warning("Trial %s goes on without %s, which is gone.", trial_id, path)
             skip_existing(trial)
@@ -1425,77 +1331,52 @@ class ValidationCallback(tune.Callback):
         remove_left_over(self._trials.values(), self._past, self.places)  # after their names
         table = any(isinstance(listener, CSVLoggerCallback) for listener in self._listeners)
         self._fold.restore(self._trials, self._past, self.ancestry, table=table)
-        self._retell(self._trials)
-        self._past = []
-        unfinished, self._unfinished = self._unfinished, {}
-        for request in unfinished.values():
-            self._pending[request.trial_id] -= 1
-            if request.trial_id in self._trials:
-                self._submit_again(request)
-        for request in owed:
-            where = self.places.record(request.path)
-            self._record(ValidationRequested.of(request, self.time(), checkpoint=where))
-            self._submit_again(request)
+        past, self._past = self._past, []
+        self._go_on()
+        if past[-1].n < self._as_of:
+            self._record_lost(past)
         scheduler.resume()
         for trial_id in list(self._trials):
             self.deliver(trial_id)
 
-    def _retell(self, trials: Mapping[str, Trial]) -> None:
-        """Let loggers write again what may be lost of what they were told, and go on from there."""
-        told, self._in_order = retold(self._past, trials, self.ancestry)
-        for trial_id, before in told.items():
-            self._tell("on_trial_restored", trials[trial_id], before)
-
-    def _mark_validated(self) -> None:
-        """Let checkpoints that were validated before the state was saved rank by their scores."""
-        saved: dict[str, str] = {}
-        for event in self._past:
-            if event.n > self._as_of:
-                break
-            if isinstance(event, CheckpointSaved):
-                saved[event.id] = event.checkpoint
-            elif isinstance(event, ValidationEnded) and event.status == Status.VALIDATED.value:
-                checkpoint = saved.get(event.id)
-                trial = self._trials.get(event.trial_id)
-                manager = None if trial is None else LeasingCheckpointManager.of(trial)
-                if manager is not None and checkpoint is not None:
-                    manager.mark(self.places.path(checkpoint), event.metrics)
+    def _record_lost(self, past: Sequence[Event]) -> None:
+        """Record what Tune's trials have saved and the journal lacks: its end was lost."""
+        known = {self.places.path(e.checkpoint) for e in past if isinstance(e, CheckpointSaved)}
+        for trial_id, trial in self._trials.items():
+            for checkpoint, report in saved_results(trial):
+                generation, step = report.get(GENERATION, 0), report[TRAINING_ITERATION]
+                if checkpoint.path in known or generation != self.ancestry.generation(trial_id):
+                    continue
+                last = self.state.record(trial_id).report or {}
+                if last.get(TRAINING_ITERATION, 0) < step:
+                    now = self.time()
+                    self.emit(Reported(time=now, trial_id=trial_id, report=report, offered=True))
+                self._record_checkpoint(trial, checkpoint, report)
 
     def _resume_alone(self, trials: list[Trial]) -> None:
         """Without a scheduler of tunekit's, all there is to do is what was not validated."""
         known = {trial.trial_id: trial for trial in trials}
-        self._retell(known)
+        for trial_id, trial in known.items():
+            self._trials.setdefault(trial_id, trial)
+        newest = self._past[-1].n
+        self._replay(known, Offsets(newest, newest, newest))
         self._past = []
-        unfinished, self._unfinished = self._unfinished, {}
-        for request in unfinished.values():
-            self._pending[request.trial_id] -= 1
-            if request.trial_id in known:
-                trial = self._trials.setdefault(request.trial_id, known[request.trial_id])
-                self._unsettled[request.trial_id] = trial
-                LeasingCheckpointManager.install(trial, self._leases, self._validation_names)
-                self._submit_again(request)
+        for request in self.state.unfinished.values():
+            trial = known[request.trial_id]
+            self._unsettled[request.trial_id] = trial
+            LeasingCheckpointManager.install(trial, self._leases, self._validation_names)
+        self._go_on()
 
-    def _clone_of(self, trial_id: str) -> Hashable:
-        """Who holds the checkpoint that a trial was restored from, until it has saved its own."""
-        return ("clone", trial_id, self.ancestry.generation(trial_id))
-
-    def _submit_again(self, request: Request) -> None:
-        """Validate what a sweep that was interrupted has not."""
-        trial = self._trials[request.trial_id]
-        filesystem = trial.storage.storage_filesystem
-        request = replace(request, checkpoint=tune.Checkpoint(request.path, filesystem))
-        self.requested(trial, request)
-        self._in_order.requested(request)
-        if exists(filesystem, request.path):
-            self.validator.submit(request)
-        else:
-            self.validator.give_up(request, gone(request.path))
+    def _go_on(self) -> None:
+        """Validate what was pending when the sweep was interrupted, and what was owed."""
+        for request in list(self.state.unfinished.values()):
+            filesystem = self._trials[request.trial_id].storage.storage_filesystem
+            if exists(filesystem, request.path):
+                self.validator.submit(self._with_checkpoint(request))
+            else:
+                self.validator.give_up(request, gone(request.path))
+        self._request_owed()
 
     def _changed(self, trial: Trial) -> None:
         if self._controller is not None:
             self._controller.changed(trial)
-
-
-def _bare(request: Request, recorded: Callable[[str], str]) -> Request:
-    """A request as it is saved."""
-    return replace(request, checkpoint=None, path=recorded(request.path))

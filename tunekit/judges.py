@@ -9,6 +9,8 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from tunekit.core.delivery import Scored
+from tunekit.core.events import Event
+from tunekit.core.lineage import Exploit
 from tunekit.core.validation import Request
 from tunekit.places import Places
 
@@ -87,8 +89,28 @@ class JudgingScheduler(Protocol):
         """Take that up."""
         ...
 
-    def replay(self, event: str, trial: Trial, **known: Any) -> None:
+    def take_leases(self) -> None:
+        """Keep the checkpoints that its saved state names."""
+        ...
+
+    def catch_up(self, event: Event, trial: Trial) -> None:
         """Do again what was done before the sweep was interrupted."""
+        ...
+
+    def judge_again(
+        self, trial: Trial, result: dict[str, Any], scored: Scored, decided: str
+    ) -> str:
+        """Take a result again; what was decided before holds."""
+        ...
+
+    def exploit_again(
+        self, trial: Trial, exploit: Exploit, version: Any, *, carried_out: bool
+    ) -> None:
+        """Overwrite a trial as it was."""
+        ...
+
+    def retried(self, trial: Trial) -> None:
+        """A trial is started again."""
         ...
 
     def resume(self) -> None:

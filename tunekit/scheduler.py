@@ -32,6 +32,17 @@ from tunekit.callback import ValidationCallback
 from tunekit.combinations import wrong_together
 from tunekit.core.decisions import Decisions
 from tunekit.core.delivery import Scored
+from tunekit.core.events import (
+    Decided,
+    Event,
+    Reminded,
+    Reported,
+    Resumed,
+    TrialEnded,
+    TrialErrored,
+    TrialFailed,
+    TrialRetried,
+)
 from tunekit.core.history import GENERATION
 from tunekit.core.lineage import Exploit
 from tunekit.core.metrics import flatten
@@ -779,54 +790,69 @@ class ValidatedScheduler(TrialScheduler):
         for trial_id, kept in state["judged"].items():
             self._judged.setdefault(trial_id, JudgedTrial(self)).load(kept)
         self._known = set(state["judged"])
-        if self._validation is not None:
-            self._keep_what_is_held(self._validation)
 
     # How a sweep goes on that was interrupted --------------------------------------------------
 
-    def replay(self, event: str, trial: Trial, **known: Any) -> None:
-        """Do again what was done before the sweep was interrupted.
+    def catch_up(self, event: Event, trial: Trial) -> None:
+        """Do again what was done before the sweep was interrupted."""
+        judged = self._judged_of(trial)
+        match event:
+            case Reported():
+                self._trains(judged)
+            case Decided():
+                self._stopped_before.append(judged)
+            case Resumed():
+                self.base.choose_trial_to_run(self._view)
+                judged.phase = Phase.RUNNING if event.runs else Phase.PENDING
+            case Reminded():
+                if judged.version is not None:
+                    self._remind_of(judged, judged.version, event.decision)
+                    self._take_up()
+            case TrialEnded():
+                judged.stands = Doing.ENDED
+                if event.removed and judged.phase is not Phase.ENDED:
+                    self._end(judged)
+                elif not event.removed:
+                    if judged.phase is Phase.PENDING:
+                        judged.phase = Phase.RUNNING
+                    self._complete(judged)
+            case TrialFailed():
+                judged.stands = Doing.STARTING
+                self._fail(judged)
+            case TrialRetried():
+                self._add_again(judged)
+            case TrialErrored():
+                self.gone(trial)
 
-        Args:
-            event: What happened, as the journal calls it.
-            trial: To which trial.
-            known: What the journal knows of it.
-        """
-        judged, validation = self._judged_of(trial), self._validation
-        if validation is None:
-            return
-        if event in ("reported", "delivered"):
-            judged.stands = Doing.TRAINING
-            if judged.phase is Phase.PENDING:
-                judged.phase = Phase.RUNNING
-        elif event == "decided":
-            self._stopped_before.append(judged)
-        elif event == "judged":
-            # The base scheduler has stopped others by that; if by chance it has not now, it shall.
-            stopped, self._stopped_before = self._stopped_before, []
-            for other in stopped:
-                self.stopped(other)
-        elif event == "chosen":
-            self.base.choose_trial_to_run(self._view)
-            judged.phase = Phase.RUNNING if known["runs"] else Phase.PENDING
-        elif event == "reminded" and judged.version is not None:
-            self._remind_of(judged, judged.version, known["decision"])
-            self._take_up()
-        elif event == "completed":
-            judged.stands = Doing.ENDED
-            if known["removed"] and judged.phase is not Phase.ENDED:
-                self._end(judged)
-            elif not known["removed"]:
-                if judged.phase is Phase.PENDING:
-                    judged.phase = Phase.RUNNING
-                self._complete(judged)
-        elif event == "failed":
-            judged.stands = Doing.STARTING
-            self._fail(judged)
-        elif event == "retried":
-            self._add_again(judged)
-        elif event == "exploited":
-            self._overwrite_again(judged, validation, **known)
+    def judge_again(
+        self, trial: Trial, result: dict[str, Any], scored: Scored, decided: str
+    ) -> str:
+        """Give the base scheduler a result again; what it ``decided`` before holds."""
+        self._trains(self._judged_of(trial))
+        decision = self.judge(trial, result, scored, decided)
+        # The base scheduler has stopped others by that; if by chance it has not now, it shall.
+        stopped, self._stopped_before = self._stopped_before, []
+        for other in stopped:
+            self.stopped(other)
+        return decision
+
+    def exploit_again(
+        self, trial: Trial, exploit: Exploit, version: Version | None, *, carried_out: bool
+    ) -> None:
+        """Overwrite a trial as it was; ``carried_out``: Tune's trial is what it became."""
+        if self._validation is not None:
+            judged = self._judged_of(trial)
+            self._overwrite_again(judged, self._validation, exploit, version, carried_out)
+
+    def retried(self, trial: Trial) -> None:
+        """A trial that has failed, or had to stop, is started again."""
+        self._add_again(self._judged_of(trial))
+
+    @staticmethod
+    def _trains(judged: JudgedTrial) -> None:
+        judged.stands = Doing.TRAINING
+        if judged.phase is Phase.PENDING:
+            judged.phase = Phase.RUNNING
 
     def _overwrite_again(
         self,
@@ -874,8 +900,11 @@ class ValidatedScheduler(TrialScheduler):
             elif judged.phase is Phase.RUNNING:
                 judged.phase = Phase.PENDING  # it starts again
 
-    def _keep_what_is_held(self, validation: ValidationCallback) -> None:
+    def take_leases(self) -> None:
         """Take the leases again that the saved sweep had for cloning."""
+        validation = self._validation
+        if validation is None:
+            return
         for trial_id, judged in self._judged.items():
             if judged.version is not None and self._clones and judged.phase is not Phase.ENDED:
                 validation.lease(("scored", trial_id), judged.version.checkpoint.path)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
 from tunekit.core.calls import name_of, signature_of, still_lacks
-from tunekit.core.events import AttemptBegan, AttemptStarted, ValidationEnded
+from tunekit.core.events import AttemptBegan, AttemptStarted, Event, ValidationEnded
 from tunekit.core.failures import Failures, place_of
 from tunekit.core.pool import Pool
 from tunekit.core.shortage import Shortage
 from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status
 from tunekit.executor import Began, Executor, Failed, Returned, received
-from tunekit.journal import Journal, NullJournal
 
 __all__ = ["Validator"]
 
@@ -32,6 +30,7 @@ class Validator:
         config: The limits.
         executor: Where validations run.
         clock: What the time is read from.
+        emit: Called with what happens, before it is acted on.
         conclude: Called with each outcome, after it has been recorded.
         judged: Returns the names of metrics that must be numbers.
         promised: Returns the resources of each trial that waits for them.
@@ -46,6 +45,7 @@ class Validator:
         executor: Executor,
         clock: Clock,
         *,
+        emit: Callable[[Event], None],
         conclude: Callable[[Outcome], None],
         judged: Callable[[], Collection[str]],
         promised: Callable[[], Sequence[Mapping[str, float]]],
@@ -57,20 +57,15 @@ class Validator:
         )
         self._executor = executor
         self._clock = clock
-        self._conclude = conclude
+        self._emit, self._conclude = emit, conclude
         self._judged = judged
         self._promised = promised
         self._fn = config.fn
-        #: The sweep's journal, once there is one.
-        self.journal: Journal | NullJournal = NullJournal()
         self._retried = Failures()
-        self._ended: Counter[Status] = Counter()
         self._next_poll = 0.0
         self._polling = False
         self._shortage = Shortage()
         self._next_look = 0.0
-        #: Seconds that validations ran, one added to the other.
-        self.ran_s = 0.0
 
     @property
     def resources(self) -> dict[str, float]:
@@ -100,7 +95,6 @@ class Validator:
         Of those that have not begun (``starting``), so many wait for resources (``queued``).
         """
         return {
-            **self.ended_counts(),
             "running": self._pool.running,
             "starting": self._pool.starting,
             "queued": self._pool.queued,
@@ -114,18 +108,6 @@ class Validator:
     def stages(self) -> list[Pending]:
         """How far every request is that has not ended."""
         return list(self._pool.stages(self._clock.monotonic()))
-
-    def ended_counts(self) -> dict[str, int]:
-        """How many validations ended how."""
-        return {status.value: self._ended[status] for status in Status}
-
-    def load_counts(self, counts: Mapping[str, int]) -> None:
-        """Take up what :meth:`ended_counts` returned, of a sweep that goes on."""
-        self._ended = Counter({Status(name): count for name, count in counts.items()})
-
-    def count(self, status: Status) -> None:
-        """Count a validation that ended before the sweep was interrupted."""
-        self._ended[status] += 1
 
     def submit(self, request: Request) -> None:
         """Take a request that is in the journal; one that cannot be called fails at once."""
@@ -189,7 +171,7 @@ class Validator:
                 if self._pool.flies(event.attempt_id):
                     request, number = event.attempt_id.rsplit("#", 1)
                     time, attempt = self._clock.time(), int(number)
-                    self.journal.append(AttemptBegan(time=time, id=request, attempt=attempt))
+                    self._emit(AttemptBegan(time=time, id=request, attempt=attempt))
                 self._pool.began(event.attempt_id, now)
                 continue
             wanted = self._pool.flies(event.attempt_id)
@@ -216,7 +198,7 @@ class Validator:
     def _start(self, now: float) -> None:
         capacity = self._executor.capacity(self._promised()) if self._pool.needs_capacity else 0
         for attempt in self._pool.start(capacity, now):
-            self.journal.append(AttemptStarted.of(attempt, self._clock.time()))
+            self._emit(AttemptStarted.of(attempt, self._clock.time()))
             self._executor.start(attempt)
 
     def _look(self, now: float) -> None:
@@ -239,9 +221,7 @@ class Validator:
             self._end(outcome)
 
     def _end(self, outcome: Outcome) -> None:
-        self.journal.append(ValidationEnded.of(outcome, self._clock.time()))
-        self._ended[outcome.status] += 1
-        self.ran_s += outcome.ran_s
+        self._emit(ValidationEnded.of(outcome, self._clock.time()))
         self._conclude(outcome)
 
 

@@ -19,8 +19,8 @@ from tests.kills import run_killed
 from tests.sweeps import Ran, index_of, sweep
 from tunekit.core.events import event_of
 from tunekit.core.lineage import Ancestry
-from tunekit.core.validation import Outcome, Request, Status
-from tunekit.replay import retold
+from tunekit.core.state import SweepState
+from tunekit.restore import told_before
 
 
 class Hears(tune.Callback):
@@ -178,10 +178,12 @@ def test_a_score_of_an_iteration_that_was_run_again_was_not_told():
     reported = {"event": "reported", "trial_id": "a", "report": report}
     asked = [{"event": "saved", **place}, {"event": "requested", **place}]
     ended = {"event": "ended", "id": "a:0:5:1", "status": "validated", "metrics": {"accuracy": 1}}
-    once, _ = retold(map(event_of, [reported, *asked, ended]), {"a": trial}, Ancestry())
+    once = told_before(map(event_of, [reported, *asked, ended]), {"a": trial}, Ancestry())
     assert [one.metrics for one in once["a"]] == [None, {"accuracy": 1}]
     assert once["a"][1].report == {**report, "config": {"lr": 1}}
-    again, _ = retold(map(event_of, [reported, *asked, reported, ended]), {"a": trial}, Ancestry())
+    again = told_before(
+        map(event_of, [reported, *asked, reported, ended]), {"a": trial}, Ancestry()
+    )
     assert [one.metrics for one in again["a"]] == [None, None]
 
 
@@ -197,7 +199,9 @@ def test_what_had_overtaken_an_older_score_still_waits():
             {"event": "requested", **place},
         ]
     ended = {"event": "ended", "id": "a:0:2:1", "status": "validated", "metrics": {"accuracy": 1}}
-    told, order = retold(map(event_of, [*events, ended]), {"a": trial}, Ancestry())
+    told = told_before(map(event_of, [*events, ended]), {"a": trial}, Ancestry())
     assert [one.metrics for one in told["a"]] == [None, None]
-    first = Outcome(Request("a", 1), Status.FAILED)
-    assert [due.request.iteration for due in order.ended(first)] == [1, 2]
+    state = SweepState()
+    for event in [*events, ended, {"event": "ended", "id": "a:0:1:1", "status": "failed"}]:
+        state.apply(event_of(event))
+    assert [due.request.iteration for due in state.untold] == [1, 2]

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 # For types only; none should be added.
-CIRCLES = [["callback", "replay"]]
+CIRCLES: list[list[str]] = []
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from ray.train._internal.session import _TrainingResult
 from ray.train._internal.storage import _delete_fs_path
 from ray.tune import CheckpointConfig
 from ray.tune.experiment import Trial
+from ray.tune.result import TRAINING_ITERATION
 from ray.tune.trainable.trainable import _DICT_CHECKPOINT_FILE_NAME
 
 from tunekit.core.metrics import flatten, hide, merge
@@ -30,8 +31,8 @@ __all__ = [
     "delete_checkpoint",
     "forget_missing",
     "latest_checkpoint",
-    "registered",
     "saved_dict",
+    "saved_results",
     "set_checkpoint_config",
     "skip_existing",
     "take_saved",
@@ -63,16 +64,18 @@ def skip_existing(trial: Trial) -> None:
     trial.invalidate_json_state()
 
 
-def registered(trial: Trial) -> set[str]:
-    """Return where the checkpoints lie that a trial itself has saved and Tune keeps."""
+def saved_results(trial: Trial) -> list[tuple[Any, dict[str, Any]]]:
+    """Return ``(checkpoint, metrics)`` of what a trial has saved and Tune keeps, in order."""
     results = trial.run_metadata.checkpoint_manager._checkpoint_results
-    return {result.checkpoint.path for result in results}
+    found = [(result.checkpoint, dict(result.metrics)) for result in results]
+    return sorted(found, key=lambda one: one[1].get(TRAINING_ITERATION, 0))
 
 
 def tracked(trial: Trial) -> set[str]:
     """Return where the checkpoints lie that Tune knows of a trial, also one it was cloned from."""
     latest = trial.run_metadata.checkpoint_manager._latest_checkpoint_result
-    return registered(trial) | (set() if latest is None else {latest.checkpoint.path})
+    paths = {checkpoint.path for checkpoint, _ in saved_results(trial)}
+    return paths | (set() if latest is None else {latest.checkpoint.path})
 
 
 def delete_checkpoint(filesystem: pyarrow.fs.FileSystem, path: str) -> None:

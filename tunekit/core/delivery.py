@@ -9,8 +9,8 @@ of its former ones are not delivered any more.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tunekit.core.metrics import merge
@@ -57,7 +57,7 @@ class Delivery:
     """Puts the scores of each trial in order and gives each out once.
 
     Feed it with :meth:`requested`, :meth:`ended`, :meth:`offered` and :meth:`complete`, in any
-    order in which they can happen, and take with :meth:`take` what may be delivered now.
+    order in which they can happen; :meth:`due` is what may be delivered now.
 
     Args:
         counts: Whether a validated result can be judged by; a trial does not end with one that
@@ -72,11 +72,12 @@ class Delivery:
         ...     delivery.offered("a", request.iteration)
         ...     delivery.requested(request)
         >>> delivery.ended(Outcome(requests[1], Status.VALIDATED, {"accuracy": 0.9}))
-        >>> list(delivery.take("a"))  # iteration 1 has not ended
-        []
+        >>> delivery.due("a")  # nothing: iteration 1 has not ended
         >>> delivery.ended(Outcome(requests[0], Status.FAILED))
-        >>> list(delivery.take("a"))
-        [Scored(trial_id='a', iteration=2, result={'loss': 1.0, 'accuracy': 0.9})]
+        >>> delivery.due("a")
+        Scored(trial_id='a', iteration=2, result={'loss': 1.0, 'accuracy': 0.9})
+        >>> delivery.delivered("a", (0, 2))
+        >>> delivery.due("a")
     """
 
     def __init__(
@@ -163,17 +164,6 @@ class Delivery:
         kept = None if line is None else line.requests.get(request.iteration)
         return kept is not None and kept.id == request.id
 
-    def undelivered(self) -> Iterator[Request]:
-        """The requests that have ended and whose scores wait to be delivered."""
-        for line in self._lines.values():
-            for outcome in line.outcomes.values():
-                yield outcome.request
-
-    def head(self, trial_id: str) -> tuple[int, int] | None:
-        """Generation and iteration of what the trial's other scores wait for, if anything."""
-        line = self._lines.get(trial_id)
-        return (line.generation, line.order[0]) if line is not None and line.order else None
-
     def completed(self, trial_id: str) -> bool:
         """Whether :meth:`complete` or :meth:`forget` was called for the trial."""
         line = self._lines.get(trial_id)
@@ -184,76 +174,74 @@ class Delivery:
         line = self._lines.get(trial_id)
         return line is not None and line.over
 
-    def take(
-        self, trial_id: str, ready: Callable[[], bool] = lambda: True
-    ) -> Iterator[Scored | Completion]:
-        """Give out, one by one, what may be delivered now.
+    def due(self, trial_id: str) -> Scored | Completion | None:
+        """Return what is to be delivered next of a trial, if anything may be now.
 
-        A result is taken when it is yielded. The caller may :meth:`close` the trial between two,
-        or let it be :meth:`overwritten`.
-
-        Args:
-            trial_id: The trial.
-            ready: Asked before each: whether anything of the trial may be delivered.
+        It stays due until :meth:`delivered` or :meth:`end_delivered` says that it was. What never
+        will be delivered, a validation without a score for example, is left behind.
         """
         line = self._line(trial_id)
-        while line.order and ready():
+        while line.order:
             iteration = line.order[0]
             outcome = line.outcomes.get(iteration)
             if outcome is None:
-                return
+                return None
             if outcome.validated and iteration > line.offered and not line.complete:
-                return  # saved before its report was looked at
-            del line.order[0], line.outcomes[iteration], line.requests[iteration]
-            if not outcome.validated or iteration <= line.delivered:
-                continue
+                return None  # saved before its report was looked at
+            scored = self._score(line, trial_id, iteration)
+            if scored is not None and iteration <= line.offered and not line.closed:
+                return scored
+            self._leave(line, iteration, scored)
+        if line.complete and not line.over:
+            return Completion(trial_id, line.newest)
+        return None
+
+    def score_at(self, trial_id: str, place: tuple[int, int]) -> Scored | None:
+        """Return the score of a generation and iteration that has not been delivered."""
+        line, (generation, iteration) = self._line(trial_id), place
+        if generation != line.generation or iteration not in line.order:
+            return None
+        return self._score(line, trial_id, iteration)
+
+    def delivered(self, trial_id: str, place: tuple[int, int]) -> None:
+        """The score of a generation and iteration was delivered, or cannot be judged by."""
+        line, (generation, iteration) = self._line(trial_id), place
+        if generation != line.generation:
+            return
+        while line.order and line.order[0] <= iteration:
+            older = line.order[0]
+            self._leave(line, older, self._score(line, trial_id, older))
+        line.delivered = max(line.delivered, iteration)
+
+    def end(self, trial_id: str) -> Completion:
+        """Return the trial's end as it is to be delivered, whatever is not delivered by now."""
+        line = self._line(trial_id)
+        while line.order:
+            iteration = line.order[0]
+            self._leave(line, iteration, self._score(line, trial_id, iteration))
+        return Completion(trial_id, line.newest)
+
+    def end_delivered(self, trial_id: str) -> None:
+        """The trial's end was delivered."""
+        self._line(trial_id).over = True
+
+    def _score(self, line: _Line, trial_id: str, iteration: int) -> Scored | None:
+        """A validated result that is not older than what was delivered."""
+        outcome = line.outcomes.get(iteration)
+        if outcome is None or not outcome.validated or iteration <= line.delivered:
+            return None
+        result = self._merged(outcome.request.report, outcome.metrics)
+        return Scored(trial_id, iteration, result, outcome.request)
+
+    def _leave(self, line: _Line, iteration: int, scored: Scored | None) -> None:
+        """Go on to what comes after the oldest validation of a trial."""
+        line.order.remove(iteration)
+        line.outcomes.pop(iteration, None)
+        del line.requests[iteration]
+        if scored is not None:
             line.delivered = iteration
-            result = self._merged(outcome.request.report, outcome.metrics)
-            if self._counts(result):
-                line.newest = result
-            if iteration <= line.offered and not line.closed:
-                yield Scored(trial_id, iteration, result, outcome.request)
-        if line.complete and not line.over and not line.order and ready():
-            line.over = True
-            yield Completion(trial_id, line.newest)
-
-    def state(self, recorded: Callable[[str], str] = str) -> dict[str, Any]:
-        """What to save for a restore, with paths as ``recorded`` writes them down.
-
-        How far each trial was delivered, its newest result, and the outcomes that wait for older
-        ones. Requests that have not ended are to be requested again by whoever restores.
-        """
-        return {
-            trial_id: {
-                "ended": [
-                    replace(outcome, request=_bare(outcome.request, recorded))
-                    for outcome in line.outcomes.values()
-                ],
-                "generation": line.generation,
-                "offered": line.offered,
-                "delivered": line.delivered,
-                "newest": line.newest,
-                "closed": line.closed,
-                "complete": line.complete,
-                "over": line.over,
-            }
-            for trial_id, line in self._lines.items()
-        }
-
-    def load(self, state: Mapping[str, Any], path: Callable[[str], str] = str) -> None:
-        """Take up what :meth:`state` returned; ``path`` reads a path that was written down."""
-        self._lines = {}
-        for trial_id, saved in state.items():
-            ended = saved["ended"]
-            self._lines[trial_id] = _Line(**{k: v for k, v in saved.items() if k != "ended"})
-            for outcome in ended:
-                outcome = replace(outcome, request=_bare(outcome.request, path))
-                self.requested(outcome.request)
-                self.ended(outcome)
+            if self._counts(scored.result):
+                line.newest = scored.result
 
     def _line(self, trial_id: str) -> _Line:
         return self._lines.setdefault(trial_id, _Line())
-
-
-def _bare(request: Request, path: Callable[[str], str]) -> Request:
-    return replace(request, checkpoint=None, path=path(request.path))

@@ -6,9 +6,8 @@ import bisect
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from tunekit.core.events import Event, Reported, ValidationEnded, ValidationRequested
 from tunekit.core.metrics import hide, leaves, merge
-from tunekit.core.validation import Outcome, Request
+from tunekit.core.validation import Outcome
 
 __all__ = ["GENERATION", "ITERATION", "RUNS", "VALIDATED_ITERATION", "History"]
 
@@ -168,23 +167,3 @@ class History:
             row = merge({**hidden, GENERATION: place[0]}, score)
             row[RUNS] = self._runs.get(trial_id, {}).get(place, 0)
             yield row
-
-    def replay(self, events: Iterable[Event]) -> None:
-        """Take what happened in a sweep that is restored.
-
-        It is not saved with the sweep's state: that would take the longer, the longer the sweep.
-
-        Args:
-            events: The journal.
-        """
-        for event in events:
-            match event:
-                case Reported():
-                    report = event.report
-                    self.reported(event.trial_id, report[ITERATION], report.get(GENERATION, 0))
-                case ValidationRequested():
-                    self.requested(event.id)
-                case ValidationEnded():
-                    key = event.key
-                    request = Request(key.trial_id, key.iteration, key.run, key.generation)
-                    self.ended(event.outcome(request))

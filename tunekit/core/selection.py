@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 __all__ = ["Selection"]
 
 
@@ -43,11 +41,3 @@ class Selection:
         if isinstance(self._every, str):
             return used and self._every == "decision"
         return count % self._every == 0
-
-    def state(self) -> dict[str, Any]:
-        """What to save for a restore."""
-        return {"saved": dict(self._saved)}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Take up what :meth:`state` returned."""
-        self._saved = dict(state["saved"])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tests.unit.core.deliveries import take
 from tunekit.core.delivery import Completion, Delivery, Scored
 from tunekit.core.validation import Outcome, Request, Status
 
@@ -23,7 +24,7 @@ def asked(*iterations: int) -> Delivery:
 
 
 def taken(delivery: Delivery) -> list[int | None]:
-    return [step.iteration if isinstance(step, Scored) else None for step in delivery.take("a")]
+    return [step.iteration if isinstance(step, Scored) else None for step in take(delivery, "a")]
 
 
 def test_a_score_waits_for_older_ones():
@@ -50,7 +51,7 @@ def test_the_result_is_the_report_of_its_own_iteration():
     delivery = asked(1, 2)
     delivery.ended(validated(request(2), 0.9))
     delivery.ended(validated(request(1), 0.1))
-    results = [step.result for step in delivery.take("a")]
+    results = [step.result for step in take(delivery, "a")]
     assert [(r["training_iteration"], r["accuracy"]) for r in results] == [(1, 0.1), (2, 0.9)]
 
 
@@ -60,10 +61,10 @@ def test_completion_comes_after_the_last_score_and_carries_it():
     delivery.ended(validated(request(1), 0.1))
     assert taken(delivery) == [1]
     delivery.ended(validated(request(2), 0.9))
-    _scored, completion = delivery.take("a")
+    _scored, completion = take(delivery, "a")
     assert isinstance(completion, Completion)
     assert completion.result["accuracy"] == 0.9
-    assert list(delivery.take("a")) == []
+    assert list(take(delivery, "a")) == []
 
 
 def test_completion_carries_the_newest_score_there_was():
@@ -71,13 +72,13 @@ def test_completion_carries_the_newest_score_there_was():
     delivery.complete("a")
     delivery.ended(validated(request(1), 0.1))
     delivery.ended(Outcome(request(2), Status.FAILED))
-    assert [s.result["accuracy"] for s in delivery.take("a")] == [0.1, 0.1]
+    assert [s.result["accuracy"] for s in take(delivery, "a")] == [0.1, 0.1]
 
 
 def test_completion_without_any_score():
     delivery = Delivery()
     delivery.complete("a")
-    assert list(delivery.take("a")) == [Completion("a", None)]
+    assert list(take(delivery, "a")) == [Completion("a", None)]
     assert delivery.completed("a") and not delivery.completed("b")
 
 
@@ -88,7 +89,7 @@ def test_a_report_that_was_not_offered_goes_with_the_completion_only():
     delivery.ended(validated(request(2), 0.9))
     assert taken(delivery) == [1]
     delivery.complete("a")
-    [completion] = delivery.take("a")
+    [completion] = take(delivery, "a")
     assert completion == Completion("a", completion.result)
     assert completion.result["accuracy"] == 0.9
 
@@ -107,12 +108,12 @@ def test_a_stopped_trial_gets_no_more_results_but_its_end():
     for iteration in (1, 2, 3):
         delivery.ended(validated(request(iteration), iteration / 10))
     got = []
-    for step in delivery.take("a"):
+    for step in take(delivery, "a"):
         got.append(step)
         delivery.close("a")
     assert len(got) == 1
     delivery.complete("a")
-    [completion] = delivery.take("a")
+    [completion] = take(delivery, "a")
     assert completion.result["accuracy"] == 0.3
 
 
@@ -134,7 +135,7 @@ def test_a_newer_run_replaces_an_older_one_that_is_pending():
     delivery.ended(validated(request(1), 0.1))
     assert taken(delivery) == []
     delivery.ended(validated(request(1, run=2), 0.9))
-    assert [s.result["accuracy"] for s in delivery.take("a")] == [0.9]
+    assert [s.result["accuracy"] for s in take(delivery, "a")] == [0.9]
 
 
 def test_nothing_of_a_failed_trial_is_delivered():
@@ -142,21 +143,8 @@ def test_nothing_of_a_failed_trial_is_delivered():
     delivery.forget("a")
     delivery.ended(validated(request(1)))
     delivery.complete("a")
-    assert list(delivery.take("a")) == []
+    assert list(take(delivery, "a")) == []
     assert not delivery.waits("a")
-
-
-def test_what_was_delivered_survives_a_restore():
-    delivery = asked(1, 2)
-    delivery.ended(validated(request(1), 0.1))
-    assert taken(delivery) == [1]
-    restored = Delivery()
-    restored.load(delivery.state())
-    restored.requested(request(2))
-    restored.requested(request(1, run=2))
-    restored.ended(validated(request(1, run=2)))
-    restored.ended(validated(request(2)))
-    assert taken(restored) == [2]
 
 
 def test_scores_of_a_former_generation_are_not_delivered():
@@ -183,7 +171,7 @@ def test_nothing_is_taken_while_the_scheduler_does_not_hear():
     delivery = asked(1)
     delivery.ended(validated(request(1)))
     delivery.complete("a")
-    assert list(delivery.take("a", lambda: False)) == []
+    assert list(take(delivery, "a", lambda: False)) == []
     assert taken(delivery) == [1, None]
 
 
@@ -194,13 +182,5 @@ def test_a_trial_does_not_end_with_a_result_that_cannot_be_judged_by():
         delivery.requested(request(iteration))
         delivery.ended(Outcome(request(iteration), Status.VALIDATED, metrics))
     delivery.complete("a")
-    *_, completion = delivery.take("a")
+    *_, completion = take(delivery, "a")
     assert completion.result["accuracy"] == 0.5
-
-
-def test_what_is_not_delivered_is_known_after_a_restore():
-    delivery = asked(1, 2)
-    delivery.ended(validated(request(2)))
-    restored = Delivery()
-    restored.load(delivery.state())
-    assert [waiting.id for waiting in restored.undelivered()] == [request(2).id]

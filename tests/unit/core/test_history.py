@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from tunekit.core.events import event_of
 from tunekit.core.history import History
 from tunekit.core.validation import Outcome, Request, Status
 
@@ -75,19 +74,3 @@ def test_nested_metrics():
     assert row["eval"] == {"loss": 2.0, "accuracy": 0.5}
     assert row["reported"] == {"eval/accuracy": 0.9}
     assert report["eval"] == {"loss": 2.0, "accuracy": 0.9}, "the report was changed"
-
-
-def test_it_survives_a_restore():
-    history = reported(1, 2, 2)
-    scored(history, 1, 0.1)
-    restored = History()
-    reports = [
-        {"event": "reported", "trial_id": "a", "report": {"training_iteration": i}}
-        for i in (1, 2, 2)
-    ]
-    ended = {"event": "ended", "id": "a:0:1:1", "status": "validated", "metrics": {"accuracy": 0.1}}
-    restored.replay(map(event_of, [*reports, ended]))
-    assert rows(restored, 1, 2) == rows(history, 1, 2)
-    assert list(restored.names) == ["accuracy"]
-    scored(restored, 2, 0.2, run=2)
-    assert restored.newest("a") == (2, {"accuracy": 0.2})

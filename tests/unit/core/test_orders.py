@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.core.deliveries import take
 from tunekit.core.delivery import Completion, Delivery
 from tunekit.core.history import History
 from tunekit.core.pool import Pool
@@ -74,7 +75,7 @@ class World:
         self.take(outcome.request.trial_id)
 
     def take(self, trial: str) -> None:
-        for step in self.delivery.take(trial):
+        for step in take(self.delivery, trial):
             if isinstance(step, Completion):
                 assert trial not in self.ended, "the end was delivered twice"
                 self.ended[trial] = step.result and step.result["iteration"]

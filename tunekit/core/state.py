@@ -1,0 +1,285 @@
+"""What has come of a sweep by now: the sum of its events.
+
+The running sweep and the restored one go through :meth:`SweepState.apply` with the same events, so
+that a restored sweep knows what the former one knew; nothing of it is saved but the events.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tunekit.core.delivery import Delivery
+from tunekit.core.events import (
+    AttemptBegan,
+    AttemptStarted,
+    BudgetExpired,
+    CheckpointSaved,
+    Decided,
+    EndDelivered,
+    Event,
+    Exploited,
+    Reminded,
+    Reported,
+    Resumed,
+    ScoreDelivered,
+    SessionClosed,
+    SnapshotTaken,
+    TrialAdded,
+    TrialEnded,
+    TrialErrored,
+    TrialFailed,
+    TrialRetried,
+    ValidationEnded,
+    ValidationRequested,
+    Waited,
+    never,
+)
+from tunekit.core.history import GENERATION, ITERATION, History
+from tunekit.core.lineage import Ancestry
+from tunekit.core.metrics import flatten, hide, merge
+from tunekit.core.order import InOrder
+from tunekit.core.selection import Selection
+from tunekit.core.validation import Outcome, Request, Status
+from tunekit.core.values import number
+
+__all__ = ["SweepState", "TrialRecord"]
+
+_STOP = "STOP"
+_SHOULD_CHECKPOINT = "should_checkpoint"
+
+
+@dataclass
+class TrialRecord:
+    """What is known of a trial.
+
+    Attributes:
+        report: What it has reported last, with its hyperparameters.
+        saved: The generation, iteration and run of its newest checkpoint.
+        clone: The checkpoint that it was overwritten with, until it has saved one of its own.
+        failed: Whether it has failed, and has not been started again.
+        pending: How many of its validations have not ended.
+        ended: Those that have ended, of whose scores the scheduler has not heard.
+    """
+
+    report: Mapping[str, Any] | None = None
+    saved: tuple[int, int, int] | None = None
+    clone: str | None = None
+    failed: bool = False
+    pending: int = 0
+    ended: list[Request] = field(default_factory=list)
+
+
+class SweepState:
+    """The state of a sweep's trials and validations.
+
+    Args:
+        every: Which checkpoints to validate, as in ``ValidationConfig(every=...)``.
+        path: Where a checkpoint lies that an event names.
+        config_of: ``config_of(trial_id, generation)``: the hyperparameters of a trial.
+
+    Example:
+        >>> state = SweepState()
+        >>> for event in [
+        ...     Reported(trial_id="a", report={"training_iteration": 1}, offered=True),
+        ...     CheckpointSaved(trial_id="a", id="a:0:1:1", iteration=1, checkpoint="a/c1"),
+        ... ]:
+        ...     state.apply(event)
+        >>> [request.path for request in state.owed()]  # to be requested
+        ['a/c1']
+        >>> state.apply(ValidationRequested(trial_id="a", id="a:0:1:1", iteration=1))
+        >>> list(state.owed()), list(state.unfinished)
+        ([], ['a:0:1:1'])
+        >>> state.apply(ValidationEnded(id="a:0:1:1", status="validated", metrics={"score": 0.5}))
+        >>> state.delivery.due("a").result["score"]
+        0.5
+    """
+
+    def __init__(
+        self,
+        every: int | str = 1,
+        *,
+        path: Callable[[str], str] = str,
+        config_of: Callable[[str, int], Mapping[str, Any]] = lambda trial_id, generation: {},
+    ):
+        self._path, self._config_of = path, config_of
+        #: The metrics that the sweep is judged by.
+        self.required: set[str] = set()
+        self.trials: dict[str, TrialRecord] = {}
+        #: What was validated.
+        self.history = History()
+        #: Which trials were overwritten with which checkpoints.
+        self.ancestry = Ancestry()
+        #: What the scheduler may hear of next.
+        self.delivery = Delivery(counts=self._can_be_judged, merged=self.merged)
+        self._selection = Selection(every)
+        self._in_order = InOrder()
+        self._owed: dict[str, Request] = {}
+        #: What was requested and has not ended, by its name, in order.
+        self.unfinished: dict[str, Request] = {}
+        #: What listeners are to be told next, in order.
+        self.untold: list[Outcome] = []
+        #: How many validations ended how.
+        self.counts: Counter[Status] = Counter()
+        #: Seconds that validations ran, one added to the other.
+        self.ran_s = 0.0
+        #: Seconds that trials stood still for scores, one added to the other.
+        self.waited_s = 0.0
+        #: Whether any checkpoint was saved.
+        self.has_saved = False
+        #: Whether the scheduler has heard of any score.
+        self.has_delivered = False
+
+    def record(self, trial_id: str) -> TrialRecord:
+        """Return what is known of a trial."""
+        return self.trials.setdefault(trial_id, TrialRecord())
+
+    # What happens ------------------------------------------------------------------------------
+
+    def apply(self, event: Event) -> None:
+        """Take what has happened."""
+        match event:
+            case Reported():
+                self._report(event)
+            case CheckpointSaved():
+                self._save(event)
+            case ValidationRequested():
+                self._request(event)
+            case ValidationEnded():
+                self._end(event)
+            case ScoreDelivered():
+                self.has_delivered = True
+                self.delivery.delivered(event.trial_id, event.place)
+                self._decide(event)
+            case Reminded() | Decided():
+                self._decide(event)
+            case TrialEnded():
+                self.delivery.complete(event.trial_id)
+                if event.removed:
+                    self.delivery.close(event.trial_id)
+            case EndDelivered():
+                self.delivery.end(event.trial_id)
+                self.delivery.end_delivered(event.trial_id)
+            case TrialFailed():
+                self.record(event.trial_id).failed = True
+            case TrialRetried():
+                self.record(event.trial_id).failed = False
+                self.delivery.reopen(event.trial_id)
+            case TrialErrored():
+                self.record(event.trial_id).failed = False
+                self.delivery.forget(event.trial_id)
+            case Exploited():
+                path = self._path(event.checkpoint)
+                self.ancestry.add(event.exploit(checkpoint=path))
+                self.delivery.overwritten(event.trial_id, event.generation, event.iteration)
+                self.record(event.trial_id).clone = path
+            case Waited():
+                self.waited_s += event.seconds
+            case TrialAdded():
+                self.record(event.trial_id)
+            case AttemptStarted() | AttemptBegan() | Resumed() | BudgetExpired():
+                pass
+            case SnapshotTaken() | SessionClosed():
+                pass
+            case _:
+                never(event)
+
+    def _report(self, event: Reported) -> None:
+        trial_id, report = event.trial_id, event.report
+        generation = report.get(GENERATION, 0)
+        if "config" not in report:
+            report = {**report, "config": self._config_of(trial_id, generation)}
+        self.record(trial_id).report = report
+        self.history.reported(trial_id, report[ITERATION], generation)
+        if event.offered:
+            self.delivery.offered(trial_id, report[ITERATION], generation)
+
+    def _save(self, event: CheckpointSaved) -> None:
+        trial_id, record = event.trial_id, self.record(event.trial_id)
+        self.has_saved = True
+        record.saved, record.clone = (*event.place, event.run), None
+        if self._selection.wants(trial_id, event.wish, used=event.used):
+            self._owed[event.id] = self.request_of(event)
+
+    def request_of(self, event: CheckpointSaved) -> Request:
+        """Return the request that would validate a checkpoint."""
+        report = {**(event.report or self.record(event.trial_id).report or {})}
+        report.pop(_SHOULD_CHECKPOINT, None)  # Tune stores it without
+        config = self._config_of(event.trial_id, event.generation)
+        report.setdefault("config", config)
+        return Request(
+            trial_id=event.trial_id,
+            iteration=event.iteration,
+            run=event.run,
+            generation=event.generation,
+            path=self._path(event.checkpoint),
+            report=report,
+            kwargs=event.kwargs,
+            timeout_s=event.timeout_s,
+            config=config,
+        )
+
+    def _request(self, event: ValidationRequested) -> None:
+        request = self._owed.pop(event.id, None)
+        if request is None:  # it was pending when the sweep was interrupted, or its line is lost
+            return
+        self.record(event.trial_id).pending += 1
+        self.unfinished[event.id] = request
+        self.history.requested(event.id)
+        self.delivery.requested(request)
+        self._in_order.requested(request)
+
+    def _end(self, event: ValidationEnded) -> None:
+        request = self.unfinished.pop(event.id, None)
+        if request is None:
+            return
+        record = self.record(event.trial_id)
+        record.pending -= 1
+        outcome = event.outcome(request)
+        self.counts[outcome.status] += 1
+        self.ran_s += outcome.ran_s
+        self.history.ended(outcome)
+        self.delivery.ended(outcome)
+        record.ended.append(request)
+        self.untold += self._in_order.ended(outcome)
+
+    def _decide(self, event: ScoreDelivered | Reminded | Decided) -> None:
+        if event.decision == _STOP:
+            self.delivery.close(event.trial_id)
+
+    # What follows ------------------------------------------------------------------------------
+
+    def owed(self) -> Iterator[Request]:
+        """Yield what is to be validated, and has not been requested."""
+        return iter(list(self._owed.values()))
+
+    def undecided(self) -> set[str]:
+        """Return the metrics to judge by that may be validation's or training's."""
+        return self.history.undecided(self.required)
+
+    def hesitates(self) -> bool:
+        """Whether nobody is to judge by the scores there are, before others have ended."""
+        return self.history.hesitates(self.required)
+
+    def lacks(self, result: Mapping[str, Any]) -> list[str]:
+        """Return those metrics to judge by that a flat result has not, as numbers."""
+        return sorted(name for name in self.required if number(result.get(name)) is None)
+
+    def _can_be_judged(self, result: Mapping[str, Any]) -> bool:
+        return not self.lacks(flatten(result))
+
+    def merged(self, report: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a validated result: what validation produces is never training's."""
+        return merge(hide(report, self.history.names), metrics)
+
+    def release(self, trial_id: str) -> list[Request]:
+        """Return, once, the requests that have ended and whose scores nobody waits for any more."""
+        record = self.record(trial_id)
+        if not record.ended:
+            return []
+        held = [request for request in record.ended if self.delivery.holds(request)]
+        released = [request for request in record.ended if not self.delivery.holds(request)]
+        record.ended = held
+        return released

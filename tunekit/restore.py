@@ -1,0 +1,352 @@
+"""Brings a sweep to where it was when it was interrupted, from its journal.
+
+The state of the sweep is the sum of its events. Tune's trials, the searcher and the scheduler have
+states of their own, each saved at another time: an event is told to those that have not heard of
+it, in the order of the journal. The scheduler decides again, and is overruled where it decided
+otherwise before: a decision that was recorded may have been carried out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.result import DONE
+
+from tunekit._ray.checkpoints import LeasingCheckpointManager, take_saved
+from tunekit._ray.controller import Controller
+from tunekit._ray.judged import Version
+from tunekit._ray.storage import exists
+from tunekit.config import ValidationConfig
+from tunekit.core.delivery import Completion
+from tunekit.core.events import (
+    CheckpointSaved,
+    EndDelivered,
+    Event,
+    Exploited,
+    Reported,
+    ScoreDelivered,
+    TrialEnded,
+    TrialErrored,
+    ValidationEnded,
+    ValidationRequested,
+)
+from tunekit.core.history import GENERATION, ITERATION, History
+from tunekit.core.lineage import Ancestry, configs_of
+from tunekit.core.metrics import flatten, hide
+from tunekit.core.order import InOrder, Told
+from tunekit.core.state import SweepState
+from tunekit.core.validation import Request, Status
+from tunekit.journal import exploits_of
+from tunekit.judges import JudgingScheduler
+from tunekit.places import Places
+from tunekit.policies import CheckpointPolicy
+from tunekit.recorded import as_known
+
+__all__ = ["Offsets", "Restoration", "Restored", "told_before"]
+
+logger = logging.getLogger(__name__)
+
+
+def told_before(
+    events: Iterable[Event], trials: Mapping[str, Trial], ancestry: Ancestry
+) -> dict[str, list[Told]]:
+    """Return what loggers were told of each trial before the sweep was interrupted.
+
+    A result counts as told as soon as it might have been: nobody hears of it twice.
+
+    Args:
+        events: The journal.
+        trials: The trials; events of others are left out.
+        ancestry: The exploits, which change hyperparameters.
+    """
+    configs, order, history = configs_of(ancestry), InOrder(), History()
+    told: dict[str, list[Told]] = {}
+    reports: dict[str, Mapping[str, Any]] = {}
+    requests: dict[str, Request] = {}
+    for event in events:
+        trial = trials.get(getattr(event, "trial_id", ""))
+        if trial is None:
+            continue
+        match event:
+            case Reported():
+                generation = event.report.get(GENERATION, 0)
+                config = configs.get((event.trial_id, generation))
+                config = trial.config if config is None else as_known(config, [trial.config])
+                report = reports[event.trial_id] = {**event.report, "config": config}
+                history.reported(event.trial_id, report[ITERATION], generation)
+                told.setdefault(event.trial_id, []).append(Told(report))
+            case CheckpointSaved():
+                known = reports.get(event.trial_id, {"config": trial.config})
+                report = {"config": known["config"], **(event.report or known)}
+                requests[event.id] = Request(
+                    event.trial_id, event.iteration, event.run, event.generation, report=report
+                )
+            case ValidationRequested() if event.id in requests:
+                order.requested(requests[event.id])
+            case ValidationEnded() if event.id in requests:
+                outcome = event.outcome(requests[event.id])
+                history.ended(outcome)
+                for due in order.ended(outcome):
+                    if history.counts(due):
+                        score = Told(due.request.report, due.metrics)
+                        told.setdefault(event.trial_id, []).append(score)
+    for trial_id, own in told.items():
+        told[trial_id] = [replace(one, report=hide(one.report, history.names)) for one in own]
+    return told
+
+
+class Restored(Protocol):
+    """What a restoration needs of the sweep's validations."""
+
+    config: ValidationConfig
+    state: SweepState
+    places: Places
+
+    @property
+    def policies(self) -> list[CheckpointPolicy]:
+        """The sweep's checkpoint policies."""
+        ...
+
+    def take(self, event: Event) -> None:
+        """Take what has happened, without writing it down."""
+        ...
+
+    def fold_in(self, trial: Trial, outcome: Any) -> None:
+        """Show the score of an outcome, if it is one, in Tune's trial."""
+        ...
+
+    def give_back(self, trial_id: str, *, tell: bool = True) -> None:
+        """Let checkpoints go whose scores nobody waits for any more."""
+        ...
+
+    def teach(self, trial_id: str, decision: str, result: dict[str, Any]) -> None:
+        """Let the searcher have a result."""
+        ...
+
+    def deliver_end(
+        self, trial: Trial, end: Completion, scheduler: JudgingScheduler, *, search: bool = True
+    ) -> None:
+        """Tell the scheduler of a trial's end, and the searcher if it has not heard of it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """The numbers of the journal's lines as of which the states are that were saved.
+
+    Attributes:
+        trials: That of Tune's trials.
+        searcher: That of the searcher.
+        scheduler: That of the scheduler; 0 if its state was not saved.
+    """
+
+    trials: int = 0
+    searcher: int = 0
+    scheduler: int = 0
+
+
+class Restoration:
+    """Tells the parts of a restored sweep what has happened since they were saved.
+
+    Args:
+        sweep: The sweep's validations.
+        trials: The trials that it has.
+        events: The journal.
+        offsets: As of when its parts are.
+        controller: The restored experiment, if it is known.
+        scheduler: The scheduler, if it is one of tunekit's.
+    """
+
+    def __init__(
+        self,
+        sweep: Restored,
+        trials: Mapping[str, Trial],
+        events: Sequence[Event],
+        offsets: Offsets,
+        controller: Controller | None = None,
+        scheduler: JudgingScheduler | None = None,
+    ):
+        self._sweep, self._trials, self._events, self._offsets = sweep, trials, events, offsets
+        self._controller, self._scheduler = controller, scheduler
+        self._recorded = configs_of(exploits_of(events, sweep.places))
+        self._known: dict[tuple[str, int], Mapping[str, Any]] = {}
+        self._odd: dict[str, Any] = {}
+        for event in events:
+            if isinstance(event, Exploited):
+                self._odd.update(event.odd)
+        # Each checkpoint that was saved, by trial, generation and iteration, and its score.
+        self._saved: dict[tuple[str, int, int], Request] = {}
+        self._scores: dict[tuple[str, int, int], Mapping[str, Any]] = {}
+
+    def config_of(self, trial_id: str, generation: int) -> Mapping[str, Any]:
+        """Return the hyperparameters of one of a trial's generations, with their very values."""
+        of, trial = (trial_id, generation), self._trials.get(trial_id)
+        own: Mapping[str, Any] = {} if trial is None else trial.config
+        if of not in self._recorded:
+            return own
+        if of not in self._known:
+            self._known[of] = as_known(self._recorded[of], [own], self._odd)
+        return self._known[of]
+
+    def run(self) -> None:
+        """Tell of all events, in order; those of trials that are no more are left out."""
+        count, caught_up = 0, False
+        for event in self._events:
+            if not caught_up and event.n > self._offsets.scheduler:
+                caught_up = True
+                self._settle_as_saved()
+            trial_id = getattr(event, "trial_id", None)
+            trial = None if trial_id is None else self._trials.get(trial_id)
+            if trial_id is not None and trial is None:
+                continue
+            new = event.n > self._offsets.scheduler
+            if trial is not None and new and isinstance(event, (ScoreDelivered, EndDelivered)):
+                self._deliver_again(event, trial)
+            self._sweep.take(event)
+            if trial is None:
+                continue
+            self._remember(event)
+            if event.n > self._offsets.trials:
+                self._bring_forward(event, trial)
+            if event.n > self._offsets.searcher and isinstance(event, (TrialEnded, TrialErrored)):
+                failed = isinstance(event, TrialErrored)
+                if self._controller is not None:
+                    self._controller.tell_search_of_end(trial, failed=failed)
+            if isinstance(event, ValidationEnded):
+                self._show(event, trial)
+            if new:
+                count += 1
+                self._catch_up(event, trial)
+        if not caught_up:
+            self._settle_as_saved()
+        if count:
+            logger.info("Restored what happened after the sweep was saved: %d events.", count)
+
+    def _settle_as_saved(self) -> None:
+        """Let go what the sweep had let go when the scheduler was saved, which knows of that."""
+        state, scheduler = self._sweep.state, self._scheduler
+        if scheduler is not None:
+            scheduler.take_leases()
+        for trial_id in self._trials:
+            if not state.hesitates() and (scheduler is None or scheduler.hears(trial_id)):
+                state.delivery.due(trial_id)
+            self._sweep.give_back(trial_id, tell=False)
+
+    # What is known of a checkpoint -------------------------------------------------------------
+
+    def _remember(self, event: Event) -> None:
+        match event:
+            case CheckpointSaved():
+                place = (event.trial_id, *event.place)
+                self._saved[place] = self._sweep.state.request_of(event)
+                self._scores.pop(place, None)
+            case ValidationEnded(status=Status.VALIDATED.value):
+                self._scores[(event.trial_id, *event.key.place)] = event.metrics
+
+    def _bring_forward(self, event: Event, trial: Trial) -> None:
+        """Let Tune's trial be as far as it was."""
+        match event:
+            case Reported():
+                report = self._sweep.state.record(trial.trial_id).report or {}
+                trial.update_last_result(dict(report))
+                for policy in self._sweep.policies:
+                    policy.due(trial, report)
+            case CheckpointSaved():
+                for policy in self._sweep.policies:
+                    policy.saved(trial)
+                request = self._saved[(trial.trial_id, *event.place)]
+                filesystem = trial.storage.storage_filesystem
+                if exists(filesystem, request.path):
+                    checkpoint = tune.Checkpoint(request.path, filesystem)
+                    take_saved(trial, checkpoint, dict(request.report))
+            case _:
+                return
+        if self._controller is not None:
+            self._controller.changed(trial)
+
+    def _show(self, event: ValidationEnded, trial: Trial) -> None:
+        """Let a score be seen in Tune's trial, and in the rank of its checkpoint."""
+        saved = self._saved.get((trial.trial_id, *event.key.place))
+        if saved is None:
+            return
+        if event.n > self._offsets.trials:
+            self._sweep.fold_in(trial, event.outcome(saved))
+        elif event.status == Status.VALIDATED.value:
+            manager = LeasingCheckpointManager.of(trial)
+            if manager is not None:
+                manager.mark(saved.path, event.metrics)
+
+    # What the scheduler and the searcher are told ------------------------------------------------
+
+    def _deliver_again(self, event: ScoreDelivered | EndDelivered, trial: Trial) -> None:
+        """Deliver what was delivered; it is what has come of the events before."""
+        scheduler, sweep = self._scheduler, self._sweep
+        if scheduler is None:
+            return
+        search = event.n > self._offsets.searcher
+        if isinstance(event, EndDelivered):
+            sweep.deliver_end(
+                trial, sweep.state.delivery.end(trial.trial_id), scheduler, search=search
+            )
+            return
+        scored = sweep.state.delivery.score_at(trial.trial_id, event.place)
+        if scored is None:
+            return
+        result = {**flatten(scored.result), DONE: False}
+        decision = scheduler.judge_again(trial, result, scored, event.decision)
+        if search:
+            sweep.teach(trial.trial_id, decision, result)
+
+    def _catch_up(self, event: Event, trial: Trial) -> None:
+        """Tell the scheduler, and let checkpoints go that are needed no more."""
+        sweep, scheduler = self._sweep, self._scheduler
+        if scheduler is not None:
+            if isinstance(event, CheckpointSaved):
+                scheduler.used(self._saved[(trial.trial_id, *event.place)])
+            elif isinstance(event, Exploited):
+                exploit, version = self._exploit(event, trial)
+                carried_out = event.n <= self._offsets.trials
+                scheduler.exploit_again(trial, exploit, version, carried_out=carried_out)
+            else:
+                scheduler.catch_up(event, trial)
+            if isinstance(event, Reported) and sweep.config.every == "decision":
+                report = sweep.state.record(trial.trial_id).report
+                scheduler.uses(trial, report or event.report)
+        if isinstance(event, (ScoreDelivered, EndDelivered, TrialErrored, Exploited)):
+            sweep.give_back(trial.trial_id)
+
+    def _exploit(self, event: Exploited, trial: Trial) -> tuple[Any, Version | None]:
+        """Return the exploit, and the version of its donor, if that was saved."""
+        recorded = event.exploit(checkpoint=self._sweep.places.path(event.checkpoint))
+
+        def known(config: Mapping[str, Any]) -> Mapping[str, Any]:
+            found: Mapping[str, Any] = as_known(config, [trial.config], self._odd)
+            return found
+
+        exploit = replace(
+            recorded,
+            old_config=known(recorded.old_config),
+            donor_config=known(recorded.donor_config),
+            config=known(recorded.config),
+        )
+        place = (exploit.donor_id, exploit.donor_generation, exploit.iteration)
+        saved = self._saved.get(place)
+        if saved is None:
+            return exploit, None
+        score = self._sweep.state.merged(saved.report, self._scores.get(place, {}))
+        donor = self._trials.get(exploit.donor_id, trial)
+        version = Version(
+            trial_id=exploit.donor_id,
+            generation=exploit.donor_generation,
+            iteration=exploit.iteration,
+            checkpoint=tune.Checkpoint(saved.path, donor.storage.storage_filesystem),
+            result={**flatten(score), DONE: False},
+            report=saved.report,
+            config=exploit.donor_config,
+        )
+        return exploit, version
