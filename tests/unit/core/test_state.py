@@ -1,0 +1,268 @@
+"""Given events, the state: what each kind of event changes, and what follows from it."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tunekit.core.delivery import Completion, Scored
+from tunekit.core.events import (
+    AttemptBegan,
+    AttemptStarted,
+    BudgetExpired,
+    CheckpointSaved,
+    Decided,
+    EndDelivered,
+    Event,
+    Exploited,
+    Reminded,
+    Reported,
+    Resumed,
+    ScoreDelivered,
+    SessionClosed,
+    SnapshotTaken,
+    TrialAdded,
+    TrialEnded,
+    TrialErrored,
+    TrialFailed,
+    TrialRetried,
+    ValidationEnded,
+    ValidationRequested,
+    Waited,
+)
+from tunekit.core.state import SweepState
+from tunekit.core.validation import Status
+
+
+def reported(iteration: int, generation: int = 0, trial: str = "a") -> Reported:
+    report = {"training_iteration": iteration, "generation": generation, "loss": 1.0}
+    return Reported(trial_id=trial, report=report, offered=True)
+
+
+def named(iteration: int, generation: int = 0, run: int = 1, trial: str = "a") -> dict[str, Any]:
+    place = {"generation": generation, "iteration": iteration, "run": run}
+    return {"trial_id": trial, "id": f"{trial}:{generation}:{iteration}:{run}", **place}
+
+
+def saved(iteration: int, **where: Any) -> CheckpointSaved:
+    return CheckpointSaved(**named(iteration, **where), checkpoint=f"./c{iteration}")
+
+
+def requested(iteration: int, **where: Any) -> ValidationRequested:
+    return ValidationRequested(**named(iteration, **where), checkpoint=f"./c{iteration}")
+
+
+def ended(iteration: int, score: float | None = 0.5, **where: Any) -> ValidationEnded:
+    name = named(iteration, **where)["id"]
+    if score is None:
+        return ValidationEnded(id=name, status="failed", reason="raised X")
+    return ValidationEnded(id=name, status="validated", metrics={"accuracy": score}, ran_s=2.0)
+
+
+def delivered(iteration: int, decision: str = "CONTINUE", generation: int = 0) -> ScoreDelivered:
+    place = {"generation": generation, "iteration": iteration}
+    return ScoreDelivered(
+        trial_id="a", id=f"a:{generation}:{iteration}:1", **place, decision=decision
+    )
+
+
+def exploited(generation: int, iteration: int) -> Exploited:
+    donor = {"donor_id": "b", "donor_generation": 0, "checkpoint": "./b/c"}
+    return Exploited(trial_id="a", generation=generation, reached=9, iteration=iteration, **donor)
+
+
+def one(iteration: int) -> list[Event]:
+    return [reported(iteration), saved(iteration), requested(iteration), ended(iteration)]
+
+
+def after(*events: Event, every: int | str = 1) -> SweepState:
+    configs = {("a", 0): {"lr": 1}, ("a", 1): {"lr": 2}}
+    state = SweepState(
+        every,
+        path=lambda recorded: recorded.replace("./", "/sweep/"),
+        config_of=lambda trial_id, generation: configs.get((trial_id, generation), {}),
+    )
+    state.required = {"accuracy"}
+    for event in events:
+        state.apply(event)
+    return state
+
+
+def due(state: SweepState) -> float | str | None:
+    found = state.delivery.due("a")
+    if isinstance(found, Completion):
+        return "end"
+    return found.result["accuracy"] if isinstance(found, Scored) else None
+
+
+def test_a_report_is_the_trials_newest_with_its_hyperparameters():
+    state = after(reported(1), reported(2))
+    assert state.record("a").report == {**reported(2).report, "config": {"lr": 1}}
+    assert (
+        state.history.run_of("a", 2) == 1
+        and after(reported(2), reported(2)).history.run_of("a", 2) == 2
+    )
+
+
+def test_a_checkpoint_is_owed_a_validation_if_it_is_chosen():
+    state = after(reported(1), saved(1))
+    [request] = state.owed()
+    assert (request.path, request.config) == ("/sweep/c1", {"lr": 1})
+    assert request.report == {**reported(1).report, "config": {"lr": 1}}
+    assert state.has_saved and state.record("a").saved == (0, 1, 1)
+    assert not list(after(reported(1), saved(1), every=2).owed())
+    assert list(after(reported(1), saved(1), reported(2), saved(2), every=2).owed())
+
+
+def test_a_request_is_owed_no_more_and_pending_until_it_ends():
+    state = after(reported(1), saved(1), requested(1))
+    assert not list(state.owed()) and list(state.unfinished) == ["a:0:1:1"]
+    assert state.record("a").pending == 1 and state.delivery.waits("a")
+    state.apply(ended(1))
+    assert not state.unfinished and state.record("a").pending == 0
+    assert state.counts[Status.VALIDATED] == 1 and state.ran_s == 2.0
+    state.apply(ended(1))
+    assert state.counts[Status.VALIDATED] == 1, "each ends once"
+
+
+def test_a_score_is_due_until_it_was_delivered():
+    state = after(*one(1))
+    assert due(state) == 0.5 and due(state) == 0.5 and not state.has_delivered
+    assert state.release("a") == []
+    state.apply(delivered(1))
+    assert due(state) is None and state.has_delivered
+    assert [request.id for request in state.release("a")] == ["a:0:1:1"]
+    assert state.release("a") == [], "once"
+
+
+def test_a_validation_that_failed_lets_the_next_one_pass():
+    state = after(reported(1), saved(1), requested(1), *one(2))
+    assert due(state) is None
+    state.apply(ended(1, None))
+    assert due(state) == 0.5
+    assert [request.id for request in state.release("a")] == ["a:0:1:1"]
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [
+        delivered(1, "STOP"),
+        Decided(trial_id="a", decision="STOP"),
+        Reminded(trial_id="a", iteration=1, decision="STOP"),
+        TrialEnded(trial_id="a", removed=True),
+    ],
+)
+def test_a_trial_that_was_stopped_has_no_more_scores_due(stop):
+    state = after(*one(1))
+    state.apply(stop)
+    for event in one(2):
+        state.apply(event)
+    state.apply(TrialEnded(trial_id="a"))
+    assert due(state) == "end"
+
+
+def test_a_trials_end_is_due_after_its_last_score_and_once():
+    state = after(*one(1), TrialEnded(trial_id="a"))
+    assert due(state) == 0.5
+    state.apply(delivered(1))
+    assert due(state) == "end" and state.delivery.due("a").result["accuracy"] == 0.5
+    state.apply(EndDelivered(trial_id="a"))
+    assert due(state) is None and state.delivery.over("a")
+
+
+def test_a_trial_that_failed_is_known_until_it_is_retried_and_ends_again():
+    state = after(TrialFailed(trial_id="a"), TrialEnded(trial_id="a"))
+    assert state.record("a").failed and state.delivery.completed("a")
+    state.apply(TrialRetried(trial_id="a"))
+    assert not state.record("a").failed and not state.delivery.completed("a")
+
+
+def test_nothing_is_due_of_a_trial_that_failed_for_good():
+    state = after(*one(1), TrialFailed(trial_id="a"), TrialErrored(trial_id="a"))
+    assert due(state) is None and not state.record("a").failed
+    assert [request.id for request in state.release("a")] == ["a:0:1:1"]
+
+
+def test_an_exploit_begins_a_generation_with_a_checkpoint_until_the_trial_saves_its_own():
+    state = after(*one(1), exploited(1, 4))
+    assert state.ancestry.generation("a") == 1 and due(state) is None
+    assert state.record("a").clone == "/sweep/b/c"
+    [request] = [*after(*one(1), exploited(1, 4), reported(5, 1), saved(5, generation=1)).owed()]
+    assert request.config == {"lr": 2}
+    state.apply(saved(5, generation=1))
+    assert state.record("a").clone is None
+
+
+def test_listeners_are_told_in_the_order_of_iterations():
+    state = after(reported(1), saved(1), requested(1), *one(2))
+    assert state.untold == []
+    state.apply(ended(1))
+    assert [outcome.request.iteration for outcome in state.untold] == [1, 2]
+
+
+def test_a_wait_counts():
+    state = after(Waited(trial_id="a", seconds=1.5), Waited(trial_id="b", seconds=1.0))
+    assert state.waited_s == 2.5
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        TrialAdded(trial_id="b"),
+        AttemptStarted(id="a:0:1:1", attempt=1),
+        AttemptBegan(id="a:0:1:1", attempt=1),
+        Resumed(trial_id="a", runs=True),
+        BudgetExpired(trial_ids=["a"]),
+        SnapshotTaken(file="x"),
+        SessionClosed(finished=True),
+    ],
+)
+def test_the_others_change_nothing_that_is_due(event):
+    state = after(reported(1), saved(1), requested(1))
+    state.apply(event)
+    assert list(state.unfinished) == ["a:0:1:1"] and due(state) is None
+    state.apply(ended(1))
+    assert due(state) == 0.5
+
+
+def test_what_is_no_event_is_refused():
+    with pytest.raises(AssertionError, match="is no event"):
+        after("no event")
+
+
+def test_every_event_was_tested_here():
+    names = {kind.__name__ for kind in typing.get_args(Event)}
+    assert names <= set(globals())
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from([None, 0.1, 0.9]), min_size=1, max_size=6), st.data())
+def test_in_whatever_order_validations_end_scores_are_delivered_in_order(scores, data):
+    """As the sweep drives it: what is due is delivered; the sum of the same events is the same."""
+    state, told = after(), []
+    lines: list[Event] = []
+
+    def happen(event: Event) -> None:
+        lines.append(event)
+        state.apply(event)
+
+    def deliver() -> None:
+        while isinstance(scored := state.delivery.due("a"), Scored):
+            told.append(scored.iteration)
+            happen(delivered(scored.iteration))
+
+    for iteration in range(1, len(scores) + 1):
+        for event in (reported(iteration), saved(iteration), requested(iteration)):
+            happen(event)
+    for iteration in data.draw(st.permutations(range(1, len(scores) + 1))):
+        happen(ended(iteration, scores[iteration - 1]))
+        deliver()
+    assert told == [n for n, score in enumerate(scores, start=1) if score is not None]
+    assert not state.delivery.waits("a") and not state.unfinished
+    again = after(*lines)
+    assert due(again) is None and again.counts == state.counts
+    assert list(again.history.scores("a")) == list(state.history.scores("a"))
