@@ -282,8 +282,8 @@ class ValidationCallback(tune.Callback):
     def _judged(self) -> set[str]:
         return self._required
 
-    def _promised(self) -> list[dict[str, float]]:
-        return [] if self._controller is None else self._controller.promised()
+    def _promised(self) -> Iterable[Mapping[str, float]]:
+        return () if self._controller is None else self._controller.promised()
 
     def _validation_names(self) -> set[str]:
         """Metrics of which only validated values count."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
@@ -47,7 +47,7 @@ class Validator:
         *,
         conclude: Callable[[Outcome], None],
         judged: Callable[[], Collection[str]],
-        promised: Callable[[], Sequence[Mapping[str, float]]],
+        promised: Callable[[], Iterable[Mapping[str, float]]],
     ):
         self._pool = Pool(
             max_in_flight=config.most_in_flight,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,8 @@ class Controller:
         if isinstance(tune_controller, TrialRunnerWrapper):
             tune_controller = tune_controller._tune_controller
         self._tune: TuneController = tune_controller
+        # What trials need that wait for resources, by the identity of what says so.
+        self._needs: dict[int, tuple[Any, dict[str, float]]] = {}
 
     # What there is -----------------------------------------------------------------------------
 
@@ -105,13 +107,20 @@ class Controller:
         """How many trials have not been made yet; 0 if that is not known."""
         return max(0, self._tune.search_alg.total_samples - len(self._tune.get_trials()))
 
-    def promised(self) -> list[dict[str, float]]:
-        """The resources of each trial whose actor was requested and has not started."""
-        return [
-            dict(trial.placement_group_factory.required_resources)
-            for trial in self._tune._staged_trials
-            if trial.status == Trial.PENDING  # else it was stopped; Tune leaves it in the set
-        ]
+    def promised(self) -> Iterator[Mapping[str, float]]:
+        """Say what each trial needs whose actor was requested and has not started.
+
+        They may be many, and to add up what one needs takes Ray long: it is done when it is asked
+        for, and once.
+        """
+        known, self._needs = self._needs, {}
+        for trial in self._tune._staged_trials:
+            if trial.status != Trial.PENDING:
+                continue  # it was stopped; Tune leaves it in the set
+            factory = trial.placement_group_factory
+            need = known.get(id(factory)) or (factory, dict(factory.required_resources))
+            self._needs[id(factory)] = need
+            yield need[1]
 
     @property
     def reuses_actors(self) -> bool:
@@ -307,7 +316,8 @@ class Controller:
         """
         home, own = self._tune._storage, trial.storage
         if (
-            own.experiment_fs_path == home.experiment_fs_path
+            own.storage_fs_path == home.storage_fs_path
+            and own.experiment_dir_name == home.experiment_dir_name
             and own.storage_filesystem == home.storage_filesystem
         ):
             return

@@ -69,12 +69,13 @@ def trial_file(trial: Trial, name: str) -> Path:
 
     If there is none, as after a restore on another machine, what the storage has is fetched.
     """
-    return _fetched(trial, f"{trial.storage.trial_fs_path}/{name}", Path(trial.local_path, name))
-
-
-def _fetched(trial: Trial, stored: str, local: Path) -> Path:
-    filesystem = trial.storage.storage_filesystem
-    if not local.exists() and filesystem.get_file_info(stored).type == pyarrow.fs.FileType.File:
-        local.parent.mkdir(parents=True, exist_ok=True)
-        pyarrow.fs.copy_files(stored, str(local), source_filesystem=filesystem)
+    local = Path(trial.local_path, name)
+    if not local.exists():
+        stored, filesystem = (
+            f"{trial.storage.trial_fs_path}/{name}",
+            trial.storage.storage_filesystem,
+        )
+        if filesystem.get_file_info(stored).type == pyarrow.fs.FileType.File:
+            local.parent.mkdir(parents=True, exist_ok=True)
+            pyarrow.fs.copy_files(stored, str(local), source_filesystem=filesystem)
     return local
