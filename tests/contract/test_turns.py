@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+from ray.tune import ResumeConfig
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule
 
 import tunekit
-from tests.kills import run_killed
+from tests.kills import Killed, bury, killed_after
 from tests.schedulers import MODES
 from tests.sweeps import Counting, sweep
+from tunekit._ray.judged import JudgedTrial
+from tunekit.journal import read
+from tunekit.snapshots import mend
+from tunekit.storage import LocalFolder
+
+
+def waiting(ran):
+    """The trials that a scheduler would be offered, one after the other."""
+    turns = ran.sweep.controller.scheduler_alg._turns
+    return [*turns.of("PENDING"), *turns.of("PAUSED")]
 
 
 class Failing(Counting):
@@ -59,27 +72,45 @@ def test_the_first_that_waits_is_offered(tmp_path, chosen, name, on_pending):
     )
     assert all(trial.is_finished() for trial in ran.trials)
     assert any(chosen)
+    assert not waiting(ran), "trials that have failed for good would be looked at ever after"
 
 
 @pytest.mark.parametrize("on_pending", MODES)
-def test_the_first_that_waits_is_offered_in_a_restored_sweep(tmp_path, chosen, on_pending):
-    def make(folder, **options):
+@pytest.mark.parametrize("errored", ResumeConfig.ResumeType)
+def test_the_first_that_waits_is_offered_in_a_restored_sweep(tmp_path, chosen, on_pending, errored):
+    def made(**options):
         return sweep(
-            folder,
+            tmp_path,
             SCHEDULERS["asha"](),
             on_pending=on_pending,
             trainable=Failing,
             trials=12,
             slots=3,
-            max_failures=1,
             run=False,
             listening=False,
             **options,
         )
 
-    _, kills = run_killed(tmp_path, make, iter([40, 90, 150]))
-    assert kills
+    with pytest.raises(Killed), killed_after(180 if on_pending == "pause" else 120):
+        made().sweep.run(most=50_000)
+    home = tmp_path / "sweep"
+    bury(home)
+    events = read(home)
+    assert any(event["event"] == "errored" for event in events)
+    chosen.clear()
+    ran = made(resume=ResumeConfig(errored=errored), mended=mend(LocalFolder(home), events))
+    ran.sweep.run(most=50_000)
     assert any(chosen)
+    assert not waiting(ran)
+
+
+def test_a_trial_that_has_begun_to_run_waits_no_more():
+    """Nor does one that has failed, whether or not the scheduler has heard of it."""
+    scheduler = tunekit.ValidatedScheduler(FIFOScheduler())
+    for name, status in enumerate(["RUNNING", "ERROR", "PENDING", "PENDING"]):
+        judged = JudgedTrial(scheduler, SimpleNamespace(trial_id=str(name), status=status))
+        scheduler._turns.add(judged, "PENDING")
+    assert [judged.trial_id for judged in scheduler._next_in_turn()] == ["2"]
 
 
 def test_a_scheduler_that_chooses_in_its_own_way_sees_all_trials(tmp_path, chosen):
