@@ -13,7 +13,7 @@ from ray.train._internal.session import _TrainingResult
 from ray.tune.execution.tune_controller import TrialRunnerWrapper, TuneController
 from ray.tune.experiment import Trial
 from ray.tune.result import DEFAULT_METRIC
-from ray.tune.search import SearchAlgorithm
+from ray.tune.search import BasicVariantGenerator, SearchAlgorithm
 from ray.tune.stopper import CombinedStopper, Stopper, TimeoutStopper
 
 from tunekit._ray.judged import Change
@@ -118,9 +118,10 @@ class Controller:
             if trial.status != Trial.PENDING:
                 continue  # it was stopped; Tune leaves it in the set
             factory = trial.placement_group_factory
-            need = known.get(id(factory)) or (factory, dict(factory.required_resources))
-            self._needs[id(factory)] = need
-            yield need[1]
+            key = id(factory)
+            if key not in self._needs:
+                self._needs[key] = known.get(key) or (factory, dict(factory.required_resources))
+            yield self._needs[key][1]
 
     @property
     def reuses_actors(self) -> bool:
@@ -206,6 +207,11 @@ class Controller:
                 # It would stand still until the search algorithm has the scores that it waits for.
                 blocking = blocking and not pending()
                 return bool(super()._update_trial_queue(blocking=blocking, timeout=timeout))
+
+            def _maybe_update_trial_queue(self) -> None:
+                # With each that is added the search algorithm is recorded: see Keeper.
+                if not _has_enough(self):
+                    super()._maybe_update_trial_queue()
 
             def _maybe_add_actors(self) -> None:
                 if pending():
@@ -396,6 +402,18 @@ class Controller:
             if metric is not None:
                 owner._metric = None
         return required
+
+
+def _has_enough(tune: TuneController) -> bool:
+    """Whether so many trials wait that more may be made later, several at once.
+
+    Tune makes one for each that starts. It does not matter when that is, if the search algorithm
+    learns nothing from results.
+    """
+    return (
+        isinstance(tune.search_alg, BasicVariantGenerator)
+        and len(tune._pending_trials) > tune._max_pending_trials * 3 // 4
+    )
 
 
 def _clear_the_way(tune: TuneController) -> None:
