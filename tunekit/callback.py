@@ -1088,8 +1088,9 @@ class ValidationCallback(tune.Callback):
         if names != self._names_at_last_settling:
             self._names_at_last_settling = names
             self._unsettled.update(self._settled)
-        for trial_id, trial in list(self._unsettled.items()):
-            if trial.is_finished() and not self._pending[trial_id]:
+        ended = [known for known in self._unsettled.items() if known[1].is_finished()]
+        for trial_id, trial in ended:
+            if not self._pending[trial_id]:
                 del self._unsettled[trial_id]
                 again = trial_id in self._settled
                 self._settled[trial_id] = trial

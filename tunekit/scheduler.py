@@ -401,7 +401,8 @@ class ValidatedScheduler(TrialScheduler):
             return
         held = []
         for trial_id, judged in list(self._open.items()):
-            self._starts(judged)
+            if judged.phase is Phase.PENDING:
+                self._starts(judged)
             doing = judged.doing
             if doing is Doing.SAVING:
                 continue  # as may be all that run, step after step

@@ -59,7 +59,7 @@ class Validator:
         self._conclude = conclude
         self._judged = judged
         self._promised = promised
-        self._fn = config.fn
+        self._fn, self._signature = config.fn, signature_of(config.fn)
         #: The sweep's journal, once there is one.
         self.journal: Journal | None = None
         self._retried = Failures()
@@ -128,7 +128,7 @@ class Validator:
 
     def submit(self, request: Request) -> None:
         """Take a request that is in the journal; one that cannot be called fails at once."""
-        lacks = still_lacks(signature_of(self._fn), request.kwargs)
+        lacks = still_lacks(self._signature, request.kwargs)
         if lacks:
             self.give_up(request, _uncallable(name_of(self._fn), lacks))
             return
