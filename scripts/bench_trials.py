@@ -7,7 +7,8 @@ The controller alone, without Ray: ASHA over so many trials with two hyperparame
 run at a time, each for at most three iterations, with a checkpoint at each. Stock Tune judges by
 what trials report; tunekit by what the validation of each checkpoint returns, the same number. With
 trials that are held until it does (``--on-pending hold``), both make the same decisions about the
-same results, and the difference is what tunekit does. Both write Tune's default log files.
+same results, and the difference is what tunekit does. Both write Tune's default log files, unless
+they are left out (``--no-loggers``).
 
 Each run has a process of its own; those of stock Tune and of tunekit alternate. Printed are the
 medians of the CPU time per result, their ratio, and to how many times that of the second size
@@ -128,7 +129,7 @@ def made(
     return sweep, count, executor
 
 
-def cost(trials: int, with_tunekit: bool, on_pending: str) -> Cost:
+def cost(trials: int, with_tunekit: bool, on_pending: str, loggers: bool) -> Cost:
     """Run a sweep in this process, and a small one before."""
     for name in ("ray.tune", "ray.train", "tunekit"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -136,7 +137,11 @@ def cost(trials: int, with_tunekit: bool, on_pending: str) -> Cost:
         with tempfile.TemporaryDirectory() as folder:
             before, began = memory(), time.process_time()
             sweep, count, executor = made(
-                size, Path(folder), with_tunekit=with_tunekit, on_pending=on_pending
+                size,
+                Path(folder),
+                with_tunekit=with_tunekit,
+                on_pending=on_pending,
+                loggers=loggers,
             )
             sweep.run()
             took = time.process_time() - began
@@ -158,6 +163,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 400, 1_600, 10_000])
     parser.add_argument("--repeats", type=int, default=3, help="runs of each (3; of large ones 1)")
     parser.add_argument("--on-pending", default="continue", choices=["continue", "hold", "pause"])
+    parser.add_argument("--no-loggers", action="store_true", help="without log files")
     options = parser.parse_args()
     print("ms of CPU per result, and grown to so many times; KB of memory per trial")
     print(
@@ -169,7 +175,8 @@ def main() -> None:
         costs: dict[bool, list[Cost]] = {False: [], True: []}
         for repeat in range(1 if size > LARGE else options.repeats):
             for with_tunekit in (repeat % 2 == 1, repeat % 2 == 0):
-                costs[with_tunekit].append(alone(size, with_tunekit, options.on_pending))
+                settings = (with_tunekit, options.on_pending, not options.no_loggers)
+                costs[with_tunekit].append(alone(size, *settings))
         stock, ours = (
             statistics.median(one.each for one in costs[which]) * 1000 for which in (False, True)
         )
