@@ -301,8 +301,8 @@ class ValidationCallback(tune.Callback):
         self._loggers += [validated(other) for other in others]
         return list(self._loggers)
 
-    def _promised(self) -> list[dict[str, float]]:
-        return [] if self._controller is None else self._controller.promised()
+    def _promised(self) -> Iterable[Mapping[str, float]]:
+        return () if self._controller is None else self._controller.promised()
 
     def _validation_names(self) -> set[str]:
         """Metrics of which only validated values count."""
@@ -1051,8 +1051,9 @@ class ValidationCallback(tune.Callback):
         if names != self._names_at_last_settling:
             self._names_at_last_settling = names
             self._unsettled.update(self._settled)
-        for trial_id, trial in list(self._unsettled.items()):
-            if trial.is_finished() and not self.state.record(trial_id).pending:
+        ended = [known for known in self._unsettled.items() if known[1].is_finished()]
+        for trial_id, trial in ended:
+            if not self.state.record(trial_id).pending:
                 del self._unsettled[trial_id]
                 again = trial_id in self._settled
                 self._settled[trial_id] = trial

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -175,7 +175,7 @@ class EvaluatorExecutor:
             if evaluator.attempt is attempt:
                 self._end(evaluator)
 
-    def capacity(self, promised: Sequence[Mapping[str, float]]) -> int:
+    def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
         """See :class:`tunekit.executor.Executor`."""
         idle = sum(evaluator.attempt is None for evaluator in self._evaluators)
         more = self._count - len(self._evaluators)

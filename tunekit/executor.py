@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -100,11 +100,12 @@ class Executor(Protocol):
         """End an attempt at once; :meth:`poll` says nothing more about it."""
         ...
 
-    def capacity(self, promised: Sequence[Mapping[str, float]]) -> int:
+    def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
         """How many more attempts the free resources can run now.
 
         Args:
-            promised: What each of those needs that wait for resources, too, and go first.
+            promised: What each of those needs that wait for resources, too, and go first; to be
+                gone through once, if at all.
         """
         ...
 
@@ -244,7 +245,7 @@ class RayExecutor:
             self._forget(stream)
             ray.cancel(stream, force=True)
 
-    def capacity(self, promised: Sequence[Mapping[str, float]]) -> int:
+    def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
         """See :class:`Executor`."""
         if not self._need:  # it still runs on a core
             return int(ray.cluster_resources().get("CPU", 1)) - len(self._streams)

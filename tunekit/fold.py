@@ -19,7 +19,7 @@ from ray.tune.experiment import Trial
 from ray.tune.result import EXPR_PROGRESS_FILE, EXPR_RESULT_FILE
 
 from tunekit._ray.checkpoints import LeasingCheckpointManager
-from tunekit._ray.storage import trial_file
+from tunekit._ray.storage import trial_files
 from tunekit.core.events import Event, Reported
 from tunekit.core.history import GENERATION, VALIDATED_ITERATION, History
 from tunekit.core.lineage import Ancestry, configs_of
@@ -84,11 +84,10 @@ class Fold:
 
         To be called when no more reports of the trial come. Each file is replaced as a whole.
         """
-        if trial.local_path is None or not self._history.changes(trial.trial_id):
+        if not self._history.changes(trial.trial_id) or trial.local_path is None:
             return
         try:
-            path = trial_file(trial, EXPR_RESULT_FILE)
-            table = trial_file(trial, EXPR_PROGRESS_FILE)
+            path, table = trial_files(trial, EXPR_RESULT_FILE, EXPR_PROGRESS_FILE)
         except OSError as error:
             logger.warning("The files of trial %s could not be fetched: %s", trial.trial_id, error)
             return

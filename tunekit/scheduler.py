@@ -49,6 +49,7 @@ from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
 from tunekit.core.reminders import Reminders
 from tunekit.core.standing import Doing, Move, Phase, next_move
+from tunekit.core.turns import Turns
 from tunekit.core.validation import Request
 from tunekit.errors import WiringError
 from tunekit.places import Places
@@ -133,6 +134,9 @@ class ValidatedScheduler(TrialScheduler):
         self._validation: ValidationCallback | None = None
         self._view: JudgedController | None = None
         self._judged: dict[str, JudgedTrial] = {}
+        # Those that the base scheduler may start or resume, and the view that has no others.
+        self._turns: Turns[JudgedTrial] = Turns()
+        self._in_turn: Any = None
         # Those about which something may have to be done.
         self._open: dict[str, JudgedTrial] = {}
         # Those that the base scheduler has just done something to.
@@ -206,6 +210,7 @@ class ValidatedScheduler(TrialScheduler):
         validation, again = self._wire(tune_controller), trial.trial_id in self._judged
         judged = self._judged_of(trial)
         judged.real, judged.ending = trial, False
+        self._turns.add(judged, _waits(judged))  # Tune has put it to the end of its trials
         self._open[trial.trial_id] = judged
         if trial.trial_id in self._known:
             self._known.discard(trial.trial_id)
@@ -406,25 +411,33 @@ class ValidatedScheduler(TrialScheduler):
         """Carry out what is known: let trials go on, wait in the way they should, or stop."""
         if self._controller is None or self._validation is None:
             return
+        held = []
         for trial_id, judged in list(self._open.items()):
-            self._starts(judged)
-            move = self._next_move(judged, self._validation)
+            if judged.phase is Phase.PENDING:
+                self._starts(judged)
+            doing = judged.doing
+            if doing is Doing.SAVING:
+                continue  # as may be all that run, step after step
+            move = self._next_move(judged, doing, self._validation)
             if move is not Move.NOTHING:
                 self._make(move, judged, self._controller, self._validation)
-            elif not self._undecided(judged):
+            elif doing is Doing.HELD:
+                held.append(judged)
+            elif not self._undecided(judged, doing):
                 self._open.pop(trial_id, None)
-        self._relieve_starvation(self._controller, self._validation)
+        if held:
+            self._relieve_starvation(held, self._controller, self._validation)
 
     @staticmethod
-    def _undecided(judged: JudgedTrial) -> bool:
+    def _undecided(judged: JudgedTrial, doing: Doing) -> bool:
         """Whether something will have to be done about a trial without its saying so."""
-        if judged.doing is Doing.ENDED:
+        if doing is Doing.ENDED:
             return False
         return (
             bool(judged.change)
             or judged.phase is Phase.ENDED
-            or judged.doing in (Doing.SAVING, Doing.HELD)
-            or (judged.doing is Doing.PAUSED and judged.phase is Phase.RUNNING)
+            or doing in (Doing.SAVING, Doing.HELD)
+            or (doing is Doing.PAUSED and judged.phase is Phase.RUNNING)
         )
 
     def advance(self) -> None:
@@ -443,6 +456,10 @@ class ValidatedScheduler(TrialScheduler):
             self._end(judged)
 
     # What the base scheduler does --------------------------------------------------------------
+
+    def moved(self, judged: JudgedTrial) -> None:
+        """Its phase is another one: it is to be started, or is not any more."""
+        self._turns.put(judged, _waits(judged))
 
     def touched(self, judged: JudgedTrial) -> None:
         """It has paused a trial, or given it something to take up."""
@@ -516,7 +533,7 @@ class ValidatedScheduler(TrialScheduler):
     def _chosen(self) -> Trial | None:
         """Ask the base scheduler until it names a trial that can be started, or none."""
         for _ in range(len(self._judged) + 1):
-            judged = self.base.choose_trial_to_run(self._view)
+            judged = self.base.choose_trial_to_run(self._sees())
             self._take_up()
             if judged is None:
                 self._remind()
@@ -538,6 +555,19 @@ class ValidatedScheduler(TrialScheduler):
             if self._validation is not None:
                 self._validation.deliver(judged.trial_id)
         return None
+
+    def _sees(self) -> Any:
+        """What the base scheduler chooses from: not all trials, if it looks for the first only."""
+        chooses = getattr(self.base.choose_trial_to_run, "__func__", None)
+        return self._in_turn if chooses is FIFOScheduler.choose_trial_to_run else self._view
+
+    def _next_in_turn(self) -> list[JudgedTrial]:
+        """The first trial to be started, or if there is none, the first to be resumed."""
+        for status in (Trial.PENDING, Trial.PAUSED):
+            for judged in self._turns.of(status):
+                if judged.status == status:  # else it has begun to run in this step
+                    return [judged]
+        return []
 
     def _remind(self) -> None:
         """Let a scheduler look again that waits for a trial that has ended."""
@@ -575,18 +605,21 @@ class ValidatedScheduler(TrialScheduler):
 
     # What is done about a trial ----------------------------------------------------------------
 
-    def _next_move(self, judged: JudgedTrial, validation: ValidationCallback) -> Move:
+    def _next_move(self, judged: JudgedTrial, doing: Doing, validation: ValidationCallback) -> Move:
         stands_still = validation.config.on_pending != "continue"
         return next_move(
             judged.phase,
-            judged.doing,
+            doing,
             overwritten=judged.change.restored_from is not None,
             changed=bool(judged.change),
             waits=stands_still and validation.waits(judged.trial_id),
             # Those that had to give way, to let validations run, get their turn.
-            gives_way=validation.config.on_pending == "pause"
-            or bool(self._ready)
-            or validation.one_at_a_time(),
+            gives_way=doing is Doing.HELD
+            and (
+                validation.config.on_pending == "pause"
+                or bool(self._ready)
+                or validation.one_at_a_time()
+            ),
         )
 
     def _make(
@@ -699,19 +732,21 @@ class ValidatedScheduler(TrialScheduler):
         if since is not None:
             validation.waited(trial_id, validation.now() - since)
 
-    def _relieve_starvation(self, controller: Controller, validation: ValidationCallback) -> None:
+    def _relieve_starvation(
+        self, held: list[JudgedTrial], controller: Controller, validation: ValidationCallback
+    ) -> None:
         """Let a held trial give way if held trials keep every validation from starting.
 
         Holding and pausing lead to the same decisions; all actors waiting for scores that wait
         for the actors' resources would lead to none.
         """
-        held = [j for j in self._open.values() if j.held and j.doing is Doing.HELD]
-        waiting = [judged for judged in held if validation.waits(judged.trial_id)]
-        for judged in waiting:
-            self._since.setdefault(judged.trial_id, validation.now())
-        if not waiting or validation.validator.starved_s() < _STARVED_S:
+        now = validation.now()
+        for judged in held:
+            self._since.setdefault(judged.trial_id, now)
+        if validation.validator.starved_s() < _STARVED_S:
             return  # their processes may take long to start
-        if len(waiting) == len(controller.running):
+        waiting = [j for j in held if j.doing is Doing.HELD and validation.waits(j.trial_id)]
+        if waiting and len(waiting) == len(controller.running):
             logger.warning(
                 "Validations get no resources because all trials hold theirs while they wait for "
                 "scores; trial %s is paused to make room. Set max_concurrent_trials so that "
@@ -745,6 +780,7 @@ class ValidatedScheduler(TrialScheduler):
             problems.raise_any()
             self._controller, self._validation = controller, callbacks[0]
             self._view = JudgedController(controller.wrapped(), self._judged_of, self)
+            self._in_turn = self._view.with_only(self._next_in_turn)
             self._validation.attach(controller, self, ValidatedSearcher.within(controller))
         return self._validation
 
@@ -893,6 +929,7 @@ class ValidatedScheduler(TrialScheduler):
             if judged.real.is_finished():
                 continue
             self._open[trial_id] = judged
+            self.moved(judged)
             stands_still = validation.config.on_pending != "continue"
             waits = stands_still and validation.waits(trial_id)
             if judged.phase is Phase.PAUSED or (judged.phase is Phase.RUNNING and waits):
@@ -937,11 +974,20 @@ class ValidatedScheduler(TrialScheduler):
 
     def gone(self, trial: Trial) -> None:
         """A trial has ended or failed for good: nothing of it is cloned any more."""
+        judged = self._judged_of(trial)
+        self._turns.put(judged, None)
         self._offers.pop(trial.trial_id, None)
-        self._give_up_change(self._judged_of(trial))
+        self._give_up_change(judged)
         if self._validation is not None:
             for use in ("scored", "offered"):
                 self._validation.release((use, trial.trial_id))
+
+
+def _waits(judged: JudgedTrial) -> str | None:
+    """The status that a trial has in which a scheduler may choose it; None if it cannot be."""
+    if judged.phase is Phase.PENDING:
+        return str(Trial.PENDING)
+    return str(Trial.PAUSED) if judged.phase is Phase.PAUSED else None
 
 
 class _Pickler(cloudpickle.Pickler):

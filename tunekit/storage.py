@@ -401,7 +401,6 @@ class LocalFolder:
         """Hand lines to the disk; nobody who appends meanwhile waits for it."""
         fine = True
         with self._syncing:
-            self._timer = None
             unsynced, self._unsynced = [os.dup(one) for one in self._unsynced], set()
         for descriptor in unsynced:
             try:
@@ -418,9 +417,14 @@ class LocalFolder:
         with self._syncing:
             self._unsynced.add(descriptor)
             if self._timer is None:
-                self._timer = threading.Timer(_SYNC_INTERVAL_S, self._sync)
+                self._timer = threading.Timer(_SYNC_INTERVAL_S, self._sync_in_time)
                 self._timer.daemon = True
                 self._timer.start()
+
+    def _sync_in_time(self) -> None:
+        with self._syncing:
+            self._timer = None  # one that is under way is enough, whoever else syncs meanwhile
+        self._sync()
 
     def _write(self) -> None:
         if self._abandoned:

@@ -86,7 +86,7 @@ class TensorBoardLogger(Writing):
         """Write a report."""
         run = self._run(trial, result.get(GENERATION, 0), result.get("config") or trial.config)
         run.goes_to(_step(result))
-        run.group = None
+        run.group, run.more = None, False
         written = {
             k: v for k, v in result.items() if k not in (DONE, SHOULD_CHECKPOINT, GENERATION)
         }
@@ -116,7 +116,7 @@ class TensorBoardLogger(Writing):
         generation, step = report.get(GENERATION, 0), _step(report)
         self._close(trial, before=generation)
         run = self._run(trial, generation, report.get("config") or trial.config)
-        run.group = "validation"
+        run.group, run.more = "validation", True
         row = {**metrics, TRAINING_ITERATION: step, TIMESTEPS_TOTAL: None}
         super().log_trial_result(0, trial, row)
         names, mode = self._shown(metrics)
@@ -126,6 +126,7 @@ class TensorBoardLogger(Writing):
             value = number(result.get(name))
             if value is not None:
                 run.judge(name, value, step, mode)
+        run.more = False
         run.flush()
 
     def on_trial_settled(self, trial: Trial) -> None:
@@ -231,6 +232,8 @@ class _Run:
         self.hyperparameters = hyperparameters
         #: What all names begin with; None tells reports from what Tune fills in.
         self.group: str | None = None
+        #: Whether more comes at once, so that what there is need not be on the disk.
+        self.more = False
         #: The time that is written, in seconds since the epoch; now, if it is None.
         self.walltime: float | None = None
         self._described = False
@@ -253,6 +256,11 @@ class _Run:
                     logger.warning("TensorBoard does not show %s: it %s", tag, reason)
 
         return add
+
+    def flush(self) -> None:
+        """Hand what was added to the disk, which takes long."""
+        if not self.more:
+            self._writer.flush()
 
     def _named(self, tag: str) -> str:
         if not tag.startswith(_STOCK):

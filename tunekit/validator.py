@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
@@ -48,7 +48,7 @@ class Validator:
         emit: Callable[[Event], None],
         conclude: Callable[[Outcome], None],
         judged: Callable[[], Collection[str]],
-        promised: Callable[[], Sequence[Mapping[str, float]]],
+        promised: Callable[[], Iterable[Mapping[str, float]]],
     ):
         self._pool = Pool(
             max_in_flight=config.most_in_flight,
@@ -60,7 +60,7 @@ class Validator:
         self._emit, self._conclude = emit, conclude
         self._judged = judged
         self._promised = promised
-        self._fn = config.fn
+        self._fn, self._signature = config.fn, signature_of(config.fn)
         self._retried = Failures()
         self._next_poll = 0.0
         self._polling = False
@@ -111,7 +111,7 @@ class Validator:
 
     def submit(self, request: Request) -> None:
         """Take a request that is in the journal; one that cannot be called fails at once."""
-        lacks = still_lacks(signature_of(self._fn), request.kwargs)
+        lacks = still_lacks(self._signature, request.kwargs)
         if lacks:
             self.give_up(request, _uncallable(name_of(self._fn), lacks))
             return

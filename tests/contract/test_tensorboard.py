@@ -19,6 +19,7 @@ from tensorboard.context import RequestContext
 from tensorboard.plugins.base_plugin import TBContext
 from tensorboard.plugins.hparams import api_pb2, backend_context
 from tensorboard.plugins.hparams import list_session_groups as session_groups
+from tensorboardX import SummaryWriter
 
 import tunekit
 from tests.contract.test_pbt import run as run_pbt
@@ -216,6 +217,16 @@ def test_an_overwritten_trial_goes_on_in_a_run_of_its_own(tmp_path):
                 "best/accuracy": pytest.approx(max(own.values())),
                 "last/accuracy": pytest.approx(own[max(own)]),
             }
+
+
+def test_what_is_added_is_handed_to_the_disk_once(tmp_path, monkeypatch):
+    flushed, flush = [], SummaryWriter.flush
+    monkeypatch.setattr(SummaryWriter, "flush", lambda own: (flushed.append(own), flush(own)))
+    ran = sweep(tmp_path, FIFOScheduler(), trials=2, loggers=True)
+    reports = sum(trial.last_result["training_iteration"] for trial in ran.trials)
+    validations = sum(len(scores) for scores in ran.scores().values())
+    assert len(flushed) == reports + validations
+    check(ran)
 
 
 def test_files_of_former_generations_are_closed(tmp_path):

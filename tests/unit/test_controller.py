@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from ray.tune.search import BasicVariantGenerator, SearchAlgorithm
 
 from tunekit._ray.controller import Controller
 
@@ -22,6 +23,8 @@ class Tune:
             is_actor_started=lambda actor: actor == "started", remove_actor=self.cancelled.append
         )
         self._actor_cache = SimpleNamespace(decrease_max=lambda resources: None)
+        self.search_alg, self._max_pending_trials = BasicVariantGenerator(), 8
+        self._pending_trials, self.asked = set(), []
 
     def is_finished(self):
         return self.over
@@ -29,6 +32,9 @@ class Tune:
     def _update_trial_queue(self, blocking=False, timeout=600):
         self.blocked.append(blocking)
         return False
+
+    def _maybe_update_trial_queue(self):
+        self.asked.append(len(self._pending_trials))
 
     def _maybe_add_actors(self):
         self.added += 1
@@ -62,6 +68,49 @@ def test_tune_does_not_stand_still_until_the_search_algorithm_has_its_scores(hee
     tune._update_trial_queue(blocking=True)
     tune._update_trial_queue()
     assert tune.blocked == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("search_alg", "asked"),
+    [
+        (BasicVariantGenerator(), [6, 5, 4, 3, 2, 1, 0]),
+        (SearchAlgorithm(), [8, 7, 6, 5, 4, 3, 2, 1, 0]),
+    ],
+    ids=["random", "learns"],
+)
+def test_trials_are_made_several_at_once_if_that_makes_no_difference(heeding, search_alg, asked):
+    tune, _ = heeding
+    tune.search_alg = search_alg
+    for waiting in range(8, -1, -1):
+        tune._pending_trials = set(range(waiting))
+        tune._maybe_update_trial_queue()
+    assert tune.asked == asked
+
+
+def test_what_trials_need_that_wait_is_added_up_once():
+    tune, looks = Tune(), []
+
+    class Factory:
+        @property
+        def required_resources(self):
+            looks.append(self)
+            return {"CPU": 2.0}
+
+    factories = [Factory() for _ in range(3)]
+    statuses = ["PENDING", "PENDING", "TERMINATED"]  # Tune leaves what was stopped in the set
+    tune._staged_trials = {
+        Hashable(SimpleNamespace(status=status, placement_group_factory=factory))
+        for status, factory in zip(statuses, factories, strict=True)
+    }
+    controller = Controller(tune)
+    asked = controller.promised()
+    assert not looks, "nobody has looked at it"
+    assert list(asked) == list(controller.promised()) == [{"CPU": 2.0}] * 2
+    assert sorted(map(id, looks)) == sorted(map(id, factories[:2]))
+    for trial in tune._staged_trials:
+        trial.placement_group_factory = factories[2]
+    assert list(controller.promised()) == [{"CPU": 2.0}] * 2
+    assert len(looks) == 3, "and again when they are other ones"
 
 
 def test_tune_does_not_warn_that_no_trial_runs_while_validations_are_pending(heeding):

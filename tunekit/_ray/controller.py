@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from ray.train._internal.session import _TrainingResult
 from ray.tune.execution.tune_controller import TrialRunnerWrapper, TuneController
 from ray.tune.experiment import Trial
 from ray.tune.result import DEFAULT_METRIC
-from ray.tune.search import SearchAlgorithm
+from ray.tune.search import BasicVariantGenerator, SearchAlgorithm
 from ray.tune.stopper import CombinedStopper, Stopper, TimeoutStopper
 
 from tunekit._ray.judged import Change
@@ -45,6 +45,8 @@ class Controller:
         if isinstance(tune_controller, TrialRunnerWrapper):
             tune_controller = tune_controller._tune_controller
         self._tune: TuneController = tune_controller
+        # What trials need that wait for resources, by the identity of what says so.
+        self._needs: dict[int, tuple[Any, dict[str, float]]] = {}
 
     # What there is -----------------------------------------------------------------------------
 
@@ -105,13 +107,21 @@ class Controller:
         """How many trials have not been made yet; 0 if that is not known."""
         return max(0, self._tune.search_alg.total_samples - len(self._tune.get_trials()))
 
-    def promised(self) -> list[dict[str, float]]:
-        """The resources of each trial whose actor was requested and has not started."""
-        return [
-            dict(trial.placement_group_factory.required_resources)
-            for trial in self._tune._staged_trials
-            if trial.status == Trial.PENDING  # else it was stopped; Tune leaves it in the set
-        ]
+    def promised(self) -> Iterator[Mapping[str, float]]:
+        """Say what each trial needs whose actor was requested and has not started.
+
+        They may be many, and to add up what one needs takes Ray long: it is done when it is asked
+        for, and once.
+        """
+        known, self._needs = self._needs, {}
+        for trial in self._tune._staged_trials:
+            if trial.status != Trial.PENDING:
+                continue  # it was stopped; Tune leaves it in the set
+            factory = trial.placement_group_factory
+            key = id(factory)
+            if key not in self._needs:
+                self._needs[key] = known.get(key) or (factory, dict(factory.required_resources))
+            yield self._needs[key][1]
 
     @property
     def reuses_actors(self) -> bool:
@@ -197,6 +207,11 @@ class Controller:
                 # It would stand still until the search algorithm has the scores that it waits for.
                 blocking = blocking and not pending()
                 return bool(super()._update_trial_queue(blocking=blocking, timeout=timeout))
+
+            def _maybe_update_trial_queue(self) -> None:
+                # With each that is added the search algorithm is recorded: see Keeper.
+                if not _has_enough(self):
+                    super()._maybe_update_trial_queue()
 
             def _maybe_add_actors(self) -> None:
                 if pending():
@@ -307,7 +322,8 @@ class Controller:
         """
         home, own = self._tune._storage, trial.storage
         if (
-            own.experiment_fs_path == home.experiment_fs_path
+            own.storage_fs_path == home.storage_fs_path
+            and own.experiment_dir_name == home.experiment_dir_name
             and own.storage_filesystem == home.storage_filesystem
         ):
             return
@@ -386,6 +402,18 @@ class Controller:
             if metric is not None:
                 owner._metric = None
         return required
+
+
+def _has_enough(tune: TuneController) -> bool:
+    """Whether so many trials wait that more may be made later, several at once.
+
+    Tune makes one for each that starts. It does not matter when that is, if the search algorithm
+    learns nothing from results.
+    """
+    return (
+        isinstance(tune.search_alg, BasicVariantGenerator)
+        and len(tune._pending_trials) > tune._max_pending_trials * 3 // 4
+    )
 
 
 def _clear_the_way(tune: TuneController) -> None:

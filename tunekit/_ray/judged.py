@@ -22,15 +22,13 @@ from tunekit.core.standing import Doing, Phase
 
 __all__ = ["Change", "JudgedController", "JudgedTrial", "Scheduling", "Version"]
 
-_STATUS = {
-    Phase.RUNNING: Trial.RUNNING,
-    Phase.PAUSED: Trial.PAUSED,
-    Phase.ENDED: Trial.TERMINATED,
-}
-
 
 class Scheduling(Protocol):
     """What hears of what a scheduler does to a stand-in."""
+
+    def moved(self, judged: JudgedTrial) -> None:
+        """Its phase is another one."""
+        ...
 
     def touched(self, judged: JudgedTrial) -> None:
         """The scheduler has paused it, or given it something to take up."""
@@ -103,9 +101,12 @@ class Change:
     restored_from: _TrainingResult | None = None
     resources: Any = None
 
-    def __bool__(self) -> bool:
-        return any(
-            part is not None for part in (self.config, self.tag, self.restored_from, self.resources)
+    def __bool__(self) -> bool:  # asked of each trial that is being dealt with, at each step
+        return not (
+            self.config is None
+            and self.tag is None
+            and self.restored_from is None
+            and self.resources is None
         )
 
 
@@ -122,7 +123,7 @@ class JudgedTrial:
     def __init__(self, scheduling: Scheduling, trial: Trial | None = None):
         self._scheduling = scheduling
         self.real: Trial = trial
-        self.phase = Phase.PENDING
+        self._phase = Phase.PENDING
         #: Whether the trial has reported and was told to wait.
         self.held = False
         #: Whether Tune has said that the trial ends; its status tells so a little later.
@@ -137,17 +138,28 @@ class JudgedTrial:
         self.version: Version | None = None
 
     @property
+    def phase(self) -> Phase:
+        """Where the scheduler believes the trial to be."""
+        return self._phase
+
+    @phase.setter
+    def phase(self, phase: Phase) -> None:
+        self._phase = phase
+        self._scheduling.moved(self)
+
+    @property
     def doing(self) -> Doing:
         """What the trial really does."""
         if self.stands is not None:
             return self.stands
-        if self.ending or self.real.is_finished():
+        status = self.real.status
+        if self.ending or status in (Trial.TERMINATED, Trial.ERROR):
             return Doing.ENDED
         if self.real.is_saving:
             return Doing.SAVING
-        if self.real.status == Trial.PAUSED:
+        if status == Trial.PAUSED:
             return Doing.PAUSED
-        if self.real.status == Trial.PENDING:
+        if status == Trial.PENDING:
             return Doing.STARTING
         return Doing.HELD if self.held else Doing.TRAINING
 
@@ -163,13 +175,17 @@ class JudgedTrial:
 
     @property
     def status(self) -> str:
-        if self.real is None:
+        # Schedulers read it of all trials, again and again.
+        real, phase = self.real, self._phase
+        if real is None:
             return Trial.ERROR  # it failed, and another one was started instead
-        if self.real.status == Trial.ERROR and self.stands is None:
+        if real.status == Trial.ERROR and self.stands is None:
             return Trial.ERROR
-        if self.phase is Phase.PENDING:
-            return Trial.RUNNING if self.real.status == Trial.RUNNING else Trial.PENDING
-        return _STATUS[self.phase]
+        if phase is Phase.PENDING:
+            return Trial.RUNNING if real.status == Trial.RUNNING else Trial.PENDING
+        if phase is Phase.RUNNING:
+            return Trial.RUNNING
+        return Trial.PAUSED if phase is Phase.PAUSED else Trial.TERMINATED
 
     def is_finished(self) -> bool:
         # One that has ended can be cloned as long as there is something of it to be seen, but it
@@ -329,6 +345,10 @@ class JudgedController:
         if as_of != self._as_of:
             self._trials, self._as_of = [self._judged(trial) for trial in trials], as_of
         return list(self._trials)
+
+    def with_only(self, trials: Callable[[], list[JudgedTrial]]) -> Any:
+        """The same for a scheduler that is to see some trials only."""
+        return _Instead(self, get_trials=trials)
 
     def get_live_trials(self) -> set[JudgedTrial]:
         ended = (Trial.TERMINATED, Trial.ERROR)

@@ -16,7 +16,7 @@ __all__ = [
     "exists",
     "paths_in",
     "storage_at",
-    "trial_file",
+    "trial_files",
 ]
 
 #: What Tune writes first into an experiment's folder.
@@ -64,17 +64,21 @@ def changed_at(filesystem: pyarrow.fs.FileSystem, folder: str) -> float | None:
     return max((info.mtime_ns / 1e9 for info in infos if info.mtime_ns is not None), default=None)
 
 
-def trial_file(trial: Trial, name: str) -> Path:
-    """The driver's copy of a file of a trial.
+def trial_files(trial: Trial, *names: str) -> list[Path]:
+    """The driver's copies of files of a trial.
 
-    If there is none, as after a restore on another machine, what the storage has is fetched.
+    Where there is none, as after a restore on another machine, what the storage has is fetched.
     """
-    return _fetched(trial, f"{trial.storage.trial_fs_path}/{name}", Path(trial.local_path, name))
+    folder = Path(trial.local_path)
+    return [_fetched(trial, folder / name) for name in names]
 
 
-def _fetched(trial: Trial, stored: str, local: Path) -> Path:
-    filesystem = trial.storage.storage_filesystem
-    if not local.exists() and filesystem.get_file_info(stored).type == pyarrow.fs.FileType.File:
+def _fetched(trial: Trial, local: Path) -> Path:
+    if local.exists():
+        return local
+    stored, filesystem = trial.storage.trial_fs_path, trial.storage.storage_filesystem
+    stored = f"{stored}/{local.name}"
+    if filesystem.get_file_info(stored).type == pyarrow.fs.FileType.File:
         local.parent.mkdir(parents=True, exist_ok=True)
         pyarrow.fs.copy_files(stored, str(local), source_filesystem=filesystem)
     return local

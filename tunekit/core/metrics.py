@@ -17,12 +17,15 @@ __all__ = ["REPORTED", "distinct", "flatten", "hide", "leaves", "merge", "plain"
 #: Where a row keeps a training metric whose name a validation also produces.
 REPORTED = "reported"
 
+# What most values are; whether something else is a mapping takes ten times as long to say.
+_SINGLE = frozenset({bool, float, int, str, type(None)})
+
 
 def leaves(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield ``(name, value)`` for every value that is not itself a non-empty mapping."""
     for key, value in metrics.items():
         name = f"{prefix}{key}" if type(key) is str else f"{prefix}{named(key)}"
-        if isinstance(value, Mapping) and value:
+        if type(value) not in _SINGLE and isinstance(value, Mapping) and value:
             yield from leaves(value, f"{name}/")
         else:
             yield name, value
@@ -117,7 +120,7 @@ def _parted(
     rest: dict[str, Any] = {}
     for key, value in level.items():
         name = f"{prefix}{key}" if type(key) is str else f"{prefix}{named(key)}"
-        if isinstance(value, Mapping) and value:
+        if type(value) not in _SINGLE and isinstance(value, Mapping) and value:
             below = f"{name}/"
             if any(wanted.startswith(below) for wanted in names):
                 own, left = _parted(value, names, below)
@@ -154,7 +157,7 @@ def distinct(report: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _has_slash(value: Any) -> bool:
-    nested = isinstance(value, Mapping)
+    nested = type(value) not in _SINGLE and isinstance(value, Mapping)
     return nested and any("/" in named(key) or _has_slash(below) for key, below in value.items())
 
 

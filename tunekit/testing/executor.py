@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tunekit.core.validation import Attempt
@@ -105,7 +105,7 @@ class FakeExecutor:
         if self._live.pop(attempt.id, None) is not None:
             self.cancelled.append(attempt)
 
-    def capacity(self, promised: Sequence[Mapping[str, float]]) -> int:
+    def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
         """See :class:`~tunekit.executor.Executor`."""
         return self._slots - len(self._live)
 
