@@ -66,7 +66,7 @@ GROUPS = {
     ),
     "records": (
         "journal, files and restores",
-        "journal places recorded storage driver_lock snapshots restore leftovers session",
+        "journal ledger places recorded storage driver_lock snapshots restore leftovers session",
     ),
     "readers": (
         "results, loggers and tables",

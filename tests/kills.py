@@ -13,7 +13,7 @@ from unittest import mock
 from ray.tune import ResumeConfig
 
 from tests.sweeps import Ran
-from tunekit import callback
+from tunekit import ledger
 from tunekit.core.driver_lock import Holder
 from tunekit.core.events import SnapshotTaken
 from tunekit.driver_lock import LOCK
@@ -62,7 +62,7 @@ def killed_after(writes: int, *, torn: bool = False) -> Iterator[None]:
     def folder_at(filesystem: Any, path: str) -> DoomedFolder:
         return DoomedFolder(Path(path), countdown, torn)
 
-    with mock.patch.object(callback, "folder_at", folder_at):
+    with mock.patch.object(ledger, "folder_at", folder_at):
         yield
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,6 @@ from ray.tune.result import DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.checkpoints import (
-    LeasingCheckpointManager,
     forget_missing,
     latest_checkpoint,
     saved_results,
@@ -25,6 +24,7 @@ from tunekit._ray.failures import fail_for_good
 from tunekit._ray.progress import Display
 from tunekit._ray.stoppers import ValidatedStopper
 from tunekit._ray.storage import exists
+from tunekit.checkpoint_leases import CheckpointLeases
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
 from tunekit.core.advice import NO_CHECKPOINT, drives_a_trainer, no_trial_has_saved
@@ -42,7 +42,6 @@ from tunekit.core.events import (
     Resumed,
     ScoreDelivered,
     SessionClosed,
-    TrialAdded,
     TrialEnded,
     TrialErrored,
     TrialFailed,
@@ -52,7 +51,6 @@ from tunekit.core.events import (
 )
 from tunekit.core.failures import gone
 from tunekit.core.history import GENERATION, History
-from tunekit.core.leases import Leases
 from tunekit.core.lineage import Ancestry, Exploit
 from tunekit.core.metrics import flatten, hide
 from tunekit.core.names import chosen, listed, meant
@@ -64,7 +62,6 @@ from tunekit.core.state import SweepState
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.core.values import same
 from tunekit.draining import Draining, Interruption
-from tunekit.driver_lock import DriverLock, lock_at
 from tunekit.errors import (
     AlreadyRunningError,
     ConfigError,
@@ -79,8 +76,8 @@ from tunekit.executor import Executor
 from tunekit.failures import FailureReports
 from tunekit.fold import Fold
 from tunekit.forgotten import nobody_saves
-from tunekit.journal import Journal, NullJournal, record_of
 from tunekit.judges import JudgingScheduler, LearningSearcher
+from tunekit.ledger import Ledger
 from tunekit.leftovers import remove_left_over
 from tunekit.lineage import Lineage
 from tunekit.loggers import JsonLogger, ValidatedLogger, validated
@@ -90,8 +87,7 @@ from tunekit.policies import AtDecisions, CheckpointPolicy
 from tunekit.report import VALIDATION, Wish, wish_of
 from tunekit.restore import Offsets, Restoration, told_before
 from tunekit.session import about
-from tunekit.snapshots import Keeper, Mended
-from tunekit.storage import Folder, folder_at
+from tunekit.snapshots import Mended
 from tunekit.tensorboard import TensorBoardLogger
 from tunekit.validator import Validator
 
@@ -101,8 +97,6 @@ logger = logging.getLogger(__name__)
 
 # How long to sleep where nothing but validations is waited for.
 _PAUSE_S = 0.02
-# For how long reports may wait to be written down of which nothing has come.
-_FLUSH_INTERVAL_S = 0.2
 # For how long validations may get no resources before that is taken for a shortage.
 _GRACE_S = 2.0
 
@@ -184,19 +178,12 @@ class ValidationCallback(tune.Callback):
         self._run_by_owner = False
         #: Whether the sweep has ended, once it has, or was interrupted.
         self.has_ended: bool | None = None
-        #: The journal, once the experiment's folder is known.
-        self.journal: Journal | NullJournal = NullJournal()
-        self._folder: Folder | None = None
-        self._keeper: Keeper | None = None
-        self._lock: DriverLock | None = None
+        #: Where the sweep is written down.
+        self.ledger = Ledger(self._clock, on_lost=self._give_way)
         self._refused: TunekitError | None = None
-        #: Where the experiment is kept.
-        self.places = Places()
         self._saved: dict[str, Any] | None = None
         self._mended: Mended | None = None
         self._state_taken = False
-        self._added: list[Trial] = []
-        self._recorded: set[str] = set()
         self._offered: dict[str, int] = {}
         self._past: list[Event] = []
         # The lines of the journal as of which Tune's state is, and the scheduler's.
@@ -205,8 +192,8 @@ class ValidationCallback(tune.Callback):
 
         self._trials: dict[str, Trial] = {}
         self._wishes: dict[str, tuple[int, Wish]] = {}
-        self._leases = Leases()
-        self._owners: dict[str, Trial] = {}
+        #: Which checkpoints are needed.
+        self.leases = CheckpointLeases(self._changed)
         self._touched: dict[str, Trial] = {}
         self._unsettled: dict[str, Trial] = {}
         # Trials of which nothing is delivered until it is known whose the metrics are that the
@@ -223,7 +210,6 @@ class ValidationCallback(tune.Callback):
         self._settled: dict[str, Trial] = {}
         self._names_at_last_settling = 0
         self._error: TunekitError | None = None
-        self._next_flush = 0.0
         self._display: Display | None = None
         # Whether the sweep was over at the end of the last step: Tune then makes no other.
         self._ended_by_itself = False
@@ -270,6 +256,11 @@ class ValidationCallback(tune.Callback):
             return self._restoration.config_of(trial_id, generation)
         trial = self._trials.get(trial_id)
         return {} if trial is None else trial.config
+
+    @property
+    def places(self) -> Places:
+        """Where the experiment is kept."""
+        return self.ledger.places
 
     @property
     def history(self) -> History:
@@ -367,7 +358,7 @@ class ValidationCallback(tune.Callback):
         Raises:
             tunekit.ConfigError: If it was run before.
         """
-        if self._folder is not None:
+        if self.ledger.is_open:
             raise ConfigError(
                 "Tuner.fit",
                 [
@@ -395,11 +386,9 @@ class ValidationCallback(tune.Callback):
         self._trials[trial.trial_id] = trial
         if self._controller is not None:
             self._controller.bring_home(trial)
-        LeasingCheckpointManager.install(trial, self._leases, self._validation_names)
+        self.leases.watch(trial, self._validation_names)
         self._take_over_criteria(trial, self.state.required)
-        if trial.trial_id not in self._recorded:
-            self._recorded.add(trial.trial_id)
-            self._added.append(trial)
+        self.ledger.add(trial)
 
     def _take_over_criteria(self, trial: Trial, names: Collection[str]) -> None:
         """Keep stopping criteria on metrics of those names from Tune, which looks at reports."""
@@ -473,7 +462,7 @@ class ValidationCallback(tune.Callback):
         self._trials[trial.trial_id] = trial
         self._unsettled[trial.trial_id] = trial
         self._touched[trial.trial_id] = trial
-        LeasingCheckpointManager.install(trial, self._leases, self._validation_names)
+        self.leases.watch(trial, self._validation_names)
         if self._scheduler is not None:
             self._scheduler.started(trial)
         elif self.config.every == "decision":
@@ -535,7 +524,7 @@ class ValidationCallback(tune.Callback):
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Called by Tune when a trial has saved: decide whether to validate the checkpoint."""
         self._take_checkpoint(trial)
-        self._prune_of(trial)
+        self.leases.prune(trial)
 
     def _take_checkpoint(self, trial: Trial) -> None:
         saved = latest_checkpoint(trial)
@@ -550,7 +539,7 @@ class ValidationCallback(tune.Callback):
             return  # nothing was saved: it is still what the trial was restored from
         run = self.history.run_of(trial_id, step, generation)
         if record.saved == (generation, step, run):
-            self._owners[checkpoint.path] = trial
+            self.leases.own(checkpoint.path, trial)
             return  # the same state, saved again
         self._record_checkpoint(trial, checkpoint, report)
 
@@ -661,7 +650,7 @@ class ValidationCallback(tune.Callback):
         In a sweep that is being restored it is in the journal already, and has its turn there.
         """
         if not self._replaying:
-            self.journal.append(event)
+            self.ledger.append(event)
             self.take(event)
 
     def take(self, event: Event) -> None:
@@ -669,17 +658,18 @@ class ValidationCallback(tune.Callback):
         self.state.apply(event)
         match event:
             case CheckpointSaved():
-                self._owners[self.places.path(event.checkpoint)] = self._trials[event.trial_id]
+                path = self.places.path(event.checkpoint)
+                self.leases.own(path, self._trials[event.trial_id])
                 # From now on the trial restarts from its own checkpoints.
-                self.release(("clone", event.trial_id, event.generation))
+                self.leases.release(("clone", event.trial_id, event.generation))
             case ValidationRequested():
                 request = self.state.unfinished.get(event.id)
                 if request is not None:
-                    self.lease(("validation", event.id), request.path)
+                    self.leases.take(("validation", event.id), request.path)
             case Exploited():
                 path = self.places.path(event.checkpoint)
-                self.lease(("clone", event.trial_id, event.generation), path)
-                self.release(("clone", event.trial_id, event.generation - 1))
+                self.leases.take(("clone", event.trial_id, event.generation), path)
+                self.leases.release(("clone", event.trial_id, event.generation - 1))
 
     def waits(self, trial_id: str) -> bool:
         """Whether a score that the trial is judged by is pending."""
@@ -808,47 +798,15 @@ class ValidationCallback(tune.Callback):
         """A trial will be overwritten with the checkpoint at ``path``; None if not after all."""
         clone = ("clone", trial_id, self.ancestry.generation(trial_id) + 1)
         if path is None:
-            self.release(clone)
+            self.leases.release(clone)
         else:
-            self.lease(clone, path)
+            self.leases.take(clone, path)
 
     def exploited(self, trial: Trial, exploit: Exploit) -> None:
         """A trial is about to be overwritten: scores of what it was are not delivered any more."""
         where = self.places.record(exploit.checkpoint)
         self.emit(Exploited.of(exploit, checkpoint=where))
         self.give_back(trial.trial_id)
-
-    def lease(self, holder: Hashable, path: str, owner: Trial | None = None) -> None:
-        """Keep a checkpoint for ``holder``, instead of what was kept for it.
-
-        Args:
-            holder: Who needs it.
-            path: Where it lies.
-            owner: The trial that saved it, where that is not known already.
-        """
-        if owner is not None:
-            self._owners[path] = owner
-        self._prune(self._leases.take(holder, path))
-
-    def release(self, holder: Hashable) -> None:
-        """Give back what is kept for ``holder``, if anything."""
-        self._prune(self._leases.release(holder))
-
-    def _prune(self, path: str | None) -> None:
-        """A checkpoint is not needed by anybody any more: it may go, if it is not a good one."""
-        if self._replaying:  # whoever needs one may not be back yet
-            return
-        owner = None if path is None else self._owners.pop(path, None)
-        manager = None if owner is None else LeasingCheckpointManager.of(owner)
-        if owner is not None and manager is not None:
-            manager.prune()
-            self._changed(owner)
-
-    @staticmethod
-    def _prune_of(trial: Trial) -> None:
-        manager = LeasingCheckpointManager.of(trial)
-        if manager is not None:
-            manager.prune()
 
     def give_back(self, trial_id: str, *, tell: bool = True) -> None:
         """Let checkpoints go whose scores nobody waits for any more.
@@ -858,7 +816,7 @@ class ValidationCallback(tune.Callback):
             tell: Whether the scheduler has not heard of that.
         """
         for request in self.state.release(trial_id):
-            self.release(("validation", request.id))
+            self.leases.release(("validation", request.id))
             if tell and self._scheduler is not None:
                 self._scheduler.settled(request)
 
@@ -981,27 +939,16 @@ class ValidationCallback(tune.Callback):
         self.has_ended = finished
         self.validator.close()
         self.emit(SessionClosed(time=self.time(), finished=finished))
-        if not self.journal.close():
-            logger.error(
-                "The end of the journal could not be written: what it lacks is validated again if "
-                "the sweep is restored."
-            )
-        self._keeper = None
-        self.journal = NullJournal()
-        self.let_go()
+        self.ledger.close()
         if left:
             self._raise_error()
 
     def let_go(self) -> None:
         """Let another driver have the sweep: this one has ended, however it did."""
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            lock.release()
+        self.ledger.let_go()
 
     def _give_way(self, error: AlreadyRunningError) -> None:
-        """Another driver has taken the sweep over: write nothing more, and end."""
-        if self._folder is not None:
-            self._folder.abandon()
+        """Another driver has taken the sweep over: end."""
         self._refused = error
         self.fail(error)
 
@@ -1220,16 +1167,17 @@ class ValidationCallback(tune.Callback):
 
     def _at_home(self, storage: Any) -> None:
         """Get to know the experiment's folder: take up what was saved, and open the journal."""
-        if self._folder is not None or self._run_by_ray:
+        if self.ledger.is_open or self._run_by_ray:
             return
-        self._hold(storage)
-        self.places = Places(storage.experiment_fs_path)
-        self._folder = folder_at(storage.storage_filesystem, storage.experiment_fs_path)
+        try:
+            self.ledger.claim(storage)
+        except AlreadyRunningError as error:
+            self._refused = error  # Tune makes another of what goes wrong while it restores
+            raise
         saved, self._saved = self._saved, None
         restored = saved is not None or self._mended is not None
         if restored:
-            self._past = record_of(self._folder, unpickle=True).events
-            self._recorded = {e.trial_id for e in self._past if isinstance(e, TrialAdded)}
+            self._past = self.ledger.past()
             self._take_up(saved or {})
         known = about(
             self._clock.time(),
@@ -1240,42 +1188,16 @@ class ValidationCallback(tune.Callback):
             search_alg=None if self._controller is None else self._controller.search_alg,
             trainable=self.trainable,
         )
-        self.journal = Journal(self._folder, begins=not restored, after=self._as_of, about=known)
-        self._keeper = Keeper(self._folder, self.journal, self._clock)
-
-    def _hold(self, storage: Any) -> None:
-        """Become the sweep's driver, unless another one is alive."""
-        lock = lock_at(storage.storage_filesystem, storage.experiment_fs_path, self._clock)
-        try:
-            lock.claim()
-        except AlreadyRunningError as error:
-            self._refused = error  # Tune makes another of what goes wrong while it restores
-            raise
-        self._lock = lock
-        lock.keep(self._give_way)
+        self.ledger.begin(anew=not restored, after=self._as_of, about=known)
 
     def _keep(self) -> None:
-        """Record trials that were added, and the state that Tune has saved, if it has."""
-        controller, keeper = self._controller, self._keeper
-        taken, self._state_taken = self._state_taken, False
-        if self._lock is not None:
-            self._lock.check()
-        now = self._clock.monotonic()
-        if now >= self._next_flush:
-            self._next_flush = now + _FLUSH_INTERVAL_S
-            self.journal.flush()
-        if controller is None or keeper is None:
-            return
-        if taken:
-            keeper.snapshot(controller)
-        if self._added:
-            added, self._added = self._added, []
-            keeper.added(controller, added, kept=taken)
+        saved, self._state_taken = self._state_taken, False
+        self.ledger.keep(self._controller, saved=saved)
 
     def get_state(self) -> dict[str, Any]:
         """What Tune saves with the experiment: what does not follow from the journal."""
         self._state_taken = True
-        state: dict[str, Any] = {"as_of": self.journal.last}
+        state: dict[str, Any] = {"as_of": self.ledger.last}
         scheduler = None if self._scheduler is None else self._scheduler.get_state(self.places)
         if scheduler is None:
             return state  # it is told everything again
@@ -1298,8 +1220,9 @@ class ValidationCallback(tune.Callback):
         self._restoration = Restoration(
             self, trials, self._past, offsets, self._controller, self._scheduler
         )
+        self.leases.deletes_nothing = True
         self._restoration.run()
-        self._restoration = None
+        self._restoration, self.leases.deletes_nothing = None, False
         self.state.untold = []
         self._take_over_new_criteria()
         for trial_id, before in told_before(self._past, trials, self.ancestry).items():
@@ -1328,7 +1251,7 @@ class ValidationCallback(tune.Callback):
             for path in forget_missing(trial):
                 logger.warning("Trial %s goes on without %s, which is gone.", trial_id, path)
             skip_existing(trial)
-            self._prune_of(trial)
+            self.leases.prune(trial)
         remove_left_over(self._trials.values(), self._past, self.places)  # after their names
         table = any(isinstance(listener, CSVLoggerCallback) for listener in self._listeners)
         self._fold.restore(self._trials, self._past, self.ancestry, table=table)
@@ -1365,7 +1288,7 @@ class ValidationCallback(tune.Callback):
         for request in self.state.unfinished.values():
             trial = known[request.trial_id]
             self._unsettled[request.trial_id] = trial
-            LeasingCheckpointManager.install(trial, self._leases, self._validation_names)
+            self.leases.watch(trial, self._validation_names)
         self._go_on()
 
     def _go_on(self) -> None:

@@ -113,8 +113,6 @@ class Journal:
         self._folder = folder
         #: The number of the newest line.
         self.last = max(last_number(folder), after)
-        #: Whether nothing is appended: what happens is being replayed.
-        self.muted = False
         head = {"journal": "tunekit", "version": VERSION, "begins": begins, "after": self.last}
         self._append({**head, **(about or {})})
 
@@ -124,8 +122,6 @@ class Journal:
         A report may wait for the next event of another kind, or for :meth:`flush`: until something
         comes of it, a trial that is restored makes it again.
         """
-        if self.muted:
-            return
         self.last += 1
         line, as_written = _line_of(event, self.last)
         self._append(line, as_written, later=isinstance(event, Reported))
@@ -160,7 +156,6 @@ class NullJournal:
     """Takes events and keeps none: there is no folder yet, or the sweep has ended."""
 
     last = 0
-    muted = False
 
     def append(self, event: Event) -> None:
         """Do nothing."""

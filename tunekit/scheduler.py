@@ -366,7 +366,8 @@ class ValidatedScheduler(TrialScheduler):
             config=copy.deepcopy(judged.config) if self._clones else {},
         )
         if self._clones and self._validation is not None:
-            self._validation.lease(("scored", trial.trial_id), request.path, trial)
+            self._validation.leases.own(request.path, trial)
+            self._validation.leases.take(("scored", trial.trial_id), request.path)
         if self._validation is not None and self._validation.reached(trial.trial_id, result):
             decision = TrialScheduler.STOP
         else:
@@ -471,7 +472,8 @@ class ValidatedScheduler(TrialScheduler):
         if version is not None and self._validation is not None:
             self._offers[judged.trial_id] = version
             holder = ("offered", judged.trial_id)
-            self._validation.lease(holder, version.checkpoint.path, judged.real)
+            self._validation.leases.own(version.checkpoint.path, judged.real)
+            self._validation.leases.take(holder, version.checkpoint.path)
 
     def stopped(self, judged: JudgedTrial) -> None:
         """It has stopped a trial, as Tune's ``stop_trial`` does."""
@@ -678,7 +680,7 @@ class ValidatedScheduler(TrialScheduler):
         self._decisions.moved(judged.trial_id)
         if source is not None:
             judged.version = source
-            validation.lease(("scored", judged.trial_id), source.checkpoint.path)
+            validation.leases.take(("scored", judged.trial_id), source.checkpoint.path)
             instead = {"trial_id": judged.trial_id, GENERATION: exploit.generation}
             change.restored_from = source.restorable(config=change.config, **instead)
 
@@ -944,9 +946,9 @@ class ValidatedScheduler(TrialScheduler):
             return
         for trial_id, judged in self._judged.items():
             if judged.version is not None and self._clones and judged.phase is not Phase.ENDED:
-                validation.lease(("scored", trial_id), judged.version.checkpoint.path)
+                validation.leases.take(("scored", trial_id), judged.version.checkpoint.path)
         for trial_id, version in self._offers.items():
-            validation.lease(("offered", trial_id), version.checkpoint.path)
+            validation.leases.take(("offered", trial_id), version.checkpoint.path)
         for trial_id, (restored, _) in self._exploits.items():
             validation.keep_for_clone(trial_id, restored.checkpoint.path)
 
@@ -980,7 +982,7 @@ class ValidatedScheduler(TrialScheduler):
         self._give_up_change(judged)
         if self._validation is not None:
             for use in ("scored", "offered"):
-                self._validation.release((use, trial.trial_id))
+                self._validation.leases.release((use, trial.trial_id))
 
 
 def _waits(judged: JudgedTrial) -> str | None:

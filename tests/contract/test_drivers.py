@@ -334,7 +334,7 @@ def test_a_sweep_that_was_taken_over_stops_and_writes_nothing_more(tmp_path):
     other = driver_lock._file_at(LOCAL, str(home))
     mine = other.read()
     assert other.take(mine, replace(Holder.decoded(mine), token="another", pid=1).encoded())
-    ran.validation._lock.beat()  # as its thread does
+    ran.validation.ledger._lock.beat()  # as its thread does
 
     kept = ("journal", "state")
 

@@ -147,7 +147,7 @@ def test_one_checkpoint_kept_is_enough(tmp_path):
                 return
             kept = sum(len(list(Path(t.path).glob("checkpoint_*"))) for t in trials if t.path)
             needed = {request.path for request in self.ran.validation.validator.pending()}
-            needed |= set(self.ran.validation._leases)
+            needed |= set(self.ran.validation.leases)
             on_disk.append(kept - len(needed) - 2 * sum(t.has_checkpoint() for t in trials))
 
     for seed in range(5):

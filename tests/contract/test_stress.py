@@ -495,7 +495,7 @@ def check_left(ran: Ran) -> Iterator[Problem]:
     if controller._cached_trial_decisions:
         yield Problem(Wrong.STATE_LEFT, dict(controller._cached_trial_decisions))
     restorable = {trial.checkpoint.path for trial in ran.trials if trial.checkpoint}
-    for path in ran.validation._leases:
+    for path in ran.validation.leases:
         if path not in restorable:
             yield Problem(Wrong.LEASE_LEFT, path)
         if not Path(path).exists():
@@ -505,7 +505,7 @@ def check_left(ran: Ran) -> Iterator[Problem]:
 def check_kept(ran: Ran, keep: int) -> Iterator[Problem]:
     """At the end: each trial has what was to be kept, its newest checkpoint and what is leased."""
     for trial in ran.trials:
-        kept = known(trial) - set(ran.validation._leases)
+        kept = known(trial) - set(ran.validation.leases)
         if len(kept) > keep + 1:
             yield Problem(Wrong.TOO_MANY, (str(trial), kept))
 
@@ -607,7 +607,7 @@ def test_an_ended_trial_drops_the_exploit_it_was_to_make(tmp_path):
         scheduler.conclude(scheduler._judged[trial_id].real)
         assert trial_id not in scheduler._exploits
         coming = ran.validation.ancestry.generation(trial_id) + 1
-        assert ran.validation._leases.held(("clone", trial_id, coming)) is None
+        assert ran.validation.leases.held(("clone", trial_id, coming)) is None
 
     settings = calm(1, kind="pbt", save_s=2.5, on_pending="continue")
     Population(1, tmp_path, settings, watch).run()

@@ -111,7 +111,8 @@ def fit(monkeypatch):
         def of_tune(self: Any) -> str:
             validation, config = tuner.validation, settings_of(tuner).run_config
             home = f"{config.storage_path}/{config.name}"
-            validation.places, validation._folder = Places(home), LocalFolder(Path(home))
+            ledger = validation.ledger
+            ledger.places, ledger._folder = Places(home), LocalFolder(Path(home))
             validation.has_ended = ended
             if error is not None:
                 raise error

@@ -109,13 +109,6 @@ def test_numbers_go_on_after_lines_that_were_lost(tmp_path):
     assert [event["n"] for event in read(tmp_path)] == [1, 41]
 
 
-def test_nothing_is_appended_while_muted(tmp_path):
-    journal = journal_in(tmp_path)
-    journal.muted = True
-    journal.append(ValidationRequested.of(REQUEST, 1.0, checkpoint=WHERE))
-    assert read(tmp_path) == [] and journal.last == 0
-
-
 def test_values_come_back_as_they_were(tmp_path):
     report = {
         "training_iteration": 1,

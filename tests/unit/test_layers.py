@@ -40,6 +40,7 @@ FLOORS = [
     {"judges"},
     {
         "snapshots",
+        "checkpoint_leases",
         "combinations",
         "distributed",
         "failures",
@@ -54,7 +55,7 @@ FLOORS = [
         "validator",
         "watch",
     },
-    {"restore"},
+    {"ledger", "restore"},
     {"callback", "resuming", "searcher", "sweep"},
     {"scheduler", "page"},
     {"cluster"},
