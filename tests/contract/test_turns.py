@@ -13,7 +13,8 @@ from tests.kills import Killed, bury, killed_after
 from tests.schedulers import MODES
 from tests.sweeps import Counting, sweep
 from tunekit._ray.judged import JudgedTrial
-from tunekit.journal import read
+from tunekit.core.events import TrialErrored
+from tunekit.journal import events_in
 from tunekit.snapshots import mend
 from tunekit.storage import LocalFolder
 
@@ -95,8 +96,8 @@ def test_the_first_that_waits_is_offered_in_a_restored_sweep(tmp_path, chosen, o
         made().sweep.run(most=50_000)
     home = tmp_path / "sweep"
     bury(home)
-    events = read(home)
-    assert any(event["event"] == "errored" for event in events)
+    events = events_in(home)
+    assert any(isinstance(event, TrialErrored) for event in events)
     chosen.clear()
     ran = made(resume=ResumeConfig(errored=errored), mended=mend(LocalFolder(home), events))
     ran.sweep.run(most=50_000)

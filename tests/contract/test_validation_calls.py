@@ -19,7 +19,7 @@ import tunekit
 from tests.kills import Killed, run_killed
 from tests.schedulers import pbt, seed_all
 from tests.sweeps import Counting, Ran, quality, sweep
-from tunekit.core.events import Exploited, ValidationEnded, ValidationRequested
+from tunekit.core.events import Event, Exploited, ValidationEnded, ValidationRequested
 from tunekit.core.validation import Attempt
 from tunekit.journal import Journal, events_in, read
 from tunekit.snapshots import mend
@@ -133,7 +133,7 @@ def test_so_it_is_after_kills(tmp_path, on_pending, seed):
         more = {"on_pending": on_pending, "listening": False, "run": False, **options}
         return configured(folder, seed, asked, layers, **more)
 
-    lives = (moments.randrange(100, 300) for _ in range(6))
+    lives = (moments.randrange(70, 210) for _ in range(6))
     ran, kills = run_killed(tmp_path, make, lives)
     assert kills >= 3 and len(ran.validation.ancestry) >= 2
     assert [told for told, _ in asked] == [lies for _, lies in asked]
@@ -142,17 +142,17 @@ def test_so_it_is_after_kills(tmp_path, on_pending, seed):
 @contextmanager
 def killed_soon_after_an_exploit() -> Iterator[None]:
     """While checkpoints of the generation before still wait to be validated."""
-    write, left = Journal._event, [float("inf")]
+    write, left = Journal.append, [float("inf")]
 
-    def event(self: Journal, kind: str, *how: Any, **known: Any) -> None:
+    def append(self: Journal, event: Event) -> None:
         if left[0] == 0:
             raise Killed
-        write(self, kind, *how, **known)
-        left[0] = 4 if kind == "exploited" and left[0] > 4 else left[0] - 1
+        write(self, event)
+        left[0] = 4 if isinstance(event, Exploited) and left[0] > 4 else left[0] - 1
 
     # Of a scheduler that cannot be saved all is replayed, on trials that are further.
     unsaved = mock.patch.object(tunekit.ValidatedScheduler, "get_state", lambda *args: None)
-    with unsaved, mock.patch.object(Journal, "_event", event):
+    with unsaved, mock.patch.object(Journal, "append", append):
         yield
 
 
