@@ -39,6 +39,7 @@ ROOM_OF = {
     "__init__": "front",
     "__main__": "cli",
     "clock": "base",
+    "deprecated": "base",
     "extras": "base",
     "log": "base",
     "version": "base",
@@ -58,7 +59,7 @@ GROUPS = {
     ),
     "scores": (
         "from the report to the decision",
-        "callback scheduler searcher judges draining",
+        "callback scheduler searcher consumers draining checkpoint_leases",
     ),
     "validations": (
         "running validations",

@@ -18,7 +18,7 @@ from tunekit.core.driver_lock import Holder
 from tunekit.core.events import SnapshotTaken
 from tunekit.driver_lock import LOCK
 from tunekit.journal import events_in
-from tunekit.snapshots import mend
+from tunekit.snapshots import prepare_restore
 from tunekit.storage import LocalFolder
 
 
@@ -120,7 +120,10 @@ def run_killed(
             bury(home)
         events = events_in(home) if (home / "journal").is_dir() else []
         if any(isinstance(event, SnapshotTaken) for event in events):
-            options = {"resume": ResumeConfig(), "mended": mend(LocalFolder(home), events)}
+            options = {
+                "resume": ResumeConfig(),
+                "mended": prepare_restore(LocalFolder(home), events),
+            }
         else:
             shutil.rmtree(home)  # nothing had begun
             options = {}

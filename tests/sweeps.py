@@ -14,7 +14,7 @@ from ray.tune.schedulers import TrialScheduler
 
 import tunekit
 from tunekit.core.validation import Attempt
-from tunekit.snapshots import Mended
+from tunekit.snapshots import RestorePoint
 from tunekit.testing import FakeClock, FakeExecutor, LocalSweep
 
 LENGTH = 9
@@ -181,7 +181,7 @@ def sweep(
     validation_slots: int = 1_000_000,
     metric: str | None = "accuracy",
     mode: str | None = "max",
-    mended: Mended | None = None,
+    mended: RestorePoint | None = None,
     listening: bool = True,
     executor_class: type[FakeExecutor] = FakeExecutor,
     **options: Any,

@@ -7,38 +7,39 @@ The front door is :class:`tunekit.Tuner`; the parts it is made of work with a pl
 from tunekit._ray.compat import TESTED as RAY_TESTED
 from tunekit.callback import ValidationCallback
 from tunekit.config import ValidationConfig
-from tunekit.distributed import TrainerFactory, WorkerConfig
+from tunekit.deprecated import former_names
+from tunekit.distributed import TrainerFactory, WorkerReuseConfig
 from tunekit.errors import (
     AlreadyRunningError,
     ConfigError,
+    DistributedTrialError,
     JournalError,
     MetricNotFoundError,
     MissingExtraError,
     NotResumedError,
     RestoreError,
     StopperError,
-    TrialError,
     TunekitError,
     UnsupportedRayError,
     ValidationFailedError,
     WiringError,
 )
 from tunekit.lineage import Lineage
-from tunekit.loggers import JsonLogger, ValidatedLogger
+from tunekit.loggers import JsonLogger, ValidatedLoggerCallback
 from tunekit.policies import (
     AnyOf,
     AtDecisions,
     CheckpointPolicy,
+    CheckpointWhen,
     EveryIterations,
     EverySeconds,
     OnImprovement,
-    When,
 )
-from tunekit.report import VALIDATION, checkpoint_with, report
+from tunekit.report import VALIDATION_KEY, checkpoint_with, report
 from tunekit.scheduler import ValidatedScheduler
 from tunekit.searcher import ValidatedSearcher
 from tunekit.states import load_state
-from tunekit.sweep import Best, Sweep, load
+from tunekit.sweep import BestCheckpoint, Sweep, load
 from tunekit.tensorboard import TensorBoardLogger
 from tunekit.trainer_validation import TrainerValidation
 from tunekit.tuner import Tuner, checkpointable
@@ -47,13 +48,15 @@ from tunekit.version import VERSION
 
 __all__ = [
     "RAY_TESTED",
-    "VALIDATION",
+    "VALIDATION_KEY",
     "AlreadyRunningError",
     "AnyOf",
     "AtDecisions",
-    "Best",
+    "BestCheckpoint",
     "CheckpointPolicy",
+    "CheckpointWhen",
     "ConfigError",
+    "DistributedTrialError",
     "EveryIterations",
     "EverySeconds",
     "JournalError",
@@ -69,20 +72,18 @@ __all__ = [
     "TensorBoardLogger",
     "TrainerFactory",
     "TrainerValidation",
-    "TrialError",
     "TunekitError",
     "Tuner",
     "UnsupportedRayError",
-    "ValidatedLogger",
+    "ValidatedLoggerCallback",
     "ValidatedScheduler",
     "ValidatedSearcher",
     "ValidationCallback",
     "ValidationConfig",
     "ValidationContext",
     "ValidationFailedError",
-    "When",
     "WiringError",
-    "WorkerConfig",
+    "WorkerReuseConfig",
     "checkpoint_with",
     "checkpointable",
     "get_validation_context",
@@ -92,3 +93,4 @@ __all__ = [
 ]
 
 __version__ = VERSION
+__getattr__ = former_names(__name__)

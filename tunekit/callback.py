@@ -27,6 +27,7 @@ from tunekit._ray.storage import exists
 from tunekit.checkpoint_leases import CheckpointLeases
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
+from tunekit.consumers import SchedulerConsumer, SearcherConsumer
 from tunekit.core.advice import NO_CHECKPOINT, drives_a_trainer, no_trial_has_saved
 from tunekit.core.criteria import Criteria
 from tunekit.core.delivery import Completion, Scored
@@ -76,18 +77,17 @@ from tunekit.executor import Executor
 from tunekit.failures import FailureReports
 from tunekit.fold import Fold
 from tunekit.forgotten import nobody_saves
-from tunekit.judges import JudgingScheduler, LearningSearcher
 from tunekit.ledger import Ledger
 from tunekit.leftovers import remove_left_over
 from tunekit.lineage import Lineage
-from tunekit.loggers import JsonLogger, ValidatedLogger, validated
+from tunekit.loggers import JsonLogger, ValidatedLoggerCallback, validated
 from tunekit.pickles import travels
 from tunekit.places import Places
 from tunekit.policies import AtDecisions, CheckpointPolicy
-from tunekit.report import VALIDATION, Wish, wish_of
+from tunekit.report import VALIDATION_KEY, ValidationOverride, override_of
 from tunekit.restore import Offsets, Restoration, told_before
 from tunekit.session import about
-from tunekit.snapshots import Mended
+from tunekit.snapshots import RestorePoint
 from tunekit.tensorboard import TensorBoardLogger
 from tunekit.validator import Validator
 
@@ -164,8 +164,8 @@ class ValidationCallback(tune.Callback):
         self._fold = Fold(self.state.history)
 
         self._controller: Controller | None = None
-        self._scheduler: JudgingScheduler | None = None
-        self._searcher: LearningSearcher | None = None
+        self._scheduler: SchedulerConsumer | None = None
+        self._searcher: SearcherConsumer | None = None
         self._loggers: list[tune.Callback] = []
         self._listeners: list[Any] = []
 
@@ -182,7 +182,7 @@ class ValidationCallback(tune.Callback):
         self.ledger = Ledger(self._clock, on_lost=self._give_way)
         self._refused: TunekitError | None = None
         self._saved: dict[str, Any] | None = None
-        self._mended: Mended | None = None
+        self._mended: RestorePoint | None = None
         self._state_taken = False
         self._offered: dict[str, int] = {}
         self._past: list[Event] = []
@@ -191,7 +191,7 @@ class ValidationCallback(tune.Callback):
         self._restoration: Restoration | None = None
 
         self._trials: dict[str, Trial] = {}
-        self._wishes: dict[str, tuple[int, Wish]] = {}
+        self._wishes: dict[str, tuple[int, ValidationOverride]] = {}
         #: Which checkpoints are needed.
         self.leases = CheckpointLeases(self._changed)
         self._touched: dict[str, Trial] = {}
@@ -285,7 +285,7 @@ class ValidationCallback(tune.Callback):
 
         Args:
             *others: Loggers, such as Ray's of MLflow; each is wrapped in a
-                :class:`~tunekit.ValidatedLogger` if it does not hear of scores by itself.
+                :class:`~tunekit.ValidatedLoggerCallback` if it does not hear of scores by itself.
         """
         if not self._loggers:
             self._loggers = [JsonLogger(), TensorBoardLogger(self._goal)]
@@ -312,15 +312,15 @@ class ValidationCallback(tune.Callback):
     def attach(
         self,
         controller: Controller,
-        scheduler: JudgingScheduler,
-        searcher: LearningSearcher | None,
+        scheduler: SchedulerConsumer,
+        searcher: SearcherConsumer | None,
     ) -> None:
         """Connect the parts of a sweep; the scheduler does it when Tune adds the first trial."""
         if self.config.on_pending == "pause" and controller.reuses_actors:
             raise ConfigError("ValidationConfig", [PAUSE_NEEDS_OWN_ACTORS])
         self._controller, self._scheduler, self._searcher = controller, scheduler, searcher
         self._listen_with(controller.callbacks)
-        self.state.required = controller.take_over_metric_check() | scheduler.judged
+        self.state.required = controller.take_over_metric_check() | scheduler.objectives
         self._stopper = controller.take_over_stopper(
             lambda: self.state.required | self.history.names.keys(), self._stopper_failed
         )
@@ -329,10 +329,10 @@ class ValidationCallback(tune.Callback):
             for policy in callback.parts() if isinstance(callback, CheckpointPolicy) else ():
                 if isinstance(policy, AtDecisions):
                     policy.attach(scheduler.uses)
-        self._at_home(controller.storage)
+        self._open_experiment(controller.storage)
         if searcher is not None:
             searcher.attach(self.validator.poll)
-            self.state.required |= searcher.judged
+            self.state.required |= searcher.objectives
         self._display = self._display or Display(self)
         self._display.attach(controller)
         controller.heed(pending=self._pending_still, first=self._validations_first)
@@ -349,7 +349,7 @@ class ValidationCallback(tune.Callback):
         """Get to know whom to tell of scores."""
         self._listeners = list(callbacks)
         for listener in self._listeners:
-            if isinstance(listener, ValidatedLogger):
+            if isinstance(listener, ValidatedLoggerCallback):
                 listener.attach(lambda: self.state.undecided(), self._validated)
 
     def begin(self) -> None:
@@ -456,7 +456,7 @@ class ValidationCallback(tune.Callback):
     ) -> None:
         """Called by Tune when a trial's actor is up, also after a pause or failure."""
         fail_for_good(trial)
-        self._at_home(trial.storage)
+        self._open_experiment(trial.storage)
         if self._past and self._scheduler is None:
             self._resume_alone(trials)
         self._trials[trial.trial_id] = trial
@@ -477,7 +477,7 @@ class ValidationCallback(tune.Callback):
     ) -> None:
         """Called by Tune with each report, after the scheduler and before the loggers."""
         trial_id = trial.trial_id
-        wish, problem = wish_of(result.pop(VALIDATION, None))
+        wish, problem = override_of(result.pop(VALIDATION_KEY, None))
         if self._controller is None:
             self._receive(trial, result)
         clean = own_names(result, self.history.names)
@@ -516,7 +516,7 @@ class ValidationCallback(tune.Callback):
     def _receive(trial: Trial, result: dict[str, Any]) -> None:
         """Let a report be such that Tune, loggers and the journal can take it."""
         iteration = (trial.last_result or {}).get(TRAINING_ITERATION, 0) + 1
-        clean = received(result, iteration, travels, keep=("config", VALIDATION))
+        clean = received(result, iteration, travels, keep=("config", VALIDATION_KEY))
         if clean is not result:
             result.clear()
             result.update(clean)
@@ -531,7 +531,7 @@ class ValidationCallback(tune.Callback):
         if saved is None:
             return
         checkpoint, report = saved
-        report.pop(VALIDATION, None)
+        report.pop(VALIDATION_KEY, None)
         trial_id, step = trial.trial_id, report[TRAINING_ITERATION]
         generation = self.ancestry.generation(trial_id)
         record = self.state.record(trial_id)
@@ -736,7 +736,7 @@ class ValidationCallback(tune.Callback):
         return [one for one in self._listeners if isinstance(one, CheckpointPolicy)]
 
     def deliver_end(
-        self, trial: Trial, end: Completion, scheduler: JudgingScheduler, *, search: bool = True
+        self, trial: Trial, end: Completion, scheduler: SchedulerConsumer, *, search: bool = True
     ) -> None:
         """Tell the scheduler of a trial's end, and the searcher if it has not heard of it."""
         result = None if end.result is None else flatten(end.result)
@@ -744,7 +744,7 @@ class ValidationCallback(tune.Callback):
         if search and self._searcher is not None:
             self._searcher.finish(trial.trial_id, result)
 
-    def _deliver_score(self, trial: Trial, scored: Scored, scheduler: JudgingScheduler) -> None:
+    def _deliver_score(self, trial: Trial, scored: Scored, scheduler: SchedulerConsumer) -> None:
         """Give the scheduler and the searcher a score."""
         result = {**flatten(scored.result), DONE: False}
         if not self._has_required(trial, scored, result):
@@ -1161,11 +1161,11 @@ class ValidationCallback(tune.Callback):
             "drained_s": self._draining.took_s,
         }
 
-    def recover(self, mended: Mended) -> None:
+    def recover(self, mended: RestorePoint) -> None:
         """Be part of a sweep that was restored, from files that were mended."""
         self._mended = mended
 
-    def _at_home(self, storage: Any) -> None:
+    def _open_experiment(self, storage: Any) -> None:
         """Get to know the experiment's folder: take up what was saved, and open the journal."""
         if self.ledger.is_open or self._run_by_ray:
             return

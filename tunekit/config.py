@@ -12,6 +12,7 @@ from ray import train
 
 from tunekit.core.calls import call_of, is_built, kind_of, never_takes, signature_of
 from tunekit.core.problems import Problems, shown
+from tunekit.deprecated import former_value
 from tunekit.picklable import why_not_picklable
 
 __all__ = ["PAUSE_NEEDS_OWN_ACTORS", "ValidationConfig", "is_built"]
@@ -61,7 +62,7 @@ class ValidationConfig(train.ValidationConfig):
             ``"decision"``, only those whose score the scheduler will use (at ASHA's and
             HyperBand's rungs, PBT's perturbation interval) and the one at the trial's end; with a
             scheduler that tunekit does not know, each one. :class:`tunekit.AtDecisions` saves
-            where it is needed. With ``"asked"``, as in Ray Train, only those whose report says
+            where it is needed. With ``"requested"``, as in Ray Train, only those whose report says
             ``validation=True`` or has a ``ValidationTaskConfig``.
         max_in_flight: How many validations may be in flight at once, over the whole sweep. None:
             as many as free resources allow, and at least one.
@@ -145,11 +146,12 @@ class ValidationConfig(train.ValidationConfig):
             "ray_remote_kwargs", ray_remote_kwargs, Mapping, 'Pass a dict such as {"num_cpus": 1}.'
         ):
             _check_remote_kwargs(ray_remote_kwargs, problems, actor=evaluators is not None)
+        every = former_value("every", every)
         if isinstance(every, str):
-            if every not in ("decision", "asked"):
+            if every not in ("decision", "requested"):
                 problems.add(
-                    f"every={every!r} is neither a number nor 'decision' or 'asked'. Pass a whole "
-                    "number of at least 1, or one of these."
+                    f"every={every!r} is neither a number nor 'decision' or 'requested'. Pass a "
+                    "whole number of at least 1, or one of these."
                 )
         else:
             problems.integer("every", every, least=1)

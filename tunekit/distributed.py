@@ -11,11 +11,12 @@ from tunekit._ray.decisions import innermost
 from tunekit._ray.trials import SPACE, distributed_class
 from tunekit.config import ValidationConfig
 from tunekit.core.problems import Problems
-from tunekit.report import VALIDATION
+from tunekit.deprecated import former_names
+from tunekit.report import VALIDATION_KEY
 
 __all__ = [
     "TrainerFactory",
-    "WorkerConfig",
+    "WorkerReuseConfig",
     "check_saving",
     "check_scheduler",
     "check_trainer",
@@ -28,8 +29,10 @@ __all__ = [
     "validation_config_of",
 ]
 
+__getattr__ = former_names(__name__)
 
-class WorkerConfig:
+
+class WorkerReuseConfig:
     """How the workers of distributed trials are kept, and how far they may run ahead.
 
     Args:
@@ -52,8 +55,8 @@ class WorkerConfig:
         tunekit.ConfigError: If an argument is wrong; the message lists all that are.
 
     Example:
-        >>> WorkerConfig(keep_warm=False)
-        WorkerConfig(keep_warm=False, reports_ahead=1, takeover_timeout_s=60.0)
+        >>> WorkerReuseConfig(keep_warm=False)
+        WorkerReuseConfig(keep_warm=False, reports_ahead=1, takeover_timeout_s=60.0)
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class WorkerConfig:
         reports_ahead: int = 1,
         takeover_timeout_s: float = 60.0,
     ):
-        problems = Problems("WorkerConfig")
+        problems = Problems("WorkerReuseConfig")
         problems.instance("keep_warm", keep_warm, bool, "Pass True or False.")
         problems.integer("reports_ahead", reports_ahead, least=0)
         problems.seconds("takeover_timeout_s", takeover_timeout_s)
@@ -74,7 +77,7 @@ class WorkerConfig:
 
     def __repr__(self) -> str:
         return (
-            f"WorkerConfig(keep_warm={self.keep_warm}, reports_ahead={self.reports_ahead}, "
+            f"WorkerReuseConfig(keep_warm={self.keep_warm}, reports_ahead={self.reports_ahead}, "
             f"takeover_timeout_s={self.takeover_timeout_s})"
         )
 
@@ -200,7 +203,7 @@ def check_workers(workers: Any, distributed: bool, problems: Problems) -> None:
     if workers is None:
         return
     if problems.instance(
-        "worker_config", workers, WorkerConfig, "Pass tunekit.WorkerConfig(...)."
+        "worker_config", workers, WorkerReuseConfig, "Pass tunekit.WorkerReuseConfig(...)."
     ) and (not distributed):
         problems.add(
             f"worker_config={workers!r} is for the trials of trainers, and trainable is none. "
@@ -213,7 +216,9 @@ def validation_config_of(source: Any) -> ValidationConfig | None:
     config = getattr(source, "validation_config", None)
     if config is None or isinstance(config, ValidationConfig):
         return config
-    return ValidationConfig(config.fn, config.task_config, config.ray_remote_kwargs, every="asked")
+    return ValidationConfig(
+        config.fn, config.task_config, config.ray_remote_kwargs, every="requested"
+    )
 
 
 def run_config_of(source: Any) -> tune.RunConfig | None:
@@ -235,17 +240,17 @@ def run_config_of(source: Any) -> tune.RunConfig | None:
 
 
 def trials_of(
-    source: Any, workers: WorkerConfig | None, validation: train.ValidationConfig | None
+    source: Any, workers: WorkerReuseConfig | None, validation: train.ValidationConfig | None
 ) -> Any:
     """The trainable whose trials are runs of a trainer."""
-    workers = workers or WorkerConfig()
+    workers = workers or WorkerReuseConfig()
     trainable = distributed_class(
         source.make if isinstance(source, TrainerFactory) else source,
         keep_warm=workers.keep_warm,
         ahead=workers.reports_ahead,
         takeover_timeout_s=workers.takeover_timeout_s,
         validates=False,
-        wish_key=VALIDATION,
+        wish_key=VALIDATION_KEY,
     )
     if validation is not None:
         settle(trainable, validation)

@@ -9,7 +9,7 @@
     │                                     a package is not installed; names the extra that brings it
     ├── WiringError (RuntimeError)        parts that need each other were not all given to Tune
     ├── MetricNotFoundError (ValueError)  neither reports nor validations contain the metric
-    ├── TrialError (RuntimeError)         a distributed trial cannot go on
+    ├── DistributedTrialError (RuntimeError)         a distributed trial cannot go on
     ├── NotResumedError (RuntimeError)    a function was resumed and has begun anew
     ├── StopperError (RuntimeError)       a stopping criterion raised on a validated result
     ├── JournalError (ValueError)         an experiment's journal is damaged, or of another version
@@ -24,21 +24,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tunekit.deprecated import former_names
+
 __all__ = [
     "AlreadyRunningError",
     "ConfigError",
+    "DistributedTrialError",
     "JournalError",
     "MetricNotFoundError",
     "MissingExtraError",
     "NotResumedError",
     "RestoreError",
     "StopperError",
-    "TrialError",
     "TunekitError",
     "UnsupportedRayError",
     "ValidationFailedError",
     "WiringError",
 ]
+
+__getattr__ = former_names(__name__)
 
 
 class TunekitError(Exception):
@@ -91,7 +95,7 @@ class MetricNotFoundError(TunekitError, ValueError):
     """A scheduler or searcher is to judge by a metric that nobody produces; lists what is."""
 
 
-class TrialError(TunekitError, RuntimeError):
+class DistributedTrialError(TunekitError, RuntimeError):
     """A distributed trial cannot start or go on; the trial fails, and Tune may restart it."""
 
 

@@ -34,11 +34,11 @@ from tunekit.core.events import (
     event_of,
 )
 from tunekit.core.lineage import Exploit
-from tunekit.core.values import ITEMS, PICKLED, SHOWN, Shown, reader, text, written
+from tunekit.core.values import ITEMS, PICKLED, SHOWN, Opaque, reader, text, written
 from tunekit.errors import JournalError
 from tunekit.pickles import from_text, to_text
 from tunekit.places import Places
-from tunekit.recorded import legible, odd_values, unknown_to_json
+from tunekit.recorded import odd_values, to_json, unknown_to_json
 from tunekit.storage import Folder, folder_at
 
 __all__ = [
@@ -182,7 +182,7 @@ def _line_of(event: Event, number: int) -> tuple[dict[str, Any], dict[str, Any]]
         line["report"] = {name: value for name, value in event.report.items() if name != "config"}
         return line, {}
     if isinstance(event, TrialAdded):  # Tune's own record has the very values
-        return line, {"config": legible(line.pop("config"))}
+        return line, {"config": to_json(line.pop("config"))}
     if isinstance(event, CheckpointSaved):
         if event.report is None:
             del line["report"]
@@ -194,7 +194,7 @@ def _line_of(event: Event, number: int) -> tuple[dict[str, Any], dict[str, Any]]
     if isinstance(event, Exploited):
         del line["odd"]
         configs = {name: line.pop(name) for name in ("old_config", "donor_config", "config")}
-        as_written = {name: legible(config) for name, config in configs.items()}
+        as_written = {name: to_json(config) for name, config in configs.items()}
         odd = odd_values(configs.values())
         return line, {**as_written, "odd": odd} if odd else as_written
     return line, {}
@@ -226,7 +226,7 @@ def _opened(packed: str, shown: str) -> Any:
         raise
     except BaseException as error:  # whatever its parts raise: a module may be gone
         logger.warning("%s cannot be unpickled: %s", shown, text(error))
-        return Shown(shown)
+        return Opaque(shown)
 
 
 _read_shown, _read_opened = reader(), reader(_opened)

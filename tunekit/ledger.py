@@ -15,7 +15,7 @@ from tunekit.driver_lock import DriverLock, lock_at
 from tunekit.errors import AlreadyRunningError
 from tunekit.journal import Journal, NullJournal, record_of
 from tunekit.places import Places
-from tunekit.snapshots import Keeper
+from tunekit.snapshots import SnapshotWriter
 from tunekit.storage import Folder, folder_at
 
 __all__ = ["Ledger"]
@@ -47,7 +47,7 @@ class Ledger:
         self._folder: Folder | None = None
         self._lock: DriverLock | None = None
         self._journal: Journal | NullJournal = NullJournal()
-        self._keeper: Keeper | None = None
+        self._keeper: SnapshotWriter | None = None
         #: Where the experiment is kept.
         self.places = Places()
         self._recorded: set[str] = set()
@@ -95,7 +95,10 @@ class Ledger:
         """Begin a session; ``anew``: and with it a sweep. See :class:`~tunekit.journal.Journal`."""
         if self._folder is not None:
             journal = Journal(self._folder, begins=anew, after=after, about=about)
-            self._journal, self._keeper = journal, Keeper(self._folder, journal, self._clock)
+            self._journal, self._keeper = (
+                journal,
+                SnapshotWriter(self._folder, journal, self._clock),
+            )
 
     def append(self, event: Event) -> None:
         """Write an event down."""

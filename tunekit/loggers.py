@@ -21,8 +21,11 @@ from tunekit._ray.trackers import adapt
 from tunekit.core.history import GENERATION
 from tunekit.core.metrics import flatten, hide, without
 from tunekit.core.problems import Problems
+from tunekit.deprecated import former_names
 
-__all__ = ["JsonLogger", "ValidatedLogger", "validated"]
+__all__ = ["JsonLogger", "ValidatedLoggerCallback", "validated"]
+
+__getattr__ = former_names(__name__)
 
 # What of a report stands beside its validated metrics, where the report has it.
 _PLACE = (TRAINING_ITERATION, TIMESTEPS_TOTAL, GENERATION)
@@ -41,7 +44,7 @@ class JsonLogger(LocalFirst):
     """
 
 
-class ValidatedLogger(LoggerCallback):
+class ValidatedLoggerCallback(LoggerCallback):
     """Lets an unmodified logger, of MLflow, Weights & Biases, Comet, Aim, show validated metrics.
 
     :class:`tunekit.Tuner` wraps the loggers in ``RunConfig(callbacks=[...])`` by itself; for a
@@ -68,17 +71,17 @@ class ValidatedLogger(LoggerCallback):
         >>> class Prints(LoggerCallback):
         ...     def log_trial_result(self, iteration, trial, result):
         ...         print(trial, result)
-        >>> logger = ValidatedLogger(Prints())
+        >>> logger = ValidatedLoggerCallback(Prints())
     """
 
-    def __new__(cls, logger: LoggerCallback | None = None) -> ValidatedLogger:
+    def __new__(cls, logger: LoggerCallback | None = None) -> ValidatedLoggerCallback:
         """Be a logger of TensorBoard, if it is one: Tune looks whether there is any."""
         kind = _ValidatedTensorBoard if isinstance(logger, TBXLoggerCallback) else cls
-        made: ValidatedLogger = object.__new__(kind)
+        made: ValidatedLoggerCallback = object.__new__(kind)
         return made
 
     def __init__(self, logger: LoggerCallback):
-        problems = Problems("ValidatedLogger")
+        problems = Problems("ValidatedLoggerCallback")
         fix = "Pass a logger, such as ray.air.integrations.mlflow.MLflowLoggerCallback(...)."
         if problems.instance("logger", logger, LoggerCallback, fix) and not _gains(logger):
             problems.add(
@@ -226,7 +229,7 @@ class ValidatedLogger(LoggerCallback):
         self.logger.set_state(state)
 
 
-class _ValidatedTensorBoard(ValidatedLogger, TBXLoggerCallback):
+class _ValidatedTensorBoard(ValidatedLoggerCallback, TBXLoggerCallback):
     """A user's own logger of TensorBoard: with one, Tune does not add another."""
 
 
@@ -235,10 +238,10 @@ def validated(logger: tune.Callback) -> tune.Callback:
 
     Example:
         >>> type(validated(LoggerCallback())).__name__, type(validated(JsonLogger())).__name__
-        ('ValidatedLogger', 'JsonLogger')
+        ('ValidatedLoggerCallback', 'JsonLogger')
     """
     wrap = isinstance(logger, LoggerCallback) and _gains(logger)
-    return ValidatedLogger(logger) if wrap else logger
+    return ValidatedLoggerCallback(logger) if wrap else logger
 
 
 def _gains(logger: LoggerCallback) -> bool:

@@ -23,17 +23,20 @@ from tunekit._ray.checkpoints import set_checkpoint_config
 from tunekit._ray.failures import fail_for_good
 from tunekit.core import policy as rules
 from tunekit.core.problems import Problems
+from tunekit.deprecated import former_names
 from tunekit.errors import WiringError
 
 __all__ = [
     "AnyOf",
     "AtDecisions",
     "CheckpointPolicy",
+    "CheckpointWhen",
     "EveryIterations",
     "EverySeconds",
     "OnImprovement",
-    "When",
 ]
+
+__getattr__ = former_names(__name__)
 
 
 class CheckpointPolicy(tune.Callback):
@@ -231,7 +234,7 @@ class AtDecisions(CheckpointPolicy):
         return "AtDecisions()"
 
 
-class When(CheckpointPolicy):
+class CheckpointWhen(CheckpointPolicy):
     """A checkpoint whenever a function of yours says so: before a preemption, for example.
 
     Args:
@@ -243,11 +246,11 @@ class When(CheckpointPolicy):
 
     Example:
         >>> from pathlib import Path
-        >>> policy = When(lambda trial, result: Path("/run/preempted").exists())
+        >>> policy = CheckpointWhen(lambda trial, result: Path("/run/preempted").exists())
     """
 
     def __init__(self, predicate: Callable[[Trial, Mapping[str, Any]], bool]):
-        problems = Problems("When")
+        problems = Problems("CheckpointWhen")
         problems.function("predicate", predicate, "Pass `def predicate(trial, result) -> bool`.")
         problems.raise_any()
         self.predicate = predicate
@@ -257,7 +260,7 @@ class When(CheckpointPolicy):
         return bool(self.predicate(trial, result))
 
     def __repr__(self) -> str:
-        return f"When({getattr(self.predicate, '__name__', self.predicate)})"
+        return f"CheckpointWhen({getattr(self.predicate, '__name__', self.predicate)})"
 
 
 class AnyOf(CheckpointPolicy):

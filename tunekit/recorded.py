@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tunekit.core.values import PICKLED, SHOWN, Shown, reader, same, written
+from tunekit.core.values import PICKLED, SHOWN, Opaque, reader, same, written
 from tunekit.pickles import to_text_elsewhere
 
-__all__ = ["as_known", "legible", "odd_values", "unknown_to_json"]
+__all__ = ["odd_values", "resolve_opaque", "to_json", "unknown_to_json"]
 
 # Bytes of the pickle of a hyperparameter that is written down.
 _LARGEST_ODD = 64 * 1024
@@ -29,27 +29,29 @@ def unknown_to_json(value: Any) -> Any:
 
 
 _encoder = json.JSONEncoder(default=unknown_to_json)
-_read_legible = reader(lambda packed, shown: Shown(shown))
+_read_legible = reader(lambda packed, shown: Opaque(shown))
 
 
-def legible(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """A value as it is written down for readers: with a text for what JSON does not know.
 
     References to objects of a Ray cluster, for example, mean nothing to the next one.
 
     Example:
-        >>> legible({"lr": 0.1, "sizes": (64, 32), "data": {1, 2}})
+        >>> to_json({"lr": 0.1, "sizes": (64, 32), "data": {1, 2}})
         {'lr': 0.1, 'sizes': [64, 32], 'data': {'shown': '{1, 2}'}}
     """
     return written(value, keys=False)
 
 
 def _as_read(value: Any) -> Any:
-    """A value as it is read of which :func:`legible` was written."""
-    return json.loads(_encoder.encode(legible(value)), object_hook=_read_legible)
+    """A value as it is read of which :func:`to_json` was written."""
+    return json.loads(_encoder.encode(to_json(value)), object_hook=_read_legible)
 
 
-def as_known(recorded: Any, known: Sequence[Any], odd: Mapping[str, Any] | None = None) -> Any:
+def resolve_opaque(
+    recorded: Any, known: Sequence[Any], odd: Mapping[str, Any] | None = None
+) -> Any:
     """Return what the journal has, with the very values where it has but a text of them.
 
     Args:
@@ -58,23 +60,23 @@ def as_known(recorded: Any, known: Sequence[Any], odd: Mapping[str, Any] | None 
         odd: What was written down of values, by their texts.
     """
     for other in known:
-        if not isinstance(other, Shown) and same(_as_read(other), recorded):
+        if not isinstance(other, Opaque) and same(_as_read(other), recorded):
             return other
     if isinstance(recorded, Mapping):
         return {
-            name: as_known(
+            name: resolve_opaque(
                 value, [o[name] for o in known if isinstance(o, Mapping) and name in o], odd
             )
             for name, value in recorded.items()
         }
     parts = recorded if isinstance(recorded, list) else [recorded]
-    texts = [part for part in parts if isinstance(part, Shown)]
+    texts = [part for part in parts if isinstance(part, Opaque)]
     if not texts:
         return recorded
     if odd and all(part in odd for part in texts):
-        found = [odd[part] if isinstance(part, Shown) else part for part in parts]
+        found = [odd[part] if isinstance(part, Opaque) else part for part in parts]
         return found if isinstance(recorded, list) else found[0]
-    real = (other for other in known if not isinstance(other, Shown))
+    real = (other for other in known if not isinstance(other, Opaque))
     return next(real, known[0] if known else recorded)
 
 
@@ -89,7 +91,7 @@ def _odd_parts(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[str, A
             for below in value.values() if isinstance(value, Mapping) else value:
                 yield from _odd_parts(below, (*above, value))
         return
-    shown = legible(value)
+    shown = to_json(value)
     packed = to_text_elsewhere(value, _LARGEST_ODD) if isinstance(shown, dict) else None
     if packed is not None:
         yield shown[SHOWN], {PICKLED: packed, **shown}

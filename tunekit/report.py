@@ -10,25 +10,28 @@ from ray import train, tune
 
 from tunekit._ray.functions import NoSession, current_saver, in_trial, register_saver
 from tunekit.core.problems import Problems
+from tunekit.deprecated import former_names
 from tunekit.errors import WiringError
 
-__all__ = ["VALIDATION", "Wish", "checkpoint_with", "report", "wish_of"]
+__all__ = ["VALIDATION_KEY", "ValidationOverride", "checkpoint_with", "override_of", "report"]
+
+__getattr__ = former_names(__name__)
 
 #: The key of a result that says whether, and how, the checkpoint of that result is validated:
 #: True, False, or a ``ray.train.ValidationTaskConfig``. A class trainable returns it from
 #: ``step()``; a function passes ``validation=`` to :func:`report` instead. It is taken out of the
 #: result before anything is logged.
-VALIDATION = "tunekit_validation"
+VALIDATION_KEY = "tunekit_validation"
 
 #: Whether, and how, to validate a checkpoint; None leaves it to the sweep.
-Wish: TypeAlias = bool | train.ValidationTaskConfig | None
+ValidationOverride: TypeAlias = bool | train.ValidationTaskConfig | None
 
 
 def report(
     metrics: Mapping[str, Any],
     *,
     checkpoint: tune.Checkpoint | None = None,
-    validation: Wish = None,
+    validation: ValidationOverride = None,
 ) -> None:
     """Report metrics to Tune, as ``ray.tune.report``, and say how to validate the checkpoint.
 
@@ -69,7 +72,7 @@ def report(
     problems.raise_any()
     result = dict(metrics)
     if validation is not None:
-        result[VALIDATION] = validation
+        result[VALIDATION_KEY] = validation
     if wished and checkpoint is None:
         result["should_checkpoint"] = True
     tune.report(result, checkpoint=checkpoint)
@@ -117,18 +120,18 @@ def checkpoint_with(save: Callable[[Path], object]) -> None:
         ) from None
 
 
-def wish_of(value: object) -> tuple[Wish, str | None]:
-    """Read what a result has under :data:`VALIDATION`: the wish, and what is wrong with it.
+def override_of(value: object) -> tuple[ValidationOverride, str | None]:
+    """Read what a result has under :data:`VALIDATION_KEY`: the wish, and what is wrong with it.
 
     Example:
-        >>> wish_of(True), wish_of(None)
+        >>> override_of(True), override_of(None)
         ((True, None), (None, None))
-        >>> wish_of("yes")
+        >>> override_of("yes")
         (None, "tunekit_validation='yes' is not True, False, None or a ray.train...")
     """
     if value is None or isinstance(value, (bool, train.ValidationTaskConfig)):
         return value, None
     return None, (
-        f"{VALIDATION}={value!r} is not True, False, None or a ray.train.ValidationTaskConfig. "
+        f"{VALIDATION_KEY}={value!r} is not True, False, None or a ray.train.ValidationTaskConfig. "
         "The sweep's own setting is used."
     )

@@ -19,9 +19,10 @@ from ray.tune.result import DONE
 
 from tunekit._ray.checkpoints import LeasingCheckpointManager, take_saved
 from tunekit._ray.controller import Controller
-from tunekit._ray.judged import Version
+from tunekit._ray.stand_ins import Version
 from tunekit._ray.storage import exists
 from tunekit.config import ValidationConfig
+from tunekit.consumers import SchedulerConsumer
 from tunekit.core.delivery import Completion
 from tunekit.core.events import (
     CheckpointSaved,
@@ -42,10 +43,9 @@ from tunekit.core.order import InOrder, Told
 from tunekit.core.state import SweepState
 from tunekit.core.validation import Request, Status
 from tunekit.journal import exploits_of
-from tunekit.judges import JudgingScheduler
 from tunekit.places import Places
 from tunekit.policies import CheckpointPolicy
-from tunekit.recorded import as_known
+from tunekit.recorded import resolve_opaque
 
 __all__ = ["Offsets", "Restoration", "Restored", "told_before"]
 
@@ -76,7 +76,7 @@ def told_before(
             case Reported():
                 generation = event.report.get(GENERATION, 0)
                 config = configs.get((event.trial_id, generation))
-                config = trial.config if config is None else as_known(config, [trial.config])
+                config = trial.config if config is None else resolve_opaque(config, [trial.config])
                 report = reports[event.trial_id] = {**event.report, "config": config}
                 history.reported(event.trial_id, report[ITERATION], generation)
                 told.setdefault(event.trial_id, []).append(Told(report))
@@ -129,7 +129,7 @@ class Restored(Protocol):
         ...
 
     def deliver_end(
-        self, trial: Trial, end: Completion, scheduler: JudgingScheduler, *, search: bool = True
+        self, trial: Trial, end: Completion, scheduler: SchedulerConsumer, *, search: bool = True
     ) -> None:
         """Tell the scheduler of a trial's end, and the searcher if it has not heard of it."""
         ...
@@ -169,7 +169,7 @@ class Restoration:
         events: Sequence[Event],
         offsets: Offsets,
         controller: Controller | None = None,
-        scheduler: JudgingScheduler | None = None,
+        scheduler: SchedulerConsumer | None = None,
     ):
         self._sweep, self._trials, self._events, self._offsets = sweep, trials, events, offsets
         self._controller, self._scheduler = controller, scheduler
@@ -190,7 +190,7 @@ class Restoration:
         if of not in self._recorded:
             return own
         if of not in self._known:
-            self._known[of] = as_known(self._recorded[of], [own], self._odd)
+            self._known[of] = resolve_opaque(self._recorded[of], [own], self._odd)
         return self._known[of]
 
     def run(self) -> None:
@@ -325,7 +325,7 @@ class Restoration:
         recorded = event.exploit(checkpoint=self._sweep.places.path(event.checkpoint))
 
         def known(config: Mapping[str, Any]) -> Mapping[str, Any]:
-            found: Mapping[str, Any] = as_known(config, [trial.config], self._odd)
+            found: Mapping[str, Any] = resolve_opaque(config, [trial.config], self._odd)
             return found
 
         exploit = replace(

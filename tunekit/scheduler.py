@@ -27,7 +27,7 @@ from ray.tune.schedulers import (
 from tunekit._ray.checkpoints import latest_checkpoint
 from tunekit._ray.controller import Controller
 from tunekit._ray.decisions import innermost, is_synchronous, mode_of, rule_for, time_attr_of
-from tunekit._ray.judged import Change, JudgedController, JudgedTrial, Version
+from tunekit._ray.stand_ins import Change, StandIn, StandInController, Version
 from tunekit.callback import ValidationCallback
 from tunekit.combinations import wrong_together
 from tunekit.core.decisions import Decisions
@@ -47,13 +47,14 @@ from tunekit.core.history import GENERATION
 from tunekit.core.lineage import Exploit
 from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
+from tunekit.core.reconcile import Action, Actual, Desired, next_action
 from tunekit.core.reminders import Reminders
-from tunekit.core.standing import Doing, Move, Phase, next_move
 from tunekit.core.turns import Turns
 from tunekit.core.validation import Request
+from tunekit.deprecated import moved
 from tunekit.errors import WiringError
 from tunekit.places import Places
-from tunekit.recorded import as_known
+from tunekit.recorded import resolve_opaque
 from tunekit.searcher import ValidatedSearcher
 
 __all__ = ["ValidatedScheduler", "base_of"]
@@ -132,15 +133,15 @@ class ValidatedScheduler(TrialScheduler):
         )
         self._controller: Controller | None = None
         self._validation: ValidationCallback | None = None
-        self._view: JudgedController | None = None
-        self._judged: dict[str, JudgedTrial] = {}
+        self._view: StandInController | None = None
+        self._stand_ins: dict[str, StandIn] = {}
         # Those that the base scheduler may start or resume, and the view that has no others.
-        self._turns: Turns[JudgedTrial] = Turns()
+        self._turns: Turns[StandIn] = Turns()
         self._in_turn: Any = None
         # Those about which something may have to be done.
-        self._open: dict[str, JudgedTrial] = {}
+        self._open: dict[str, StandIn] = {}
         # Those that the base scheduler has just done something to.
-        self._touched: dict[str, JudgedTrial] = {}
+        self._touched: dict[str, StandIn] = {}
         # Which reports it will use the scores of, and the last one that was asked about.
         self._decisions = Decisions()
         self._asked: dict[str, tuple[Mapping[str, Any], bool]] = {}
@@ -155,7 +156,7 @@ class ValidatedScheduler(TrialScheduler):
         self._told_of_no_state = False
         self._reminders = Reminders()
         # Trials that the base scheduler stopped by a decision that is being replayed.
-        self._stopped_before: list[JudgedTrial] = []
+        self._stopped_before: list[StandIn] = []
         # Trials of a restored sweep that the base scheduler knows and Tune has not added yet.
         self._known: set[str] = set()
 
@@ -176,7 +177,7 @@ class ValidatedScheduler(TrialScheduler):
         return None
 
     @property
-    def judged(self) -> set[str]:
+    def objectives(self) -> set[str]:
         """The metric that the base scheduler judges by, if it does."""
         metric = self.base.metric
         return {metric} if isinstance(metric, str) and metric != DEFAULT_METRIC else set()
@@ -207,77 +208,77 @@ class ValidatedScheduler(TrialScheduler):
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """A trial was added, or is about to be restarted after a failure."""
-        validation, again = self._wire(tune_controller), trial.trial_id in self._judged
-        judged = self._judged_of(trial)
-        judged.real, judged.ending = trial, False
-        self._turns.add(judged, _waits(judged))  # Tune has put it to the end of its trials
-        self._open[trial.trial_id] = judged
+        validation, again = self._wire(tune_controller), trial.trial_id in self._stand_ins
+        stand_in = self._stand_in_of(trial)
+        stand_in.real, stand_in.ending = trial, False
+        self._turns.add(stand_in, _waits(stand_in))  # Tune has put it to the end of its trials
+        self._open[trial.trial_id] = stand_in
         if trial.trial_id in self._known:
             self._known.discard(trial.trial_id)
         elif again:
             validation.retried(trial)
-            self._add_again(judged)
+            self._add_again(stand_in)
         else:
-            self.base.on_trial_add(self._view, judged)
+            self.base.on_trial_add(self._view, stand_in)
             self._take_up()
         validation.adopt(trial)
 
-    def _add_again(self, judged: JudgedTrial) -> None:
+    def _add_again(self, stand_in: StandIn) -> None:
         """Tell the base scheduler of a trial that has failed and starts again."""
-        judged.ending = False
-        if judged.phase is not Phase.ENDED and not self._replays:
-            self.base.on_trial_add(self._view, judged)
+        stand_in.ending = False
+        if stand_in.phase is not Desired.ENDED and not self._replays:
+            self.base.on_trial_add(self._view, stand_in)
             self._take_up()
 
     def started(self, trial: Trial) -> None:
         """A trial's actor is up."""
-        self._open[trial.trial_id] = self._judged_of(trial)
+        self._open[trial.trial_id] = self._stand_in_of(trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """A trial failed; it may be restarted."""
         self._wire(tune_controller).failed(trial)
-        self._fail(self._judged_of(trial))
+        self._fail(self._stand_in_of(trial))
 
-    def _fail(self, judged: JudgedTrial) -> None:
-        self._stands_no_more(judged)
-        if judged.phase is not Phase.ENDED:
-            judged.phase = Phase.PENDING
-            self.base.on_trial_error(self._view, judged)
+    def _fail(self, stand_in: StandIn) -> None:
+        self._stands_no_more(stand_in)
+        if stand_in.phase is not Desired.ENDED:
+            stand_in.phase = Desired.PENDING
+            self.base.on_trial_error(self._view, stand_in)
             self._take_up()
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """A trial reported: whether it is validated is not known before it has saved."""
-        validation, judged = self._wire(tune_controller), self._judged_of(trial)
+        validation, stand_in = self._wire(tune_controller), self._stand_in_of(trial)
         validation.offered(trial.trial_id, result[TRAINING_ITERATION])
-        self._starts(judged)
-        self._open[trial.trial_id] = judged
-        if validation.config.on_pending == "continue" and judged.change.restored_from is None:
-            if judged.phase is Phase.ENDED:
+        self._starts(stand_in)
+        self._open[trial.trial_id] = stand_in
+        if validation.config.on_pending == "continue" and stand_in.change.restored_from is None:
+            if stand_in.phase is Desired.ENDED:
                 return TrialScheduler.STOP
-            if judged.phase is Phase.PAUSED:
+            if stand_in.phase is Desired.PAUSED:
                 return TrialScheduler.PAUSE
             return TrialScheduler.CONTINUE
-        judged.held = True
+        stand_in.held = True
         return TrialScheduler.NOOP
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         """A trial ended; the base scheduler hears of it after the trial's last score."""
-        self._starts(self._judged_of(trial))
-        self._complete(self._judged_of(trial))
+        self._starts(self._stand_in_of(trial))
+        self._complete(self._stand_in_of(trial))
         self._wire(tune_controller).complete(trial.trial_id)
 
-    def _complete(self, judged: JudgedTrial) -> None:
-        self._stands_no_more(judged)
-        judged.ending = True
-        if judged.change.restored_from is not None:
-            self._void(judged)
+    def _complete(self, stand_in: StandIn) -> None:
+        self._stands_no_more(stand_in)
+        stand_in.ending = True
+        if stand_in.change.restored_from is not None:
+            self._void(stand_in)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
         """A trial that was not running ended."""
-        judged = self._judged_of(trial)
-        self._stands_no_more(judged)
-        if judged.phase is not Phase.ENDED:
-            self._end(judged)
+        stand_in = self._stand_in_of(trial)
+        self._stands_no_more(stand_in)
+        if stand_in.phase is not Desired.ENDED:
+            self._end(stand_in)
         self._wire(tune_controller).complete(trial.trial_id, removed=True)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
@@ -309,7 +310,7 @@ class ValidatedScheduler(TrialScheduler):
             trial_id,
             iteration,
             flatten(result).get(time_attr_of(self.base)),
-            rule_for(self.base, self._judged_of(trial)),
+            rule_for(self.base, self._stand_in_of(trial)),
             done=bool(result.get(DONE)),
         )
         if due:
@@ -341,7 +342,7 @@ class ValidatedScheduler(TrialScheduler):
 
         Not while it has paused the trial: Tune's schedulers get results of running trials only.
         """
-        return self._judged[trial_id].phase in (Phase.RUNNING, Phase.ENDED)
+        return self._stand_ins[trial_id].phase in (Desired.RUNNING, Desired.ENDED)
 
     def judge(
         self, trial: Trial, result: dict[str, Any], scored: Scored, decided: str | None = None
@@ -352,18 +353,18 @@ class ValidatedScheduler(TrialScheduler):
         scheduler may add to the result. In a sweep that is restored it may have ``decided``
         before, which holds: it may have been carried out.
         """
-        judged, request = self._judged_of(trial), scored.request
+        stand_in, request = self._stand_in_of(trial), scored.request
         checkpoint = request.checkpoint or tune.Checkpoint(
             request.path, trial.storage.storage_filesystem
         )
-        judged.version = Version(
+        stand_in.version = Version(
             trial_id=trial.trial_id,
             generation=request.generation,
             iteration=request.iteration,
             checkpoint=checkpoint,
             result=dict(result),
             report=scored.result,
-            config=copy.deepcopy(judged.config) if self._clones else {},
+            config=copy.deepcopy(stand_in.config) if self._clones else {},
         )
         if self._clones and self._validation is not None:
             self._validation.leases.own(request.path, trial)
@@ -371,9 +372,9 @@ class ValidatedScheduler(TrialScheduler):
         if self._validation is not None and self._validation.reached(trial.trial_id, result):
             decision = TrialScheduler.STOP
         else:
-            judged.judging = True
-            decision = self.base.on_trial_result(self._view, judged, result)
-            judged.judging = False
+            stand_in.judging = True
+            decision = self.base.on_trial_result(self._view, stand_in, result)
+            stand_in.judging = False
         if decided is not None and decision != decided:
             logger.info(
                 "Trial %s, iteration %d: %s, as was decided before the sweep was interrupted.",
@@ -383,12 +384,12 @@ class ValidatedScheduler(TrialScheduler):
             )
             decision = decided
         if decision == TrialScheduler.STOP:
-            self._end(judged)
+            self._end(stand_in)
         elif decision == TrialScheduler.PAUSE:
-            judged.pause()
+            stand_in.pause()
         self._take_up()
-        if decided == TrialScheduler.CONTINUE and judged.change.restored_from is not None:
-            self._void(judged)  # it went on as it was
+        if decided == TrialScheduler.CONTINUE and stand_in.change.restored_from is not None:
+            self._void(stand_in)  # it went on as it was
         return decision
 
     def finish(self, trial: Trial, result: Mapping[str, Any] | None) -> None:
@@ -396,15 +397,15 @@ class ValidatedScheduler(TrialScheduler):
 
         It is told with the trial's newest validated result, unless it has stopped the trial.
         """
-        judged = self._judged_of(trial)
-        if judged.phase is not Phase.ENDED:
+        stand_in = self._stand_in_of(trial)
+        if stand_in.phase is not Desired.ENDED:
             if result is None:
-                self.base.on_trial_remove(self._view, judged)
+                self.base.on_trial_remove(self._view, stand_in)
             else:
                 if self._validation is not None:  # stoppers look across trials
                     self._validation.reached(trial.trial_id, result)
-                self.base.on_trial_complete(self._view, judged, {**result, DONE: True})
-            judged.phase = Phase.ENDED
+                self.base.on_trial_complete(self._view, stand_in, {**result, DONE: True})
+            stand_in.phase = Desired.ENDED
             self._take_up()
         self.gone(trial)
 
@@ -413,32 +414,32 @@ class ValidatedScheduler(TrialScheduler):
         if self._controller is None or self._validation is None:
             return
         held = []
-        for trial_id, judged in list(self._open.items()):
-            if judged.phase is Phase.PENDING:
-                self._starts(judged)
-            doing = judged.doing
-            if doing is Doing.SAVING:
+        for trial_id, stand_in in list(self._open.items()):
+            if stand_in.phase is Desired.PENDING:
+                self._starts(stand_in)
+            doing = stand_in.doing
+            if doing is Actual.SAVING:
                 continue  # as may be all that run, step after step
-            move = self._next_move(judged, doing, self._validation)
-            if move is not Move.NOTHING:
-                self._make(move, judged, self._controller, self._validation)
-            elif doing is Doing.HELD:
-                held.append(judged)
-            elif not self._undecided(judged, doing):
+            move = self._next_action(stand_in, doing, self._validation)
+            if move is not Action.NOTHING:
+                self._make(move, stand_in, self._controller, self._validation)
+            elif doing is Actual.HELD:
+                held.append(stand_in)
+            elif not self._undecided(stand_in, doing):
                 self._open.pop(trial_id, None)
         if held:
             self._relieve_starvation(held, self._controller, self._validation)
 
     @staticmethod
-    def _undecided(judged: JudgedTrial, doing: Doing) -> bool:
+    def _undecided(stand_in: StandIn, doing: Actual) -> bool:
         """Whether something will have to be done about a trial without its saying so."""
-        if doing is Doing.ENDED:
+        if doing is Actual.ENDED:
             return False
         return (
-            bool(judged.change)
-            or judged.phase is Phase.ENDED
-            or doing in (Doing.SAVING, Doing.HELD)
-            or (doing is Doing.PAUSED and judged.phase is Phase.RUNNING)
+            bool(stand_in.change)
+            or stand_in.phase is Desired.ENDED
+            or doing in (Actual.SAVING, Actual.HELD)
+            or (doing is Actual.PAUSED and stand_in.phase is Desired.RUNNING)
         )
 
     def advance(self) -> None:
@@ -452,110 +453,110 @@ class ValidatedScheduler(TrialScheduler):
 
     def conclude(self, trial: Trial) -> None:
         """The sweep is over: whatever the base scheduler was about to do with the trial."""
-        judged = self._judged_of(trial)
-        if judged.phase is not Phase.ENDED:
-            self._end(judged)
+        stand_in = self._stand_in_of(trial)
+        if stand_in.phase is not Desired.ENDED:
+            self._end(stand_in)
 
     # What the base scheduler does --------------------------------------------------------------
 
-    def moved(self, judged: JudgedTrial) -> None:
+    def moved(self, stand_in: StandIn) -> None:
         """Its phase is another one: it is to be started, or is not any more."""
-        self._turns.put(judged, _waits(judged))
+        self._turns.put(stand_in, _waits(stand_in))
 
-    def touched(self, judged: JudgedTrial) -> None:
+    def touched(self, stand_in: StandIn) -> None:
         """It has paused a trial, or given it something to take up."""
-        self._open[judged.trial_id] = self._touched[judged.trial_id] = judged
+        self._open[stand_in.trial_id] = self._touched[stand_in.trial_id] = stand_in
 
-    def offered(self, judged: JudgedTrial) -> None:
+    def offered(self, stand_in: StandIn) -> None:
         """It may clone a trial's checkpoint later: that one is kept until it takes another."""
-        version = judged.version
+        version = stand_in.version
         if version is not None and self._validation is not None:
-            self._offers[judged.trial_id] = version
-            holder = ("offered", judged.trial_id)
-            self._validation.leases.own(version.checkpoint.path, judged.real)
+            self._offers[stand_in.trial_id] = version
+            holder = ("offered", stand_in.trial_id)
+            self._validation.leases.own(version.checkpoint.path, stand_in.real)
             self._validation.leases.take(holder, version.checkpoint.path)
 
-    def stopped(self, judged: JudgedTrial) -> None:
+    def stopped(self, stand_in: StandIn) -> None:
         """It has stopped a trial, as Tune's ``stop_trial`` does."""
-        if judged.phase is not Phase.ENDED:
-            self._end(judged)
+        if stand_in.phase is not Desired.ENDED:
+            self._end(stand_in)
             if self._validation is not None:
-                self._validation.decided(judged.real, TrialScheduler.STOP)
+                self._validation.decided(stand_in.real, TrialScheduler.STOP)
 
-    def _end(self, judged: JudgedTrial) -> None:
+    def _end(self, stand_in: StandIn) -> None:
         """End a trial by the base scheduler's word: it hears of it at once, as in Tune."""
-        if judged.phase is Phase.RUNNING and judged.version is not None:
-            result = {**judged.version.result, DONE: True}
-            self.base.on_trial_complete(self._view, judged, result)
+        if stand_in.phase is Desired.RUNNING and stand_in.version is not None:
+            result = {**stand_in.version.result, DONE: True}
+            self.base.on_trial_complete(self._view, stand_in, result)
         else:
-            self.base.on_trial_remove(self._view, judged)
-        self._give_up_change(judged)
-        judged.phase = Phase.ENDED
-        self._open[judged.trial_id] = judged
+            self.base.on_trial_remove(self._view, stand_in)
+        self._give_up_change(stand_in)
+        stand_in.phase = Desired.ENDED
+        self._open[stand_in.trial_id] = stand_in
         if self._validation is not None:
-            self._validation.close(judged.trial_id)
+            self._validation.close(stand_in.trial_id)
 
     def _take_up(self) -> None:
         """Look what the base scheduler has given to trials."""
         touched, self._touched = self._touched, {}
-        for judged in touched.values():
-            restored = judged.change.restored_from
+        for stand_in in touched.values():
+            restored = stand_in.change.restored_from
             if restored is not None:
-                noted = self._exploits.get(judged.trial_id)
+                noted = self._exploits.get(stand_in.trial_id)
                 if noted is None or noted[0] is not restored:
-                    self._note_exploit(judged, restored)
-            elif judged.change.config is not None and judged.doing is Doing.STARTING:
+                    self._note_exploit(stand_in, restored)
+            elif stand_in.change.config is not None and stand_in.doing is Actual.STARTING:
                 if self._controller is not None:
-                    self._controller.change(judged.real, judged.change)
-                judged.change = Change()
+                    self._controller.change(stand_in.real, stand_in.change)
+                stand_in.change = Change()
 
-    def _note_exploit(self, judged: JudgedTrial, restored: Any) -> None:
-        if judged.doing is Doing.ENDED:
-            self._void(judged)
+    def _note_exploit(self, stand_in: StandIn, restored: Any) -> None:
+        if stand_in.doing is Actual.ENDED:
+            self._void(stand_in)
             return
         path = restored.checkpoint.path
         source = next((v for v in self._offers.values() if v.checkpoint.path == path), None)
-        self._exploits[judged.trial_id] = (restored, source)
-        judged.phase = Phase.PAUSED
+        self._exploits[stand_in.trial_id] = (restored, source)
+        stand_in.phase = Desired.PAUSED
         if self._validation is not None:
-            self._validation.keep_for_clone(judged.trial_id, path)
+            self._validation.keep_for_clone(stand_in.trial_id, path)
 
-    def _void(self, judged: JudgedTrial) -> None:
+    def _void(self, stand_in: StandIn) -> None:
         """A trial has ended before it was overwritten: it remains what it was."""
-        self._give_up_change(judged)
-        judged.phase = Phase.RUNNING
+        self._give_up_change(stand_in)
+        stand_in.phase = Desired.RUNNING
 
-    def _give_up_change(self, judged: JudgedTrial) -> None:
+    def _give_up_change(self, stand_in: StandIn) -> None:
         """The trial will not take up what was given to it."""
-        judged.change = Change()
-        self._exploits.pop(judged.trial_id, None)
+        stand_in.change = Change()
+        self._exploits.pop(stand_in.trial_id, None)
         if self._validation is not None:
-            self._validation.keep_for_clone(judged.trial_id, None)
+            self._validation.keep_for_clone(stand_in.trial_id, None)
 
     def _chosen(self) -> Trial | None:
         """Ask the base scheduler until it names a trial that can be started, or none."""
-        for _ in range(len(self._judged) + 1):
-            judged = self.base.choose_trial_to_run(self._sees())
+        for _ in range(len(self._stand_ins) + 1):
+            stand_in = self.base.choose_trial_to_run(self._sees())
             self._take_up()
-            if judged is None:
+            if stand_in is None:
                 self._remind()
                 return None
-            if judged.change and judged.doing is not Doing.ENDED:
+            if stand_in.change and stand_in.doing is not Actual.ENDED:
                 return None  # it takes that up first
-            if judged.doing in (Doing.STARTING, Doing.PAUSED):
-                if judged.phase is Phase.PAUSED:
+            if stand_in.doing in (Actual.STARTING, Actual.PAUSED):
+                if stand_in.phase is Desired.PAUSED:
                     if self._validation is not None:
-                        self._validation.chosen(judged.real, runs=False)
-                    judged.phase = Phase.PENDING
-                    self._open[judged.trial_id] = judged
-                return judged.real
+                        self._validation.chosen(stand_in.real, runs=False)
+                    stand_in.phase = Desired.PENDING
+                    self._open[stand_in.trial_id] = stand_in
+                return stand_in.real
             # It is still running, or has ended: no need to start it.
             if self._validation is not None:
-                self._validation.chosen(judged.real, runs=True)
-            judged.phase = Phase.RUNNING
-            self._open[judged.trial_id] = judged
+                self._validation.chosen(stand_in.real, runs=True)
+            stand_in.phase = Desired.RUNNING
+            self._open[stand_in.trial_id] = stand_in
             if self._validation is not None:
-                self._validation.deliver(judged.trial_id)
+                self._validation.deliver(stand_in.trial_id)
         return None
 
     def _sees(self) -> Any:
@@ -563,60 +564,68 @@ class ValidatedScheduler(TrialScheduler):
         chooses = getattr(self.base.choose_trial_to_run, "__func__", None)
         return self._in_turn if chooses is FIFOScheduler.choose_trial_to_run else self._view
 
-    def _next_in_turn(self) -> list[JudgedTrial]:
+    def _next_in_turn(self) -> list[StandIn]:
         """The first trial to be started, or if there is none, the first to be resumed."""
         for status in (Trial.PENDING, Trial.PAUSED):
-            for judged in self._turns.of(status):
-                if judged.status == status:  # else it has begun to run in this step
-                    return [judged]
+            for stand_in in self._turns.of(status):
+                if stand_in.status == status:  # else it has begun to run in this step
+                    return [stand_in]
         return []
 
     def _remind(self) -> None:
         """Let a scheduler look again that waits for a trial that has ended."""
         if not self._waits_for_all or self._controller is None or not self._controller.still:
             return
-        left = [j for j in self._judged.values() if j.status not in (Trial.TERMINATED, Trial.ERROR)]
-        if any(j.phase is not Phase.PAUSED for j in left):
+        left = [
+            j for j in self._stand_ins.values() if j.status not in (Trial.TERMINATED, Trial.ERROR)
+        ]
+        if any(j.phase is not Desired.PAUSED for j in left):
             return
         if not self._reminders.due({j.trial_id: j.version and j.version.place for j in left}):
             return
-        scored = [(judged, judged.version) for judged in left if judged.version is not None]
+        scored = [(stand_in, stand_in.version) for stand_in in left if stand_in.version is not None]
         # A clone stands at its donor's score; one that has its own speaks for itself.
         own = [
-            (judged, version) for judged, version in scored if version.trial_id == judged.trial_id
+            (stand_in, version)
+            for stand_in, version in scored
+            if version.trial_id == stand_in.trial_id
         ]
-        for judged, version in own or scored:
-            if judged.phase is Phase.PAUSED:
-                self._remind_of(judged, version)
+        for stand_in, version in own or scored:
+            if stand_in.phase is Desired.PAUSED:
+                self._remind_of(stand_in, version)
         self._take_up()
-        for judged in left:
-            if judged.phase is Phase.RUNNING and self._validation is not None:
-                self._validation.deliver(judged.trial_id)
+        for stand_in in left:
+            if stand_in.phase is Desired.RUNNING and self._validation is not None:
+                self._validation.deliver(stand_in.trial_id)
 
-    def _remind_of(self, judged: JudgedTrial, version: Version, decided: str | None = None) -> None:
-        judged.phase = Phase.RUNNING
-        decision = self.base.on_trial_result(self._view, judged, dict(version.result))
+    def _remind_of(self, stand_in: StandIn, version: Version, decided: str | None = None) -> None:
+        stand_in.phase = Desired.RUNNING
+        decision = self.base.on_trial_result(self._view, stand_in, dict(version.result))
         decision = decided or decision
         if self._validation is not None:
-            self._validation.reminded(judged.real, version.generation, version.iteration, decision)
+            self._validation.reminded(
+                stand_in.real, version.generation, version.iteration, decision
+            )
         if decision == TrialScheduler.STOP:
-            self._end(judged)
+            self._end(stand_in)
         elif decision == TrialScheduler.PAUSE:
-            judged.phase = Phase.PAUSED
-        self._open[judged.trial_id] = judged
+            stand_in.phase = Desired.PAUSED
+        self._open[stand_in.trial_id] = stand_in
 
     # What is done about a trial ----------------------------------------------------------------
 
-    def _next_move(self, judged: JudgedTrial, doing: Doing, validation: ValidationCallback) -> Move:
+    def _next_action(
+        self, stand_in: StandIn, doing: Actual, validation: ValidationCallback
+    ) -> Action:
         stands_still = validation.config.on_pending != "continue"
-        return next_move(
-            judged.phase,
+        return next_action(
+            stand_in.phase,
             doing,
-            overwritten=judged.change.restored_from is not None,
-            changed=bool(judged.change),
-            waits=stands_still and validation.waits(judged.trial_id),
+            overwritten=stand_in.change.restored_from is not None,
+            changed=bool(stand_in.change),
+            waits=stands_still and validation.waits(stand_in.trial_id),
             # Those that had to give way, to let validations run, get their turn.
-            gives_way=doing is Doing.HELD
+            gives_way=doing is Actual.HELD
             and (
                 validation.config.on_pending == "pause"
                 or bool(self._ready)
@@ -626,62 +635,62 @@ class ValidatedScheduler(TrialScheduler):
 
     def _make(
         self,
-        move: Move,
-        judged: JudgedTrial,
+        move: Action,
+        stand_in: StandIn,
         controller: Controller,
         validation: ValidationCallback,
     ) -> None:
-        trial, trial_id = judged.real, judged.trial_id
-        if move is Move.GIVE_WAY:
+        trial, trial_id = stand_in.real, stand_in.trial_id
+        if move is Action.GIVE_WAY:
             # To validations, or to a trial that is ready.
-            self._give_way(judged, controller, for_validations=validation.one_at_a_time())
+            self._give_way(stand_in, controller, for_validations=validation.one_at_a_time())
             return
         self._waited(trial_id, validation)
-        judged.held = False
-        if move is Move.TRAIN:
+        stand_in.held = False
+        if move is Action.TRAIN:
             self._open.pop(trial_id, None)
             controller.train(trial)
-        elif move is Move.PAUSE:
+        elif move is Action.PAUSE:
             saved, step = latest_checkpoint(trial), trial.last_result.get(TRAINING_ITERATION)
             unsaved = saved is None or saved[1].get(TRAINING_ITERATION) != step
             controller.pause(trial, save=unsaved)
-        elif move is Move.RESUME:
+        elif move is Action.RESUME:
             self._open.pop(trial_id, None)
             self._ready[trial_id] = trial
-        elif move is Move.STOP:
+        elif move is Action.STOP:
             self._open.pop(trial_id, None)
             controller.stop(trial)
-        elif move is Move.CHANGE:
-            self._change(judged, controller, validation)
+        elif move is Action.CHANGE:
+            self._change(stand_in, controller, validation)
 
     def _change(
-        self, judged: JudgedTrial, controller: Controller, validation: ValidationCallback
+        self, stand_in: StandIn, controller: Controller, validation: ValidationCallback
     ) -> None:
         """Let a trial take up what the base scheduler has given to it."""
-        trial, change = judged.real, judged.change
-        self._ready.pop(judged.trial_id, None)
+        trial, change = stand_in.real, stand_in.change
+        self._ready.pop(stand_in.trial_id, None)
         restored = change.restored_from
         if restored is not None:
-            _, source = self._exploits.pop(judged.trial_id)
+            _, source = self._exploits.pop(stand_in.trial_id)
             exploit = self._exploit(trial, change.config, restored, source, validation)
-            self._overwrite(judged, exploit, source, validation)
-        judged.change = Change()
+            self._overwrite(stand_in, exploit, source, validation)
+        stand_in.change = Change()
         controller.change(trial, change)
 
     def _overwrite(
         self,
-        judged: JudgedTrial,
+        stand_in: StandIn,
         exploit: Exploit,
         source: Version | None,
         validation: ValidationCallback,
     ) -> None:
-        change = judged.change
-        validation.exploited(judged.real, exploit)
-        self._decisions.moved(judged.trial_id)
+        change = stand_in.change
+        validation.exploited(stand_in.real, exploit)
+        self._decisions.moved(stand_in.trial_id)
         if source is not None:
-            judged.version = source
-            validation.leases.take(("scored", judged.trial_id), source.checkpoint.path)
-            instead = {"trial_id": judged.trial_id, GENERATION: exploit.generation}
+            stand_in.version = source
+            validation.leases.take(("scored", stand_in.trial_id), source.checkpoint.path)
+            instead = {"trial_id": stand_in.trial_id, GENERATION: exploit.generation}
             change.restored_from = source.restorable(config=change.config, **instead)
 
     def _exploit(
@@ -694,7 +703,7 @@ class ValidatedScheduler(TrialScheduler):
     ) -> Exploit:
         old = copy.deepcopy(trial.config)
         metrics = restored.metrics if source is None else source.result
-        score = next((metrics.get(name) for name in self.judged), None)
+        score = next((metrics.get(name) for name in self.objectives), None)
         return Exploit(
             time=validation.time(),
             trial_id=trial.trial_id,
@@ -710,24 +719,24 @@ class ValidatedScheduler(TrialScheduler):
             config=copy.deepcopy(old if config is None else config),
         )
 
-    def _starts(self, judged: JudgedTrial) -> None:
+    def _starts(self, stand_in: StandIn) -> None:
         """A trial that was to run does, or has done."""
-        if judged.phase is Phase.PENDING and judged.real.status not in (
+        if stand_in.phase is Desired.PENDING and stand_in.real.status not in (
             Trial.PENDING,
             Trial.PAUSED,
         ):
-            judged.phase = Phase.RUNNING
+            stand_in.phase = Desired.RUNNING
             if self._validation is not None:
-                self._validation.deliver(judged.trial_id)
+                self._validation.deliver(stand_in.trial_id)
 
     def _give_way(
-        self, judged: JudgedTrial, controller: Controller, *, for_validations: bool = False
+        self, stand_in: StandIn, controller: Controller, *, for_validations: bool = False
     ) -> None:
-        judged.held = False
+        stand_in.held = False
         if self._validation is not None:
-            self._since.setdefault(judged.trial_id, self._validation.now())
+            self._since.setdefault(stand_in.trial_id, self._validation.now())
         # It resumes what is being validated.
-        controller.pause(judged.real, save=False, for_validations=for_validations)
+        controller.pause(stand_in.real, save=False, for_validations=for_validations)
 
     def _waited(self, trial_id: str, validation: ValidationCallback) -> None:
         since = self._since.pop(trial_id, None)
@@ -735,7 +744,7 @@ class ValidatedScheduler(TrialScheduler):
             validation.waited(trial_id, validation.now() - since)
 
     def _relieve_starvation(
-        self, held: list[JudgedTrial], controller: Controller, validation: ValidationCallback
+        self, held: list[StandIn], controller: Controller, validation: ValidationCallback
     ) -> None:
         """Let a held trial give way if held trials keep every validation from starting.
 
@@ -743,11 +752,11 @@ class ValidatedScheduler(TrialScheduler):
         for the actors' resources would lead to none.
         """
         now = validation.now()
-        for judged in held:
-            self._since.setdefault(judged.trial_id, now)
+        for stand_in in held:
+            self._since.setdefault(stand_in.trial_id, now)
         if validation.validator.starved_s() < _STARVED_S:
             return  # their processes may take long to start
-        waiting = [j for j in held if j.doing is Doing.HELD and validation.waits(j.trial_id)]
+        waiting = [j for j in held if j.doing is Actual.HELD and validation.waits(j.trial_id)]
         if waiting and len(waiting) == len(controller.running):
             logger.warning(
                 "Validations get no resources because all trials hold theirs while they wait for "
@@ -781,22 +790,24 @@ class ValidatedScheduler(TrialScheduler):
             )
             problems.raise_any()
             self._controller, self._validation = controller, callbacks[0]
-            self._view = JudgedController(controller.wrapped(), self._judged_of, self)
+            self._view = StandInController(controller.wrapped(), self._stand_in_of, self)
             self._in_turn = self._view.with_only(self._next_in_turn)
             self._validation.attach(controller, self, ValidatedSearcher.within(controller))
         return self._validation
 
-    def _judged_of(self, trial: Trial) -> JudgedTrial:
-        judged = self._judged.get(trial.trial_id)
-        if judged is None:
-            judged = self._judged[trial.trial_id] = JudgedTrial(self, trial)
-        return judged
+    def _stand_in_of(self, trial: Trial) -> StandIn:
+        stand_in = self._stand_ins.get(trial.trial_id)
+        if stand_in is None:
+            stand_in = self._stand_ins[trial.trial_id] = StandIn(self, trial)
+        return stand_in
 
     def get_state(self, places: Places | None = None) -> bytes | None:
         """The base scheduler with what it knows of each trial; None if it cannot be pickled."""
         state = {
             "base": self.base.__dict__,
-            "judged": {trial_id: judged.state() for trial_id, judged in self._judged.items()},
+            "judged": {
+                trial_id: stand_in.state() for trial_id, stand_in in self._stand_ins.items()
+            },
             "offers": self._offers,
             "exploits": self._exploits,
             "decisions": self._decisions.state(),
@@ -821,44 +832,44 @@ class ValidatedScheduler(TrialScheduler):
         storage = None if self._controller is None else self._controller.storage
         filesystem = None if storage is None else storage.storage_filesystem
         file = io.BytesIO(saved)
-        state = _Unpickler(file, self._judged, self, places or Places(), filesystem).load()
+        state = _Unpickler(file, self._stand_ins, self, places or Places(), filesystem).load()
         self.base.__dict__.update(state["base"])
         self._offers, self._exploits = state["offers"], state["exploits"]
         self._decisions.load(state["decisions"])
         for trial_id, kept in state["judged"].items():
-            self._judged.setdefault(trial_id, JudgedTrial(self)).load(kept)
+            self._stand_ins.setdefault(trial_id, StandIn(self)).load(kept)
         self._known = set(state["judged"])
 
     # How a sweep goes on that was interrupted --------------------------------------------------
 
     def catch_up(self, event: Event, trial: Trial) -> None:
         """Do again what was done before the sweep was interrupted."""
-        judged = self._judged_of(trial)
+        stand_in = self._stand_in_of(trial)
         match event:
             case Reported():
-                self._trains(judged)
+                self._trains(stand_in)
             case Decided():
-                self._stopped_before.append(judged)
+                self._stopped_before.append(stand_in)
             case Resumed():
                 self.base.choose_trial_to_run(self._view)
-                judged.phase = Phase.RUNNING if event.runs else Phase.PENDING
+                stand_in.phase = Desired.RUNNING if event.runs else Desired.PENDING
             case Reminded():
-                if judged.version is not None:
-                    self._remind_of(judged, judged.version, event.decision)
+                if stand_in.version is not None:
+                    self._remind_of(stand_in, stand_in.version, event.decision)
                     self._take_up()
             case TrialEnded():
-                judged.stands = Doing.ENDED
-                if event.removed and judged.phase is not Phase.ENDED:
-                    self._end(judged)
+                stand_in.stands = Actual.ENDED
+                if event.removed and stand_in.phase is not Desired.ENDED:
+                    self._end(stand_in)
                 elif not event.removed:
-                    if judged.phase is Phase.PENDING:
-                        judged.phase = Phase.RUNNING
-                    self._complete(judged)
+                    if stand_in.phase is Desired.PENDING:
+                        stand_in.phase = Desired.RUNNING
+                    self._complete(stand_in)
             case TrialFailed():
-                judged.stands = Doing.STARTING
-                self._fail(judged)
+                stand_in.stands = Actual.STARTING
+                self._fail(stand_in)
             case TrialRetried():
-                self._add_again(judged)
+                self._add_again(stand_in)
             case TrialErrored():
                 self.gone(trial)
 
@@ -866,7 +877,7 @@ class ValidatedScheduler(TrialScheduler):
         self, trial: Trial, result: dict[str, Any], scored: Scored, decided: str
     ) -> str:
         """Give the base scheduler a result again; what it ``decided`` before holds."""
-        self._trains(self._judged_of(trial))
+        self._trains(self._stand_in_of(trial))
         decision = self.judge(trial, result, scored, decided)
         # The base scheduler has stopped others by that; if by chance it has not now, it shall.
         stopped, self._stopped_before = self._stopped_before, []
@@ -879,74 +890,83 @@ class ValidatedScheduler(TrialScheduler):
     ) -> None:
         """Overwrite a trial as it was; ``carried_out``: Tune's trial is what it became."""
         if self._validation is not None:
-            judged = self._judged_of(trial)
-            self._overwrite_again(judged, self._validation, exploit, version, carried_out)
+            stand_in = self._stand_in_of(trial)
+            self._overwrite_again(stand_in, self._validation, exploit, version, carried_out)
 
     def retried(self, trial: Trial) -> None:
         """A trial that has failed, or had to stop, is started again."""
-        self._add_again(self._judged_of(trial))
+        self._add_again(self._stand_in_of(trial))
 
     @staticmethod
-    def _trains(judged: JudgedTrial) -> None:
-        judged.stands = Doing.TRAINING
-        if judged.phase is Phase.PENDING:
-            judged.phase = Phase.RUNNING
+    def _trains(stand_in: StandIn) -> None:
+        stand_in.stands = Actual.TRAINING
+        if stand_in.phase is Desired.PENDING:
+            stand_in.phase = Desired.RUNNING
 
     def _overwrite_again(
         self,
-        judged: JudgedTrial,
+        stand_in: StandIn,
         validation: ValidationCallback,
         exploit: Exploit,
         version: Version | None,
         carried_out: bool,
     ) -> None:
         """Overwrite a trial as it was, whatever the base scheduler would do now."""
-        _, source = self._exploits.pop(judged.trial_id, (None, None))
+        _, source = self._exploits.pop(stand_in.trial_id, (None, None))
         place = (exploit.donor_id, exploit.donor_generation, exploit.iteration)
         if source is None or source.place[:3] != place:
             source = version
-        change, judged.change = judged.change, Change()
-        known = [judged.real.config, change.config, None if source is None else source.config]
-        judged.change.tag, judged.change.config = change.tag, as_known(exploit.config, known)
+        change, stand_in.change = stand_in.change, Change()
+        known = [stand_in.real.config, change.config, None if source is None else source.config]
+        stand_in.change.tag, stand_in.change.config = (
+            change.tag,
+            resolve_opaque(exploit.config, known),
+        )
         if source is not None:
-            judged.change.restored_from = source.restorable()
-        self._overwrite(judged, exploit, source, validation)
-        change, judged.change = judged.change, Change()
-        judged.phase = Phase.PAUSED
+            stand_in.change.restored_from = source.restorable()
+        self._overwrite(stand_in, exploit, source, validation)
+        change, stand_in.change = stand_in.change, Change()
+        stand_in.phase = Desired.PAUSED
         if self._controller is not None and not carried_out:
-            self._controller.change(judged.real, change)
+            self._controller.change(stand_in.real, change)
 
     def resume(self) -> None:
         """Let each trial stand where it stood when the sweep was interrupted."""
         controller, validation = self._controller, self._validation
         if controller is None or validation is None:
             return
-        self._judged = {i: judged for i, judged in self._judged.items() if judged.real is not None}
-        for trial_id, judged in self._judged.items():
-            judged.stands = None
-            if judged.real.status == Trial.TERMINATED and not validation.has_completed(trial_id):
+        self._stand_ins = {
+            i: stand_in for i, stand_in in self._stand_ins.items() if stand_in.real is not None
+        }
+        for trial_id, stand_in in self._stand_ins.items():
+            stand_in.stands = None
+            if stand_in.real.status == Trial.TERMINATED and not validation.has_completed(trial_id):
                 # It had made its last report, or is not to go on.
-                controller.tell_search_of_end(judged.real, failed=False)
-                self.on_trial_complete(controller.wrapped(), judged.real, {})
-            if judged.real.is_finished():
+                controller.tell_search_of_end(stand_in.real, failed=False)
+                self.on_trial_complete(controller.wrapped(), stand_in.real, {})
+            if stand_in.real.is_finished():
                 continue
-            self._open[trial_id] = judged
-            self.moved(judged)
+            self._open[trial_id] = stand_in
+            self.moved(stand_in)
             stands_still = validation.config.on_pending != "continue"
             waits = stands_still and validation.waits(trial_id)
-            if judged.phase is Phase.PAUSED or (judged.phase is Phase.RUNNING and waits):
-                controller.set_status(judged.real, Trial.PAUSED)
-            elif judged.phase is Phase.RUNNING:
-                judged.phase = Phase.PENDING  # it starts again
+            if stand_in.phase is Desired.PAUSED or (stand_in.phase is Desired.RUNNING and waits):
+                controller.set_status(stand_in.real, Trial.PAUSED)
+            elif stand_in.phase is Desired.RUNNING:
+                stand_in.phase = Desired.PENDING  # it starts again
 
     def take_leases(self) -> None:
         """Take the leases again that the saved sweep had for cloning."""
         validation = self._validation
         if validation is None:
             return
-        for trial_id, judged in self._judged.items():
-            if judged.version is not None and self._clones and judged.phase is not Phase.ENDED:
-                validation.leases.take(("scored", trial_id), judged.version.checkpoint.path)
+        for trial_id, stand_in in self._stand_ins.items():
+            if (
+                stand_in.version is not None
+                and self._clones
+                and stand_in.phase is not Desired.ENDED
+            ):
+                validation.leases.take(("scored", trial_id), stand_in.version.checkpoint.path)
         for trial_id, version in self._offers.items():
             validation.leases.take(("offered", trial_id), version.checkpoint.path)
         for trial_id, (restored, _) in self._exploits.items():
@@ -967,29 +987,29 @@ class ValidatedScheduler(TrialScheduler):
         """Restore what :meth:`save` saved, before Tune adds the trials."""
         self.set_state(Path(checkpoint_path).read_bytes())
 
-    def _stands_no_more(self, judged: JudgedTrial) -> None:
+    def _stands_no_more(self, stand_in: StandIn) -> None:
         """The trial is not waiting for anything any more."""
-        judged.held = False
-        self._ready.pop(judged.trial_id, None)
+        stand_in.held = False
+        self._ready.pop(stand_in.trial_id, None)
         if self._validation is not None:
-            self._waited(judged.trial_id, self._validation)
+            self._waited(stand_in.trial_id, self._validation)
 
     def gone(self, trial: Trial) -> None:
         """A trial has ended or failed for good: nothing of it is cloned any more."""
-        judged = self._judged_of(trial)
-        self._turns.put(judged, None)
+        stand_in = self._stand_in_of(trial)
+        self._turns.put(stand_in, None)
         self._offers.pop(trial.trial_id, None)
-        self._give_up_change(judged)
+        self._give_up_change(stand_in)
         if self._validation is not None:
             for use in ("scored", "offered"):
                 self._validation.leases.release((use, trial.trial_id))
 
 
-def _waits(judged: JudgedTrial) -> str | None:
+def _waits(stand_in: StandIn) -> str | None:
     """The status that a trial has in which a scheduler may choose it; None if it cannot be."""
-    if judged.phase is Phase.PENDING:
+    if stand_in.phase is Desired.PENDING:
         return str(Trial.PENDING)
-    return str(Trial.PAUSED) if judged.phase is Phase.PAUSED else None
+    return str(Trial.PAUSED) if stand_in.phase is Desired.PAUSED else None
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -1001,7 +1021,7 @@ class _Pickler(cloudpickle.Pickler):
         self._places = places
 
     def persistent_id(self, part: Any) -> tuple[str, str] | None:
-        if type(part) is JudgedTrial:
+        if type(part) is StandIn:
             return ("trial", part.trial_id)
         if isinstance(part, tune.Checkpoint):
             return ("checkpoint", self._places.record(part.path))
@@ -1012,17 +1032,20 @@ class _Unpickler(pickle.Unpickler):
     def __init__(
         self,
         file: io.BytesIO,
-        judged: dict[str, JudgedTrial],
+        stand_in: dict[str, StandIn],
         scheduling: Any,
         places: Places,
         filesystem: Any,
     ):
         super().__init__(file)
-        self._judged, self._scheduling = judged, scheduling
+        self._stand_ins, self._scheduling = stand_in, scheduling
         self._places, self._filesystem = places, filesystem
+
+    def find_class(self, module: str, name: str) -> Any:
+        return super().find_class(*moved(module, name))
 
     def persistent_load(self, known: tuple[str, str]) -> Any:
         kind, name = known
         if kind == "trial":
-            return self._judged.setdefault(name, JudgedTrial(self._scheduling))
+            return self._stand_ins.setdefault(name, StandIn(self._scheduling))
         return tune.Checkpoint(self._places.path(name), self._filesystem)

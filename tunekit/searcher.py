@@ -78,7 +78,7 @@ class ValidatedSearcher(Searcher):
         return None
 
     @property
-    def judged(self) -> set[str]:
+    def objectives(self) -> set[str]:
         """The metrics that the base searcher learns from."""
         base = self.searcher
         while isinstance(getattr(base, "searcher", None), Searcher):

@@ -7,8 +7,8 @@ which appears as a whole, and a line of the journal says as of when it is. A tri
 between two of these, and the searcher that has suggested it, are recorded at once: before anything
 comes of it.
 
-Before Tune restores, :func:`mend` puts its files as the newest archive has them, with the trials
-that were added since; what happened since is replayed from the journal.
+Before Tune restores, :func:`prepare_restore` puts its files as the newest archive has them, with
+the trials that were added since; what happened since is replayed from the journal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ray.tune.experiment import Trial
 from tunekit._ray.controller import SEARCH_FILES, STATE_FILES, Controller
 from tunekit._ray.storage import TUNER_FILE
 from tunekit.clock import Clock
-from tunekit.core.endings import cut_short, through
+from tunekit.core.endings import cut_short, trials_ended_unrecorded
 from tunekit.core.events import (
     Event,
     SnapshotTaken,
@@ -40,7 +40,7 @@ from tunekit.errors import RestoreError
 from tunekit.journal import Journal
 from tunekit.storage import Folder
 
-__all__ = ["Keeper", "Mended", "mend"]
+__all__ = ["RestorePoint", "SnapshotWriter", "prepare_restore"]
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ _PATIENCE_S = 60.0
 _PLAIN = re.compile(r"[^/\\\0]+\.(json|pkl)")
 
 
-class Keeper:
+class SnapshotWriter:
     """Writes the archives of a running sweep.
 
     Args:
@@ -128,7 +128,7 @@ class Keeper:
 
 
 @dataclass(frozen=True)
-class Mended:
+class RestorePoint:
     """What a sweep is restored from.
 
     Attributes:
@@ -139,7 +139,9 @@ class Mended:
     search: int | None = None
 
 
-def mend(folder: Folder, events: Sequence[Event], now: str | None = None) -> Mended:
+def prepare_restore(
+    folder: Folder, events: Sequence[Event], now: str | None = None
+) -> RestorePoint:
     """Put Tune's files of an experiment as its newest archive has them.
 
     It can be killed, and called again, at any time.
@@ -182,7 +184,7 @@ def mend(folder: Folder, events: Sequence[Event], now: str | None = None) -> Men
             f"The experiment's state could not be written in {_PATIENCE_S:g} s. See that its "
             "storage can be written to, and restore again; nothing is lost."
         )
-    return Mended(None if search is None or not search[1] else search[0])
+    return RestorePoint(None if search is None or not search[1] else search[0])
 
 
 def _session(name: str) -> str | None:
@@ -239,7 +241,7 @@ def _brought_up(state: bytes, events: Sequence[Event], as_of: int) -> bytes:
     """
     saved = json.loads(state)
     records = {json.loads(own)["trial_id"]: [own, more] for own, more in saved["trial_data"]}
-    statuses = dict.fromkeys(cut_short(events) - through(events), Trial.PENDING)
+    statuses = dict.fromkeys(cut_short(events) - trials_ended_unrecorded(events), Trial.PENDING)
     for event in events:
         if event.n <= as_of:
             continue
@@ -252,7 +254,7 @@ def _brought_up(state: bytes, events: Sequence[Event], as_of: int) -> bytes:
                 statuses[event.trial_id] = Trial.ERROR
             case TrialRetried():
                 statuses[event.trial_id] = Trial.PENDING
-    for trial_id in through(events):
+    for trial_id in trials_ended_unrecorded(events):
         statuses.setdefault(trial_id, Trial.TERMINATED)
     for trial_id, status in statuses.items():
         if trial_id in records:

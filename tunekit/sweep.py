@@ -17,13 +17,14 @@ import pyarrow.fs
 from ray import tune
 
 from tunekit._ray.storage import absolute, exists, storage_at
-from tunekit.core.chronicle import UNENDED, Chronicle, Scored, TrialStory
 from tunekit.core.events import Event
 from tunekit.core.lineage import Ancestry, configs_of
 from tunekit.core.metrics import flatten
 from tunekit.core.names import listed, meant
 from tunekit.core.problems import Problems
+from tunekit.core.timeline import UNENDED, Scored, Timeline, TrialSummary
 from tunekit.core.words import short_names
+from tunekit.deprecated import former_names
 from tunekit.driver_lock import Driver, driver_of
 from tunekit.errors import MetricNotFoundError
 from tunekit.experiments import no_sweep
@@ -32,7 +33,9 @@ from tunekit.lineage import Lineage
 from tunekit.places import Places
 from tunekit.storage import folder_at
 
-__all__ = ["Best", "Ranked", "Sweep", "load"]
+__all__ = ["BestCheckpoint", "Ranked", "Sweep", "load"]
+
+__getattr__ = former_names(__name__)
 
 _LEADING = ("trial_id", "generation", "training_iteration", "iteration_runs", "reported_at")
 # Lines of the journal that no table needs.
@@ -41,7 +44,7 @@ _TRIAL_ERROR = "error.txt"  # what Tune writes into the folder of a trial that h
 
 
 @dataclass(frozen=True)
-class Best:
+class BestCheckpoint:
     """A validated checkpoint that was looked for.
 
     Attributes:
@@ -58,8 +61,9 @@ class Best:
             (``CheckpointConfig(num_to_keep=...)``) or has not been uploaded.
 
     Example:
-        >>> Best("a", 0, 3, "accuracy", 0.9, {"accuracy": 0.9}, {"lr": 0.1}, "/sweep/a/c", None)
-        Best(trial_id='a', generation=0, iteration=3, metric='accuracy', score=0.9)
+        >>> found = {"metrics": {"accuracy": 0.9}, "config": {"lr": 0.1}, "path": "/sweep/a/c"}
+        >>> BestCheckpoint("a", 0, 3, "accuracy", 0.9, **found, checkpoint=None)
+        BestCheckpoint(trial_id='a', generation=0, iteration=3, metric='accuracy', score=0.9)
     """
 
     trial_id: str
@@ -90,7 +94,7 @@ class Ranked:
     rank: int | None
     trial_id: str
     name: str
-    story: TrialStory
+    story: TrialSummary
     best: Scored | None
     best_value: float | None
     last: Scored | None
@@ -240,7 +244,7 @@ class Sweep:
         #: Whether tables are ranked as the sweep is judged, which :func:`load` does by default.
         self.as_judged: bool = (self.metric, self.mode) == (own, newest.get("mode"))
         #: The same as rows, without pandas.
-        self.chronicle = Chronicle(events, own or self.metric, self.sessions)
+        self.timeline = Timeline(events, own or self.metric, self.sessions)
         #: The exploits; ``lineage`` has them as tables.
         self.ancestry = Ancestry()
         for exploit in exploits_of(events, self._places):
@@ -271,18 +275,18 @@ class Sweep:
         - ``config/...``: its hyperparameters, those of its newest generation.
         """
         counts: dict[str, dict[str, int]] = {}
-        for row in self.chronicle.validations:
+        for row in self.timeline.validations:
             own = counts.setdefault(row["trial_id"], {})
             kind = "pending" if row["status"] in UNENDED else "not_validated"
             kind = "validated" if row["status"] == "validated" else kind
             own[kind] = own.get(kind, 0) + 1
         rows = [
             self._trial_row(story, counts.get(trial_id, {}))
-            for trial_id, story in self.chronicle.trials.items()
+            for trial_id, story in self.timeline.trials.items()
         ]
         return _table(rows, _TRIALS)
 
-    def _trial_row(self, story: TrialStory, counts: Mapping[str, int]) -> dict[str, Any]:
+    def _trial_row(self, story: TrialSummary, counts: Mapping[str, int]) -> dict[str, Any]:
         best, last = self._best_and_last(story.trial_id)
         return {
             "trial_id": story.trial_id,
@@ -306,10 +310,10 @@ class Sweep:
         """A trial's best and its newest validated checkpoint, by the metric to rank by."""
         if self.metric is None:
             return None, None
-        last = self.chronicle.last_score(trial_id, self.metric)
+        last = self.timeline.last_score(trial_id, self.metric)
         if self.mode is None:
             return None, last
-        return self.chronicle.best_score(trial_id, self.metric, self.mode), last
+        return self.timeline.best_score(trial_id, self.metric, self.mode), last
 
     def _score_columns(self, name: str, scored: Scored | None) -> dict[str, Any]:
         if scored is None or self.metric is None:
@@ -339,12 +343,12 @@ class Sweep:
         The same rows are in the trials' ``result.json``, ``progress.csv`` and
         ``Result.metrics_dataframe``, once the trials have ended.
         """
-        rows = [flatten(row) for trial in self.chronicle.trials for row in self._rows_of(trial)]
+        rows = [flatten(row) for trial in self.timeline.trials for row in self._rows_of(trial)]
         table = _table(rows, _LEADING)
         return table[[*_LEADING, *(name for name in table.columns if name not in _LEADING)]]
 
     def _rows_of(self, trial_id: str) -> Iterable[dict[str, Any]]:
-        return ({"trial_id": trial_id, **row} for row in self.chronicle.rows(trial_id))
+        return ({"trial_id": trial_id, **row} for row in self.timeline.rows(trial_id))
 
     @cached_property
     def validations(self) -> pd.DataFrame:
@@ -368,7 +372,7 @@ class Sweep:
         - ``metrics/...``: the validated metrics.
         """
         rows = []
-        for row in self.chronicle.validations:
+        for row in self.timeline.validations:
             metrics = {f"metrics/{k}": v for k, v in flatten(row["metrics"]).items()}
             checkpoint = self._places.path(row["checkpoint"])
             rows.append({**row, "checkpoint": checkpoint, **metrics})
@@ -392,7 +396,7 @@ class Sweep:
         - ``reached``: the iteration that the trial had reported by then; ``late_iterations``: how
           many more than the one judged; ``late_s``: seconds since that one was reported.
         """
-        return _table(self.chronicle.decisions, _DECISIONS)
+        return _table(self.timeline.decisions, _DECISIONS)
 
     @property
     def lineage(self) -> Lineage:
@@ -403,9 +407,9 @@ class Sweep:
 
     def ranking(self) -> list[Ranked]:
         """The trials by their best validated score, the best first; those without one last."""
-        names = short_names(list(self.chronicle.trials))
+        names = short_names(list(self.timeline.trials))
         found = []
-        for trial_id, story in self.chronicle.trials.items():
+        for trial_id, story in self.timeline.trials.items():
             best, last = self._best_and_last(trial_id)
             found.append(
                 Ranked(
@@ -427,7 +431,9 @@ class Sweep:
             for place, one in enumerate(found, start=1)
         ]
 
-    def best(self, metric: str | None = None, mode: str | None = None, scope: str = "best") -> Best:
+    def best(
+        self, metric: str | None = None, mode: str | None = None, scope: str = "best"
+    ) -> BestCheckpoint:
         """The best validated checkpoint of the sweep.
 
         Args:
@@ -448,27 +454,27 @@ class Sweep:
         """
         metric, mode = self._goal(metric, mode, scope)
         found: list[tuple[float, str, Scored]] = []
-        for trial_id in self.chronicle.trials:
+        for trial_id in self.timeline.trials:
             scored = (
-                self.chronicle.best_score(trial_id, metric, mode)
+                self.timeline.best_score(trial_id, metric, mode)
                 if scope == "best"
-                else self.chronicle.last_score(trial_id, metric)
+                else self.timeline.last_score(trial_id, metric)
             )
             value = None if scored is None else scored.value(metric)
             if scored is not None and value is not None:
                 found.append((value, trial_id, scored))
         if not found:
-            near = meant(metric, self.chronicle.names)
+            near = meant(metric, self.timeline.names)
             raise MetricNotFoundError(
                 f"No validation has ended with {metric!r}, as a number. "
                 f"{f'Did you mean {near!r}? ' if near else ''}Validated metrics so far: "
-                f"{listed(self.chronicle.names, [metric])}. Name one of these, or wait for the "
+                f"{listed(self.timeline.names, [metric])}. Name one of these, or wait for the "
                 "first validation to end."
             )
         value, trial_id, scored = (max if mode == "max" else min)(found, key=lambda one: one[0])
         path = self._places.path(scored.checkpoint)
         there = self.filesystem is not None and exists(self.filesystem, path)
-        return Best(
+        return BestCheckpoint(
             trial_id=trial_id,
             generation=scored.generation,
             iteration=scored.iteration,
@@ -490,7 +496,7 @@ class Sweep:
                 "metric is missing, and the sweep is not judged by one alone. Pass the name of a "
                 "validated metric."
             )
-        names = self.chronicle.names
+        names = self.timeline.names
         if mode is None and metric is not None and names and metric not in names:
             near = meant(metric, names)
             problems.add(
@@ -511,7 +517,7 @@ class Sweep:
         Raises:
             tunekit.ConfigError: If there is no such trial.
         """
-        story = self.chronicle.trials.get(trial_id)
+        story = self.timeline.trials.get(trial_id)
         if story is None:
             problems = Problems("Sweep.config_of")
             problems.add(
@@ -529,7 +535,7 @@ class Sweep:
             OSError: If the storage fails.
         """
         found = {}
-        for trial_id, story in self.chronicle.trials.items():
+        for trial_id, story in self.timeline.trials.items():
             if story.failures and self.filesystem is not None:
                 path = f"{self.path}/{story.folder}/{_TRIAL_ERROR}"
                 if exists(self.filesystem, path):
@@ -553,14 +559,14 @@ class Sweep:
         - ``best``: trial, generation, iteration, score, path and configuration of the best
           checkpoint; None if there is none yet, or no metric to rank by.
         """
-        trials = list(self.chronicle.trials.values())
-        validations = self.chronicle.validations
+        trials = list(self.timeline.trials.values())
+        validations = self.timeline.validations
         return {
             "path": self.path,
             "state": self._state(),
             "driver": self._driver_in_short(),
-            "began": self.chronicle.first,
-            "last": self.chronicle.last,
+            "began": self.timeline.first,
+            "last": self.timeline.last,
             "sessions": len(self.sessions),
             "metric": self.metric,
             "mode": self.mode,
@@ -574,7 +580,7 @@ class Sweep:
         }
 
     def _state(self) -> str:
-        end, driver = self.chronicle.end, self.driver
+        end, driver = self.timeline.end, self.driver
         if driver is None:
             return end or "open"
         if driver.alive and end != "finished":  # what was interrupted may have been restored
@@ -605,7 +611,7 @@ class Sweep:
         }
 
     def __repr__(self) -> str:
-        trials, validations = len(self.chronicle.trials), len(self.chronicle.validations)
+        trials, validations = len(self.timeline.trials), len(self.timeline.validations)
         return f"Sweep({self.path!r}: {trials} trials, {validations} validations)"
 
 

@@ -50,7 +50,7 @@ from tunekit.core.problems import Problems
 from tunekit.core.resume_command import how_to_resume
 from tunekit.distributed import (
     TrainerFactory,
-    WorkerConfig,
+    WorkerReuseConfig,
     check_saving,
     check_scheduler,
     check_trainer,
@@ -73,7 +73,7 @@ from tunekit.resuming import warn_of_beginning_anew
 from tunekit.scheduler import ValidatedScheduler, base_of
 from tunekit.searcher import ValidatedSearcher
 from tunekit.session import import_path
-from tunekit.snapshots import mend
+from tunekit.snapshots import prepare_restore
 from tunekit.storage import Folder, folder_at
 from tunekit.watch import watched
 
@@ -128,8 +128,8 @@ class Tuner(tune.Tuner):
     each is a run of it, with workers that call ``ray.train.report`` and
     ``ray.train.get_checkpoint`` as ever. They live in the trial's placement group, so that a trial
     starts only where all of it fits, and go over from one trial to the next
-    (:class:`~tunekit.WorkerConfig`). The trainer's own ``run_config`` is the sweep's if none is
-    given here, and so is its ``validation_config``, which, if it is a plain one, validates what
+    (:class:`~tunekit.WorkerReuseConfig`). The trainer's own ``run_config`` is the sweep's if none
+    is given here, and so is its ``validation_config``, which, if it is a plain one, validates what
     reports ask for.
 
     Args:
@@ -179,7 +179,7 @@ class Tuner(tune.Tuner):
         run_config: tune.RunConfig | None = None,
         validation_config: train.ValidationConfig | None = None,
         checkpoint_policy: CheckpointPolicy | None = None,
-        worker_config: WorkerConfig | None = None,
+        worker_config: WorkerReuseConfig | None = None,
         **internal: Any,
     ):
         problems = Problems("Tuner")
@@ -269,7 +269,7 @@ class Tuner(tune.Tuner):
         restart_errored: bool = False,
         param_space: dict[str, Any] | None = None,
         storage_filesystem: pyarrow.fs.FileSystem | None = None,
-        worker_config: WorkerConfig | None = None,
+        worker_config: WorkerReuseConfig | None = None,
         validation_config: train.ValidationConfig | None = None,
         **internal: Any,
     ) -> Tuner:
@@ -376,7 +376,7 @@ class Tuner(tune.Tuner):
         folder: Folder | None,
         trainable: Any,
         distributed: bool,
-        worker_config: WorkerConfig | None,
+        worker_config: WorkerReuseConfig | None,
         validation_config: train.ValidationConfig | None,
         *,
         param_space: dict[str, Any] | None,
@@ -415,7 +415,7 @@ class Tuner(tune.Tuner):
         if not _has_begun(folder, record, validated=validation is not None):
             begin(tuner, param_space or _space_of(folder, validation))
         elif validation is not None:
-            validation.recover(mend(folder, record.events))
+            validation.recover(prepare_restore(folder, record.events))
         return tuner
 
     @classmethod

@@ -245,7 +245,7 @@ def test_a_trial_that_restarts_repeats_no_delivery(tmp_path, name, on_pending):
 @every_case
 def test_checkpoints_here_and_there(tmp_path, name, on_pending):
     """A trial waits only where a score is on its way, and judges by what is validated."""
-    policy = tunekit.When(
+    policy = tunekit.CheckpointWhen(
         lambda trial, result: (
             random.Random(f"{index_of(trial)}/{result['training_iteration']}").random() < 0.4
         )

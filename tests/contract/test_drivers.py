@@ -25,7 +25,7 @@ from tunekit.core.driver_lock import BEAT_S, SILENT_S, Holder
 from tunekit.core.events import SnapshotTaken
 from tunekit.driver_lock import LOCK, TAKE_OVER, driver_of, lock_at
 from tunekit.journal import events_in, read
-from tunekit.snapshots import mend
+from tunekit.snapshots import prepare_restore
 from tunekit.storage import LocalFolder
 from tunekit.testing import FakeClock
 
@@ -315,7 +315,7 @@ def test_a_restored_sweep_whose_driver_is_alive_says_so_and_not_what_tune_makes_
     with pytest.raises(Killed), killed_after(60):
         few(tmp_path, saved_every_s=0.0).sweep.run()
     home = tmp_path / "sweep"
-    mended = mend(LocalFolder(home), events_in(home))
+    mended = prepare_restore(LocalFolder(home), events_in(home))
     (home / LOCK).unlink()
     ended = in_a_thread(lock(home).claim)
     before = (home / "journal/000001.jsonl").read_bytes()

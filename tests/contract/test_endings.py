@@ -21,7 +21,7 @@ from tests.kills import Killed, killed_after
 from tests.sweeps import LENGTH, Counting, Ran, sweep
 from tunekit.callback import ValidationCallback
 from tunekit.journal import events_in, read
-from tunekit.snapshots import mend
+from tunekit.snapshots import prepare_restore
 from tunekit.storage import LocalFolder
 from tunekit.testing import check_journal
 from tunekit.validator import Validator
@@ -34,7 +34,7 @@ def run(folder: Path, **options: Any) -> Ran:
 def mended(folder: Path) -> dict[str, Any]:
     """What a sweep is restored with."""
     home = folder / "sweep"
-    return {"mended": mend(LocalFolder(home), events_in(home)), "resume": ResumeConfig()}
+    return {"mended": prepare_restore(LocalFolder(home), events_in(home)), "resume": ResumeConfig()}
 
 
 # All trials fail --------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class Drives(Counting):
 
 
 def test_a_trainer_in_a_driver_function_is_told_of_at_its_first_report(tmp_path, caplog):
-    never = tunekit.When(lambda trial, result: False)
+    never = tunekit.CheckpointWhen(lambda trial, result: False)
     with pytest.raises(tunekit.MetricNotFoundError, match="Hand the trainer itself over") as caught:
         run(tmp_path, trainable=Drives, trials=2, policy=never)
     assert "checkpoint_with" not in str(caught.value), "advice that does not help"

@@ -16,7 +16,7 @@ from tests.sweeps import LENGTH, Counting, Ran, sweep
 from tunekit.callback import ValidationCallback
 from tunekit.core.validation import Attempt
 from tunekit.journal import events_in, read
-from tunekit.snapshots import mend
+from tunekit.snapshots import prepare_restore
 from tunekit.storage import LocalFolder
 from tunekit.testing import FakeClock, FakeExecutor, check_journal
 
@@ -95,7 +95,7 @@ def test_the_end_says_why_there_is_no_best_trial(tmp_path, caplog):
 def renewed(folder: Path, validation: Any) -> Ran:
     """Restore it; from now on its validations come to what ``validation`` says."""
     home = folder / "sweep"
-    mended = mend(LocalFolder(home), events_in(home))
+    mended = prepare_restore(LocalFolder(home), events_in(home))
     given = {"fn": validate, "max_initial_failures": 3, "max_retries": 0}
     return sweep(
         folder,

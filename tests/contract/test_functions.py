@@ -18,7 +18,7 @@ import tunekit
 from tests.kills import Killed, killed_after
 from tests.sweeps import Ran, sweep
 from tunekit.journal import events_in, read
-from tunekit.snapshots import mend
+from tunekit.snapshots import prepare_restore
 from tunekit.storage import LocalFolder
 from tunekit.testing import check_journal
 
@@ -186,13 +186,16 @@ def test_a_restored_sweep_whose_function_begins_anew(tmp_path):
     home = tmp_path / "sweep"
     before = [e["report"]["training_iteration"] for e in read(home) if e["event"] == "reported"]
     assert 2 <= len(before) < LENGTH
-    again = {"mended": mend(LocalFolder(home), events_in(home)), "resume": ResumeConfig()}
+    again = {
+        "mended": prepare_restore(LocalFolder(home), events_in(home)),
+        "resume": ResumeConfig(),
+    }
     sweep = ran(tmp_path, counting(), **options, **again)
     assert [trial.status for trial in sweep.trials] == ["ERROR"]
     assert rows(sweep) == [WHOLE[: len(before)]]
 
     resume = ResumeConfig(errored=ResumeConfig.ResumeType.RESUME)
-    again = {"mended": mend(LocalFolder(home), events_in(home)), "resume": resume}
+    again = {"mended": prepare_restore(LocalFolder(home), events_in(home)), "resume": resume}
     sweep = ran(tmp_path, counting(from_tune), **options, **again)
     assert [trial.status for trial in sweep.trials] == ["TERMINATED"], "the mended one goes on"
     assert dict(rows(sweep)[0]) == dict(WHOLE)

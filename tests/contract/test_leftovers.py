@@ -19,7 +19,7 @@ from tunekit.core.events import CheckpointSaved, TrialAdded, ValidationRequested
 from tunekit.journal import events_in, read
 from tunekit.leftovers import remove_left_over
 from tunekit.places import Places
-from tunekit.snapshots import mend
+from tunekit.snapshots import prepare_restore
 from tunekit.storage import LocalFolder
 from tunekit.testing import check_journal
 
@@ -40,7 +40,9 @@ def killed(folder: Path, at: int = 60) -> list[Path]:
 
 def restored(folder: Path) -> Ran:
     home = folder / "sweep"
-    return run(folder, mended=mend(LocalFolder(home), events_in(home)), resume=ResumeConfig())
+    return run(
+        folder, mended=prepare_restore(LocalFolder(home), events_in(home)), resume=ResumeConfig()
+    )
 
 
 def left(path: Path) -> Path:

@@ -126,7 +126,7 @@ def test_a_sweep_without_any_checkpoint_is_an_error_at_its_end(tmp_path):
         sweep(
             tmp_path,
             FIFOScheduler(),
-            policy=tunekit.When(lambda trial, result: False),
+            policy=tunekit.CheckpointWhen(lambda trial, result: False),
             trials=2,
         )
 

@@ -20,7 +20,7 @@ from tests.kills import Killed, killed_after, run_killed
 from tests.schedulers import CASES
 from tests.sweeps import Counting, Endless, Ran, index_of, sweep
 from tunekit.journal import events_in, read
-from tunekit.snapshots import mend
+from tunekit.snapshots import prepare_restore
 from tunekit.storage import LocalFolder
 from tunekit.testing import FakeClock, FakeExecutor, LocalSweep, check_journal
 
@@ -61,7 +61,7 @@ def kill(folder: Path, at: int, **options: Any) -> None:
 
 def restored(folder: Path, **options: Any) -> Ran:
     home = folder / "sweep"
-    mended = mend(LocalFolder(home), events_in(home))
+    mended = prepare_restore(LocalFolder(home), events_in(home))
     ran = fifo(folder, mended=mended, **{"resume": ResumeConfig(), **options})
     ran.sweep.run(most=50_000)
     return ran
@@ -107,7 +107,10 @@ def test_what_is_restored_can_be_moved_and_restored_again(tmp_path):
     for number in (1, 2):
         shutil.move(tmp_path / str(number), tmp_path / str(number + 1))
         home = tmp_path / str(number + 1) / "sweep"
-        options = {"mended": mend(LocalFolder(home), events_in(home)), "resume": ResumeConfig()}
+        options = {
+            "mended": prepare_restore(LocalFolder(home), events_in(home)),
+            "resume": ResumeConfig(),
+        }
         if number == 1:
             kill(tmp_path / "2", 30, **options)
     ran = restored(tmp_path / "3")
@@ -197,7 +200,7 @@ def test_a_state_that_is_ahead_of_the_journal(tmp_path):
 
     kill(tmp_path, 90, saved_every_s=0.0)
     home = tmp_path / "sweep"
-    mend(LocalFolder(home), events_in(home))
+    prepare_restore(LocalFolder(home), events_in(home))
     [file] = (home / "journal").glob("*.jsonl")
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[:-20]))
@@ -216,7 +219,7 @@ def test_before_the_first_state_there_is_nothing_to_restore(tmp_path):
         fifo(tmp_path).sweep.run()
     home = tmp_path / "sweep"
     with pytest.raises(tunekit.RestoreError, match="no trial had begun"):
-        mend(LocalFolder(home), events_in(home))
+        prepare_restore(LocalFolder(home), events_in(home))
 
 
 def test_an_archive_that_is_damaged_is_passed_over(tmp_path):
@@ -225,7 +228,7 @@ def test_an_archive_that_is_damaged_is_passed_over(tmp_path):
     for archive in (home / "state").iterdir():
         archive.write_bytes(archive.read_bytes()[:100])
     with pytest.raises(tunekit.RestoreError):
-        mend(LocalFolder(home), events_in(home))
+        prepare_restore(LocalFolder(home), events_in(home))
 
 
 def test_trials_have_their_numbers_after_a_restore(tmp_path):
@@ -408,7 +411,7 @@ def test_trials_that_failed_go_on_with_any_scheduler(tmp_path, name, failures):
             run_until_dead(made(folder))
         home = folder / "sweep"
         for _ in range(2):  # it may fail only after the first
-            mended = mend(LocalFolder(home), events_in(home))
+            mended = prepare_restore(LocalFolder(home), events_in(home))
             ran = made(folder, mended=mended, resume=ResumeConfig(errored=RESUME))
             ran.sweep.run(most=50_000)
         assert all(trial.status == "TERMINATED" for trial in ran.trials), at

@@ -473,10 +473,10 @@ def test_a_repeated_trial_without_any_score(tmp_path, on_pending):
 def test_a_repeaters_metric_is_known(tmp_path):
     base = hearing(OptunaSearch(metric="weight", mode="max"))
     searcher = ValidatedSearcher(Repeater(base, repeat=2))
-    assert searcher.judged == {"weight"}
+    assert searcher.objectives == {"weight"}
     with pytest.raises(tunekit.MetricNotFoundError, match="'weight'"):
         search(tmp_path, base, searcher, metric=None, mode=None)
-    assert searcher.judged == {"weight"}, "also when the sweep is restored"
+    assert searcher.objectives == {"weight"}, "also when the sweep is restored"
 
 
 @every_mode

@@ -27,7 +27,7 @@ import tunekit
 from tests.kills import run_killed
 from tests.sweeps import Endless, Ran, sweep
 from tunekit.journal import events_in, read
-from tunekit.snapshots import mend
+from tunekit.snapshots import prepare_restore
 from tunekit.storage import LocalFolder
 from tunekit.testing import check_journal
 from tunekit.testing.executor import Attempt
@@ -292,7 +292,10 @@ def test_a_stopper_that_reads_what_nobody_gives_is_told(tmp_path):
     assert "<lambda> of RunConfig(stop=...) raised KeyError: 'acuracy'" in text
     assert "Validation has returned 'accuracy', 'eval/accuracy'" in text
     home = tmp_path / "sweep"
-    again = {"mended": mend(LocalFolder(home), events_in(home)), "resume": ResumeConfig()}
+    again = {
+        "mended": prepare_restore(LocalFolder(home), events_in(home)),
+        "resume": ResumeConfig(),
+    }
     shutil.rmtree(f"{tmp_path}-session", ignore_errors=True)
     ran = stopped(tmp_path, lambda trial_id, result: result["acuracy"] > 0.4, **again)
     assert lengths(ran) == {END}, "the restored sweep goes on without it"

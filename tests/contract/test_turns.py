@@ -12,10 +12,10 @@ import tunekit
 from tests.kills import Killed, bury, killed_after
 from tests.schedulers import MODES
 from tests.sweeps import Counting, sweep
-from tunekit._ray.judged import JudgedTrial
+from tunekit._ray.stand_ins import StandIn
 from tunekit.core.events import TrialErrored
 from tunekit.journal import events_in
-from tunekit.snapshots import mend
+from tunekit.snapshots import prepare_restore
 from tunekit.storage import LocalFolder
 
 
@@ -99,7 +99,9 @@ def test_the_first_that_waits_is_offered_in_a_restored_sweep(tmp_path, chosen, o
     events = events_in(home)
     assert any(isinstance(event, TrialErrored) for event in events)
     chosen.clear()
-    ran = made(resume=ResumeConfig(errored=errored), mended=mend(LocalFolder(home), events))
+    ran = made(
+        resume=ResumeConfig(errored=errored), mended=prepare_restore(LocalFolder(home), events)
+    )
     ran.sweep.run(most=50_000)
     assert any(chosen)
     assert not waiting(ran)
@@ -109,7 +111,7 @@ def test_a_trial_that_has_begun_to_run_waits_no_more():
     """Nor does one that has failed, whether or not the scheduler has heard of it."""
     scheduler = tunekit.ValidatedScheduler(FIFOScheduler())
     for name, status in enumerate(["RUNNING", "ERROR", "PENDING", "PENDING"]):
-        judged = JudgedTrial(scheduler, SimpleNamespace(trial_id=str(name), status=status))
+        judged = StandIn(scheduler, SimpleNamespace(trial_id=str(name), status=status))
         scheduler._turns.add(judged, "PENDING")
     assert [judged.trial_id for judged in scheduler._next_in_turn()] == ["2"]
 

@@ -22,7 +22,7 @@ from tests.sweeps import Counting, Ran, quality, sweep
 from tunekit.core.events import Event, Exploited, ValidationEnded, ValidationRequested
 from tunekit.core.validation import Attempt
 from tunekit.journal import Journal, events_in, read
-from tunekit.snapshots import mend
+from tunekit.snapshots import prepare_restore
 from tunekit.storage import LocalFolder
 from tunekit.testing.versions import Versioned, score_of, version_at
 
@@ -34,7 +34,7 @@ class Telling(Counting):
         report = super().step()
         if self.steps != 2:
             task = train.ValidationTaskConfig(fn_kwargs={"epoch": self.steps})
-            report[tunekit.VALIDATION] = task
+            report[tunekit.VALIDATION_KEY] = task
         return report
 
 
@@ -172,7 +172,10 @@ def test_checkpoints_of_a_former_generation_are_restored_with_its_hyperparameter
         waiting = {e.id for e in events if isinstance(e, ValidationRequested)}
         waiting -= {e.id for e in events if isinstance(e, ValidationEnded)}
         former += sum(name.rsplit(":", 3)[0] in overwritten for name in waiting)
-        again = {"resume": ResumeConfig(), "mended": mend(LocalFolder(folder / "sweep"), events)}
+        again = {
+            "resume": ResumeConfig(),
+            "mended": prepare_restore(LocalFolder(folder / "sweep"), events),
+        }
         configured(folder, seed, asked, layers, **more, **again).sweep.run(most=50_000)
         assert [told for told, _ in asked] == [lies for _, lies in asked]
     assert former, "some were waiting"

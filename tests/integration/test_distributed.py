@@ -123,7 +123,7 @@ def test_workers_that_are_not_kept_warm_start_anew(ray_cluster, tmp_path):
         trainer(tmp_path, length=2),
         tmp_path,
         tune_config=tune.TuneConfig(num_samples=2, max_concurrent_trials=1),
-        worker_config=tunekit.WorkerConfig(keep_warm=False),
+        worker_config=tunekit.WorkerReuseConfig(keep_warm=False),
     )
     assert len({r.metrics["worker_pid"] for r in results}) == 2
 
@@ -209,7 +209,7 @@ def test_workers_run_no_further_ahead_than_they_may(ray_cluster, tmp_path, ahead
         tmp_path,
         callbacks=[slow],
         validation_config=None,
-        worker_config=tunekit.WorkerConfig(reports_ahead=ahead),
+        worker_config=tunekit.WorkerReuseConfig(reports_ahead=ahead),
     )
     reported = results[0].metrics_dataframe["at"]
     before = (reported < slow.decided_at).sum()

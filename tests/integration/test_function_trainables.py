@@ -76,7 +76,7 @@ def validate_steps(checkpoint, *, divide_by=10):
 
 
 def test_policies_ask_functions(tmp_path):
-    policy = tunekit.EveryIterations(4) | tunekit.When(
+    policy = tunekit.EveryIterations(4) | tunekit.CheckpointWhen(
         lambda trial, result: result["training_iteration"] == 3
     )
     results = fit(counting, tmp_path, param_space={"length": 8}, checkpoint_policy=policy)

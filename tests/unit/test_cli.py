@@ -76,7 +76,7 @@ def test_status_tells_what_became_of_a_sweep_and_ranks_its_trials(ended):
     table = [line.split() for line in lines if re.match(r" +\d+  ", line)]
     assert [row[1] for row in table] == sorted(top, key=lambda t: -top[t])
     assert [row[4] for row in table] == [f"{top[row[1]]:.4f}" for row in table]
-    stopped = sum(story.stopped for story in tunekit.load(path).chronicle.trials.values())
+    stopped = sum(story.stopped for story in tunekit.load(path).timeline.trials.values())
     assert stopped and sum(row[2] == "stopped" for row in table) == stopped
     assert f"{stopped} stopped by the scheduler" in result.stdout
     assert all(len(line) <= 100 for line in lines if not line.startswith("/"))
@@ -136,7 +136,7 @@ def test_another_metric_and_mode_rank_otherwise(ended):
 def test_a_sweep_that_was_killed_waits_for_its_validations(tmp_path):
     path = killed(tmp_path, 60, validation_slots=1)
     sweep = tunekit.load(path)
-    status = status_of(sweep, now=sweep.chronicle.last + 90)
+    status = status_of(sweep, now=sweep.timeline.last + 90)
     assert status["state"] == "killed" and status["heard_s"] == 90
     kinds = [row["status"] for row in status["waits_for"]]
     assert kinds.count("running") == 1 and "waiting" in kinds
@@ -450,7 +450,7 @@ def test_resume_of_a_sweep_that_does_not_end_or_all_of_whose_trials_fail_ends_wi
 def test_resume_warns_of_a_driver_that_may_still_run(tmp_path, restored, monkeypatch):
     path = killed(tmp_path, 60)
     (path / LOCK).unlink()  # as a tunekit without one has left it
-    last = tunekit.load(path).chronicle.last
+    last = tunekit.load(path).timeline.last
     for silent, warned in ((3.0, True), (300.0, False)):
         now = SimpleNamespace(time=lambda silent=silent: last + silent)
         monkeypatch.setattr(commands, "time", now)

@@ -58,10 +58,10 @@ def test_all_mistakes_about_a_trainer_are_in_one_message(tmp_path):
 
 def test_mistakes_about_workers():
     with pytest.raises(tunekit.ConfigError) as caught:
-        tunekit.WorkerConfig(keep_warm="yes", reports_ahead=-1, takeover_timeout_s=0)
+        tunekit.WorkerReuseConfig(keep_warm="yes", reports_ahead=-1, takeover_timeout_s=0)
     assert len(caught.value.problems) == 3
     with pytest.raises(tunekit.ConfigError, match="is for the trials of trainers"):
-        tunekit.Tuner(loop, worker_config=tunekit.WorkerConfig())
+        tunekit.Tuner(loop, worker_config=tunekit.WorkerReuseConfig())
     with pytest.raises(tunekit.ConfigError, match="make=3"):
         tunekit.TrainerFactory(3)
 
@@ -102,7 +102,7 @@ def test_a_factory_says_what_each_trial_takes(tmp_path):
     request = settings.trainable.default_resource_request({"workers": 5})
     assert request.required_resources == {"CPU": 5.0}
     bad = make(tunekit.TrainerFactory(lambda config: "no trainer"), tmp_path)
-    with pytest.raises(tunekit.TrialError, match="returned 'no trainer'"):
+    with pytest.raises(tunekit.DistributedTrialError, match="returned 'no trainer'"):
         bad.trainable.default_resource_request({})
 
 
@@ -119,7 +119,7 @@ def test_workers_wait_and_stay_as_the_sweep_does(tmp_path, on_pending, ahead, wa
 
 
 def test_a_switch_keeps_nothing_warm(tmp_path):
-    settings = make(trainer(), tmp_path, worker_config=tunekit.WorkerConfig(keep_warm=False))
+    settings = make(trainer(), tmp_path, worker_config=tunekit.WorkerReuseConfig(keep_warm=False))
     assert not settings.trainable.keep_warm and not settings.tune_config.reuse_actors
     assert not settings.trainable.validates
 
@@ -136,7 +136,7 @@ def test_a_trainer_s_own_settings_are_the_sweep_s(tmp_path):
         ),
     )
     tuner = tunekit.Tuner(own)
-    assert tuner.validation.config.every == "asked"
+    assert tuner.validation.config.every == "requested"
     internal = tuner._local_tuner
     assert internal._run_config.name == "mine"
     assert internal._run_config.checkpoint_config.num_to_keep == 2

@@ -48,7 +48,7 @@ NO_EXAMPLE = {
     "NotResumedError",
     "RestoreError",
     "StopperError",
-    "TrialError",
+    "DistributedTrialError",
     "TunekitError",
     "UnsupportedRayError",
     "ValidationFailedError",
@@ -391,7 +391,7 @@ def given_loggers(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch
     alerts: list[Any] = []
     yield
     names["print"] = lambda *said: alerts.append(said)
-    callbacks = (names["Alerts"](), tunekit.ValidatedLogger(tracker))
+    callbacks = (names["Alerts"](), tunekit.ValidatedLoggerCallback(tracker))
     sweep(folder, FIFOScheduler(), trials=1, more_callbacks=callbacks, validate=nearly_one)
     assert [row["accuracy"] for row in tracker.rows if "accuracy" in row] == [0.995] * 9
     assert [said[2] for said in alerts] == list(range(1, 10))

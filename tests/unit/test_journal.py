@@ -22,10 +22,10 @@ from tunekit.core.events import (
 )
 from tunekit.core.lineage import Exploit
 from tunekit.core.validation import Attempt, Outcome, Request, Status
-from tunekit.core.values import Shown
+from tunekit.core.values import Opaque
 from tunekit.errors import JournalError
 from tunekit.journal import VERSION, Journal, events_in, last_number, read
-from tunekit.recorded import as_known
+from tunekit.recorded import resolve_opaque
 from tunekit.storage import LocalFolder
 
 WHERE = "./a/checkpoint_000001"
@@ -223,9 +223,9 @@ def test_a_configuration_is_legible_and_comes_back_with_the_very_values(tmp_path
     assert event["config"]["sizes"] == [64, 32] and event["config"]["data"] == repr(data)
     [event] = read(tmp_path, unpickle=True)
     recorded = event["config"]
-    assert isinstance(recorded["data"], Shown)
+    assert isinstance(recorded["data"], Opaque)
     others = [{"lr": 0.3, "data": data, "deep": {"all": [data, 1]}}, None, {"sizes": (64, 32)}]
-    again = as_known(recorded, others)
+    again = resolve_opaque(recorded, others)
     assert again == config and again["data"] is data and again["sizes"] == (64, 32)
 
 
@@ -245,9 +245,9 @@ def test_a_hyperparameter_that_json_does_not_know_is_the_one_that_was_written_do
     [event] = read(tmp_path, unpickle=True)
     assert event["config"] == {"layer": repr(Layer), "lr": 0.1, "layers": [repr(Layer), 3]}
     before = {"layer": int, "layers": []}
-    assert as_known(event["config"], [before], event["odd"]) == config
-    assert as_known(event["config"], [before, config]) == config, "what has the same text"
-    assert as_known(event["config"], [before])["layer"] is int, "or else what there is"
+    assert resolve_opaque(event["config"], [before], event["odd"]) == config
+    assert resolve_opaque(event["config"], [before, config]) == config, "what has the same text"
+    assert resolve_opaque(event["config"], [before])["layer"] is int, "or else what there is"
 
 
 @pytest.mark.parametrize(

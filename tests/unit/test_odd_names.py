@@ -15,7 +15,7 @@ from tests.sweeps import sweep
 from tunekit._ray.controller import _files_in
 from tunekit.core.events import SnapshotTaken
 from tunekit.journal import Journal, events_in, record_of
-from tunekit.snapshots import mend
+from tunekit.snapshots import prepare_restore
 from tunekit.storage import LocalFolder
 from tunekit.testing import check_journal
 
@@ -89,7 +89,7 @@ def test_a_file_that_does_not_belong_into_an_archive_is_refused(tmp_path, name):
     journal.append(SnapshotTaken(file="state/000000001-snapshot.zip"))
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(tunekit.RestoreError) as caught:
-        mend(folder, record_of(folder).events)
+        prepare_restore(folder, record_of(folder).events)
     assert repr(name) in str(caught.value) and "000000001-snapshot.zip" in str(caught.value)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -105,7 +105,7 @@ def test_a_draft_of_tunes_that_a_killed_driver_has_left_is_no_part_of_a_sweep(tm
         archive.writestr(draft, "half of")
     folder.put("state/000000001-snapshot.zip", file.getvalue())
     journal.append(SnapshotTaken(file="state/000000001-snapshot.zip"))
-    mend(folder, record_of(folder).events)
+    prepare_restore(folder, record_of(folder).events)
     names = folder.names("")
     assert any(name.startswith("experiment_state-") for name in names)
     assert not any("tmp" in name for name in names)

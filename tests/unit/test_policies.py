@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tunekit import AnyOf, ConfigError, EveryIterations, EverySeconds, OnImprovement, When
+from tunekit import AnyOf, CheckpointWhen, ConfigError, EveryIterations, EverySeconds, OnImprovement
 from tunekit.core import policy as rules
 
 
@@ -77,14 +77,14 @@ def test_trials_do_not_share_their_best():
 
 
 def test_when_asks_a_predicate_with_the_trial_and_its_result():
-    policy = When(lambda trial, result: trial.trial_id == "b" and result["loss"] < 0.5)
+    policy = CheckpointWhen(lambda trial, result: trial.trial_id == "b" and result["loss"] < 0.5)
     assert due(policy, losses(0.9, 0.4), "a") == []
     assert due(policy, losses(0.9, 0.4), "b") == [2]
 
 
 def test_any_of_lets_every_policy_see_every_report():
     improvement = OnImprovement("loss", "min")
-    policy = EveryIterations(2) | improvement | When(lambda trial, result: False)
+    policy = EveryIterations(2) | improvement | CheckpointWhen(lambda trial, result: False)
     assert due(policy, losses(0.9, 0.8, 0.85, 0.95, 0.81)) == [1, 2, 4]
     assert improvement.rule.best == {"a": -0.8}
 
@@ -122,7 +122,7 @@ def test_the_best_survives_a_restore():
         lambda: OnImprovement("loss", "lower"),
         lambda: OnImprovement("loss", "min", delta=-1),
         lambda: OnImprovement("loss", "min", delta="x"),
-        lambda: When(True),
+        lambda: CheckpointWhen(True),
         lambda: AnyOf(),
         lambda: AnyOf(EveryIterations(1), 60),
     ],

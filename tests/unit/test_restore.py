@@ -14,7 +14,7 @@ import tunekit
 from tunekit._ray.tuner import settings_of
 from tunekit.core.events import SnapshotTaken
 from tunekit.journal import Journal
-from tunekit.snapshots import Mended
+from tunekit.snapshots import RestorePoint
 from tunekit.storage import LocalFolder
 
 
@@ -217,7 +217,7 @@ def unimportable() -> Any:
 def test_where_the_trainable_is_stays_written_down(
     tmp_path, monkeypatch, began_with, written, goes_on_with, recorded
 ):
-    monkeypatch.setattr("tunekit.tuner.mend", lambda folder, events: Mended())
+    monkeypatch.setattr("tunekit.tuner.prepare_restore", lambda folder, events: RestorePoint())
     home = experiment(tmp_path, began_with)
     Journal(LocalFolder(home), about={"trainable": "older.py:train"})
     Journal(LocalFolder(home), begins=False, about={"trainable": written})

@@ -19,7 +19,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tests.stores import Store
 from tunekit import journal
 from tunekit.core.events import Resumed
-from tunekit.snapshots import Keeper
+from tunekit.snapshots import SnapshotWriter
 from tunekit.storage import LocalFolder, RemoteFolder, folder_at, replace_file, write_new
 from tunekit.testing import FakeClock
 
@@ -399,7 +399,7 @@ class Saved:
 def test_an_archive_stays_until_the_line_that_names_its_successor_is_written(tmp_path, monkeypatch):
     folder = LocalFolder(tmp_path)
     record = journal.Journal(folder)
-    keeper = Keeper(folder, record, FakeClock())
+    keeper = SnapshotWriter(folder, record, FakeClock())
     keeper.snapshot(Saved())
     [first] = folder.names("state")
     wrote = os.write
@@ -419,7 +419,7 @@ def test_an_archive_stays_until_the_line_that_names_its_successor_is_written(tmp
 
 def test_what_was_named_is_on_the_disk_before_its_predecessor_is_deleted(tmp_path, monkeypatch):
     folder = LocalFolder(tmp_path)
-    keeper = Keeper(folder, journal.Journal(folder), FakeClock())
+    keeper = SnapshotWriter(folder, journal.Journal(folder), FakeClock())
     keeper.snapshot(Saved())
     disk = Disk(monkeypatch)
     unlinked = Path.unlink

@@ -185,7 +185,7 @@ def run(folder: Path, logger: Any, **options: Any) -> Ran:
         trainable=Both,
         trials=2,
         validation_s=any_order,
-        later_callbacks=(tunekit.ValidatedLogger(logger),),
+        later_callbacks=(tunekit.ValidatedLoggerCallback(logger),),
         param_space={"lr": 0.1},
         **options,
     )
@@ -206,7 +206,7 @@ def test_mlflow(tmp_path, monkeypatch, exploits):
     where = f"file:{tmp_path}/mlflow"
     logger = MLflowLoggerCallback(tracking_uri=where, experiment_name="digits")
     if exploits:
-        more = {"later_callbacks": (tunekit.ValidatedLogger(logger),), "trials": 4}
+        more = {"later_callbacks": (tunekit.ValidatedLoggerCallback(logger),), "trials": 4}
         ran, _ = run_pbt(tmp_path / "sweep", **more)
         assert len(ran.validation.ancestry)
     else:

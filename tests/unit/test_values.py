@@ -19,9 +19,9 @@ from tunekit.core.events import CheckpointSaved, Reported, TrialAdded, Validatio
 from tunekit.core.reports import own_names, received
 from tunekit.core.validation import Outcome, Request, Status, rejected
 from tunekit.core.values import (
+    Opaque,
     Parcel,
     Raised,
-    Shown,
     admitted,
     as_json,
     described,
@@ -38,7 +38,7 @@ from tunekit.executor import explain, outcome_of, plain
 from tunekit.executor import received as delivered
 from tunekit.journal import Journal, read
 from tunekit.pickles import pack, to_text, travels, unpack
-from tunekit.recorded import as_known, legible
+from tunekit.recorded import resolve_opaque, to_json
 from tunekit.storage import LocalFolder
 
 MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -111,7 +111,7 @@ def test_what_is_written_is_json_and_can_be_read(make):
             document = json.dumps(written(value, to_text, exact=exact))
             json.loads(document, object_hook=reader())
             json.loads(document, object_hook=reader(lambda packed, shown: shown))
-        json.dumps(legible(value))
+        json.dumps(to_json(value))
         json.loads(as_json(value))
 
 
@@ -142,7 +142,7 @@ def test_json_comes_back_as_it_was_whatever_its_keys(value):
     for unpack_ in (None, lambda packed, shown: pytest.fail("there is no pickle")):
         document = json.dumps(written(value, to_text, exact=True))
         assert json.loads(document, object_hook=reader(unpack_)) == value
-    assert json.loads(json.dumps(legible(value)), object_hook=reader()) == value
+    assert json.loads(json.dumps(to_json(value)), object_hook=reader()) == value
 
 
 @MANY
@@ -205,9 +205,9 @@ def test_keyword_arguments_come_back_as_the_very_same(tmp_path):
 
 def test_a_configuration_with_odd_keys_comes_back_with_the_very_values():
     table = {(1, 2): 3, "shown": {1}}
-    document = json.dumps(legible({"table": table, "lr": 0.1}))
-    recorded = json.loads(document, object_hook=reader(lambda packed, shown: Shown(shown)))
-    again = as_known(recorded, [{"table": table, "lr": 0.5}])
+    document = json.dumps(to_json({"table": table, "lr": 0.1}))
+    recorded = json.loads(document, object_hook=reader(lambda packed, shown: Opaque(shown)))
+    again = resolve_opaque(recorded, [{"table": table, "lr": 0.5}])
     assert again == {"table": table, "lr": 0.1} and again["table"] is table
 
 

@@ -16,7 +16,7 @@ from ray.tune.result import DEFAULT_METRIC
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm
 from ray.tune.stopper import CombinedStopper, Stopper, TimeoutStopper
 
-from tunekit._ray.judged import Change
+from tunekit._ray.stand_ins import Change
 from tunekit._ray.stoppers import ValidatedStopper, reads_metrics
 from tunekit.errors import StopperError
 
@@ -209,7 +209,7 @@ class Controller:
                 return bool(super()._update_trial_queue(blocking=blocking, timeout=timeout))
 
             def _maybe_update_trial_queue(self) -> None:
-                # With each that is added the search algorithm is recorded: see Keeper.
+                # With each that is added the search algorithm is recorded: see SnapshotWriter.
                 if not _has_enough(self):
                     super()._maybe_update_trial_queue()
 

@@ -37,7 +37,7 @@ from ray.tune.result import (
 from tunekit._ray.crew import Begun, Crew, Ended, Finished, Report
 from tunekit.core.assignments import abandoned
 from tunekit.core.resuming import begins_anew
-from tunekit.errors import NotResumedError, TrialError
+from tunekit.errors import DistributedTrialError, NotResumedError
 
 __all__ = [
     "SPACE",
@@ -120,14 +120,14 @@ def trainer_of(source: Any, config: Mapping[str, Any]) -> DataParallelTrainer:
     """The trainer of one trial.
 
     Raises:
-        tunekit.TrialError: If the function that makes trainers returned something else.
+        tunekit.DistributedTrialError: If the function that makes trainers returned something else.
     """
     if not is_trainer(source):
         made = source(
             {key: value for key, value in config.items() if key != "resume_from_checkpoint"}
         )
         if not is_trainer(made):
-            raise TrialError(
+            raise DistributedTrialError(
                 f"{source!r} returned {made!r}, which is no trainer of Ray Train's. Return "
                 "ray.train.torch.TorchTrainer(...), for example."
             )
@@ -150,11 +150,11 @@ def _resources(scaling_config: train.ScalingConfig) -> tune.PlacementGroupFactor
     """One bundle for each worker; the trial's own process sits in the first, and takes nothing.
 
     Raises:
-        tunekit.TrialError: If a trial cannot have such workers.
+        tunekit.DistributedTrialError: If a trial cannot have such workers.
     """
     workers = scaling_config.num_workers
     if not isinstance(workers, int) or workers < 1:
-        raise TrialError(
+        raise DistributedTrialError(
             f"num_workers={workers!r}: a trial's resources are reserved before it starts. Pass one "
             "number of at least 1."
         )
@@ -202,7 +202,7 @@ class _DistributedTrial(tune.Trainable):
             saved = _TrainingResult(checkpoint=saved, metrics={})
         checkpoint = saved.checkpoint
         if not _exists_at_fs_path(checkpoint.filesystem, checkpoint.path):
-            raise TrialError(
+            raise DistributedTrialError(
                 f"The checkpoint {checkpoint.path} that trial {self.trial_id} is to go on from "
                 "does not exist. Was it deleted, or the experiment moved?"
             )
@@ -222,7 +222,7 @@ class _DistributedTrial(tune.Trainable):
             event = self._crew.next_event()
         if isinstance(event, Ended):
             self._crew = None
-            raise event.error or TrialError("The workers of the trial have ended.")
+            raise event.error or DistributedTrialError("The workers of the trial have ended.")
         if isinstance(event, Finished):
             return {**self._last_metrics, DONE: True, RESULT_DUPLICATE: True}
         if not event.goes_on:

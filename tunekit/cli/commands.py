@@ -25,7 +25,7 @@ from tunekit.demo.command import demo
 from tunekit.driver_lock import TAKE_OVER
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.log import shown
-from tunekit.sweep import Best, Sweep, load
+from tunekit.sweep import BestCheckpoint, Sweep, load
 from tunekit.tuner import Tuner
 from tunekit.version import VERSION
 
@@ -188,7 +188,7 @@ def best(path: str, metric: str | None, mode: str | None, scope: str, as_json: b
         click.echo(_best_as_text(found, path, sweep, scope))
 
 
-def _best_as_data(found: Best, mode: str, scope: str) -> dict[str, Any]:
+def _best_as_data(found: BestCheckpoint, mode: str, scope: str) -> dict[str, Any]:
     return {
         "metric": found.metric,
         "mode": mode,
@@ -204,7 +204,7 @@ def _best_as_data(found: Best, mode: str, scope: str) -> dict[str, Any]:
     }
 
 
-def _best_as_text(found: Best, path: str, sweep: Sweep, scope: str) -> str:
+def _best_as_text(found: BestCheckpoint, path: str, sweep: Sweep, scope: str) -> str:
     """As a person reads it, with the line of Python that loads the checkpoint."""
     at = f"iteration {found.iteration}"
     at += f" of generation {found.generation}" if found.generation else ""

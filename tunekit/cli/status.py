@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from tunekit.core.chronicle import UNENDED, Scored
 from tunekit.core.metrics import flatten
+from tunekit.core.timeline import UNENDED, Scored
 from tunekit.core.words import duration, number
 from tunekit.sweep import Ranked, Sweep
 
@@ -62,7 +62,7 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
                 **{name: row[name] for name in ("trial_id", "generation", "iteration", "status")},
                 "for_s": max(0.0, until - (row["ran_from"] or row["requested"])),
             }
-            for row in sweep.chronicle.validations
+            for row in sweep.timeline.validations
             if row["status"] in UNENDED
         ],
         "failures": [*_failed_trials(sweep), *_failed_validations(sweep)],
@@ -73,7 +73,7 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
 
 def _failed_trials(sweep: Sweep) -> Iterable[dict[str, Any]]:
     errors = sweep.trial_errors()
-    for story in sweep.chronicle.trials.values():
+    for story in sweep.timeline.trials.values():
         if story.failures:
             lines = errors.get(story.trial_id, "").splitlines()
             yield {
@@ -89,7 +89,7 @@ def _failed_trials(sweep: Sweep) -> Iterable[dict[str, Any]]:
 
 def _failed_validations(sweep: Sweep) -> Iterable[dict[str, Any]]:
     names = ("trial_id", "generation", "iteration", "status")
-    for row in sweep.chronicle.validations:
+    for row in sweep.timeline.validations:
         if row["status"] in _FAILED:
             yield {
                 "of": "validation",

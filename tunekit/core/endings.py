@@ -16,10 +16,10 @@ from tunekit.core.events import (
 )
 from tunekit.core.history import GENERATION, ITERATION
 
-__all__ = ["cut_short", "through"]
+__all__ = ["cut_short", "trials_ended_unrecorded"]
 
 
-def through(events: Iterable[Event]) -> set[str]:
+def trials_ended_unrecorded(events: Iterable[Event]) -> set[str]:
     """The trials that have saved at their last report: nothing of them is to come.
 
     A trial ends after it has saved. If the driver dies between the two, the trial must not be
@@ -32,9 +32,9 @@ def through(events: Iterable[Event]) -> set[str]:
         >>> last = {"training_iteration": 9, "generation": 0, "done": True}
         >>> reported = Reported(trial_id="a", report=last)
         >>> saved = CheckpointSaved(trial_id="a", generation=0, iteration=9)
-        >>> through([reported]), through([reported, saved])
+        >>> trials_ended_unrecorded([reported]), trials_ended_unrecorded([reported, saved])
         (set(), {'a'})
-        >>> through([reported, saved, TrialRetried(trial_id="a")])
+        >>> trials_ended_unrecorded([reported, saved, TrialRetried(trial_id="a")])
         set()
     """
     last: dict[str, tuple[int, int]] = {}

@@ -10,7 +10,7 @@ class Selection:
 
     Args:
         every: Validate each ``every``-th checkpoint of a trial, counted from its first; or
-            ``"decision"``: those whose score is used; or ``"asked"``: those whose report asks.
+            ``"decision"``: those whose score is used; or ``"requested"``: those whose report asks.
 
     Example:
         >>> selection = Selection(every=2)
@@ -18,7 +18,7 @@ class Selection:
         [False, True, False, True]
         >>> selection.wants("a", wish=True), selection.wants("a", wish=False)
         (True, False)
-        >>> asked = Selection(every="asked")
+        >>> asked = Selection(every="requested")
         >>> asked.wants("a"), asked.wants("a", wish=True)
         (False, True)
     """

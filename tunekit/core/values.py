@@ -24,9 +24,9 @@ __all__ = [
     "ITEMS",
     "PICKLED",
     "SHOWN",
+    "Opaque",
     "Parcel",
     "Raised",
-    "Shown",
     "admitted",
     "as_json",
     "described",
@@ -57,7 +57,7 @@ _DEEPEST = 50
 _MOST_BITS = 13_000
 
 
-class Shown(str):
+class Opaque(str):
     """A text that stands for a value that could not be kept."""
 
 
@@ -501,7 +501,7 @@ def reader(unpack: Callable[[str, str], Any] | None = None) -> Callable[[dict[st
             return value  # somebody's own, of a time when they were not told apart
         if unpack is None:
             return shown
-        return unpack(value[PICKLED], shown) if PICKLED in value else Shown(shown)
+        return unpack(value[PICKLED], shown) if PICKLED in value else Opaque(shown)
 
     return read
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tunekit.core.chronicle import Span
+from tunekit.core.timeline import Span
 from tunekit.extras import extra
 from tunekit.page.figures import Axis
 from tunekit.sweep import Ranked

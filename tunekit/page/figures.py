@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tunekit.core.chronicle import Span
 from tunekit.core.metrics import flatten
 from tunekit.core.names import FILLED_IN
+from tunekit.core.timeline import Span
 from tunekit.core.values import number
 from tunekit.sweep import Ranked, Sweep
 
@@ -72,7 +72,7 @@ def verdict(sweep: Sweep, ranked: Sequence[Ranked]) -> Verdict | None:
         margin = _finite(abs(winner.best_value - second.best_value))
     own = [
         (scored.iteration, value)
-        for scored in sweep.chronicle.scores(winner.trial_id)
+        for scored in sweep.timeline.scores(winner.trial_id)
         if scored.generation == winner.best.generation
         and (value := scored.value(sweep.metric)) is not None
     ]
@@ -88,10 +88,10 @@ def _finite(value: float) -> float | None:
 
 def training_metrics(sweep: Sweep, most: int = 3) -> list[str]:
     """The first numbers that training reports, by flat name."""
-    validated = set(sweep.chronicle.names)
+    validated = set(sweep.timeline.names)
     found: dict[str, None] = {}
-    for trial_id in sweep.chronicle.trials:
-        row = next(iter(sweep.chronicle.rows(trial_id)), {})
+    for trial_id in sweep.timeline.trials:
+        row = next(iter(sweep.timeline.rows(trial_id)), {})
         for name, value in flatten(row).items():
             is_number = number(value) is not None and not isinstance(value, bool)
             if is_number and name not in FILLED_IN and name not in validated:
@@ -103,7 +103,7 @@ def curves(sweep: Sweep, trial_ids: Sequence[str], metric: str) -> list[dict[str
     """The values of a metric, training's or validation's, by trial, generation and iteration."""
     points = []
     for trial_id in trial_ids:
-        for row in sweep.chronicle.rows(trial_id):
+        for row in sweep.timeline.rows(trial_id):
             value = flatten(row).get(metric)
             own = number(value)
             if own is not None and math.isfinite(own):
@@ -121,11 +121,11 @@ def curves(sweep: Sweep, trial_ids: Sequence[str], metric: str) -> list[dict[str
 def timeline(sweep: Sweep, trial_ids: Sequence[str]) -> list[Span]:
     """What trials and validations did when; spans of training that follow at once are joined."""
     wanted = set(trial_ids)
-    began, last = sweep.chronicle.first or 0.0, sweep.chronicle.last or 0.0
+    began, last = sweep.timeline.first or 0.0, sweep.timeline.last or 0.0
     gap = (last - began) / 500
     found: list[Span] = []
     newest: dict[tuple[str, str], int] = {}
-    for span in sweep.chronicle.spans():
+    for span in sweep.timeline.spans():
         if span.trial_id not in wanted:
             continue
         where = (span.trial_id, span.kind)
@@ -237,7 +237,7 @@ def decided(sweep: Sweep) -> list[dict[str, Any]]:
             "outcome": _OUTCOMES.get(row["decision"], "went on"),
             "late": row["late_iterations"],
         }
-        for row in sweep.chronicle.decisions
+        for row in sweep.timeline.decisions
         if row["score"] is not None and math.isfinite(row["score"]) and row["on"] != "again"
     ]
 
@@ -259,12 +259,12 @@ def rungs(sweep: Sweep) -> list[dict[str, Any]]:
 
 def branches(sweep: Sweep) -> list[dict[str, Any]]:
     """The family of a population: where each generation of a trial begins and ends."""
-    begun: dict[tuple[str, int], int] = {(trial_id, 0): 0 for trial_id in sweep.chronicle.trials}
+    begun: dict[tuple[str, int], int] = {(trial_id, 0): 0 for trial_id in sweep.timeline.trials}
     reached: dict[tuple[str, int], int] = {}
     for exploit in sweep.ancestry:
         begun[exploit.trial_id, exploit.generation] = exploit.iteration
-    for trial_id in sweep.chronicle.trials:
-        for row in sweep.chronicle.rows(trial_id):
+    for trial_id in sweep.timeline.trials:
+        for row in sweep.timeline.rows(trial_id):
             place = (trial_id, row["generation"])
             reached[place] = max(reached.get(place, 0), row["training_iteration"])
     return [
@@ -327,14 +327,14 @@ def failures(sweep: Sweep) -> list[Failure]:
     """Trials that failed, and validations that failed or took too long."""
     found = []
     errors = sweep.trial_errors()
-    for trial_id, story in sweep.chronicle.trials.items():
+    for trial_id, story in sweep.timeline.trials.items():
         if story.failures:
             text = errors.get(trial_id)
             times = "once" if story.failures == 1 else f"{story.failures} times"
             how = "for good" if story.status == "error" else "and went on"
             last = text.splitlines()[-1] if text else "Its folder says no more."
             found.append(Failure(f"Trial {trial_id} failed {times}, {how}", last, text))
-    for row in sweep.chronicle.validations:
+    for row in sweep.timeline.validations:
         if row["status"] in ("failed", "timed_out"):
             verb = row["status"].replace("_", " ")
             what = f"Validation of {row['trial_id']} at iteration {row['iteration']}: {verb}"

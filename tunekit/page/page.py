@@ -112,7 +112,7 @@ def contents(sweep: Sweep) -> dict[str, Any]:
         "made": datetime.now(timezone.utc).timestamp(),
         "summary": summary,
         "metric": metric,
-        "names": sweep.chronicle.names,
+        "names": sweep.timeline.names,
         "mode": sweep.mode,
         "ranked": ranked,
         "most": _TABLE,
@@ -168,7 +168,7 @@ def _charts(
             found[f"training{n}"] = charts.curves_chart(points, ranked, name, validated=False)
     spans = figures.timeline(sweep, [one.trial_id for one in ranked[:MOST_BARS]])
     if spans:
-        found["timeline"] = charts.timeline_chart(spans, names, sweep.chronicle.first or 0.0)
+        found["timeline"] = charts.timeline_chart(spans, names, sweep.timeline.first or 0.0)
     if axes and score is not None and metric is not None and sweep.mode is not None:
         kept = {one.trial_id for one in ranked[:MOST_LINES]}
         found["parallel"] = charts.parallel_chart(axes, _only(score, kept), metric, sweep.mode)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tunekit.core.endings import through
+from tunekit.core.endings import trials_ended_unrecorded
 from tunekit.core.events import event_of
 
 
@@ -39,4 +39,4 @@ def of(kind: str) -> dict[str, Any]:
     ],
 )
 def test_a_trial_has_ended_when_it_has_saved_at_its_last_report(events, ended):
-    assert through(map(event_of, events)) == ({"a"} if ended else set())
+    assert trials_ended_unrecorded(map(event_of, events)) == ({"a"} if ended else set())

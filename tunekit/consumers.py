@@ -14,14 +14,14 @@ from tunekit.core.lineage import Exploit
 from tunekit.core.validation import Request
 from tunekit.places import Places
 
-__all__ = ["JudgingScheduler", "LearningSearcher"]
+__all__ = ["SchedulerConsumer", "SearcherConsumer"]
 
 
-class JudgingScheduler(Protocol):
+class SchedulerConsumer(Protocol):
     """What a sweep's validations need of its scheduler."""
 
     @property
-    def judged(self) -> set[str]:
+    def objectives(self) -> set[str]:
         """The metric that it judges by, if it does."""
         ...
 
@@ -118,11 +118,11 @@ class JudgingScheduler(Protocol):
         ...
 
 
-class LearningSearcher(Protocol):
+class SearcherConsumer(Protocol):
     """What a sweep's validations need of its searcher."""
 
     @property
-    def judged(self) -> set[str]:
+    def objectives(self) -> set[str]:
         """The metrics that it learns from."""
         ...
 

@@ -18,27 +18,27 @@ from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
 from ray.tune.execution.tune_controller import TrialRunnerWrapper
 from ray.tune.experiment import Trial
 
-from tunekit.core.standing import Doing, Phase
+from tunekit.core.reconcile import Actual, Desired
 
-__all__ = ["Change", "JudgedController", "JudgedTrial", "Scheduling", "Version"]
+__all__ = ["Change", "Scheduling", "StandIn", "StandInController", "Version"]
 
 
 class Scheduling(Protocol):
     """What hears of what a scheduler does to a stand-in."""
 
-    def moved(self, judged: JudgedTrial) -> None:
+    def moved(self, stand_in: StandIn) -> None:
         """Its phase is another one."""
         ...
 
-    def touched(self, judged: JudgedTrial) -> None:
+    def touched(self, stand_in: StandIn) -> None:
         """The scheduler has paused it, or given it something to take up."""
         ...
 
-    def offered(self, judged: JudgedTrial) -> None:
+    def offered(self, stand_in: StandIn) -> None:
         """The scheduler has got hold of its checkpoint, and may clone it later."""
         ...
 
-    def stopped(self, judged: JudgedTrial) -> None:
+    def stopped(self, stand_in: StandIn) -> None:
         """The scheduler has stopped it, other than by a decision about its result."""
         ...
 
@@ -110,7 +110,7 @@ class Change:
         )
 
 
-class JudgedTrial:
+class StandIn:
     """A trial where its scheduler has seen it last: at its newest delivered score.
 
     Everything that is not said here is the trial's own.
@@ -123,7 +123,7 @@ class JudgedTrial:
     def __init__(self, scheduling: Scheduling, trial: Trial | None = None):
         self._scheduling = scheduling
         self.real: Trial = trial
-        self._phase = Phase.PENDING
+        self._phase = Desired.PENDING
         #: Whether the trial has reported and was told to wait.
         self.held = False
         #: Whether Tune has said that the trial ends; its status tells so a little later.
@@ -131,37 +131,37 @@ class JudgedTrial:
         #: Whether the scheduler is just getting a result of it.
         self.judging = False
         #: What it did, while what has happened is replayed.
-        self.stands: Doing | None = None
+        self.stands: Actual | None = None
         #: What it is to take up.
         self.change = Change()
         #: What the scheduler has seen of it last.
         self.version: Version | None = None
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> Desired:
         """Where the scheduler believes the trial to be."""
         return self._phase
 
     @phase.setter
-    def phase(self, phase: Phase) -> None:
+    def phase(self, phase: Desired) -> None:
         self._phase = phase
         self._scheduling.moved(self)
 
     @property
-    def doing(self) -> Doing:
+    def doing(self) -> Actual:
         """What the trial really does."""
         if self.stands is not None:
             return self.stands
         status = self.real.status
         if self.ending or status in (Trial.TERMINATED, Trial.ERROR):
-            return Doing.ENDED
+            return Actual.ENDED
         if self.real.is_saving:
-            return Doing.SAVING
+            return Actual.SAVING
         if status == Trial.PAUSED:
-            return Doing.PAUSED
+            return Actual.PAUSED
         if status == Trial.PENDING:
-            return Doing.STARTING
-        return Doing.HELD if self.held else Doing.TRAINING
+            return Actual.STARTING
+        return Actual.HELD if self.held else Actual.TRAINING
 
     def state(self) -> dict[str, Any]:
         """What to save for a restore."""
@@ -181,17 +181,17 @@ class JudgedTrial:
             return Trial.ERROR  # it failed, and another one was started instead
         if real.status == Trial.ERROR and self.stands is None:
             return Trial.ERROR
-        if phase is Phase.PENDING:
+        if phase is Desired.PENDING:
             return Trial.RUNNING if real.status == Trial.RUNNING else Trial.PENDING
-        if phase is Phase.RUNNING:
+        if phase is Desired.RUNNING:
             return Trial.RUNNING
-        return Trial.PAUSED if phase is Phase.PAUSED else Trial.TERMINATED
+        return Trial.PAUSED if phase is Desired.PAUSED else Trial.TERMINATED
 
     def is_finished(self) -> bool:
         # One that has ended can be cloned as long as there is something of it to be seen, but it
         # cannot be overwritten, which PBT does with the trial whose result it gets.
-        ended = self.phase is Phase.ENDED or self.status == Trial.ERROR
-        return ended or (self.judging and self.doing is Doing.ENDED)
+        ended = self.phase is Desired.ENDED or self.status == Trial.ERROR
+        return ended or (self.judging and self.doing is Actual.ENDED)
 
     @property
     def is_saving(self) -> bool:
@@ -238,7 +238,7 @@ class JudgedTrial:
     # What a scheduler changes ------------------------------------------------------------------
 
     def pause(self) -> None:
-        self.phase = Phase.PAUSED
+        self.phase = Desired.PAUSED
         self._scheduling.touched(self)
 
     def set_config(self, config: dict[str, Any]) -> None:
@@ -300,68 +300,68 @@ class _Instead:
 class _JudgedCheckpoints:
     """A trial's checkpoint manager; what it is to be restored from is set on it."""
 
-    def __init__(self, judged: JudgedTrial):
-        self._judged = judged
+    def __init__(self, stand_in: StandIn):
+        self._stand_ins = stand_in
 
     @property
     def latest_checkpoint_result(self) -> _TrainingResult | None:
-        return self._judged.latest_checkpoint_result
+        return self._stand_ins.latest_checkpoint_result
 
     @property
     def _latest_checkpoint_result(self) -> _TrainingResult | None:
-        return self._judged.latest_checkpoint_result
+        return self._stand_ins.latest_checkpoint_result
 
     @_latest_checkpoint_result.setter
     def _latest_checkpoint_result(self, result: _TrainingResult) -> None:
-        self._judged.restore_from(result)
+        self._stand_ins.restore_from(result)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._judged.real.run_metadata.checkpoint_manager, name)
+        return getattr(self._stand_ins.real.run_metadata.checkpoint_manager, name)
 
 
-class JudgedController:
+class StandInController:
     """Tune's controller, with every trial where its scheduler has seen it last.
 
     Args:
         wrapped: The controller as Tune gives it to schedulers.
-        judged: The stand-in of a trial.
+        stand_in: The stand-in of a trial.
         scheduling: Who hears of what is done to one.
     """
 
     def __init__(
         self,
         wrapped: TrialRunnerWrapper,
-        judged: Callable[[Trial], JudgedTrial],
+        stand_in: Callable[[Trial], StandIn],
         scheduling: Scheduling,
     ):
-        self._wrapped, self._judged, self._scheduling = wrapped, judged, scheduling
-        self._trials: list[JudgedTrial] = []
+        self._wrapped, self._stand_ins, self._scheduling = wrapped, stand_in, scheduling
+        self._trials: list[StandIn] = []
         self._as_of: tuple[int, Trial | None] = (0, None)
 
-    def get_trials(self) -> list[JudgedTrial]:
+    def get_trials(self) -> list[StandIn]:
         # Schedulers ask several times a step. A trial is added at the end, or moved there.
         trials = self._wrapped.get_trials()
         as_of = (len(trials), trials[-1] if trials else None)
         if as_of != self._as_of:
-            self._trials, self._as_of = [self._judged(trial) for trial in trials], as_of
+            self._trials, self._as_of = [self._stand_ins(trial) for trial in trials], as_of
         return list(self._trials)
 
-    def with_only(self, trials: Callable[[], list[JudgedTrial]]) -> Any:
+    def with_only(self, trials: Callable[[], list[StandIn]]) -> Any:
         """The same for a scheduler that is to see some trials only."""
         return _Instead(self, get_trials=trials)
 
-    def get_live_trials(self) -> set[JudgedTrial]:
+    def get_live_trials(self) -> set[StandIn]:
         ended = (Trial.TERMINATED, Trial.ERROR)
-        return {judged for judged in self.get_trials() if judged.status not in ended}
+        return {stand_in for stand_in in self.get_trials() if stand_in.status not in ended}
 
-    def stop_trial(self, trial: JudgedTrial) -> None:
+    def stop_trial(self, trial: StandIn) -> None:
         self._scheduling.stopped(trial)
 
-    def pause_trial(self, trial: JudgedTrial, should_checkpoint: bool = True) -> None:
+    def pause_trial(self, trial: StandIn, should_checkpoint: bool = True) -> None:
         trial.pause()
 
     def _schedule_trial_save(
-        self, trial: JudgedTrial, result: dict[str, Any] | None = None
+        self, trial: StandIn, result: dict[str, Any] | None = None
     ) -> _FutureTrainingResult | None:
         """Hand out the checkpoint that earned the trial's newest score, rather than a new one."""
         return _Saved(trial.latest_checkpoint_result)

@@ -3,17 +3,17 @@
 A scheduler that judges by validated results lives behind the trials: it has seen a trial up to
 its last delivered score. There the trial is in a *phase*, which changes by the scheduler's word
 only. What the trial is *doing* meanwhile is another matter: it trains ahead, waits for a score
-with or without its resources, saves, or has ended. :func:`next_move` brings the two together.
+with or without its resources, saves, or has ended. :func:`next_action` brings the two together.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["Doing", "Move", "Phase", "next_move"]
+__all__ = ["Action", "Actual", "Desired", "next_action"]
 
 
-class Phase(Enum):
+class Desired(Enum):
     """Where a trial is in the eyes of its scheduler."""
 
     PENDING = "pending"  #: not started, or chosen to go on and not started yet
@@ -22,7 +22,7 @@ class Phase(Enum):
     ENDED = "ended"  #: stopped by the scheduler, or ended and the scheduler knows it
 
 
-class Doing(Enum):
+class Actual(Enum):
     """What a trial really does."""
 
     STARTING = "starting"  #: it has no actor yet
@@ -33,7 +33,7 @@ class Doing(Enum):
     ENDED = "ended"
 
 
-class Move(Enum):
+class Action(Enum):
     """What is to be done about a trial."""
 
     NOTHING = "nothing"
@@ -45,15 +45,15 @@ class Move(Enum):
     STOP = "stop"
 
 
-def next_move(
-    phase: Phase,
-    doing: Doing,
+def next_action(
+    phase: Desired,
+    doing: Actual,
     *,
     overwritten: bool = False,
     changed: bool = False,
     waits: bool = False,
     gives_way: bool = False,
-) -> Move:
+) -> Action:
     """Say what to do about a trial now.
 
     A trial that is saving is left alone: Tune would keep a decision for the trial's next save,
@@ -70,27 +70,27 @@ def next_move(
         gives_way: Whether it gives its resources back meanwhile.
 
     Example:
-        >>> next_move(Phase.RUNNING, Doing.HELD, waits=True)
-        <Move.NOTHING: 'nothing'>
-        >>> next_move(Phase.RUNNING, Doing.HELD)
-        <Move.TRAIN: 'train'>
-        >>> next_move(Phase.ENDED, Doing.SAVING), next_move(Phase.ENDED, Doing.TRAINING)
-        (<Move.NOTHING: 'nothing'>, <Move.STOP: 'stop'>)
+        >>> next_action(Desired.RUNNING, Actual.HELD, waits=True)
+        <Action.NOTHING: 'nothing'>
+        >>> next_action(Desired.RUNNING, Actual.HELD)
+        <Action.TRAIN: 'train'>
+        >>> next_action(Desired.ENDED, Actual.SAVING), next_action(Desired.ENDED, Actual.TRAINING)
+        (<Action.NOTHING: 'nothing'>, <Action.STOP: 'stop'>)
     """
-    if doing in (Doing.ENDED, Doing.SAVING):
-        return Move.NOTHING
-    if phase is Phase.ENDED:
-        return Move.STOP
-    if doing is Doing.STARTING:
-        return Move.NOTHING
-    if overwritten or (changed and doing is Doing.PAUSED):
-        return Move.CHANGE
-    if doing is Doing.HELD:
-        if phase is Phase.PAUSED:
-            return Move.PAUSE
+    if doing in (Actual.ENDED, Actual.SAVING):
+        return Action.NOTHING
+    if phase is Desired.ENDED:
+        return Action.STOP
+    if doing is Actual.STARTING:
+        return Action.NOTHING
+    if overwritten or (changed and doing is Actual.PAUSED):
+        return Action.CHANGE
+    if doing is Actual.HELD:
+        if phase is Desired.PAUSED:
+            return Action.PAUSE
         if not waits:
-            return Move.TRAIN
-        return Move.GIVE_WAY if gives_way else Move.NOTHING
-    if doing is Doing.PAUSED and phase is Phase.RUNNING and not waits:
-        return Move.RESUME
-    return Move.NOTHING
+            return Action.TRAIN
+        return Action.GIVE_WAY if gives_way else Action.NOTHING
+    if doing is Actual.PAUSED and phase is Desired.RUNNING and not waits:
+        return Action.RESUME
+    return Action.NOTHING

@@ -38,7 +38,7 @@ from tunekit.core.metrics import flatten
 from tunekit.core.validation import Request
 from tunekit.core.values import number as _number
 
-__all__ = ["UNENDED", "Chronicle", "Scored", "Span", "TrialStory", "better"]
+__all__ = ["UNENDED", "Scored", "Span", "Timeline", "TrialSummary", "better"]
 
 #: The statuses of validations that have not ended.
 UNENDED = ("waiting", "starting", "running")
@@ -105,7 +105,7 @@ class Span:
 
 
 @dataclass
-class TrialStory:
+class TrialSummary:
     """What became of a trial.
 
     Attributes:
@@ -139,7 +139,7 @@ class TrialStory:
     waited_s: float = 0.0
 
 
-class Chronicle:
+class Timeline:
     """What became of a sweep, told from its journal.
 
     Args:
@@ -148,7 +148,7 @@ class Chronicle:
         sessions: The first line of each session.
 
     Example:
-        >>> chronicle = Chronicle([
+        >>> chronicle = Timeline([
         ...     Reported(time=1.0, trial_id="a", report={"training_iteration": 1}),
         ...     ValidationRequested(time=2.0, trial_id="a", id="a:0:1:1", iteration=1),
         ...     ValidationEnded(time=5.0, id="a:0:1:1", status="validated",
@@ -169,7 +169,7 @@ class Chronicle:
         self._metric = metric
         self._history = History()
         #: The trials, in the order in which they were added.
-        self.trials: dict[str, TrialStory] = {}
+        self.trials: dict[str, TrialSummary] = {}
         #: A row for each validation, in the order in which they were requested.
         self.validations: list[dict[str, Any]] = []
         #: A row for each decision of the scheduler, in order.
@@ -314,10 +314,10 @@ class Chronicle:
             case _:
                 never(event)
 
-    def _trial(self, event: OfTrial) -> TrialStory:
+    def _trial(self, event: OfTrial) -> TrialSummary:
         story = self.trials.get(event.trial_id)
         if story is None:
-            story = self.trials[event.trial_id] = TrialStory(event.trial_id, added=event.time)
+            story = self.trials[event.trial_id] = TrialSummary(event.trial_id, added=event.time)
         return story
 
     def _take_report(self, event: Reported) -> None:
@@ -331,7 +331,7 @@ class Chronicle:
         self._reached[trial_id, generation] = iteration
         self._train(story, place, now, report.get(TOOK))
 
-    def _train(self, story: TrialStory, place: Place, now: float, took: Any) -> None:
+    def _train(self, story: TrialSummary, place: Place, now: float, took: Any) -> None:
         """An iteration has ended; Tune counts what a function waited for as part of it."""
         spans = self._trained.setdefault(story.trial_id, [])
         waits = self._waits.get(story.trial_id, [])

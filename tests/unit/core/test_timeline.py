@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from tunekit.core.chronicle import Chronicle
 from tunekit.core.events import event_of
+from tunekit.core.timeline import Timeline
 
 
-def told(*lines: dict[str, Any], metric: str = "accuracy") -> Chronicle:
+def told(*lines: dict[str, Any], metric: str = "accuracy") -> Timeline:
     events = [event_of({"n": n, **line}) for n, line in enumerate(lines, start=1)]
-    return Chronicle(events, metric)
+    return Timeline(events, metric)
 
 
 def added(at: float = 0.0) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def test_the_score_of_an_older_run_is_not_what_the_scheduler_judged():
     assert [row["iteration_runs"] for row in chronicle.rows("a")] == [2]
 
 
-def spans(chronicle: Chronicle, kind: str) -> list[tuple[float, float]]:
+def spans(chronicle: Timeline, kind: str) -> list[tuple[float, float]]:
     return [(span.begin, span.end) for span in chronicle.spans() if span.kind == kind]
 
 
@@ -151,12 +151,12 @@ def test_what_ran_when_the_driver_was_killed_waits_again():
     ]
     events = [event_of({"n": n, **line}) for n, line in enumerate(lines, start=1)]
     sessions = [{"after": 0}, {"after": 6}]
-    crashed = Chronicle(events[:6], "accuracy", sessions[:1])
+    crashed = Timeline(events[:6], "accuracy", sessions[:1])
     assert crashed.validations[0]["status"] == "running"
-    restored = Chronicle(events[:6], "accuracy", sessions)
+    restored = Timeline(events[:6], "accuracy", sessions)
     assert restored.validations[0]["status"] == "waiting"
     assert spans(restored, "validating") == [(2.0, 3.0)]
-    again = Chronicle(events, "accuracy", sessions)
+    again = Timeline(events, "accuracy", sessions)
     assert again.validations[0]["status"] == "running"
     assert spans(again, "queued") == [(1.0, 2.0), (3.0, 61.0)]
 
