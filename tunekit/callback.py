@@ -259,17 +259,17 @@ class ValidationCallback(tune.Callback):
 
     @property
     def places(self) -> Places:
-        """Where the experiment is kept."""
+        """Return where the experiment is kept."""
         return self.ledger.places
 
     @property
     def history(self) -> History:
-        """What was validated."""
+        """Return what was validated."""
         return self.state.history
 
     @property
     def ancestry(self) -> Ancestry:
-        """Which trials were overwritten with which checkpoints."""
+        """Return which trials were overwritten with which checkpoints."""
         return self.state.ancestry
 
     def renew(self, config: ValidationConfig) -> None:
@@ -338,11 +338,11 @@ class ValidationCallback(tune.Callback):
         controller.heed(pending=self._pending_still, first=self._validations_first)
 
     def _pending_still(self) -> bool:
-        """Whether the sweep has validations to wait for."""
+        """Return whether the sweep has validations to wait for."""
         return not self.validator.idle and self._error is None
 
     def _validations_first(self) -> bool:
-        """Whether no trial is to start before the validations that there are have ended."""
+        """Return whether no trial is to start before the validations that there are have ended."""
         return self._pending_still() and self.one_at_a_time()
 
     def _listen_with(self, callbacks: Iterable[Any]) -> None:
@@ -372,11 +372,11 @@ class ValidationCallback(tune.Callback):
 
     @property
     def _run_by_ray(self) -> bool:
-        """Whether Ray's own Tuner would run a sweep of ``tunekit.Tuner``."""
+        """Return whether Ray's own Tuner would run a sweep of ``tunekit.Tuner``."""
         return self.owned and not self._run_by_owner
 
     def _where(self) -> str:
-        """Where the experiment is kept, as far as it is known."""
+        """Return where the experiment is kept, as far as it is known."""
         if self.places.home is not None or self._controller is None:
             return self.places.home or "PATH"
         return str(self._controller.storage.experiment_fs_path)
@@ -404,7 +404,7 @@ class ValidationCallback(tune.Callback):
                 self._take_over_criteria(trial, self.history.names)
 
     def reached(self, trial_id: str, result: Mapping[str, Any]) -> bool:
-        """Whether a validated result meets a stopping criterion of ``RunConfig(stop=...)``.
+        """Return whether a validated result meets a stopping criterion of ``RunConfig(stop=...)``.
 
         A stopper is shown each result once, whatever it says: it may count them.
         """
@@ -672,7 +672,7 @@ class ValidationCallback(tune.Callback):
                 self.leases.release(("clone", event.trial_id, event.generation - 1))
 
     def waits(self, trial_id: str) -> bool:
-        """Whether a score that the trial is judged by is pending."""
+        """Return whether a score that the trial is judged by is pending."""
         return self.state.delivery.waits(trial_id)
 
     def now(self) -> float:
@@ -700,7 +700,7 @@ class ValidationCallback(tune.Callback):
         self.deliver(trial_id)
 
     def has_completed(self, trial_id: str) -> bool:
-        """Whether it is known that the trial has ended."""
+        """Return whether it is known that the trial has ended."""
         return self.state.delivery.completed(trial_id)
 
     def deliver(self, trial_id: str) -> None:
@@ -821,7 +821,8 @@ class ValidationCallback(tune.Callback):
                 self._scheduler.settled(request)
 
     def _has_required(self, trial: Trial, scored: Scored, result: Mapping[str, Any]) -> bool:
-        """Whether a validated result has the metrics to judge by; if none ever had, give up."""
+        """Return whether a validated result has the metrics to judge by; if none ever had, give
+        up."""
         missing = self.state.lacks(result)
         if not missing:
             return True
@@ -896,7 +897,7 @@ class ValidationCallback(tune.Callback):
         self.emit(BudgetExpired(time=self.time(), trial_ids=sorted(self._cut)))
 
     def _cut_short(self, trial: Trial) -> bool:
-        """Whether the time budget has stopped it: it goes on when the sweep is restored."""
+        """Return whether the time budget has stopped it: it goes on when the sweep is restored."""
         return self._cut is not None and trial.trial_id in self._cut
 
     def on_trial_complete(
@@ -1079,7 +1080,7 @@ class ValidationCallback(tune.Callback):
 
     @property
     def lineage(self) -> Lineage:
-        """Which trials were overwritten with which checkpoints, as tables.
+        """Return which trials were overwritten with which checkpoints, as tables.
 
         Example:
             >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
@@ -1089,7 +1090,7 @@ class ValidationCallback(tune.Callback):
         return Lineage(self.ancestry)
 
     def summary(self) -> dict[str, int]:
-        """How many validations ended how, run, have not begun, or wait to be started.
+        """Return how many validations ended how, run, have not begun, or wait to be started.
 
         ``starting`` are those that were handed to Ray and have not begun; of them, ``queued`` wait
         for resources, none being free.
@@ -1108,7 +1109,7 @@ class ValidationCallback(tune.Callback):
         self._display = display
 
     def progress(self) -> list[str]:
-        """How the validations stand, and what waits for them, in lines for the user.
+        """Return how the validations stand, and what waits for them, in lines for the user.
 
         Example:
             >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
@@ -1143,7 +1144,7 @@ class ValidationCallback(tune.Callback):
         return self._validation_names()
 
     def timing(self) -> dict[str, float]:
-        """Where time went, in seconds.
+        """Return where time went, in seconds.
 
         - ``validations_ran_s``: how long validations ran, one added to the other;
         - ``trials_waited_s``: how long trials stood still for their scores, one added to the
@@ -1195,7 +1196,7 @@ class ValidationCallback(tune.Callback):
         self.ledger.keep(self._controller, saved=saved)
 
     def get_state(self) -> dict[str, Any]:
-        """What Tune saves with the experiment: what does not follow from the journal."""
+        """Return what Tune saves with the experiment: what does not follow from the journal."""
         self._state_taken = True
         state: dict[str, Any] = {"as_of": self.ledger.last}
         scheduler = None if self._scheduler is None else self._scheduler.get_state(self.places)
@@ -1204,7 +1205,8 @@ class ValidationCallback(tune.Callback):
         return {**state, "scheduler": scheduler, "criteria": self._criteria.state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """What Tune restores with the experiment; it is taken up when its folder is known."""
+        """Take what Tune restores with the experiment; it is taken up when its folder is
+        known."""
         self._saved = state
 
     def _take_up(self, saved: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ __all__ = ["pauses", "wrong_together"]
 
 
 def pauses(scheduler: Any) -> bool:
-    """Whether a scheduler pauses trials, so that more of them live than run at once."""
+    """Return whether a scheduler pauses trials, so that more of them live than run at once."""
     return isinstance(innermost(scheduler), (HyperBandScheduler, PopulationBasedTraining))
 
 

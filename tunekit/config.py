@@ -183,7 +183,7 @@ class ValidationConfig(train.ValidationConfig):
 
     @property
     def most_in_flight(self) -> int | None:
-        """How many validations may be in flight at once; None for no limit but resources."""
+        """Return how many validations may be in flight at once; None for no limit but resources."""
         limits = [limit for limit in (self.max_in_flight, self.evaluators) if limit is not None]
         return min(limits, default=None)
 

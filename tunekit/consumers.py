@@ -36,7 +36,7 @@ class SchedulerConsumer(Protocol):
         ...
 
     def hears(self, trial_id: str) -> bool:
-        """Whether it may get a result of the trial, or its end, now."""
+        """Return whether it may get a result of the trial, or its end, now."""
         ...
 
     def judge(
@@ -54,11 +54,11 @@ class SchedulerConsumer(Protocol):
         ...
 
     def uses(self, trial: Trial, result: Mapping[str, Any]) -> bool:
-        """Whether it will use the score of a report, or that is the trial's last."""
+        """Return whether it will use the score of a report, or that is the trial's last."""
         ...
 
     def used(self, request: Request) -> bool:
-        """Whether it will use the score of the newest report of that iteration."""
+        """Return whether it will use the score of the newest report of that iteration."""
         ...
 
     def settled(self, request: Request) -> None:
@@ -82,7 +82,7 @@ class SchedulerConsumer(Protocol):
         ...
 
     def get_state(self, places: Places) -> bytes | None:
-        """What to save for a restore."""
+        """Return what to save for a restore."""
         ...
 
     def set_state(self, saved: bytes, places: Places) -> None:

@@ -187,7 +187,8 @@ def check_saving(policy: Any, run_config: Any, problems: Problems) -> None:
 
 
 def is_tunes(value: Any, kind: type) -> bool:
-    """Whether it is a config of Tune's of that kind, rather than Ray Train's of the same name.
+    """Return whether it is a config of Tune's of that kind, rather than Ray Train's of the same
+    name.
 
     Example:
         >>> is_tunes(tune.FailureConfig(), tune.FailureConfig)
@@ -268,5 +269,5 @@ def settle(trainable: Any, validation: train.ValidationConfig) -> None:
 
 
 def keeps_warm(trainable: Any) -> bool:
-    """Whether workers of a trainer's trials may go over from one to the next."""
+    """Return whether workers of a trainer's trials may go over from one to the next."""
     return bool(trainable.keep_warm)

@@ -63,7 +63,7 @@ class Draining:
         self._since = None
 
     def awaited(self) -> str | None:
-        """What the sweep waits for at its end; None before that."""
+        """Return what the sweep waits for at its end; None before that."""
         if self._since is None:
             return None
         pending = self._stages()
@@ -82,7 +82,7 @@ class Interruption:
 
     @property
     def seen(self) -> bool:
-        """Whether it has."""
+        """Return whether it has."""
         if threading.current_thread() is not threading.main_thread():
             return False
         return signal.getsignal(signal.SIGINT) is not self._handler

@@ -55,7 +55,7 @@ _DOUBT_S = 1.0
 
 
 def _place() -> str:
-    """Where process numbers mean the same as here."""
+    """Return where process numbers mean the same as here."""
     host = platform.node()
     if os.name == "nt":  # whether another process is alive cannot be asked for there
         return f"{host}|{os.getpid()}"
@@ -73,7 +73,8 @@ def _here() -> Here:
 
 
 def _process(pid: int) -> tuple[bool, int | None]:
-    """Whether there is a process of that number, and when it was started, if that is known."""
+    """Return whether there is a process of that number, and when it was started, if that is
+    known."""
     try:
         # The command, in brackets, may have anything in it.
         state, *known = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -108,7 +109,7 @@ class LockFile(Protocol):
     doubt_s: float
 
     def read(self) -> bytes | None:
-        """What is in it; None if there is none."""
+        """Return what is in it; None if there is none."""
         ...
 
     def create(self, data: bytes) -> bool:
@@ -276,7 +277,8 @@ class DriverLock:
         self._wait_until_free()
 
     def _wait_until_free(self) -> tuple[bytes | None, Holder | None, Standing]:
-        """What is in the lock's file, who that is, and whether it is to be taken by force."""
+        """Return what is in the lock's file, who that is, and whether it is to be taken by
+        force."""
         by_force = os.environ.get(TAKE_OVER, "0") not in ("", "0")
         watched: Holder | None = None
         unreadable_since: float | None = None
@@ -423,7 +425,7 @@ class DriverLock:
 
 
 def _told(holder: Holder, now: float) -> str:
-    """Who a driver is, for the user."""
+    """Return who a driver is, for the user."""
     began = datetime.fromtimestamp(holder.since, timezone.utc)
     own = holder.place == _place() and holder.pid == os.getpid()
     where = "another thread of this process" if own else f"process {holder.pid}"
@@ -473,7 +475,7 @@ class Driver:
 
 
 def driver_of(filesystem: pyarrow.fs.FileSystem, home: str, now: float) -> Driver | None:
-    """Who drives the sweep in a folder, or did when it was killed; None if no lock says so.
+    """Return who drives the sweep in a folder, or did when it was killed; None if no lock says so.
 
     Args:
         filesystem: The storage.

@@ -47,7 +47,7 @@ _ANY_NUMBER = 1_000_000
 
 
 def executor_of(config: ValidationConfig) -> Executor:
-    """Where a sweep's validations run: on evaluators if it has some, else each in a task.
+    """Return where a sweep's validations run: on evaluators if it has some, else each in a task.
 
     What has workers of its own runs on evaluators in any case: their resources can only be kept
     for them, and given back whatever happens, in a placement group that the driver owns.
@@ -244,7 +244,7 @@ class EvaluatorExecutor:
         evaluator.awaited = call.remote(request.checkpoint, dict(request.kwargs), told)
 
     def _take(self, evaluator: _Evaluator) -> Iterator[Event]:
-        """What an actor has to say."""
+        """Yield what an actor has to say."""
         ref, evaluator.awaited = evaluator.awaited, None
         attempt = evaluator.attempt
         try:
@@ -274,7 +274,7 @@ class EvaluatorExecutor:
     def _failed(
         self, evaluator: _Evaluator, reason: str, trace: str, *, gone: bool
     ) -> Iterator[Event]:
-        """What an actor was doing has failed, or it is gone."""
+        """Note that what an actor was doing has failed, or that it is gone."""
         attempt, built = evaluator.attempt, evaluator.stage is _Stage.BUILT
         if gone or not built:
             self._end(evaluator)
@@ -309,7 +309,7 @@ class EvaluatorExecutor:
 
 
 def _is_ready(group: PlacementGroup) -> bool:
-    """Whether a placement group has its resources."""
+    """Return whether a placement group has its resources."""
     return bool(placement_group_table(group).get("state") == "CREATED")
 
 

@@ -93,7 +93,7 @@ class Executor(Protocol):
         ...
 
     def poll(self) -> list[Event]:
-        """What has happened since the last call, in order."""
+        """Return what has happened since the last call, in order."""
         ...
 
     def cancel(self, attempt: Attempt) -> None:
@@ -101,7 +101,7 @@ class Executor(Protocol):
         ...
 
     def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
-        """How many more attempts the free resources can run now.
+        """Return how many more attempts the free resources can run now.
 
         Args:
             promised: What each of those needs that wait for resources, too, and go first; to be
@@ -110,7 +110,7 @@ class Executor(Protocol):
         ...
 
     def queued(self) -> int:
-        """How many attempts were started and wait for resources, none being free.
+        """Return how many attempts were started and wait for resources, none being free.
 
         Not those that have their resources, and whose processes start.
         """
@@ -126,7 +126,7 @@ class Executor(Protocol):
 
 
 def own_resources(options: Mapping[str, Any]) -> dict[str, float]:
-    """What a task or actor with those options of ``ray.remote`` takes.
+    """Return what a task or actor with those options of ``ray.remote`` takes.
 
     Example:
         >>> own_resources({"num_gpus": 0.5, "resources": {"validation": 1}})
@@ -321,7 +321,7 @@ class Configs:
         self._refs: OrderedDict[tuple[str, int], Any] = OrderedDict()
 
     def told(self, attempt: Attempt) -> Told:
-        """What an attempt's process is told."""
+        """Return what an attempt's process is told."""
         request = attempt.request
         of = (request.trial_id, request.generation)
         ref = self._refs.pop(of, None)
@@ -340,7 +340,7 @@ class Configs:
 
 
 def outcome_of(call: Callable[[], Any]) -> Any:
-    """What a call returns, or what it raised in words: no exception has to be pickled.
+    """Return what a call returns, or what it raised in words: no exception has to be pickled.
 
     Example:
         >>> outcome_of(lambda: 1 / 0).reason
@@ -361,7 +361,7 @@ _CONTROL = (KeyboardInterrupt, SystemExit, GeneratorExit, TaskCancelledError)
 
 
 def ended(attempt_id: str, value: Any) -> Event:
-    """What an attempt has come to that gave :func:`outcome_of`."""
+    """Return what an attempt has come to that gave :func:`outcome_of`."""
     if isinstance(value, Raised):
         return Failed(attempt_id, value.reason, value.trace)
     return Returned(attempt_id, value)
@@ -374,7 +374,7 @@ def unstarted(attempt: Attempt, error: Exception) -> Failed:
 
 
 def plain(value: Any) -> Any:
-    """What a validation function has returned, as another process can read it.
+    """Return what a validation function has returned, as another process can read it.
 
     Arrays and tensors of one element are replaced by the number in them, and other objects by
     parcels: the driver needs neither torch nor the user's classes.
@@ -389,7 +389,7 @@ def plain(value: Any) -> Any:
 
 
 def received(value: Any) -> Any:
-    """What a validation has come to, as every part of a sweep can handle it.
+    """Return what a validation has come to, as every part of a sweep can handle it.
 
     Example:
         >>> received(plain({"accuracy": 0.5, "seen": {3}}))

@@ -56,7 +56,7 @@ class Ledger:
 
     @property
     def is_open(self) -> bool:
-        """Whether the experiment's folder is known."""
+        """Return whether the experiment's folder is known."""
         return self._folder is not None
 
     @property

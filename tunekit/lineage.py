@@ -179,7 +179,7 @@ class Lineage:
         return self._ancestry.line(trial_id, generation)
 
     def __len__(self) -> int:
-        """How many exploits there were."""
+        """Return how many exploits there were."""
         return len(self._ancestry)
 
     def __repr__(self) -> str:

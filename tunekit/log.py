@@ -28,7 +28,7 @@ class _WhereNobodyListens(logging.StreamHandler):
 
 
 def _heard() -> bool:
-    """Whether an application listens to tunekit's messages."""
+    """Return whether an application listens to tunekit's messages."""
     handlers = [*_log.handlers, *(logging.getLogger().handlers if _log.propagate else [])]
     return any(not isinstance(h, (logging.NullHandler, _WhereNobodyListens)) for h in handlers)
 

@@ -111,7 +111,7 @@ class ValidatedLoggerCallback(LoggerCallback):
         self._undecided, self._validated = undecided, validated
 
     def __getattr__(self, name: str) -> Any:
-        """What this has not, the logger may have."""
+        """Return what this has not, the logger may have."""
         if name == "logger" or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.logger, name)
@@ -220,12 +220,12 @@ class ValidatedLoggerCallback(LoggerCallback):
         self.logger.on_checkpoint(**info)
 
     def get_state(self) -> dict[str, Any] | None:
-        """What the logger saves with the experiment."""
+        """Return what the logger saves with the experiment."""
         state: dict[str, Any] | None = self.logger.get_state()
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """What the logger has saved."""
+        """Take what the logger has saved."""
         self.logger.set_state(state)
 
 
@@ -245,12 +245,12 @@ def validated(logger: tune.Callback) -> tune.Callback:
 
 
 def _gains(logger: LoggerCallback) -> bool:
-    """Whether it gets no validated metrics otherwise."""
+    """Return whether it gets no validated metrics otherwise."""
     folded = isinstance(logger, (JsonLoggerCallback, CSVLoggerCallback))
     return not folded and not hasattr(logger, "on_trial_validated")
 
 
 def _place_of(trial: Trial, report: Mapping[str, Any]) -> dict[str, Any]:
-    """What says where in its trial a row belongs."""
+    """Return what says where in its trial a row belongs."""
     known = {name: report[name] for name in _PLACE if report.get(name) is not None}
     return {TRIAL_ID: trial.trial_id, **known}

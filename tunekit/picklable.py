@@ -71,7 +71,7 @@ def _error(thing: Any) -> Exception | None:
 
 
 def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
-    """What a thing is pickled with, each with how it is reached; ``{}`` is the thing."""
+    """Yield what a thing is pickled with, each with how it is reached; ``{}`` is the thing."""
     if isinstance(thing, functools.partial):
         yield "{}", thing.func
         for number, value in enumerate(thing.args):

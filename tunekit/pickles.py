@@ -78,7 +78,8 @@ def from_text(packed: str) -> Any:
 
 
 def travels(value: Any) -> bool:
-    """Whether a value can be pickled and opened again, as when a sweep is saved and restored.
+    """Return whether a value can be pickled and opened again, as when a sweep is saved and
+    restored.
 
     Example:
         >>> travels({1, 2}), travels(x for x in "abc")

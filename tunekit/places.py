@@ -25,7 +25,7 @@ class Places:
         self.home = home
 
     def record(self, path: str) -> str:
-        """How a path is written down."""
+        """Return how a path is written down."""
         if self.home is not None and path.startswith(f"{self.home}/"):
             return f"./{path[len(self.home) + 1 :]}"
         return path

@@ -188,11 +188,11 @@ class OnImprovement(_RulePolicy):
         return f"OnImprovement({self.rule.metric!r}, mode={self.rule.mode!r}{delta})"
 
     def get_state(self) -> dict[str, Any]:
-        """What Tune saves with the experiment."""
+        """Return what Tune saves with the experiment."""
         return {"best": dict(self.rule.best)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """What Tune restores with the experiment."""
+        """Take what Tune restores with the experiment."""
         self.rule.best = dict(state["best"])
 
 
@@ -317,11 +317,11 @@ class AnyOf(CheckpointPolicy):
         return " | ".join(map(repr, self.policies))
 
     def get_state(self) -> dict[str, Any] | None:
-        """What Tune saves with the experiment."""
+        """Return what Tune saves with the experiment."""
         return {"policies": [policy.get_state() for policy in self.policies]}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """What Tune restores with the experiment."""
+        """Take what Tune restores with the experiment."""
         for policy, saved in zip(self.policies, state["policies"], strict=True):
             if saved:
                 policy.set_state(saved)

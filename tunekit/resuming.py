@@ -46,7 +46,8 @@ def warn_of_beginning_anew(
 def _reasons(
     settings: Settings, scheduler: object, validation: ValidationConfig | None
 ) -> Iterator[str]:
-    """Why trials of a sweep will be resumed; nothing for a sweep that undisturbed resumes none."""
+    """Yield why trials of a sweep will be resumed; nothing for a sweep that undisturbed resumes
+    none."""
     on_pending = "continue" if validation is None else validation.on_pending
     if on_pending == "pause":
         yield "on_pending='pause' pauses each trial that waits for a score"

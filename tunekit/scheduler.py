@@ -184,7 +184,8 @@ class ValidatedScheduler(TrialScheduler):
 
     @property
     def mode(self) -> str | None:
-        """Which values of the metric are better, ``"min"`` or ``"max"``; None if nobody said."""
+        """Return which values of the metric are better, ``"min"`` or ``"max"``; None if nobody
+        said."""
         return self._mode or mode_of(self.base)
 
     @property
@@ -295,7 +296,8 @@ class ValidatedScheduler(TrialScheduler):
     # What it will use --------------------------------------------------------------------------
 
     def uses(self, trial: Trial, result: Mapping[str, Any]) -> bool:
-        """Whether the base scheduler will use the score of a report, or that is the trial's last.
+        """Return whether the base scheduler will use the score of a report, or that is the trial's
+        last.
 
         To be asked with each report, as often as one likes.
         """
@@ -319,7 +321,7 @@ class ValidatedScheduler(TrialScheduler):
         return due
 
     def used(self, request: Request) -> bool:
-        """Whether it will use the score of a checkpoint that was saved."""
+        """Return whether it will use the score of a checkpoint that was saved."""
         if self._unsaved.get(request.trial_id) == request.iteration:
             del self._unsaved[request.trial_id]
         return self._decisions.due(request.trial_id, request.iteration)
@@ -338,7 +340,7 @@ class ValidatedScheduler(TrialScheduler):
     # What the validations tell -----------------------------------------------------------------
 
     def hears(self, trial_id: str) -> bool:
-        """Whether the base scheduler may get a result of the trial now, or its end.
+        """Return whether the base scheduler may get a result of the trial now, or its end.
 
         Not while it has paused the trial: Tune's schedulers get results of running trials only.
         """
@@ -432,7 +434,7 @@ class ValidatedScheduler(TrialScheduler):
 
     @staticmethod
     def _undecided(stand_in: StandIn, doing: Actual) -> bool:
-        """Whether something will have to be done about a trial without its saying so."""
+        """Return whether something will have to be done about a trial without its saying so."""
         if doing is Actual.ENDED:
             return False
         return (
@@ -560,7 +562,8 @@ class ValidatedScheduler(TrialScheduler):
         return None
 
     def _sees(self) -> Any:
-        """What the base scheduler chooses from: not all trials, if it looks for the first only."""
+        """Return what the base scheduler chooses from: not all trials, if it looks for the first
+        only."""
         chooses = getattr(self.base.choose_trial_to_run, "__func__", None)
         return self._in_turn if chooses is FIFOScheduler.choose_trial_to_run else self._view
 

@@ -167,11 +167,11 @@ class ValidatedSearcher(Searcher):
     # Saving ------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """What Tune saves beside the base searcher's own state."""
+        """Return what Tune saves beside the base searcher's own state."""
         return {"completed": set(self._completed), "final": dict(self._final)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """What Tune restores beside the base searcher's own state."""
+        """Take what Tune restores beside the base searcher's own state."""
         self._completed, self._final = set(state["completed"]), dict(state["final"])
 
     def save(self, checkpoint_path: str) -> None:

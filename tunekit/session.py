@@ -25,7 +25,7 @@ _PACKAGES = ("torch", "optuna", "numpy")
 
 
 def import_path(thing: Any) -> str | None:
-    """Where another process can import a function or class from; None if it cannot.
+    """Return where another process can import a function or class from; None if it cannot.
 
     Example:
         >>> import_path(import_path)
@@ -49,7 +49,7 @@ def about(
     search_alg: SearchAlgorithm | None = None,
     trainable: str | None = None,
 ) -> dict[str, Any]:
-    """What is told of how a session runs, in what JSON knows: nothing that may be a secret.
+    """Return what is told of how a session runs, in what JSON knows: nothing that may be a secret.
 
     Args:
         now: Seconds since the epoch.

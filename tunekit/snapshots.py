@@ -188,7 +188,7 @@ def prepare_restore(
 
 
 def _session(name: str) -> str | None:
-    """What Tune has named one of its files by; None if it is none of those."""
+    """Return what Tune has named one of its files by; None if it is none of those."""
     prefix = next((prefix for prefix in STATE_FILES if name.startswith(prefix)), None)
     return None if prefix is None else name[len(prefix) :].rsplit(".", 1)[0]
 

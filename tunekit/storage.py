@@ -96,7 +96,7 @@ class Folder(Protocol):
         ...
 
     def read(self, name: str) -> bytes:
-        """What is in a file.
+        """Return what is in a file.
 
         Raises:
             OSError: If it cannot be read.
@@ -136,7 +136,8 @@ def _below(name: str) -> str:
 
 
 def _versions(name: str) -> list[str]:
-    """Where what is in a file may be: under its name, or beside it under the name of a version."""
+    """Return where what is in a file may be: under its name, or beside it under the name of a
+    version."""
     folder, base = posixpath.split(name)
     return [
         name,
@@ -160,7 +161,8 @@ def _without_versions(names: Iterable[str]) -> list[str]:
 
 
 def _newest(name: str, versions: list[bytes | None]) -> bytes | None:
-    """What is in a file, given what is in each of its versions; None if there is no whole one.
+    """Return what is in a file, given what is in each of its versions; None if there is no whole
+    one.
 
     The next is whole. A draft may be half a file; of lines, each is one that was to be written, and
     a draft that goes on from the file is that file, or more of it. Others are of another session.
@@ -255,7 +257,8 @@ def _make_folder(folder: Path) -> None:
 
 
 def _keeps_objects(filesystem: pyarrow.fs.FileSystem) -> bool:
-    """Whether a file of a storage is there when it is closed, and its predecessor until then."""
+    """Return whether a file of a storage is there when it is closed, and its predecessor until
+    then."""
     if isinstance(filesystem, pyarrow.fs.SubTreeFileSystem):
         return _keeps_objects(filesystem.base_fs)
     names = re.findall(r"\w+", filesystem.type_name.removeprefix("py::").removeprefix("fsspec+"))

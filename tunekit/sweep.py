@@ -400,7 +400,7 @@ class Sweep:
 
     @property
     def lineage(self) -> Lineage:
-        """Which trials were overwritten with which checkpoints (PBT)."""
+        """Return which trials were overwritten with which checkpoints (PBT)."""
         return Lineage(self.ancestry)
 
     # What is asked most ------------------------------------------------------------------------
@@ -529,7 +529,7 @@ class Sweep:
         return self._configs.get((trial_id, generation), story.config)
 
     def trial_errors(self) -> dict[str, str]:
-        """What Tune has written down of the failures of trials that failed, by trial.
+        """Return what Tune has written down of the failures of trials that failed, by trial.
 
         Raises:
             OSError: If the storage fails.

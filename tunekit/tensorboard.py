@@ -326,7 +326,7 @@ class _Run:
 
 
 def _end(failed: bool) -> Any:
-    """What tells HParams that a run is over."""
+    """Return what tells HParams that a run is over."""
     from tensorboardX.proto.api_pb2 import Status
     from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData, SessionEndInfo
     from tensorboardX.proto.summary_pb2 import Summary, SummaryMetadata
@@ -339,7 +339,7 @@ def _end(failed: bool) -> Any:
 
 
 def _hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a configuration can be shown: flat names; lists as text."""
+    """Return what of a configuration can be shown: flat names; lists as text."""
     shown = {}
     for name, value in flatten(admitted(dict(config))).items():
         if isinstance(value, (bool, int, float, str)):
@@ -350,5 +350,5 @@ def _hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _step(report: Mapping[str, Any]) -> int:
-    """Where Tune's logger puts a report on the axis."""
+    """Return where Tune's logger puts a report on the axis."""
     return int(number(report.get(TIMESTEPS_TOTAL)) or report[TRAINING_ITERATION])

@@ -12,8 +12,8 @@ import ray
 from ray import train
 from ray.train import TrainingFailedError
 
-from tunekit._ray.crew import ValidationCrew
 from tunekit._ray.raised import LoopError, raised_in
+from tunekit._ray.worker_group import ValidationWorkerGroup
 from tunekit.core.problems import Problems
 from tunekit.core.room import total
 from tunekit.core.values import unparcelled
@@ -86,17 +86,17 @@ class TrainerValidation:
         self._loop = _InWorker(loop)
         self._scaling_config, self._options = scaling_config, trainer_options
         self._first_bundle: int | None = None
-        self._crew: ValidationCrew | None = None
+        self._workers: ValidationWorkerGroup | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     @property
     def bundles(self) -> list[dict[str, float]]:
-        """What each worker takes: ``[{"CPU": 1.0}, {"CPU": 1.0}]``."""
+        """Return what each worker takes: ``[{"CPU": 1.0}, {"CPU": 1.0}]``."""
         return [dict(each) for each in self._scaling_config.as_placement_group_factory().bundles]
 
     @property
     def nested_resources(self) -> dict[str, float]:
-        """What the workers take together, such as ``{"CPU": 2.0}``."""
+        """Return what the workers take together, such as ``{"CPU": 2.0}``."""
         return total(*self.bundles)
 
     def placed(self, first_bundle: int) -> None:
@@ -123,11 +123,11 @@ class TrainerValidation:
         if self._first_bundle is None:
             with tempfile.TemporaryDirectory(prefix="tunekit-validation-") as folder:
                 return self._trainer(folder, config).fit().return_value
-        if self._crew is None or not self._crew.alive:
+        if self._workers is None or not self._workers.alive:
             self._folder = tempfile.TemporaryDirectory(prefix="tunekit-validation-")
             trainer = self._trainer(self._folder.name, config)
-            self._crew = ValidationCrew(trainer, self._first_bundle)
-        return self._crew.run(config)
+            self._workers = ValidationWorkerGroup(trainer, self._first_bundle)
+        return self._workers.run(config)
 
     def _trainer(self, folder: str, config: dict[str, Any]) -> Any:
         with extra("torch"):

@@ -422,7 +422,8 @@ class Tuner(tune.Tuner):
     def can_restore(
         cls, path: str, storage_filesystem: pyarrow.fs.FileSystem | None = None
     ) -> bool:
-        """Whether there is a sweep in a folder that :meth:`restore` can go on with, or begin.
+        """Return whether there is a sweep in a folder that :meth:`restore` can go on with, or
+        begin.
 
         Args:
             path: The experiment's folder, or what may be one.
@@ -531,7 +532,7 @@ def _how_to_go_on(settings: Settings, validation: ValidationCallback) -> str:
 
 
 def _has_begun(folder: Folder, record: Record, *, validated: bool) -> bool:
-    """Whether a sweep's state was saved: until then no trial has begun."""
+    """Return whether a sweep's state was saved: until then no trial has begun."""
     if validated:
         return any(isinstance(event, SnapshotTaken) for event in record.events)
     return any(name.startswith(STATE_FILES) for name in folder.names(""))
@@ -580,7 +581,8 @@ def _renew(restored: tune.Tuner, config: train.ValidationConfig) -> None:
 
 
 def _is_pattern(name: str) -> bool:
-    """Whether Ray, which looks for files of a sweep with ``glob``, takes its name for a pattern."""
+    """Return whether Ray, which looks for files of a sweep with ``glob``, takes its name for a
+    pattern."""
     return glob.escape(name) != name
 
 
@@ -730,7 +732,8 @@ def _validated_search_alg(search_alg: Any) -> Any:
 
 
 def _limits_training(search_alg: Any) -> bool:
-    """Whether it limits the trials that train, rather than those whose scores are not all in."""
+    """Return whether it limits the trials that train, rather than those whose scores are not all
+    in."""
     return isinstance(search_alg, ConcurrencyLimiter) and (
         not search_alg.batch or isinstance(search_alg.searcher, ValidatedSearcher)
     )

@@ -86,11 +86,11 @@ class Validator:
 
     @property
     def idle(self) -> bool:
-        """Whether every validation has ended."""
+        """Return whether every validation has ended."""
         return self._pool.idle
 
     def counts(self) -> dict[str, int]:
-        """How many validations ended how, run, have not begun, or wait to be started.
+        """Return how many validations ended how, run, have not begun, or wait to be started.
 
         Of those that have not begun (``starting``), so many wait for resources (``queued``).
         """
@@ -106,7 +106,7 @@ class Validator:
         return list(self._pool.pending())
 
     def stages(self) -> list[Pending]:
-        """How far every request is that has not ended."""
+        """Return how far every request is that has not ended."""
         return list(self._pool.stages(self._clock.monotonic()))
 
     def submit(self, request: Request) -> None:
@@ -226,7 +226,7 @@ class Validator:
 
 
 def _uncallable(name: str, lacks: Sequence[str]) -> str:
-    """Why a validation cannot be called, and what to do about it."""
+    """Return why a validation cannot be called, and what to do about it."""
     given = ", ".join(f"{one!r}: ..." for one in lacks)
     text = (
         f"was not started: {name} has no value for {', '.join(map(repr, lacks))}. Pass it with "

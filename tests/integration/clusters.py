@@ -24,7 +24,7 @@ from ray.cluster_utils import Cluster
 
 import tunekit
 from tests.integration import runs
-from tests.integration.crews import fit, trainer, validate
+from tests.integration.worker_groups import fit, trainer, validate
 
 
 class Once(tune.Callback):

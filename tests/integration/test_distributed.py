@@ -14,8 +14,8 @@ from ray.train.torch import TorchTrainer
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
 import tunekit
-from tests.integration.crews import fit, trainer, validate
 from tests.integration.test_pbt import AfterExploits
+from tests.integration.worker_groups import fit, trainer, validate
 from tunekit.journal import read
 from tunekit.testing.versions import Versions, score_of, version_at
 

@@ -292,3 +292,14 @@ def test_public_names_are_sorted_and_documented():
 def test_all_modules_say_what_they_are():
     for path in MODULES:
         assert ast.get_docstring(ast.parse(path.read_text())), path
+
+
+QUESTIONS = {"What", "Whether", "Which", "How", "Where", "Who", "Why", "When", "Since"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_docstrings_of_functions_begin_with_a_verb(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = (ast.get_docstring(node) or "Say").split(" ")[0].strip(".,:;")
+            assert first not in QUESTIONS, f"{path.name}:{node.lineno}: say what {node.name} does"

@@ -285,7 +285,7 @@ class LeasingCheckpointManager(_CheckpointManager):
 
 
 def saved_dict(checkpoint: Any) -> dict[str, Any] | None:
-    """What a class trainable's ``save_checkpoint`` returned; None if that was no dict.
+    """Return what a class trainable's ``save_checkpoint`` returned; None if that was no dict.
 
     Only that file is fetched.
     """

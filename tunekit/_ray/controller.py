@@ -67,27 +67,27 @@ class Controller:
 
     @property
     def begun(self) -> bool:
-        """Whether a step has begun."""
+        """Return whether a step has begun."""
         return bool(self._tune._iteration)
 
     @property
     def summary(self) -> str:
-        """What the scheduler says of itself."""
+        """Return what the scheduler says of itself."""
         return str(self._tune.scheduler_alg.debug_string())
 
     @property
     def used_resources(self) -> str:
-        """What trials take of the cluster, in words."""
+        """Return what trials take of the cluster, in words."""
         return str(self._tune._used_resources_string())
 
     @property
     def finished(self) -> bool:
-        """Whether all trials have ended and no more will come, whatever validations wait."""
+        """Return whether all trials have ended and no more will come, whatever validations wait."""
         return bool(TuneController.is_finished(self._tune))
 
     @property
     def awaits_nothing(self) -> bool:
-        """Whether nothing of any trial is under way: Tune makes its next step at once."""
+        """Return whether nothing of any trial is under way: Tune makes its next step at once."""
         tune = self._tune
         actors = tune._actor_manager
         return not (
@@ -99,12 +99,12 @@ class Controller:
 
     @property
     def out_of_time(self) -> bool:
-        """Whether a time budget is used up, so that Tune has stopped all trials."""
+        """Return whether a time budget is used up, so that Tune has stopped all trials."""
         return any(stopper._budget <= 0 for stopper in self._time_budgets())
 
     @property
     def to_come(self) -> int:
-        """How many trials have not been made yet; 0 if that is not known."""
+        """Return how many trials have not been made yet; 0 if that is not known."""
         return max(0, self._tune.search_alg.total_samples - len(self._tune.get_trials()))
 
     def promised(self) -> Iterator[Mapping[str, float]]:
@@ -125,7 +125,8 @@ class Controller:
 
     @property
     def reuses_actors(self) -> bool:
-        """Whether Tune keeps the actors, and so the resources, of trials that pause or end."""
+        """Return whether Tune keeps the actors, and so the resources, of trials that pause or
+        end."""
         return bool(self._tune._reuse_actors)
 
     def wrapped(self) -> TrialRunnerWrapper:
@@ -134,12 +135,12 @@ class Controller:
 
     @property
     def still(self) -> bool:
-        """Whether no trial runs or is about to."""
+        """Return whether no trial runs or is about to."""
         return not (self._tune._running_trials or self._tune._pending_trials)
 
     @property
     def all_run(self) -> bool:
-        """Whether no trial waits for being started or resumed."""
+        """Return whether no trial waits for being started or resumed."""
         return not (self._tune._pending_trials or self._tune._paused_trials)
 
     @property
@@ -306,12 +307,13 @@ class Controller:
 
     @property
     def storage(self) -> Any:
-        """Where the experiment is kept: its ``storage_filesystem`` and ``experiment_fs_path``."""
+        """Return where the experiment is kept: its ``storage_filesystem`` and
+        ``experiment_fs_path``."""
         return self._tune._storage
 
     @property
     def resumed(self) -> bool:
-        """Whether it goes on from a saved state."""
+        """Return whether it goes on from a saved state."""
         return bool(self._tune.resumed)
 
     def bring_home(self, trial: Trial) -> None:
@@ -405,7 +407,7 @@ class Controller:
 
 
 def _has_enough(tune: TuneController) -> bool:
-    """Whether so many trials wait that more may be made later, several at once.
+    """Return whether so many trials wait that more may be made later, several at once.
 
     Tune makes one for each that starts. It does not matter when that is, if the search algorithm
     learns nothing from results.

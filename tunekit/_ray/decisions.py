@@ -35,12 +35,12 @@ def innermost(scheduler: TrialScheduler) -> TrialScheduler:
 
 
 def is_synchronous(scheduler: TrialScheduler) -> bool:
-    """Whether it is PBT (or PB2) that perturbs all trials at the same time."""
+    """Return whether it is PBT (or PB2) that perturbs all trials at the same time."""
     return isinstance(scheduler, PopulationBasedTraining) and bool(_its(scheduler, "_synch"))
 
 
 def mode_of(scheduler: TrialScheduler) -> str | None:
-    """Whether the scheduler's metric is to be large or small, if it has one.
+    """Return whether the scheduler's metric is to be large or small, if it has one.
 
     Example:
         >>> from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
@@ -52,7 +52,7 @@ def mode_of(scheduler: TrialScheduler) -> str | None:
 
 
 def rule_for(base: TrialScheduler, trial: Trial) -> DecisionRule:
-    """When the scheduler uses a score of the trial, as its books stand.
+    """Return when the scheduler uses a score of the trial, as its books stand.
 
     To be read anew for each report: it shows what the scheduler has used so far, and a trial may
     come into another bracket. A scheduler that is not exactly one of Tune's, a subclass too, uses
@@ -193,7 +193,8 @@ def _replay(base: TrialScheduler, trial: Trial) -> DecisionRule:
 
 
 def _perturbs(kind: type) -> bool:
-    """Whether it is PBT, or PB2, whose module is slow to import: no one has it who has not."""
+    """Return whether it is PBT, or PB2, whose module is slow to import: no one has it who has
+    not."""
     pb2 = getattr(sys.modules.get("ray.tune.schedulers.pb2"), "PB2", None)
     return kind is PopulationBasedTraining or (pb2 is not None and kind is pb2)
 

@@ -17,7 +17,8 @@ _ALL = 1_000_000
 
 
 def waiting_for(need: Mapping[str, float]) -> int:
-    """How many tasks and actors that take exactly that wait for resources, in the whole cluster.
+    """Return how many tasks and actors that take exactly that wait for resources, in the whole
+    cluster.
 
     One that has its resources does not, however long its process takes to start. Ray collects it
     from the nodes once a second.

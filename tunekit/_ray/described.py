@@ -35,7 +35,7 @@ def described(thing: Any) -> dict[str, Any]:
 
 
 def innermost_searcher(search_alg: SearchAlgorithm) -> Any:
-    """What suggests configurations, inside of what limits, repeats or hands them on."""
+    """Return what suggests configurations, inside of what limits, repeats or hands them on."""
     found: Any = search_alg
     while isinstance(found, SearchGenerator) or hasattr(found, "searcher"):
         found = found.searcher

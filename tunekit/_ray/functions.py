@@ -77,7 +77,7 @@ def register_saver(save: Save) -> bool:
 
 
 def current_saver() -> Save | None:
-    """What the function of this process's trial has registered, if anything."""
+    """Return what the function of this process's trial has registered, if anything."""
     session = get_session()
     saver = session.get_state(_SAVER) if session is not None else None
     return None if saver is None else saver.save
@@ -216,10 +216,10 @@ def function_of(trainable: Any) -> Any:
 
 
 def in_trial() -> bool:
-    """Whether this process runs a function trainable of Tune's."""
+    """Return whether this process runs a function trainable of Tune's."""
     return get_session() is not None
 
 
 def is_checkpointable_function(trainable: Any) -> bool:
-    """Whether it is a class that :func:`checkpointable_class` made for a function."""
+    """Return whether it is a class that :func:`checkpointable_class` made for a function."""
     return isinstance(trainable, type) and issubclass(trainable, _Checkpointable)

@@ -31,7 +31,7 @@ def services() -> dict[str, Address]:
 
 
 def answers(address: Address) -> bool:
-    """Whether somebody listens there."""
+    """Return whether somebody listens there."""
     try:
         socket.create_connection(address, timeout=_TIMEOUT_S).close()
     except OSError:

@@ -213,7 +213,7 @@ class _LocalController(TuneController):
 
     @property
     def finished_trials(self) -> bool:
-        """Whether all trials have ended and no more will come."""
+        """Return whether all trials have ended and no more will come."""
         return bool(TuneController.is_finished(self))
 
 

@@ -44,7 +44,7 @@ class Source(Protocol):
     """What there is to show of a sweep's validations."""
 
     def progress(self) -> list[str]:
-        """How the validations stand, in lines."""
+        """Return how the validations stand, in lines."""
         ...
 
     @property
@@ -91,7 +91,7 @@ def _own_columns(source: Source) -> list[str]:
 
 
 def _values(source: Source, trial: Any) -> dict[str, Any]:
-    """What a trial has in those columns; None where it has no score."""
+    """Return what a trial has in those columns; None where it has no score."""
     result = flatten(trial.last_result or {})
     validated = VALIDATED_ITERATION in result
     return {
@@ -142,7 +142,7 @@ class _TerminalReporter(TuneTerminalReporter):
 
     @property
     def prints(self) -> bool:
-        """Whether it prints anything while trials run."""
+        """Return whether it prints anything while trials run."""
         return bool(self.verbosity >= self._heartbeat_threshold)
 
     def say(self, text: str) -> None:
@@ -172,7 +172,8 @@ class _TerminalReporter(TuneTerminalReporter):
 
 
 def _mover(at: int, before: int, moved: int) -> Callable[[list[Any]], list[Any]]:
-    """What moves a row's cells to the position ``at``, from behind the ``before`` next ones."""
+    """Return what moves a row's cells to the position ``at``, from behind the ``before`` next
+    ones."""
 
     def move(row: list[Any]) -> list[Any]:
         start = at + before
@@ -281,7 +282,7 @@ class Display:
 
     @property
     def shows(self) -> bool:
-        """Whether anything is shown to the user."""
+        """Return whether anything is shown to the user."""
         if self._terminal is not None:
             return self._terminal.prints
         return self._reporter is not None and bool(has_verbosity(Verbosity.V1_EXPERIMENT))
@@ -308,7 +309,8 @@ class Display:
         return True
 
     def _reports(self, controller: Controller, trials: list[Trial]) -> bool:
-        """Whether the reporter is to report now; one of the user's class, not before a step."""
+        """Return whether the reporter is to report now; one of the user's class, not before a
+        step."""
         set_up = isinstance(self._reporter, TuneReporterBase) or controller.begun
         return set_up and bool(self._reporter.should_report(trials))
 

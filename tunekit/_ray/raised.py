@@ -53,7 +53,7 @@ def legible_error(error: BaseException) -> BaseException:
 
 
 def raised_in(error: Any) -> Raised | None:
-    """What a worker's loop has raised that led to an error of Ray Train's, if one has."""
+    """Return what a worker's loop has raised that led to an error of Ray Train's, if one has."""
     failures = getattr(error, "worker_failures", None) or {}
     for _, failure in sorted(failures.items()):
         if isinstance(failure, LoopError):

@@ -67,11 +67,11 @@ class Version:
 
     @property
     def place(self) -> tuple[str, int, int, str]:
-        """Which one it is: no two have the same."""
+        """Return which one it is: no two have the same."""
         return self.trial_id, self.generation, self.iteration, self.checkpoint.path
 
     def restorable(self, **instead: Any) -> _TrainingResult:
-        """What Tune restores a trial from, with other metrics in the place of some."""
+        """Return what Tune restores a trial from, with other metrics in the place of some."""
         return _TrainingResult(checkpoint=self.checkpoint, metrics={**self.report, **instead})
 
 
@@ -139,7 +139,7 @@ class StandIn:
 
     @property
     def phase(self) -> Desired:
-        """Where the scheduler believes the trial to be."""
+        """Return where the scheduler believes the trial to be."""
         return self._phase
 
     @phase.setter
@@ -149,7 +149,7 @@ class StandIn:
 
     @property
     def doing(self) -> Actual:
-        """What the trial really does."""
+        """Return what the trial really does."""
         if self.stands is not None:
             return self.stands
         status = self.real.status
@@ -164,7 +164,7 @@ class StandIn:
         return Actual.HELD if self.held else Actual.TRAINING
 
     def state(self) -> dict[str, Any]:
-        """What to save for a restore."""
+        """Return what to save for a restore."""
         return {"phase": self.phase, "change": self.change, "version": self.version}
 
     def load(self, state: Mapping[str, Any]) -> None:

@@ -33,7 +33,7 @@ _WITHOUT_STATE = (types.FunctionType, types.BuiltinFunctionType)
 
 
 def reads_metrics(stopper: Stopper) -> bool:
-    """Whether a stopper may read a metric; those that count or look at the clock do not."""
+    """Return whether a stopper may read a metric; those that count or look at the clock do not."""
     return any(_criterion(part).reads is not Reads.NOTHING for part in _parts(stopper))
 
 
@@ -85,7 +85,7 @@ class ValidatedStopper(CombinedStopper):
         *,
         again: bool = False,
     ) -> bool:
-        """Whether a validated result, flat, is to end its trial.
+        """Return whether a validated result, flat, is to end its trial.
 
         Args:
             trial_id: The trial.

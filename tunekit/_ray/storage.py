@@ -44,7 +44,7 @@ def storage_at(
 
 
 def exists(filesystem: pyarrow.fs.FileSystem, path: str) -> bool:
-    """Whether there is a file or a folder at a path of a storage."""
+    """Return whether there is a file or a folder at a path of a storage."""
     return bool(filesystem.get_file_info(path).type != pyarrow.fs.FileType.NotFound)
 
 
@@ -55,7 +55,7 @@ def paths_in(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[str]:
 
 
 def changed_at(filesystem: pyarrow.fs.FileSystem, folder: str) -> float | None:
-    """When a folder, or anything in it, was written last, in seconds since the epoch.
+    """Return when a folder, or anything in it, was written last, in seconds since the epoch.
 
     None if the storage does not say of any.
     """

@@ -34,7 +34,7 @@ from ray.tune.result import (
     TRAINING_ITERATION,
 )
 
-from tunekit._ray.crew import Begun, Crew, Ended, Finished, Report
+from tunekit._ray.worker_group import Begun, Ended, Finished, Report, TrialWorkerGroup
 from tunekit.core.assignments import abandoned
 from tunekit.core.resuming import begins_anew
 from tunekit.errors import DistributedTrialError, NotResumedError
@@ -59,12 +59,12 @@ SPACE = ("train_loop_config", "scaling_config", "datasets", "resume_from_checkpo
 
 
 def is_trainer(trainable: Any) -> bool:
-    """Whether it is a trainer of Ray Train's, of which each trial is a run."""
+    """Return whether it is a trainer of Ray Train's, of which each trial is a run."""
     return isinstance(trainable, DataParallelTrainer)
 
 
 def is_distributed(trainable: Any) -> bool:
-    """Whether it is a class that :func:`distributed_class` made."""
+    """Return whether it is a class that :func:`distributed_class` made."""
     return isinstance(trainable, type) and issubclass(trainable, _DistributedTrial)
 
 
@@ -184,8 +184,8 @@ class _DistributedTrial(tune.Trainable):
     # What Tune calls ---------------------------------------------------------------------------
 
     def setup(self, config: dict[str, Any]) -> None:
-        self._crew: Crew | None = None
-        self._crew_of: DataParallelTrainer | None = None
+        self._workers: TrialWorkerGroup | None = None
+        self._group_of: DataParallelTrainer | None = None
         self._report: Report | None = None
         self._uploads: _Uploads | None = None
         self._unsaved: Any = None
@@ -213,15 +213,15 @@ class _DistributedTrial(tune.Trainable):
         self._restored = True
 
     def step(self) -> dict[str, Any]:
-        if self._crew is None or not self._assigned:
-            self._crew = self._assign()
+        if self._workers is None or not self._assigned:
+            self._workers = self._assign()
         elif self._report is not None:
-            self._crew.decided(self._report)
-        event = self._crew.next_event()
+            self._workers.decided(self._report)
+        event = self._workers.next_event()
         while not isinstance(event, (Report, Finished, Ended)):
-            event = self._crew.next_event()
+            event = self._workers.next_event()
         if isinstance(event, Ended):
-            self._crew = None
+            self._workers = None
             raise event.error or DistributedTrialError("The workers of the trial have ended.")
         if isinstance(event, Finished):
             return {**self._last_metrics, DONE: True, RESULT_DUPLICATE: True}
@@ -246,8 +246,8 @@ class _DistributedTrial(tune.Trainable):
         return _TrainingResult(checkpoint=checkpoint, metrics=dict(self._last_result or {}))
 
     def cleanup(self) -> None:
-        if self._crew is not None:
-            self._crew.dismiss()
+        if self._workers is not None:
+            self._workers.dismiss()
         if self._uploads is not None:
             self._uploads.delete_rest()
 
@@ -260,30 +260,30 @@ class _DistributedTrial(tune.Trainable):
         self._last_metrics = {}
         self._last_result: dict[str, Any] = {}
 
-    def _assign(self) -> Crew:
+    def _assign(self) -> TrialWorkerGroup:
         """Let the living workers take the trial over, or others start with it."""
         self._assigned = True
-        trainer, crew, former = self._trainer(), self._crew, self._uploads
+        trainer, workers, former = self._trainer(), self._workers, self._uploads
         self._uploads = _Uploads(self._storage.storage_filesystem, self._storage.trial_fs_path)
         token = self._uploads.token
         assignment = (trainer.train_run_context, self._begin_at, self._iteration, token)
         taken_over = False
-        if crew is not None and crew.alive and self._can_take_over(trainer):
-            crew.assign(*assignment)
-            taken_over = isinstance(crew.next_event(self.takeover_timeout_s), Begun)
+        if workers is not None and workers.alive and self._can_take_over(trainer):
+            workers.assign(*assignment)
+            taken_over = isinstance(workers.next_event(self.takeover_timeout_s), Begun)
             if not taken_over:
                 logger.warning(
                     "The workers cannot take trial %s over: others are started.", self.trial_id
                 )
-        if crew is not None and not taken_over:
-            crew.dismiss()
+        if workers is not None and not taken_over:
+            workers.dismiss()
         if former is not None:
             former.delete_rest()
-        if crew is None or not taken_over:
-            crew = Crew(trainer, ahead=self.ahead, validates=self.validates)
-            self._crew_of = trainer
-            crew.assign(*assignment)
-        return crew
+        if workers is None or not taken_over:
+            workers = TrialWorkerGroup(trainer, ahead=self.ahead, validates=self.validates)
+            self._group_of = trainer
+            workers.assign(*assignment)
+        return workers
 
     def _trainer(self) -> DataParallelTrainer:
         """The trainer of the trial's configuration, storing where the trial does."""
@@ -306,8 +306,9 @@ class _DistributedTrial(tune.Trainable):
         return trainer
 
     def _can_take_over(self, trainer: DataParallelTrainer) -> bool:
-        """Whether the living workers can run a trainer: no process of theirs would differ."""
-        former = self._crew_of
+        """Return whether the living workers can run a trainer: no process of theirs would
+        differ."""
+        former = self._group_of
         return (
             self.keep_warm
             and former is not None

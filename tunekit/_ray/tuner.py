@@ -56,7 +56,8 @@ def settings_of(tuner: tune.Tuner) -> Settings | None:
 
 
 def trial_resources(trainable: Any, param_space: dict[str, Any]) -> dict[str, float] | None:
-    """What one trial takes, such as ``{"CPU": 1.0}``; None if it depends on its configuration.
+    """Return what one trial takes, such as ``{"CPU": 1.0}``; None if it depends on its
+    configuration.
 
     Of what is chosen from a list for the workers of a trainer, the largest counts.
     """
@@ -86,7 +87,7 @@ def _largest(value: Any) -> Any:
 
 
 def is_remote() -> bool:
-    """Whether Tuners run elsewhere: Ray Client mode."""
+    """Return whether Tuners run elsewhere: Ray Client mode."""
     return bool(ray.util.client.ray.is_connected())
 
 
@@ -129,7 +130,7 @@ def packed(space: dict[str, Any] | None) -> bytes | None:
 
 
 def had_space(tuner_file: bytes) -> bool:
-    """Whether a Tuner was made with a search space, which Tune does not save with it."""
+    """Return whether a Tuner was made with a search space, which Tune does not save with it."""
     return bool(pickle.loads(tuner_file)["__flattened_param_space_keys"])
 
 

@@ -38,7 +38,7 @@ from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
 from ray.train.v2._internal.util import construct_train_func
 
 from tunekit._ray.raised import legible_error
-from tunekit.core.assignments import Desk, Verdict
+from tunekit.core.assignments import Verdict, WorkerInbox
 
 __all__ = ["TAG", "Assignment", "TrialWorker", "allow", "assign", "serve"]
 
@@ -69,11 +69,11 @@ class _Leave(BaseException):
 
 
 class _Post:
-    """This worker's desk, and the thread of the training loop that waits at it."""
+    """This worker's inbox, and the thread of the training loop that waits at it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._desk = Desk()
+        self._inbox = WorkerInbox()
         self._assignments: deque[Assignment] = deque()
         #: The newest assignment whose loop has returned, or was left, and what it returned.
         self.finished = 0
@@ -84,12 +84,12 @@ class _Post:
     def assign(self, assignment: Assignment, upto: int) -> None:
         with self._changed:
             self._assignments.append(assignment)
-            self._desk.assigned(assignment.number, upto)
+            self._inbox.assigned(assignment.number, upto)
             self._changed.notify_all()
 
     def allow(self, number: int, upto: int) -> None:
         with self._changed:
-            self._desk.allowed(number, upto)
+            self._inbox.allowed(number, upto)
             self._changed.notify_all()
 
     def take(self) -> Assignment:
@@ -101,14 +101,14 @@ class _Post:
             return assignment
 
     def reported(self, number: int, report: int) -> None:
-        """Return when the worker may go on after a report.
+        """Return only when the worker may go on after a report.
 
         Raises:
             _Leave: If it is to begin another assignment.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._desk.verdict(number, report) is not Verdict.WAIT)
-            if self._desk.verdict(number, report) is Verdict.LEAVE:
+            self._changed.wait_for(lambda: self._inbox.verdict(number, report) is not Verdict.WAIT)
+            if self._inbox.verdict(number, report) is Verdict.LEAVE:
                 raise _Leave
 
 
@@ -129,7 +129,8 @@ class TrialWorker(RayTrainWorker):
     """A Ray Train worker that also says when its loop has returned, and what."""
 
     def poll_status(self) -> WorkerStatus:
-        """What Ray's says, and ``finished``: the assignment whose loop has returned ``value``."""
+        """Return what Ray's says, and ``finished``: the assignment whose loop has returned
+        ``value``."""
         finished = _post.finished  # before the queue is looked at: its reports come first
         status = super().poll_status()
         empty = get_train_context().execution_context.result_queue.empty()
@@ -248,7 +249,7 @@ class _Surroundings:
 
 
 def _torch_state() -> Iterator[Callable[[], object]]:
-    """How to put back each part of torch's state, if it is loaded."""
+    """Yield how to put back each part of torch's state, if it is loaded."""
     torch = sys.modules.get("torch")
     if torch is None:
         return

@@ -349,7 +349,7 @@ def resume(
 
 
 def _written_down(sweep: Sweep) -> str:
-    """Where the sweep's trainable can be imported from, as its last session says."""
+    """Return where the sweep's trainable can be imported from, as its last session says."""
     where = sweep.sessions[-1].get("trainable") if sweep.sessions else None
     if where is None:
         raise ConfigError(

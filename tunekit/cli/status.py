@@ -122,7 +122,7 @@ def _score(name: str, scored: Scored | None, value: float | None) -> dict[str, A
 
 
 def text_of(status: Mapping[str, Any], top: int = 20) -> str:
-    """What a status says, in lines of at most 100 characters; paths are not cut.
+    """Return what a status says, in lines of at most 100 characters; paths are not cut.
 
     Args:
         status: What :func:`status_of` has made.

@@ -20,7 +20,7 @@ _FORMS = "Pass module:name, or file.py:name."
 
 
 def trainable_at(where: str) -> Any:
-    """What is at ``module:name`` or ``file.py:name``.
+    """Return what is at ``module:name`` or ``file.py:name``.
 
     A module is looked for in the current directory first. A file is run as a module of its name,
     with its folder importable, so what it does at its end belongs under

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from enum import Enum
 
-__all__ = ["Desk", "Roll", "Verdict", "abandoned", "may_return"]
+__all__ = ["AssignmentLog", "Verdict", "WorkerInbox", "abandoned", "may_return"]
 
 
 def may_return(decided: int, ahead: int) -> int:
@@ -40,17 +40,17 @@ class Verdict(Enum):
     LEAVE = "leave"  #: leave the training loop, for the next assignment
 
 
-class Desk:
+class WorkerInbox:
     """A worker's side: which assignment is the newest, and how far it may run.
 
     Example:
-        >>> desk = Desk()
-        >>> desk.assigned(1, upto=1)
-        >>> desk.verdict(1, report=1), desk.verdict(1, report=2)
+        >>> inbox = WorkerInbox()
+        >>> inbox.assigned(1, upto=1)
+        >>> inbox.verdict(1, report=1), inbox.verdict(1, report=2)
         (<Verdict.GO_ON: 'go on'>, <Verdict.WAIT: 'wait'>)
-        >>> desk.allowed(1, upto=2)
-        >>> desk.assigned(2, upto=0)  # the second report may return still, the third leaves
-        >>> desk.verdict(1, report=2), desk.verdict(1, report=3)
+        >>> inbox.allowed(1, upto=2)
+        >>> inbox.assigned(2, upto=0)  # the second report may return still, the third leaves
+        >>> inbox.verdict(1, report=2), inbox.verdict(1, report=3)
         (<Verdict.GO_ON: 'go on'>, <Verdict.LEAVE: 'leave'>)
     """
 
@@ -83,12 +83,12 @@ class Desk:
         return Verdict.WAIT if number == self._newest else Verdict.LEAVE
 
 
-class Roll:
+class AssignmentLog:
     """Which assignment all workers have come to; each says so now and then, and not all at once.
 
     Example:
-        >>> roll = Roll()
-        >>> roll.heard([1, 0]), roll.heard([0, 1])  # the first was not heard the second time
+        >>> log = AssignmentLog()
+        >>> log.heard([1, 0]), log.heard([0, 1])  # the first was not heard the second time
         (0, 1)
     """
 

@@ -36,13 +36,13 @@ class Criteria:
         return {name: least for name, least in criterion.items() if name not in taken}
 
     def reached(self, trial_id: str, result: Mapping[str, Any]) -> bool:
-        """Whether a validated result, flat, ends its trial."""
+        """Return whether a validated result, flat, ends its trial."""
         least = self._least.get(trial_id, {})
         known = {name: number(result.get(name)) for name in least}
         return any(own is not None and own >= least[name] for name, own in known.items())
 
     def state(self) -> dict[str, dict[str, float]]:
-        """What to save for a restore."""
+        """Return what to save for a restore."""
         return {trial_id: dict(least) for trial_id, least in self._least.items()}
 
     def load(self, state: Mapping[str, Mapping[str, float]]) -> None:

@@ -21,7 +21,7 @@ class DecisionRule(Protocol):
     """When a scheduler uses a score of one trial, as its books stand."""
 
     def serves(self, now: float, coming: Collection[float]) -> float | None:
-        """What the score of a report would serve in the scheduler's books; None if nothing.
+        """Return what the score of a report would serve in the scheduler's books; None if nothing.
 
         Args:
             now: The time of the report, in the scheduler's own unit.
@@ -219,12 +219,13 @@ class Decisions:
     # What follows ------------------------------------------------------------------------------
 
     def due(self, trial_id: str, iteration: int) -> bool:
-        """What was answered for the newest report of that iteration; False if there was none."""
+        """Return what was answered for the newest report of that iteration; False if there was
+        none."""
         trial = self._trials.get(trial_id)
         return trial is not None and iteration in trial.due
 
     def state(self) -> dict[str, Any]:
-        """What to save for a restore."""
+        """Return what to save for a restore."""
         return {
             trial_id: {
                 "newest": trial.newest,

@@ -154,23 +154,24 @@ class Delivery:
     # What follows ------------------------------------------------------------------------------
 
     def waits(self, trial_id: str) -> bool:
-        """Whether a validation of the trial has not ended or not been delivered."""
+        """Return whether a validation of the trial has not ended or not been delivered."""
         line = self._lines.get(trial_id)
         return line is not None and bool(line.order)
 
     def holds(self, request: Request) -> bool:
-        """Whether the score of that request is still to be delivered, or to be waited for."""
+        """Return whether the score of that request is still to be delivered, or to be waited
+        for."""
         line = self._lines.get(request.trial_id)
         kept = None if line is None else line.requests.get(request.iteration)
         return kept is not None and kept.id == request.id
 
     def completed(self, trial_id: str) -> bool:
-        """Whether :meth:`complete` or :meth:`forget` was called for the trial."""
+        """Return whether :meth:`complete` or :meth:`forget` was called for the trial."""
         line = self._lines.get(trial_id)
         return line is not None and (line.complete or line.over)
 
     def over(self, trial_id: str) -> bool:
-        """Whether the trial's end was delivered, or nothing of it is any more."""
+        """Return whether the trial's end was delivered, or nothing of it is any more."""
         line = self._lines.get(trial_id)
         return line is not None and line.over
 

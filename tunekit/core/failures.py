@@ -129,7 +129,7 @@ class Failures:
 
     @property
     def any(self) -> bool:
-        """Whether there was a failure."""
+        """Return whether there was a failure."""
         return bool(self._kinds)
 
     def succeeded(self) -> None:

@@ -95,11 +95,11 @@ class History:
         return set(judged).difference(self.names) if self._may_tell or not self.names else set()
 
     def hesitates(self, judged: Collection[str]) -> bool:
-        """Whether there are scores that nobody should judge by before others have ended."""
+        """Return whether there are scores that nobody should judge by before others have ended."""
         return bool(self._may_tell) and not self.names.keys() >= set(judged)
 
     def counts(self, outcome: Outcome) -> bool:
-        """Whether it is a score, and its trial has not run the iteration again since.
+        """Return whether it is a score, and its trial has not run the iteration again since.
 
         Example:
             >>> from tunekit.core.validation import Outcome, Request, Status
@@ -140,7 +140,7 @@ class History:
         return (order[-1][1], self._scores[trial_id][order[-1]]) if order else None
 
     def changes(self, trial_id: str) -> bool:
-        """Whether the rows of a trial differ from its reports."""
+        """Return whether the rows of a trial differ from its reports."""
         return bool(self.names) or any(n > 1 for n in self._runs.get(trial_id, {}).values())
 
     def rows(self, trial_id: str, reports: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

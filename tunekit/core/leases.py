@@ -60,5 +60,5 @@ class Leases:
         return iter(self._holders)
 
     def __len__(self) -> int:
-        """How many checkpoints are kept."""
+        """Return how many checkpoints are kept."""
         return len(self._holders)

@@ -82,7 +82,7 @@ class Ancestry:
         self._generations[exploit.trial_id] = exploit.generation
 
     def generation(self, trial_id: str) -> int:
-        """How often the trial was overwritten."""
+        """Return how often the trial was overwritten."""
         return self._generations.get(trial_id, 0)
 
     def line(self, trial_id: str, generation: int | None = None) -> list[Exploit]:

@@ -111,6 +111,6 @@ class OnImprovement:
         return True
 
     def saved(self, trial_id: str, now: float) -> None:
-        """What was due is safe: from now on, better means better than that."""
+        """Note that what was due is safe: from now on, better means better than that."""
         if trial_id in self.seen:
             self.best[trial_id] = self.seen.pop(trial_id)

@@ -84,12 +84,12 @@ class Pool:
 
     @property
     def waiting(self) -> int:
-        """How many requests have not been started (or wait to be tried again)."""
+        """Return how many requests have not been started (or wait to be tried again)."""
         return self._waiting_count
 
     @property
     def starting(self) -> int:
-        """How many attempts were started and have not begun to run.
+        """Return how many attempts were started and have not begun to run.
 
         Some may wait for resources (:attr:`queued`); of the others, processes start.
         """
@@ -97,26 +97,26 @@ class Pool:
 
     @property
     def queued(self) -> int:
-        """How many attempts were started and wait for resources."""
+        """Return how many attempts were started and wait for resources."""
         return sum(flight.queued for flight in self._in_flight.values())
 
     @property
     def running(self) -> int:
-        """How many attempts run."""
+        """Return how many attempts run."""
         return self._running_count
 
     @property
     def idle(self) -> bool:
-        """Whether every request has ended."""
+        """Return whether every request has ended."""
         return not self._waiting_count and not self._in_flight
 
     @property
     def needs_capacity(self) -> bool:
-        """Whether :meth:`start` depends on the capacity now."""
+        """Return whether :meth:`start` depends on the capacity now."""
         return self._limit is None and bool(self._queue)
 
     def flies(self, attempt_id: str) -> bool:
-        """Whether an attempt is in flight."""
+        """Return whether an attempt is in flight."""
         return attempt_id in self._in_flight
 
     def in_flight(self) -> list[Attempt]:
@@ -132,7 +132,7 @@ class Pool:
                 yield waiting.request
 
     def stages(self, now: float) -> Iterator[Pending]:
-        """How far every request is that has not ended, in the order of :meth:`pending`."""
+        """Yield how far every request is that has not ended, in the order of :meth:`pending`."""
         for flight in self._in_flight.values():
             request, began = flight.attempt.request, flight.began
             if began is None:

@@ -39,7 +39,7 @@ class News:
         self._next: float | None = None
 
     def due(self, now: float) -> bool:
-        """Whether it is time; the first call is the start."""
+        """Return whether it is time; the first call is the start."""
         if self._next is None:
             self._next = now + self._first_s
         if now < self._next:

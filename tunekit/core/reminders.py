@@ -31,7 +31,7 @@ class Reminders:
         self._given = 0
 
     def due(self, standing: Mapping[str, Hashable]) -> bool:
-        """Whether to remind it now that nothing else can happen.
+        """Return whether to remind it now that nothing else can happen.
 
         Args:
             standing: Where each trial that is left stands.

@@ -100,7 +100,7 @@ def own_names(report: Mapping[str, Any], validated: Collection[str]) -> Mapping[
 
 
 def _has_none(report: Mapping[str, Any], validated: Collection[str]) -> bool:
-    """Whether a report has none of the names that validation produces."""
+    """Return whether a report has none of the names that validation produces."""
     own = {key: value for key, value in report.items() if key != "config"}
     return set(validated).isdisjoint(name for name, _ in leaves(own))
 

@@ -166,7 +166,8 @@ def _functions(thing: Any) -> Iterator[FunctionType]:
 
 
 def _called(code: CodeType, function: FunctionType) -> Iterator[Any]:
-    """What a piece of code may call, among what its function closes over and finds by name."""
+    """Yield what a piece of code may call, among what its function closes over and finds by
+    name."""
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
@@ -183,7 +184,7 @@ def _called(code: CodeType, function: FunctionType) -> Iterator[Any]:
 
 
 def _is_foreign(thing: Any) -> bool:
-    """Whether its code is Ray's, tunekit's or Python's own."""
+    """Return whether its code is Ray's, tunekit's or Python's own."""
     module = getattr(thing, "__module__", None)
     return thing is None or _root(str(module)) in _FRAMEWORKS | {"builtins"}
 

@@ -260,7 +260,7 @@ class SweepState:
         return self.history.undecided(self.required)
 
     def hesitates(self) -> bool:
-        """Whether nobody is to judge by the scores there are, before others have ended."""
+        """Return whether nobody is to judge by the scores there are, before others have ended."""
         return self.history.hesitates(self.required)
 
     def lacks(self, result: Mapping[str, Any]) -> list[str]:

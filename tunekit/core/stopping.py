@@ -58,7 +58,7 @@ class ReportView(dict[str, Any]):
         self.awaited = False
 
     def _look(self, key: Any) -> bool:
-        """Whether the report has it."""
+        """Return whether the report has it."""
         if super().__contains__(key):
             return True
         name = f"{self._prefix}{key}"
@@ -185,7 +185,7 @@ class Criterion:
         return bool(self.ask(trial_id, nested(result)))
 
     def waits(self, validated: Collection[str]) -> bool:
-        """Whether it is known to read a metric of which only validated values count."""
+        """Return whether it is known to read a metric of which only validated values count."""
         return self._put_off or any(_has(validated, name) for name in self._missed)
 
     def lost(self, validated: Collection[str]) -> str | None:
@@ -237,7 +237,7 @@ class Criterion:
 
 
 def _has(validated: Collection[str], name: str) -> bool:
-    """Whether a name is a validated metric's, or that of a level of them."""
+    """Return whether a name is a validated metric's, or that of a level of them."""
     return name in validated or any(known.startswith(f"{name}/") for known in validated)
 
 

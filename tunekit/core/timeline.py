@@ -50,7 +50,7 @@ Place = tuple[str, int, int]  # trial, generation, iteration
 
 
 def better(mode: str, one: float, other: float) -> bool:
-    """Whether one score is better than another.
+    """Return whether one score is better than another.
 
     Example:
         >>> better("max", 0.9, 0.8), better("min", 0.9, 0.8), better("max", 0.9, 0.9)
@@ -236,7 +236,7 @@ class Timeline:
         return best
 
     def spans(self) -> list[Span]:
-        """What trials and validations did when, trial by trial."""
+        """Return what trials and validations did when, trial by trial."""
         found: list[Span] = []
         for trial_id in self.trials:
             found += self._trained.get(trial_id, [])
@@ -246,7 +246,7 @@ class Timeline:
         return found
 
     def _spans_of(self, row: Mapping[str, Any], now: float) -> Iterator[Span]:
-        """When a validation was queued, and ran: each attempt of it."""
+        """Yield when a validation was queued, and ran: each attempt of it."""
         trial_id, place = row["trial_id"], (row["generation"], row["iteration"])
         end = now if row["ended"] is None else row["ended"]
         since, tries = row["requested"], self._tries.get(row["id"], [])

@@ -154,7 +154,7 @@ class Outcome:
 
     @property
     def validated(self) -> bool:
-        """Whether there is a score."""
+        """Return whether there is a score."""
         return self.status is Status.VALIDATED
 
 

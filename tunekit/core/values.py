@@ -154,7 +154,7 @@ def number(value: Any) -> float | None:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are equal; False if they cannot be compared.
+    """Return whether two values are equal; False if they cannot be compared.
 
     Example:
         >>> same({"a": 1}, {"a": 1.0}), same(1, 2)
@@ -311,7 +311,7 @@ def singled(value: Any) -> Any:
 
 
 def _is_array(value: Any) -> bool:
-    """Whether it is an array of numbers, of numpy's, or a tensor, of torch's."""
+    """Return whether it is an array of numbers, of numpy's, or a tensor, of torch's."""
     kind = type(value)
     if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
         return value.ndim > 0 and not value.dtype.hasobject

@@ -37,7 +37,7 @@ def number(value: float | None, nothing: str = "") -> str:
 
 
 def short_names(trial_ids: Sequence[str]) -> dict[str, str]:
-    """What trials are called in charts: what tells their names apart.
+    """Return what trials are called in charts: what tells their names apart.
 
     Example:
         >>> short_names(["4f1c_00000", "4f1c_00001"])

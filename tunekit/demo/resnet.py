@@ -150,7 +150,7 @@ def _load(checkpoint: tune.Checkpoint) -> nn.Module:
 
 @torch.no_grad()
 def _right(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-    """Which images the network gets right: as they are, and all moved by a pixel, 9 x n."""
+    """Return which images the network gets right: as they are, and all moved by a pixel, 9 x n."""
     return torch.stack([model(moved).argmax(1) == labels for moved in shifts(images)])
 
 

@@ -94,7 +94,8 @@ def print_ranking(results: tune.ResultGrid) -> None:
 
 
 def print_timing(tuner: tunekit.Tuner, took: float) -> None:
-    """What validation cost: how long training waited, and how long validation ran beside it."""
+    """Print what validation cost: how long training waited, and how long validation ran beside
+    it."""
     validation = tuner.validation
     if validation is None:
         return

@@ -128,7 +128,7 @@ def curves_chart(
 
 
 def timeline_chart(spans: Sequence[Span], names: Mapping[str, str], began: float) -> Spec:
-    """What each trial, and the validations of its checkpoints, did when."""
+    """Return what each trial, and the validations of its checkpoints, did when."""
     longest = max(span.end for span in spans) - began
     unit, seconds = next(
         (unit, s) for unit, s in (("h", 3600), ("min", 60), ("s", 1)) if longest >= 3 * s or s == 1
@@ -239,7 +239,7 @@ def _text(value: Any) -> str:
 
 
 def importance_chart(importance: Mapping[str, float]) -> Spec:
-    """How much each hyperparameter matters, as shares of one."""
+    """Return how much each hyperparameter matters, as shares of one."""
     rows = [{"name": name, "share": share} for name, share in importance.items()]
     chart = (
         alt.Chart(alt.NamedData("shares"))
@@ -278,7 +278,7 @@ def rungs_chart(points: Sequence[Mapping[str, Any]], metric: str) -> Spec:
 
 
 def decisions_chart(points: Sequence[Mapping[str, Any]], metric: str) -> Spec:
-    """What the scheduler decided on each score."""
+    """Return what the scheduler decided on each score."""
     outcomes = [name for name in _DECISIONS if any(p["outcome"] == name for p in points)]
     chart = (
         alt.Chart(alt.NamedData("points"))

@@ -56,7 +56,7 @@ class Verdict:
 
     @property
     def close(self) -> bool:
-        """Whether the winner's own scores differ by more than it is ahead."""
+        """Return whether the winner's own scores differ by more than it is ahead."""
         return self.margin is not None and self.moved is not None and self.margin < self.moved
 
 
@@ -119,7 +119,8 @@ def curves(sweep: Sweep, trial_ids: Sequence[str], metric: str) -> list[dict[str
 
 
 def timeline(sweep: Sweep, trial_ids: Sequence[str]) -> list[Span]:
-    """What trials and validations did when; spans of training that follow at once are joined."""
+    """Return what trials and validations did when; spans of training that follow at once are
+    joined."""
     wanted = set(trial_ids)
     began, last = sweep.timeline.first or 0.0, sweep.timeline.last or 0.0
     gap = (last - began) / 500
@@ -243,7 +244,8 @@ def decided(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def rungs(sweep: Sweep) -> list[dict[str, Any]]:
-    """What became of each trial at each of ASHA's rungs: its first decision at it, or after it.
+    """Return what became of each trial at each of ASHA's rungs: its first decision at it, or after
+    it.
 
     Empty for other schedulers, and if trials are in several brackets.
     """

@@ -29,7 +29,7 @@ LEAST = 10
 
 
 def importance(axes: Sequence[Axis], score: Axis, mode: str) -> dict[str, float]:
-    """How much each hyperparameter has to do with being among the best tenth of the trials.
+    """Return how much each hyperparameter has to do with being among the best tenth of the trials.
 
     The evaluator is PED-ANOVA (Watanabe, Bansal and Hutter, 2023, https://arxiv.org/abs/2304.10255),
     as Optuna has it.

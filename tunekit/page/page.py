@@ -211,7 +211,7 @@ def _line_of(sweep: Sweep, verdict: figures.Verdict | None) -> set[tuple[str, in
 
 @lru_cache(maxsize=1)
 def _vega() -> str:
-    """What draws the charts: Vega, Vega-Lite and Vega-Embed, as a script."""
+    """Return what draws the charts: Vega, Vega-Lite and Vega-Embed, as a script."""
     script = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub has no default
     return str(script).replace("</script", "<\\/script")
 

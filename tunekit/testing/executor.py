@@ -134,7 +134,7 @@ class FakeExecutor:
         heapq.heapify(self._due)
 
     def next_due(self) -> float | None:
-        """When something happens next, on the clock; None if nothing does."""
+        """Return when something happens next, on the clock; None if nothing does."""
         while self._due and self._due[0][3].id not in self._live:
             heapq.heappop(self._due)
         return self._due[0][0] if self._due and self._due[0][0] < float("inf") else None

@@ -86,7 +86,8 @@ class Versions(tune.Callback):
         return next((r for r in reports if r.get(GENERATION) == exploit.generation), None)
 
     def is_exact(self, exploit: Exploit) -> bool | None:
-        """Whether a clone went on from the version that was scored; None if it has not gone on."""
+        """Return whether a clone went on from the version that was scored; None if it has not gone
+        on."""
         first = self.first_of(exploit)
         if first is None:
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunekit.core.assignments import Desk, Verdict, may_return
+from tunekit.core.assignments import Verdict, WorkerInbox, may_return
 
 # What the trial says, in order: "one more report is decided about", or "something else to do".
 MESSAGES = st.lists(st.sampled_from(["allow", "assign"]), max_size=30)
@@ -15,22 +15,22 @@ class Rank:
     """A worker that hears the trial's messages in order, each as late as it likes."""
 
     def __init__(self):
-        self.desk, self.number, self.report = Desk(), 1, 0
+        self.inbox, self.number, self.report = WorkerInbox(), 1, 0
         self.inbox, self.left_at = [], {}
 
     def hear(self):
         kind, number, upto = self.inbox.pop(0)
-        (self.desk.assigned if kind == "assign" else self.desk.allowed)(number, upto)
+        (self.inbox.assigned if kind == "assign" else self.inbox.allowed)(number, upto)
 
     def train(self):
         """One more report, unless it waits in one; on to the next assignment if it leaves."""
-        verdict = self.desk.verdict(self.number, self.report) if self.report else Verdict.GO_ON
+        verdict = self.inbox.verdict(self.number, self.report) if self.report else Verdict.GO_ON
         if self.report and verdict is Verdict.WAIT:
             return
         if verdict is Verdict.LEAVE:
             self.left_at[self.number] = self.report
             self.number, self.report = self.number + 1, 0
-        if self.desk.newest >= self.number:
+        if self.inbox.newest >= self.number:
             self.report += 1
 
 
@@ -61,15 +61,15 @@ def test_all_ranks_leave_at_the_same_report(messages, ahead, data):
 
 
 def test_a_permission_that_comes_after_the_next_assignment_is_too_late():
-    desk = Desk()
-    desk.assigned(1, upto=1)
-    desk.assigned(2, upto=0)
-    desk.allowed(1, upto=5)
-    assert desk.verdict(1, report=2) is Verdict.LEAVE
+    inbox = WorkerInbox()
+    inbox.assigned(1, upto=1)
+    inbox.assigned(2, upto=0)
+    inbox.allowed(1, upto=5)
+    assert inbox.verdict(1, report=2) is Verdict.LEAVE
 
 
 def test_a_permission_is_never_taken_back():
-    desk = Desk()
-    desk.assigned(1, upto=2)
-    desk.allowed(1, upto=1)
-    assert desk.verdict(1, report=2) is Verdict.GO_ON
+    inbox = WorkerInbox()
+    inbox.assigned(1, upto=2)
+    inbox.allowed(1, upto=1)
+    assert inbox.verdict(1, report=2) is Verdict.GO_ON

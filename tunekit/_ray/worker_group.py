@@ -1,4 +1,4 @@
-"""A crew: the living workers of a distributed trial, and the trial's side of them.
+"""A worker group: the living workers of a distributed trial, and the trial's side of them.
 
 Ray Train's controller runs in the trial's own actor, in a thread, and its workers in the bundles
 of the trial's placement group. So Tune starts a trial only where all of it fits, and whatever ends
@@ -35,10 +35,18 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util.placement_group import get_current_placement_group
 
 from tunekit._ray.workers import TAG, Assignment, TrialWorker, allow, assign, serve
-from tunekit.core.assignments import Roll, may_return
+from tunekit.core.assignments import AssignmentLog, may_return
 from tunekit.core.resuming import Resumption
 
-__all__ = ["Begun", "Crew", "Ended", "Event", "Finished", "Report", "ValidationCrew"]
+__all__ = [
+    "Begun",
+    "Ended",
+    "Event",
+    "Finished",
+    "Report",
+    "TrialWorkerGroup",
+    "ValidationWorkerGroup",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +70,7 @@ class Report:
     """All workers have reported.
 
     Attributes:
-        job: Of which assignment, counted by the crew.
+        job: Of which assignment, counted by the worker group.
         number, report: Of which assignment, and which of its reports, counted by the workers.
         iteration: Which iteration of the trial it is.
         metrics: Those of rank 0.
@@ -99,7 +107,7 @@ class Ended:
 Event = Begun | Report | Finished | Ended
 
 
-class Crew:
+class TrialWorkerGroup:
     """Starts the workers of a trainer, and gives them one assignment after another.
 
     Args:
@@ -126,11 +134,11 @@ class Crew:
         self._controller: _Controller | None = None
         self._loop = asyncio.new_event_loop()
         self._task: asyncio.Task[None] | None = None
-        self._thread = threading.Thread(target=self._run, name="tunekit-crew", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="tunekit-workers", daemon=True)
 
     @property
     def alive(self) -> bool:
-        """Whether it may take another assignment."""
+        """Return whether it may take another assignment."""
         return self._thread.is_alive() and not self._link.closed
 
     def assign(
@@ -237,22 +245,22 @@ class _Work:
     token: str
 
 
-class ValidationCrew:
+class ValidationWorkerGroup:
     """Workers that live on, each of whose assignments is a validation.
 
     Args:
         trainer: The trainer whose loop validates.
-        first_bundle: As for :class:`Crew`.
+        first_bundle: As for :class:`TrialWorkerGroup`.
     """
 
     def __init__(self, trainer: DataParallelTrainer, first_bundle: int):
         self._trainer = trainer
-        self._crew = Crew(trainer, first_bundle=first_bundle)
+        self._workers = TrialWorkerGroup(trainer, first_bundle=first_bundle)
 
     @property
     def alive(self) -> bool:
-        """Whether it may run another."""
-        return self._crew.alive
+        """Return whether it may run another."""
+        return self._workers.alive
 
     def run(self, config: dict[str, Any]) -> Any:
         """Run the loop with a configuration; returns what it returns in rank 0.
@@ -261,20 +269,20 @@ class ValidationCrew:
             ray.train.TrainingFailedError: If the loop raises, or a worker dies. No other can run.
         """
         context = replace(self._trainer.train_run_context, train_loop_config=config)
-        self._crew.assign(context, None, 0, "validation")
+        self._workers.assign(context, None, 0, "validation")
         while True:
-            event = self._crew.next_event()
+            event = self._workers.next_event()
             if isinstance(event, Finished):
                 return event.value
             if isinstance(event, Report):  # which is of no use to a validation
-                self._crew.decided(event)
+                self._workers.decided(event)
             elif isinstance(event, Ended):
-                self._crew.dismiss()
+                self._workers.dismiss()
                 raise event.error or RuntimeError("The workers have ended.")
 
 
 class _Link(ReportCallback, WorkerGroupCallback):
-    """Between Ray Train's controller and the trial; all but ``closed`` lives in the crew's thread.
+    """Between Ray Train's controller and the trial; all but ``closed`` lives in the thread there.
 
     What the workers do is numbered: each assignment of the trial, and each start of new workers
     for it after a failure, is an assignment for them.
@@ -292,7 +300,7 @@ class _Link(ReportCallback, WorkerGroupCallback):
         # Where they have begun, and whether they know.
         self._base, self._resumption = 0, Resumption()
         self._begun = self._finished = 0
-        self._roll_of_begun, self._roll_of_finished = Roll(), Roll()
+        self._log_of_begun, self._log_of_finished = AssignmentLog(), AssignmentLog()
 
     # From the trial ----------------------------------------------------------------------------
 
@@ -346,8 +354,8 @@ class _Link(ReportCallback, WorkerGroupCallback):
 
     def after_worker_group_poll_status(self, worker_group_status: WorkerGroupPollStatus) -> None:
         statuses = list(worker_group_status.worker_statuses.values())
-        begun = self._roll_of_begun.heard(getattr(each, "begun", 0) for each in statuses)
-        finished = self._roll_of_finished.heard(getattr(each, "finished", 0) for each in statuses)
+        begun = self._log_of_begun.heard(getattr(each, "begun", 0) for each in statuses)
+        finished = self._log_of_finished.heard(getattr(each, "finished", 0) for each in statuses)
         if begun == self._number:
             self._say_begun()
         if self._finished < self._number == finished and self._work is not None:
@@ -429,4 +437,4 @@ class _Controller(TrainController):
 
 
 def _no_record(training_report: _TrainingReport, metrics: list[dict[str, Any]]) -> None:
-    """What Ray Train's checkpoint manager does with a report here."""
+    """Stand in for what Ray Train's checkpoint manager does with a report."""
