@@ -59,7 +59,7 @@ GROUPS = {
     ),
     "scores": (
         "from the report to the decision",
-        "callback scheduler searcher consumers draining checkpoint_leases",
+        "callback scheduler searcher consumers draining deliveries checkpoint_leases",
     ),
     "validations": (
         "running validations",

@@ -11,7 +11,6 @@ from ray import train, tune
 from ray.tune.experiment import Trial
 from ray.tune.logger import CSVLoggerCallback
 from ray.tune.result import DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION
-from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.checkpoints import (
     forget_missing,
@@ -30,18 +29,15 @@ from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
 from tunekit.consumers import SchedulerConsumer, SearcherConsumer
 from tunekit.core.advice import NO_CHECKPOINT, drives_a_trainer, no_trial_has_saved
 from tunekit.core.criteria import Criteria
-from tunekit.core.delivery import Completion, Scored
 from tunekit.core.events import (
     BudgetExpired,
     CheckpointSaved,
     Decided,
-    EndDelivered,
     Event,
     Exploited,
     Reminded,
     Reported,
     Resumed,
-    ScoreDelivered,
     SessionClosed,
     TrialEnded,
     TrialErrored,
@@ -54,7 +50,7 @@ from tunekit.core.failures import gone
 from tunekit.core.history import GENERATION, History
 from tunekit.core.lineage import Ancestry, Exploit
 from tunekit.core.metrics import flatten, hide
-from tunekit.core.names import chosen, listed, meant
+from tunekit.core.names import chosen, listed
 from tunekit.core.problems import Problems
 from tunekit.core.progress import counted, starved, waiting_trials
 from tunekit.core.reports import own_names, received
@@ -62,6 +58,7 @@ from tunekit.core.resume_command import how_to_resume
 from tunekit.core.state import SweepState
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.core.values import same
+from tunekit.deliveries import Deliveries
 from tunekit.draining import Draining, Interruption
 from tunekit.errors import (
     AlreadyRunningError,
@@ -165,7 +162,6 @@ class ValidationCallback(tune.Callback):
 
         self._controller: Controller | None = None
         self._scheduler: SchedulerConsumer | None = None
-        self._searcher: SearcherConsumer | None = None
         self._loggers: list[tune.Callback] = []
         self._listeners: list[Any] = []
 
@@ -194,11 +190,10 @@ class ValidationCallback(tune.Callback):
         self._wishes: dict[str, tuple[int, ValidationOverride]] = {}
         #: Which checkpoints are needed.
         self.leases = CheckpointLeases(self._changed)
+        #: What the scheduler and the searcher are given.
+        self.deliveries = self._deliveries_of(self.state)
         self._touched: dict[str, Trial] = {}
         self._unsettled: dict[str, Trial] = {}
-        # Trials of which nothing is delivered until it is known whose the metrics are that the
-        # sweep is judged by.
-        self._postponed: dict[str, None] = {}
         # The trials that the time budget has stopped; None as long as there is time.
         self._cut: set[str] | None = None
         self._criteria = Criteria()
@@ -250,6 +245,11 @@ class ValidationCallback(tune.Callback):
             config_of=self._config_of,
         )
 
+    def _deliveries_of(self, state: SweepState) -> Deliveries:
+        return Deliveries(
+            state, self._trials, self.leases, emit=self.emit, time=self.time, fail=self.fail
+        )
+
     def _config_of(self, trial_id: str, generation: int) -> Mapping[str, Any]:
         """The hyperparameters of a trial, those of one of its generations."""
         if self._restoration is not None:
@@ -279,6 +279,7 @@ class ValidationCallback(tune.Callback):
         self._failures = FailureReports(config)
         self.state = self._empty_state()
         self._fold = Fold(self.state.history)
+        self.deliveries = self._deliveries_of(self.state)
 
     def loggers(self, *others: tune.Callback) -> list[tune.Callback]:
         """Return loggers that know about late scores: of ``result.json``, TensorBoard, and yours.
@@ -318,7 +319,8 @@ class ValidationCallback(tune.Callback):
         """Connect the parts of a sweep; the scheduler does it when Tune adds the first trial."""
         if self.config.on_pending == "pause" and controller.reuses_actors:
             raise ConfigError("ValidationConfig", [PAUSE_NEEDS_OWN_ACTORS])
-        self._controller, self._scheduler, self._searcher = controller, scheduler, searcher
+        self._controller, self._scheduler = controller, scheduler
+        self.deliveries.scheduler, self.deliveries.searcher = scheduler, searcher
         self._listen_with(controller.callbacks)
         self.state.required = controller.take_over_metric_check() | scheduler.objectives
         self._stopper = controller.take_over_stopper(
@@ -600,7 +602,7 @@ class ValidationCallback(tune.Callback):
         self.fold_in(trial, outcome)
         if not self.history.counts(outcome) and not outcome.validated:
             self._note_failure(outcome)
-        self._postponed.setdefault(outcome.request.trial_id)
+        self.deliveries.postpone(outcome.request.trial_id)
         if self.state.hesitates():
             return
         untold, self.state.untold = self.state.untold, []
@@ -610,8 +612,7 @@ class ValidationCallback(tune.Callback):
                 report = hide(request.report, self._validation_names())
                 known = self._trials[request.trial_id]
                 self._tell("on_trial_validated", known, report, due.metrics)
-        while self._postponed:
-            self.deliver(next(iter(self._postponed)))
+        self.deliveries.deliver_postponed()
 
     def _tell(self, hook: str, *known: Any) -> None:
         """Call a hook of tunekit's on the callbacks that have it."""
@@ -705,59 +706,12 @@ class ValidationCallback(tune.Callback):
 
     def deliver(self, trial_id: str) -> None:
         """Give the scheduler and the searcher what they may see of a trial now."""
-        if self.state.hesitates():
-            self._postponed.setdefault(trial_id)
-            return
-        self._postponed.pop(trial_id, None)
-        scheduler = self._scheduler
-        while scheduler is None or scheduler.hears(trial_id):
-            due = self.state.delivery.due(trial_id)
-            if due is None:
-                break
-            if scheduler is None:
-                self._pass_over(due)
-            elif isinstance(due, Scored):
-                self._deliver_score(self._trials[trial_id], due, scheduler)
-            else:
-                self.emit(EndDelivered(time=self.time(), trial_id=trial_id))
-                self.deliver_end(self._trials[trial_id], due, scheduler)
-        self.give_back(trial_id)
-
-    def _pass_over(self, due: Scored | Completion) -> None:
-        """Nobody hears of it."""
-        if isinstance(due, Scored):
-            self.state.delivery.delivered(due.trial_id, due.request.place)
-        else:
-            self.state.delivery.end_delivered(due.trial_id)
+        self.deliveries.deliver(trial_id)
 
     @property
     def policies(self) -> list[CheckpointPolicy]:
         """The sweep's checkpoint policies."""
         return [one for one in self._listeners if isinstance(one, CheckpointPolicy)]
-
-    def deliver_end(
-        self, trial: Trial, end: Completion, scheduler: SchedulerConsumer, *, search: bool = True
-    ) -> None:
-        """Tell the scheduler of a trial's end, and the searcher if it has not heard of it."""
-        result = None if end.result is None else flatten(end.result)
-        scheduler.finish(trial, result)
-        if search and self._searcher is not None:
-            self._searcher.finish(trial.trial_id, result)
-
-    def _deliver_score(self, trial: Trial, scored: Scored, scheduler: SchedulerConsumer) -> None:
-        """Give the scheduler and the searcher a score."""
-        result = {**flatten(scored.result), DONE: False}
-        if not self._has_required(trial, scored, result):
-            self._pass_over(scored)
-            return
-        decision = scheduler.judge(trial, result, scored)
-        self.emit(ScoreDelivered.of(scored.request, decision, self.time()))
-        self.teach(scored.trial_id, decision, result)
-
-    def teach(self, trial_id: str, decision: str, result: dict[str, Any]) -> None:
-        """Let the searcher have a result, of which the scheduler made a decision."""
-        if decision != TrialScheduler.STOP and self._searcher is not None:
-            self._searcher.receive(trial_id, result)
 
     def close(self, trial_id: str) -> None:
         """The scheduler has stopped the trial, and gets no more results of it."""
@@ -806,49 +760,7 @@ class ValidationCallback(tune.Callback):
         """A trial is about to be overwritten: scores of what it was are not delivered any more."""
         where = self.places.record(exploit.checkpoint)
         self.emit(Exploited.of(exploit, checkpoint=where))
-        self.give_back(trial.trial_id)
-
-    def give_back(self, trial_id: str, *, tell: bool = True) -> None:
-        """Let checkpoints go whose scores nobody waits for any more.
-
-        Args:
-            trial_id: The trial.
-            tell: Whether the scheduler has not heard of that.
-        """
-        for request in self.state.release(trial_id):
-            self.leases.release(("validation", request.id))
-            if tell and self._scheduler is not None:
-                self._scheduler.settled(request)
-
-    def _has_required(self, trial: Trial, scored: Scored, result: Mapping[str, Any]) -> bool:
-        """Return whether a validated result has the metrics to judge by; if none ever had, give
-        up."""
-        missing = self.state.lacks(result)
-        if not missing:
-            return True
-        names = ", ".join(map(repr, missing))
-        if self.state.has_delivered or not self.history.names.keys().isdisjoint(missing):
-            logger.warning(
-                "Trial %s has no %s at iteration %d; it is not judged by that iteration.",
-                scored.trial_id,
-                names,
-                scored.iteration,
-            )
-            return False
-        produced = listed(self.history.names, missing)
-        training = chosen(n for n in result if n not in self.history.names)
-        near = [meant(name, [*self.history.names, *training]) for name in missing]
-        hint = f" Did you mean {near[0]!r}?" if near[0] is not None else ""
-        reported = listed(training, missing)
-        self.fail(
-            MetricNotFoundError(
-                f"The sweep is to be judged by {names}, but neither validation nor training "
-                f"produces that.{hint} Validation returned {produced}; training reported "
-                f"{reported}. Name one of these as the metric, or return it from the validation "
-                "function."
-            )
-        )
-        return False
+        self.deliveries.give_back(trial.trial_id)
 
     # Steps and the end -------------------------------------------------------------------------
 
@@ -920,9 +832,9 @@ class ValidationCallback(tune.Callback):
         self.validator.drop(trial.trial_id, "its trial failed")
         self.errored(trial)
 
-    def errored(self, trial: Trial, *, tell: bool = True) -> None:
+    def errored(self, trial: Trial) -> None:
         """Take that a trial has failed for good."""
-        self.give_back(trial.trial_id, tell=tell)
+        self.deliveries.give_back(trial.trial_id)
         if self._scheduler is not None:
             self._scheduler.gone(trial)
 

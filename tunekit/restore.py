@@ -23,7 +23,6 @@ from tunekit._ray.stand_ins import Version
 from tunekit._ray.storage import exists
 from tunekit.config import ValidationConfig
 from tunekit.consumers import SchedulerConsumer
-from tunekit.core.delivery import Completion
 from tunekit.core.events import (
     CheckpointSaved,
     EndDelivered,
@@ -42,6 +41,7 @@ from tunekit.core.metrics import flatten, hide
 from tunekit.core.order import InOrder, Told
 from tunekit.core.state import SweepState
 from tunekit.core.validation import Request, Status
+from tunekit.deliveries import Deliveries
 from tunekit.journal import exploits_of
 from tunekit.places import Places
 from tunekit.policies import CheckpointPolicy
@@ -105,7 +105,12 @@ class Restored(Protocol):
 
     config: ValidationConfig
     state: SweepState
-    places: Places
+    deliveries: Deliveries
+
+    @property
+    def places(self) -> Places:
+        """Return where the experiment is kept."""
+        ...
 
     @property
     def policies(self) -> list[CheckpointPolicy]:
@@ -118,20 +123,6 @@ class Restored(Protocol):
 
     def fold_in(self, trial: Trial, outcome: Any) -> None:
         """Show the score of an outcome, if it is one, in Tune's trial."""
-        ...
-
-    def give_back(self, trial_id: str, *, tell: bool = True) -> None:
-        """Let checkpoints go whose scores nobody waits for any more."""
-        ...
-
-    def teach(self, trial_id: str, decision: str, result: dict[str, Any]) -> None:
-        """Let the searcher have a result."""
-        ...
-
-    def deliver_end(
-        self, trial: Trial, end: Completion, scheduler: SchedulerConsumer, *, search: bool = True
-    ) -> None:
-        """Tell the scheduler of a trial's end, and the searcher if it has not heard of it."""
         ...
 
 
@@ -235,7 +226,7 @@ class Restoration:
         for trial_id in self._trials:
             if not state.hesitates() and (scheduler is None or scheduler.hears(trial_id)):
                 state.delivery.due(trial_id)
-            self._sweep.give_back(trial_id, tell=False)
+            self._sweep.deliveries.give_back(trial_id, tell=False)
 
     # What is known of a checkpoint -------------------------------------------------------------
 
@@ -290,9 +281,8 @@ class Restoration:
             return
         search = event.n > self._offsets.searcher
         if isinstance(event, EndDelivered):
-            sweep.deliver_end(
-                trial, sweep.state.delivery.end(trial.trial_id), scheduler, search=search
-            )
+            end = sweep.state.delivery.end(trial.trial_id)
+            sweep.deliveries.deliver_end(trial, end, search=search)
             return
         scored = sweep.state.delivery.score_at(trial.trial_id, event.place)
         if scored is None:
@@ -300,7 +290,7 @@ class Restoration:
         result = {**flatten(scored.result), DONE: False}
         decision = scheduler.judge_again(trial, result, scored, event.decision)
         if search:
-            sweep.teach(trial.trial_id, decision, result)
+            sweep.deliveries.teach(trial.trial_id, decision, result)
 
     def _catch_up(self, event: Event, trial: Trial) -> None:
         """Tell the scheduler, and let checkpoints go that are needed no more."""
@@ -318,7 +308,7 @@ class Restoration:
                 report = sweep.state.record(trial.trial_id).report
                 scheduler.uses(trial, report or event.report)
         if isinstance(event, (ScoreDelivered, EndDelivered, TrialErrored, Exploited)):
-            sweep.give_back(trial.trial_id)
+            sweep.deliveries.give_back(trial.trial_id)
 
     def _exploit(self, event: Exploited, trial: Trial) -> tuple[Any, Version | None]:
         """Return the exploit, and the version of its donor, if that was saved."""

@@ -292,8 +292,8 @@ def run_exchanging(ran: Ran, folder: Path, make: Callable[[], tuple[Searcher, Se
             base, alg = make()
             controller._search_alg = SearchGenerator(as_in_a_tuner(alg))
             controller._search_alg.restore_from_dir(str(saved))
-            validation._searcher = ValidatedSearcher.within(Controller(controller))
-            validation._searcher.attach(validation.validator.poll)
+            validation.deliveries.searcher = ValidatedSearcher.within(Controller(controller))
+            validation.deliveries.searcher.attach(validation.validator.poll)
             exchanged += 1
     assert exchanged > 3
     return base

@@ -1,11 +1,13 @@
-"""What to write so that a trial's checkpoints can be validated."""
+"""What to write so that checkpoints are validated, and trials judged."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-__all__ = ["NO_CHECKPOINT", "drives_a_trainer", "no_trial_has_saved"]
+from tunekit.core.names import chosen, listed, meant
+
+__all__ = ["NO_CHECKPOINT", "drives_a_trainer", "no_trial_has_saved", "unknown_metric"]
 
 #: Under which key ``ray.tune.integration.ray_train.TuneReportCallback`` reports where the workers
 #: of a trainer have put a checkpoint; Tune does not get the checkpoint.
@@ -57,3 +59,30 @@ def no_trial_has_saved(advice: str) -> str:
         'No trial has saved a checkpoint, so that nothing was validated. Save.'
     """
     return f"No trial has saved a checkpoint, so that nothing was validated. {advice}"
+
+
+def unknown_metric(
+    missing: Sequence[str], validated: Collection[str], result: Mapping[str, Any]
+) -> str:
+    """Return what is wrong with a metric that nobody produces, and which was meant.
+
+    Args:
+        missing: The metrics that the sweep is to be judged by and that nobody produces.
+        validated: Those that validation has produced, by flat name.
+        result: A validated result, flat: it has those that training reports, too.
+
+    Example:
+        >>> print(unknown_metric(["acuracy"], ["accuracy"], {"accuracy": 0.9, "loss": 0.1}))
+        The sweep is to be judged by 'acuracy', but neither validation nor training produces that.
+        Did you mean 'accuracy'? Validation returned 'accuracy'; training reported 'loss'. Name one
+        of these as the metric, or return it from the validation function.
+    """
+    training = chosen(name for name in result if name not in validated)
+    near = [meant(name, [*validated, *training]) for name in missing]
+    hint = f" Did you mean {near[0]!r}?" if near[0] is not None else ""
+    return (
+        f"The sweep is to be judged by {', '.join(map(repr, missing))}, but neither validation nor "
+        f"training produces that.{hint} Validation returned {listed(validated, missing)}; training "
+        f"reported {listed(training, missing)}. Name one of these as the metric, or return it from "
+        "the validation function."
+    )

@@ -16,10 +16,10 @@ class Rank:
 
     def __init__(self):
         self.inbox, self.number, self.report = WorkerInbox(), 1, 0
-        self.inbox, self.left_at = [], {}
+        self.unread, self.left_at = [], {}
 
     def hear(self):
-        kind, number, upto = self.inbox.pop(0)
+        kind, number, upto = self.unread.pop(0)
         (self.inbox.assigned if kind == "assign" else self.inbox.allowed)(number, upto)
 
     def train(self):
@@ -46,9 +46,9 @@ def test_all_ranks_leave_at_the_same_report(messages, ahead, data):
             decided += 1
         said.append((kind, number, may_return(decided, ahead)))
     for rank in ranks:
-        rank.inbox = list(said)
-    while any(rank.inbox for rank in ranks):
-        rank = data.draw(st.sampled_from([rank for rank in ranks if rank.inbox]))
+        rank.unread = list(said)
+    while any(rank.unread for rank in ranks):
+        rank = data.draw(st.sampled_from([rank for rank in ranks if rank.unread]))
         rank.hear()
         for _ in range(data.draw(st.integers(0, 4))):
             data.draw(st.sampled_from(ranks)).train()

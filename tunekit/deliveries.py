@@ -1,0 +1,142 @@
+"""Gives the scheduler and the searcher the scores they may see, and the ends of trials."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ray.tune.experiment import Trial
+from ray.tune.result import DONE
+from ray.tune.schedulers import TrialScheduler
+
+from tunekit.checkpoint_leases import CheckpointLeases
+from tunekit.consumers import SchedulerConsumer, SearcherConsumer
+from tunekit.core.advice import unknown_metric
+from tunekit.core.delivery import Completion, Scored
+from tunekit.core.events import EndDelivered, Event, ScoreDelivered
+from tunekit.core.metrics import flatten
+from tunekit.core.state import SweepState
+from tunekit.errors import MetricNotFoundError, TunekitError
+
+__all__ = ["Deliveries"]
+
+logger = logging.getLogger(__name__)
+
+
+class Deliveries:
+    """Delivers what is due, each once, and records what the scheduler decided.
+
+    Args:
+        state: The state of the sweep.
+        trials: Its trials; others may be added.
+        leases: Which checkpoints are needed.
+        emit: Takes what happens, before anything comes of it.
+        time: Returns the time, in seconds since the epoch.
+        fail: Ends the sweep with an error.
+    """
+
+    def __init__(
+        self,
+        state: SweepState,
+        trials: Mapping[str, Trial],
+        leases: CheckpointLeases,
+        *,
+        emit: Callable[[Event], None],
+        time: Callable[[], float],
+        fail: Callable[[TunekitError], None],
+    ):
+        self._state, self._trials, self._leases = state, trials, leases
+        self._emit, self._time, self._fail = emit, time, fail
+        #: Who hears of scores; nobody, as long as they are not known.
+        self.scheduler: SchedulerConsumer | None = None
+        self.searcher: SearcherConsumer | None = None
+        # Trials of which nothing is delivered until it is known whose the metrics are that the
+        # sweep is judged by.
+        self._postponed: dict[str, None] = {}
+
+    def postpone(self, trial_id: str) -> None:
+        """Deliver what is due of a trial at the next :meth:`deliver_postponed`."""
+        self._postponed.setdefault(trial_id)
+
+    def deliver_postponed(self) -> None:
+        """Deliver what was postponed."""
+        while self._postponed:
+            self.deliver(next(iter(self._postponed)))
+
+    def deliver(self, trial_id: str) -> None:
+        """Give the scheduler and the searcher what they may see of a trial now."""
+        if self._state.hesitates():
+            self.postpone(trial_id)
+            return
+        self._postponed.pop(trial_id, None)
+        scheduler = self.scheduler
+        while scheduler is None or scheduler.hears(trial_id):
+            due = self._state.delivery.due(trial_id)
+            if due is None:
+                break
+            if scheduler is None:
+                self._pass_over(due)
+            elif isinstance(due, Scored):
+                self._deliver_score(self._trials[trial_id], due, scheduler)
+            else:
+                self._emit(EndDelivered(time=self._time(), trial_id=trial_id))
+                self.deliver_end(self._trials[trial_id], due)
+        self.give_back(trial_id)
+
+    def _pass_over(self, due: Scored | Completion) -> None:
+        """Nobody hears of it."""
+        if isinstance(due, Scored):
+            self._state.delivery.delivered(due.trial_id, due.request.place)
+        else:
+            self._state.delivery.end_delivered(due.trial_id)
+
+    def _deliver_score(self, trial: Trial, scored: Scored, scheduler: SchedulerConsumer) -> None:
+        result = {**flatten(scored.result), DONE: False}
+        if not self._can_be_judged(scored, result):
+            self._pass_over(scored)
+            return
+        decision = scheduler.judge(trial, result, scored)
+        self._emit(ScoreDelivered.of(scored.request, decision, self._time()))
+        self.teach(scored.trial_id, decision, result)
+
+    def teach(self, trial_id: str, decision: str, result: dict[str, Any]) -> None:
+        """Let the searcher have a result, of which the scheduler made a decision."""
+        if decision != TrialScheduler.STOP and self.searcher is not None:
+            self.searcher.receive(trial_id, result)
+
+    def deliver_end(self, trial: Trial, end: Completion, *, search: bool = True) -> None:
+        """Tell the scheduler of a trial's end, and the searcher if it has not heard of it."""
+        result = None if end.result is None else flatten(end.result)
+        if self.scheduler is not None:
+            self.scheduler.finish(trial, result)
+        if search and self.searcher is not None:
+            self.searcher.finish(trial.trial_id, result)
+
+    def give_back(self, trial_id: str, *, tell: bool = True) -> None:
+        """Let checkpoints go whose scores nobody waits for any more.
+
+        Args:
+            trial_id: The trial.
+            tell: Whether the scheduler has not heard of that.
+        """
+        for request in self._state.release(trial_id):
+            self._leases.release(("validation", request.id))
+            if tell and self.scheduler is not None:
+                self.scheduler.settled(request)
+
+    def _can_be_judged(self, scored: Scored, result: Mapping[str, Any]) -> bool:
+        """Return whether a result has the metrics to judge by; if none ever had, give up."""
+        missing, names = self._state.lacks(result), self._state.history.names
+        if not missing:
+            return True
+        if self._state.has_delivered or not names.keys().isdisjoint(missing):
+            logger.warning(
+                "Trial %s has no %s at iteration %d; it is not judged by that iteration.",
+                scored.trial_id,
+                ", ".join(map(repr, missing)),
+                scored.iteration,
+            )
+        else:
+            self._fail(MetricNotFoundError(unknown_metric(missing, names, result)))
+        return False
