@@ -310,7 +310,7 @@ class Population:
             self.problems += check_rows(self.ran, events)
 
     def _standing(self) -> dict[str, Any]:
-        judged = self.ran.sweep.controller._scheduler_alg._judged
+        judged = self.ran.sweep.controller._scheduler_alg._stand_ins
         return {
             str(t): (t.status, judged[t.trial_id].phase, judged[t.trial_id].doing)
             for t in self.ran.trials
@@ -585,7 +585,7 @@ def test_where_a_trial_stands_is_never_deleted(tmp_path):
     """A clone stands at its donor's checkpoint until its own first score, and may be cloned."""
 
     def watch(ran: Ran) -> None:
-        for judged in ran.sweep.controller._scheduler_alg._judged.values():
+        for judged in ran.sweep.controller._scheduler_alg._stand_ins.values():
             if judged.version is not None and not judged.is_finished():
                 assert Path(judged.version.checkpoint.path).exists()
 
@@ -604,7 +604,7 @@ def test_an_ended_trial_drops_the_exploit_it_was_to_make(tmp_path):
             return
         ended.append(next(iter(scheduler._exploits)))
         [trial_id] = ended
-        scheduler.conclude(scheduler._judged[trial_id].real)
+        scheduler.conclude(scheduler._stand_ins[trial_id].real)
         assert trial_id not in scheduler._exploits
         coming = ran.validation.ancestry.generation(trial_id) + 1
         assert ran.validation.leases.held(("clone", trial_id, coming)) is None
