@@ -59,6 +59,7 @@ from tunekit.core.state import SweepState
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.core.values import same
 from tunekit.deliveries import Deliveries
+from tunekit.deprecated import former_method
 from tunekit.draining import Draining, Interruption
 from tunekit.errors import (
     AlreadyRunningError,
@@ -271,6 +272,9 @@ class ValidationCallback(tune.Callback):
     def ancestry(self) -> Ancestry:
         """Return which trials were overwritten with which checkpoints."""
         return self.state.ancestry
+
+    # Pickles of former versions name these methods; what was pickled with them is not used.
+    _has_all = _judged = _merged = _undecided = former_method
 
     def renew(self, config: ValidationConfig) -> None:
         """Validate by other settings from now on, in a sweep that is restored and has not begun."""

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["former_names", "former_value", "moved", "warn"]
+__all__ = ["former_method", "former_names", "former_value", "moved", "warn"]
 
 # By module, what its former names are called now.
 _FORMER = {
@@ -82,6 +82,20 @@ def former_value(setting: str, value: Any) -> Any:
         return value
     warn(f"{setting}={value!r}", f"{setting}={now!r}")
     return now
+
+
+def former_method(*given: Any, **known: Any) -> None:
+    """Stand for a method that is gone, and that a pickle of a former version names.
+
+    Raises:
+        RuntimeError: If it is called after all.
+
+    Example:
+        >>> former_method()
+        Traceback (most recent call last):
+        RuntimeError: This method of a former version is gone.
+    """
+    raise RuntimeError("This method of a former version is gone.")
 
 
 def moved(module: str, name: str) -> tuple[str, str]:

@@ -43,6 +43,7 @@ from tunekit.storage import Folder, folder_at
 
 __all__ = [
     "READS",
+    "RETIRED",
     "SERIES",
     "VERSION",
     "Journal",
@@ -66,8 +67,8 @@ VERSION = 3
 #: The versions that can be read.
 READS = (2, 3)
 
-# Events of version 2 that tell nothing: which checkpoints were kept follows from the others.
-_RETIRED = ("leased", "released")
+#: Events of version 2 that tell nothing: which checkpoints were kept follows from the others.
+RETIRED = ("leased", "released")
 
 # A line without these has nothing but what JSON knows, and is read several times as fast.
 _MARKS = tuple(f'"{marker}"' for marker in (SHOWN, PICKLED, ITEMS))
@@ -323,7 +324,7 @@ def record_of(folder: Folder, *, unpickle: bool = False, without: Collection[str
         tunekit.JournalError: As for :func:`read`; also if an event is unknown.
         OSError: If the storage fails.
     """
-    skipped = _fronts([*without, *_RETIRED])
+    skipped = _fronts([*without, *RETIRED])
     record = Record()
     for head, file, lines in _sessions(folder):
         if head is not None:

@@ -24,7 +24,7 @@ from tunekit.core.names import listed, meant
 from tunekit.core.problems import Problems
 from tunekit.core.timeline import UNENDED, Scored, Timeline, TrialSummary
 from tunekit.core.words import short_names
-from tunekit.deprecated import former_names
+from tunekit.deprecated import former_names, warn
 from tunekit.driver_lock import Driver, driver_of
 from tunekit.errors import MetricNotFoundError
 from tunekit.experiments import no_sweep
@@ -250,6 +250,12 @@ class Sweep:
         for exploit in exploits_of(events, self._places):
             self.ancestry.add(exploit)
         self._configs = configs_of(self.ancestry)
+
+    @property
+    def chronicle(self) -> Timeline:
+        """Deprecated: the former name of ``timeline``."""
+        warn("Sweep.chronicle", "Sweep.timeline")
+        return self.timeline
 
     # Tables ------------------------------------------------------------------------------------
 

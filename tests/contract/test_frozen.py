@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -74,3 +76,22 @@ def test_differences_are_seen():
     assert differences({"a": [1, {"b": 3}]}, then) == ["/a/1/b: 3 instead of 2"]
     assert differences({"a": [1, {}]}, then) == ["/a/1/b is gone"]
     assert differences({"a": [1]}, then)
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="Tune pickles bytecode: Python 3.11's")
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_pickled_in_a_sweep_can_be_opened(name, tmp_path):
+    """The settings, the trials and the states: a restore needs them all."""
+    with zipfile.ZipFile(FROZEN / f"{name}.zip") as archive:
+        archive.extractall(tmp_path)
+    opened = 0
+    for path in tmp_path.rglob("*.pkl"):
+        pickle.loads(path.read_bytes())
+        opened += 1
+    for path in tmp_path.rglob("state/*.zip"):
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.namelist():
+                if member.endswith(".pkl"):
+                    pickle.loads(archive.read(member))
+                    opened += 1
+    assert opened >= 2

@@ -10,8 +10,7 @@ import pytest
 import tunekit
 from tests.contract.test_frozen import FROZEN
 from tests.frozen.sweeps import LENGTH, Approaching
-from tunekit.core.events import event_of
-from tunekit.journal import read
+from tunekit.journal import events_in, read
 from tunekit.testing import check_journal
 
 pytestmark = [
@@ -30,7 +29,7 @@ def test_a_killed_sweep_goes_on(ray_cluster, tmp_path, name):
     assert not results.errors
     after = read(tmp_path / name)
     assert after[: len(before)] == before
-    lives = check_journal(map(event_of, after))  # nothing is lost, nothing done twice
+    lives = check_journal(events_in(tmp_path / name))  # nothing is lost, nothing done twice
     assert len(lives.scores) > sum(event["event"] == "delivered" for event in before)
     best = results.get_best_result()
     assert best.metrics["validated_iteration"] == LENGTH
