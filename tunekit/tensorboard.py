@@ -24,6 +24,7 @@ from tunekit.core.history import GENERATION
 from tunekit.core.metrics import REPORTED, flatten, merge
 from tunekit.core.order import Told
 from tunekit.core.values import admitted, described, number
+from tunekit.event_file import EventFile
 
 __all__ = ["TensorBoardLogger"]
 
@@ -173,14 +174,13 @@ class TensorBoardLogger(Writing):
         again = place not in self._begun and trial.trial_id in self._restored
         progress = self._begun.setdefault(place, _Progress())
         self._known.add(trial.trial_id)
-        writer = self.writer_at(
+        events = EventFile(
             folder / f"generation_{generation}" if generation else folder,
-            flush_secs=30,
             # Files are read in the order of their names, which begin with the second.
-            filename_suffix=f".{time.time_ns()}",
+            suffix=f".{time.time_ns()}",
             purge_step=0 if again else None,
         )
-        run = _Run(writer, _hyperparameters(config), progress)
+        run = _Run(events, _hyperparameters(config), progress)
         self._hyperparameters |= run.hyperparameters
         run.begin(f"{trial.trial_id}{f'/{generation}' if generation else ''}")
         names, mode = self._shown({})
@@ -222,13 +222,13 @@ class _Run:
     """A run of TensorBoard's; Tune's logger takes it for a writer.
 
     Args:
-        writer: The writer of its file.
+        events: Its file.
         hyperparameters: Flat ones.
         progress: How far it has come.
     """
 
-    def __init__(self, writer: Any, hyperparameters: Mapping[str, Any], progress: _Progress):
-        self._writer, self._progress = writer, progress
+    def __init__(self, events: EventFile, hyperparameters: Mapping[str, Any], progress: _Progress):
+        self._events, self._progress = events, progress
         self.hyperparameters = hyperparameters
         #: What all names begin with; None tells reports from what Tune fills in.
         self.group: str | None = None
@@ -239,8 +239,8 @@ class _Run:
         self._described = False
 
     def __getattr__(self, name: str) -> Any:
-        """A method of the writer; what it adds gets its readable name."""
-        method = getattr(self._writer, name)
+        """A method of the file; what it adds gets its readable name."""
+        method = getattr(self._events, name)
         if not name.startswith("add_"):
             return method
 
@@ -260,7 +260,7 @@ class _Run:
     def flush(self) -> None:
         """Hand what was added to the disk, which takes long."""
         if not self.more:
-            self._writer.flush()
+            self._events.flush()
 
     def _named(self, tag: str) -> str:
         if not tag.startswith(_STOCK):
@@ -275,10 +275,7 @@ class _Run:
     def goes_to(self, step: int) -> None:
         """A report comes. If its trial has gone back, what it does again replaces what it did."""
         if self._progress.step is not None and step <= self._progress.step:
-            from tensorboardX.proto.event_pb2 import Event, SessionLog
-
-            start = SessionLog(status=SessionLog.START)
-            self._writer.file_writer.add_event(Event(step=step, session_log=start))
+            self._events.begin_again(step)
         self._progress.step = step
 
     def judge(self, name: str, value: float, step: int, mode: str | None) -> None:
@@ -302,7 +299,7 @@ class _Run:
             content = HParamsPluginData.FromString(plugin_data.content)
             content.session_start_info.group_name = name
             plugin_data.content = content.SerializeToString()
-            self._writer.file_writer.add_summary(start)
+            self._events.add_summary(start)
 
     def describe(
         self, names: Collection[str], mode: str | None, hyperparameters: Mapping[str, Any]
@@ -316,13 +313,13 @@ class _Run:
         groups = ("best", "last") if mode is not None else ("last",)
         metrics = {f"{group}/{name}": None for group in groups for name in names}
         experiment, _, _ = hparams(dict(hyperparameters), metrics)
-        self._writer.file_writer.add_summary(experiment)
+        self._events.add_summary(experiment)
 
     def close(self, *, failed: bool, ended: bool) -> None:
         """Close the file; ``ended``: not because the sweep was interrupted."""
         if ended and self.hyperparameters:
-            self._writer.file_writer.add_summary(_end(failed))
-        self._writer.close()
+            self._events.add_summary(_end(failed))
+        self._events.close()
 
 
 def _end(failed: bool) -> Any:

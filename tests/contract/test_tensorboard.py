@@ -19,12 +19,12 @@ from tensorboard.context import RequestContext
 from tensorboard.plugins.base_plugin import TBContext
 from tensorboard.plugins.hparams import api_pb2, backend_context
 from tensorboard.plugins.hparams import list_session_groups as session_groups
-from tensorboardX import SummaryWriter
 
 import tunekit
 from tests.contract.test_pbt import run as run_pbt
 from tests.kills import run_killed
 from tests.sweeps import Counting, Ran, index_of, sweep
+from tunekit.event_file import EventFile
 
 ALL = {"scalars": 0, "tensors": 0, "histograms": 0, "images": 0}
 
@@ -220,8 +220,8 @@ def test_an_overwritten_trial_goes_on_in_a_run_of_its_own(tmp_path):
 
 
 def test_what_is_added_is_handed_to_the_disk_once(tmp_path, monkeypatch):
-    flushed, flush = [], SummaryWriter.flush
-    monkeypatch.setattr(SummaryWriter, "flush", lambda own: (flushed.append(own), flush(own)))
+    flushed, flush = [], EventFile.flush
+    monkeypatch.setattr(EventFile, "flush", lambda own: (flushed.append(own), flush(own)))
     ran = sweep(tmp_path, FIFOScheduler(), trials=2, loggers=True)
     reports = sum(trial.last_result["training_iteration"] for trial in ran.trials)
     validations = sum(len(scores) for scores in ran.scores().values())

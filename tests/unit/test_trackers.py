@@ -160,7 +160,7 @@ def test_an_mlflow_logger_that_cannot_be_adapted_is_said_so(caplog, has, gone):
 # The names of Ray's that tunekit's own logger needs -----------------------------------------------
 
 
-@pytest.mark.parametrize("gone", ["_summary_writer_cls", "_trial_writer", "_trial_result"])
+@pytest.mark.parametrize("gone", ["_trial_writer", "_trial_result"])
 def test_tensorboards_logger_says_what_ray_lacks(monkeypatch, gone):
     made = TBXLoggerCallback.__init__
 

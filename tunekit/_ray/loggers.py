@@ -20,7 +20,7 @@ __all__ = ["LocalFirst", "Writing"]
 logger = logging.getLogger(__name__)
 
 # What Tune's logger of TensorBoard sets in itself when it is made.
-_NEEDED = ("_summary_writer_cls", "_trial_result", "_trial_writer")
+_NEEDED = ("_trial_result", "_trial_writer")
 
 
 class Writing(TBXLoggerCallback):
@@ -38,10 +38,6 @@ class Writing(TBXLoggerCallback):
         gone = [name for name in _NEEDED if not hasattr(self, name)]
         if gone:
             raise lacks(f"ray.tune.logger.TBXLoggerCallback().{name}" for name in gone)
-
-    def writer_at(self, folder: Path, **options: Any) -> Any:
-        """A writer of a new file in a folder; the options are those of tensorboardX."""
-        return self._summary_writer_cls(str(folder), **options)
 
     def write_with(self, trial: Trial, writer: Any) -> None:
         """Let what is logged of a trial from now on go to a writer."""

@@ -1,0 +1,115 @@
+"""A file of TensorBoard's events, written in the thread that adds to it."""
+
+from __future__ import annotations
+
+import functools
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["EventFile"]
+
+
+class EventFile:
+    """Writes TensorBoard's events to a new file in a folder.
+
+    A ``tensorboardX.SummaryWriter`` sends each event through a queue between processes to a thread
+    of its own: for each trial a pipe, three semaphores and a thread, and most of the time that
+    logging takes; and it waits for the disk at each ``flush``. Here an event is written when it is
+    added. The methods that Tune's logger calls are those of a ``SummaryWriter``, and tensorboardX
+    says what is in an event. The file is one of TensorFlow's records: for each the size, and what
+    is in it, with a checksum of either.
+
+    Args:
+        folder: Where the file is to be; it is made.
+        suffix: What its name ends with.
+        purge_step: The step from which on readers discard what older files of the folder have.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     events = EventFile(Path(folder))
+        ...     events.add_scalar("accuracy", 0.9, global_step=1)
+        ...     events.close()
+        ...     len(list(Path(folder).iterdir()))
+        1
+    """
+
+    def __init__(self, folder: Path, *, suffix: str = "", purge_step: int | None = None):
+        from tensorboardX import summary
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.record_writer import masked_crc32c
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self._event, self._summary, self._checksum = Event, summary, masked_crc32c
+        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}{suffix}"
+        self._file = open(folder / name, "wb")  # noqa: SIM115
+        self.add_event(Event(file_version="brain.Event:2"), purge_step)
+        if purge_step is not None:
+            self.begin_again(purge_step)
+
+    def add_scalar(self, tag: str, value: Any, **known: Any) -> None:
+        """Add a number; ``known``: its ``global_step`` and ``walltime``."""
+        self.add_summary(self._summary.scalar(tag, value), **known)
+
+    def add_histogram(self, tag: str, values: Any, **known: Any) -> None:
+        """Add how numbers are distributed."""
+        self.add_summary(self._summary.histogram(tag, values, _bins()), **known)
+
+    def add_image(self, tag: str, image: Any, **known: Any) -> None:
+        """Add an image: channel, height, width."""
+        self.add_summary(self._summary.image(tag, image), **known)
+
+    def add_images(self, tag: str, images: Any, **known: Any) -> None:
+        """Add images: number, channel, height, width."""
+        self.add_summary(self._summary.image(tag, images, dataformats="NCHW"), **known)
+
+    def add_video(self, tag: str, video: Any, *, fps: int, **known: Any) -> None:
+        """Add videos: number, time, channel, height, width."""
+        self.add_summary(self._summary.video(tag, video, fps), **known)
+
+    def add_summary(
+        self, summary: Any, global_step: int | None = None, walltime: float | None = None
+    ) -> None:
+        """Add a ``Summary`` of TensorBoard's."""
+        self.add_event(self._event(summary=summary), global_step, walltime)
+
+    def add_event(self, event: Any, step: int | None = None, walltime: float | None = None) -> None:
+        """Add an ``Event`` of TensorBoard's."""
+        event.wall_time = time.time() if walltime is None else walltime
+        if step is not None:
+            event.step = int(step)
+        data = event.SerializeToString()
+        size = struct.pack("<Q", len(data))
+        for part in (size, data):
+            self._file.write(part)
+            self._file.write(struct.pack("<I", self._checksum(part)))
+
+    def begin_again(self, step: int) -> None:
+        """Let readers discard what the run has from a step on."""
+        from tensorboardX.proto.event_pb2 import SessionLog
+
+        self.add_event(self._event(session_log=SessionLog(status=SessionLog.START)), step)
+
+    def flush(self) -> None:
+        """Let readers see what was added.
+
+        It is not synced to the disk: what a machine loses is written again from the journal.
+        """
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+@functools.cache
+def _bins() -> Sequence[float]:
+    """Return the limits of a histogram's bins, those of TensorFlow."""
+    from tensorboardX import SummaryWriter
+
+    bins: Sequence[float] = SummaryWriter(write_to_disk=False).default_bins
+    return bins
