@@ -4,77 +4,59 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ray import train, tune
 from ray.tune.experiment import Trial
 from ray.tune.logger import CSVLoggerCallback
-from ray.tune.result import DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION
+from ray.tune.result import TRAINING_ITERATION
 
 from tunekit._ray.checkpoints import (
     forget_missing,
-    latest_checkpoint,
-    saved_results,
     skip_existing,
 )
 from tunekit._ray.controller import Controller
 from tunekit._ray.failures import fail_for_good
 from tunekit._ray.progress import Display
-from tunekit._ray.stoppers import ValidatedStopper
-from tunekit._ray.storage import exists
 from tunekit.checkpoint_leases import CheckpointLeases
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
 from tunekit.consumers import SchedulerConsumer, SearcherConsumer
-from tunekit.core.advice import NO_CHECKPOINT, drives_a_trainer, no_trial_has_saved
-from tunekit.core.criteria import Criteria
 from tunekit.core.events import (
     BudgetExpired,
     CheckpointSaved,
-    Decided,
     Event,
     Exploited,
-    Reminded,
-    Reported,
-    Resumed,
     SessionClosed,
-    TrialEnded,
     TrialErrored,
     TrialFailed,
     TrialRetried,
     ValidationRequested,
-    Waited,
 )
-from tunekit.core.failures import gone
-from tunekit.core.history import GENERATION, History
+from tunekit.core.history import History
 from tunekit.core.lineage import Ancestry, Exploit
 from tunekit.core.metrics import flatten, hide
-from tunekit.core.names import chosen, listed
 from tunekit.core.problems import Problems
 from tunekit.core.progress import counted, starved, waiting_trials
 from tunekit.core.reports import own_names, received
 from tunekit.core.resume_command import how_to_resume
 from tunekit.core.state import SweepState
-from tunekit.core.validation import Outcome, Request, Status
-from tunekit.core.values import same
+from tunekit.core.validation import Outcome, Status
 from tunekit.deliveries import Deliveries
 from tunekit.deprecated import former_method
 from tunekit.draining import Draining, Interruption
 from tunekit.errors import (
     AlreadyRunningError,
     ConfigError,
-    MetricNotFoundError,
     RestoreError,
-    StopperError,
     TunekitError,
     WiringError,
 )
 from tunekit.evaluators import executor_of
 from tunekit.executor import Executor
 from tunekit.failures import FailureReports
-from tunekit.fold import Fold
-from tunekit.forgotten import nobody_saves
+from tunekit.forgotten import Forgotten
 from tunekit.ledger import Ledger
 from tunekit.leftovers import remove_left_over
 from tunekit.lineage import Lineage
@@ -82,11 +64,14 @@ from tunekit.loggers import JsonLogger, ValidatedLoggerCallback, validated
 from tunekit.pickles import travels
 from tunekit.places import Places
 from tunekit.policies import AtDecisions, CheckpointPolicy
-from tunekit.report import VALIDATION_KEY, ValidationOverride, override_of
+from tunekit.report import VALIDATION_KEY
 from tunekit.restore import Offsets, Restoration, told_before
 from tunekit.session import about
 from tunekit.snapshots import RestorePoint
+from tunekit.stopping_criteria import StoppingCriteria
 from tunekit.tensorboard import TensorBoardLogger
+from tunekit.trial_files import TrialFiles
+from tunekit.validation_requests import Requests
 from tunekit.validator import Validator
 
 __all__ = ["ValidationCallback"]
@@ -154,12 +139,10 @@ class ValidationCallback(tune.Callback):
         self.config = ValidationConfig.of(config)
         self._given = (executor, clock)
         self._clock = clock or SystemClock()
-        #: Runs the validations.
-        self.validator = self._validator_on(executor or executor_of(self.config))
-        self._failures = FailureReports(self.config)
-        #: What has come of the sweep by now.
-        self.state = self._empty_state()
-        self._fold = Fold(self.state.history)
+        self._trials: dict[str, Trial] = {}
+        #: Which checkpoints are needed.
+        self.leases = CheckpointLeases(self._changed)
+        self._assemble(executor or executor_of(self.config))
 
         self._controller: Controller | None = None
         self._scheduler: SchedulerConsumer | None = None
@@ -181,30 +164,16 @@ class ValidationCallback(tune.Callback):
         self._saved: dict[str, Any] | None = None
         self._mended: RestorePoint | None = None
         self._state_taken = False
-        self._offered: dict[str, int] = {}
         self._past: list[Event] = []
         # The lines of the journal as of which Tune's state is, and the scheduler's.
         self._as_of = self._scheduler_as_of = 0
         self._restoration: Restoration | None = None
 
-        self._trials: dict[str, Trial] = {}
-        self._wishes: dict[str, tuple[int, ValidationOverride]] = {}
-        #: Which checkpoints are needed.
-        self.leases = CheckpointLeases(self._changed)
-        #: What the scheduler and the searcher are given.
-        self.deliveries = self._deliveries_of(self.state)
-        self._touched: dict[str, Trial] = {}
-        self._unsettled: dict[str, Trial] = {}
         # The trials that the time budget has stopped; None as long as there is time.
         self._cut: set[str] | None = None
-        self._criteria = Criteria()
-        self._stopper: ValidatedStopper | None = None
-        self._names_taken_over = 0
-        self._has_reported = self._told_of_no_checkpoint = False
-        self._how_to_save = NO_CHECKPOINT
+        self._stopping = StoppingCriteria(self.fail)
+        self._forgotten = Forgotten()
         self._interruption = Interruption()
-        self._settled: dict[str, Trial] = {}
-        self._names_at_last_settling = 0
         self._error: TunekitError | None = None
         self._display: Display | None = None
         # Whether the sweep was over at the end of the last step: Tune then makes no other.
@@ -227,29 +196,6 @@ class ValidationCallback(tune.Callback):
         for name in ("trainable", "space", "owned", "_loggers"):
             if name in state:
                 setattr(self, name, state[name])
-
-    def _validator_on(self, executor: Executor) -> Validator:
-        return Validator(
-            self.config,
-            executor,
-            self._clock,
-            emit=self.emit,
-            conclude=self._conclude,
-            judged=lambda: self.state.required,
-            promised=self._promised,
-        )
-
-    def _empty_state(self) -> SweepState:
-        return SweepState(
-            self.config.every,
-            path=lambda recorded: self.places.path(recorded),
-            config_of=self._config_of,
-        )
-
-    def _deliveries_of(self, state: SweepState) -> Deliveries:
-        return Deliveries(
-            state, self._trials, self.leases, emit=self.emit, time=self.time, fail=self.fail
-        )
 
     def _config_of(self, trial_id: str, generation: int) -> Mapping[str, Any]:
         """The hyperparameters of a trial, those of one of its generations."""
@@ -279,11 +225,45 @@ class ValidationCallback(tune.Callback):
     def renew(self, config: ValidationConfig) -> None:
         """Validate by other settings from now on, in a sweep that is restored and has not begun."""
         self.config = config
-        self.validator = self._validator_on(executor_of(config))
-        self._failures = FailureReports(config)
-        self.state = self._empty_state()
-        self._fold = Fold(self.state.history)
-        self.deliveries = self._deliveries_of(self.state)
+        self._assemble(executor_of(config))
+
+    def _assemble(self, executor: Executor) -> None:
+        """Make the parts that follow from the settings."""
+        #: Runs the validations.
+        self.validator = Validator(
+            self.config,
+            executor,
+            self._clock,
+            emit=self.emit,
+            conclude=self._conclude,
+            judged=lambda: self.state.required,
+            promised=self._promised,
+        )
+        self._failures = FailureReports(self.config)
+        #: What has come of the sweep by now.
+        self.state = state = SweepState(
+            self.config.every,
+            path=lambda recorded: self.places.path(recorded),
+            config_of=self._config_of,
+        )
+        self._files = TrialFiles(
+            state, changed=self._changed, finalized=partial(self._tell, "on_trial_settled")
+        )
+        #: What was reported and saved, and is to be validated.
+        self.requests = Requests(
+            self.config,
+            state,
+            self._trials,
+            self.validator,
+            self.leases,
+            places=lambda: self.places,
+            emit=self.emit,
+            time=self.time,
+        )
+        #: What the scheduler and the searcher are given.
+        self.deliveries = Deliveries(
+            state, self._trials, self.leases, emit=self.emit, time=self.time, fail=self.fail
+        )
 
     def loggers(self, *others: tune.Callback) -> list[tune.Callback]:
         """Return loggers that know about late scores: of ``result.json``, TensorBoard, and yours.
@@ -325,11 +305,10 @@ class ValidationCallback(tune.Callback):
             raise ConfigError("ValidationConfig", [PAUSE_NEEDS_OWN_ACTORS])
         self._controller, self._scheduler = controller, scheduler
         self.deliveries.scheduler, self.deliveries.searcher = scheduler, searcher
+        self.requests.scheduler = scheduler
         self._listen_with(controller.callbacks)
         self.state.required = controller.take_over_metric_check() | scheduler.objectives
-        self._stopper = controller.take_over_stopper(
-            lambda: self.state.required | self.history.names.keys(), self._stopper_failed
-        )
+        self._stopping.attach(controller, lambda: self.state.required | self.history.names.keys())
         controller.look_at_reports_first(self._receive)
         for callback in self._listeners:
             for policy in callback.parts() if isinstance(callback, CheckpointPolicy) else ():
@@ -393,41 +372,21 @@ class ValidationCallback(tune.Callback):
         if self._controller is not None:
             self._controller.bring_home(trial)
         self.leases.watch(trial, self._validation_names)
-        self._take_over_criteria(trial, self.state.required)
+        self._stopping.take_over(trial, self.state.required)
         self.ledger.add(trial)
 
-    def _take_over_criteria(self, trial: Trial, names: Collection[str]) -> None:
-        """Keep stopping criteria on metrics of those names from Tune, which looks at reports."""
-        rest = self._criteria.take_over(trial.trial_id, trial.stopping_criterion, names)
-        if len(rest) < len(trial.stopping_criterion):
-            trial.stopping_criterion = rest
-            trial.invalidate_json_state()
-
     def _take_over_new_criteria(self) -> None:
-        if self._scheduler is not None and len(self.history.names) != self._names_taken_over:
-            self._names_taken_over = len(self.history.names)
-            for trial in self._trials.values():
-                self._take_over_criteria(trial, self.history.names)
+        if self._scheduler is not None:
+            self._stopping.take_over_new(self._trials.values(), self.history.names)
 
     def reached(self, trial_id: str, result: Mapping[str, Any]) -> bool:
-        """Return whether a validated result meets a stopping criterion of ``RunConfig(stop=...)``.
-
-        A stopper is shown each result once, whatever it says: it may count them.
-        """
-        stops = self._stopper is not None and self._stopper.reached(
-            trial_id, result, self.history.names, again=self._replaying
-        )
-        return self._criteria.reached(trial_id, result) or stops
+        """Return whether a validated result ends its trial by ``RunConfig(stop=...)``."""
+        names = self.history.names
+        return self._stopping.reached(trial_id, result, names, again=self._replaying)
 
     @property
     def _replaying(self) -> bool:
         return self._restoration is not None
-
-    def _stopper_failed(self, error: StopperError) -> None:
-        if self._replaying:  # it ended the sweep before
-            logger.warning("%s", error)
-        else:
-            self.fail(error)
 
     # From the report to the request ------------------------------------------------------------
 
@@ -466,8 +425,7 @@ class ValidationCallback(tune.Callback):
         if self._past and self._scheduler is None:
             self._resume_alone(trials)
         self._trials[trial.trial_id] = trial
-        self._unsettled[trial.trial_id] = trial
-        self._touched[trial.trial_id] = trial
+        self._files.add(trial)
         self.leases.watch(trial, self._validation_names)
         if self._scheduler is not None:
             self._scheduler.started(trial)
@@ -482,41 +440,18 @@ class ValidationCallback(tune.Callback):
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
         """Called by Tune with each report, after the scheduler and before the loggers."""
-        trial_id = trial.trial_id
-        wish, problem = override_of(result.pop(VALIDATION_KEY, None))
+        self.requests.override(trial.trial_id, result)
         if self._controller is None:
             self._receive(trial, result)
         clean = own_names(result, self.history.names)
         if clean is not result:
             result.clear()
             result.update(clean)
-        step = result[TRAINING_ITERATION]
-        if problem:
-            logger.warning("Trial %s, iteration %d: %s", trial_id, step, problem)
-        self._wishes[trial_id] = (step, wish)
-        if wish:
-            result["should_checkpoint"] = True
         if not self.state.has_saved:
-            self._advise(trial, result)
-        generation = self.ancestry.generation(trial_id)
-        result[GENERATION] = generation
-        offered = self._scheduler is None or self._offered.get(trial_id) == step
-        self.emit(Reported(time=self.time(), trial_id=trial_id, report=result, offered=offered))
-        if self._scheduler is not None and self.config.every == "decision":
-            self._scheduler.uses(trial, result)
-        self._touched[trial_id] = trial
-
-    def _advise(self, trial: Trial, report: Mapping[str, Any]) -> None:
-        """Say, once, what to write, if no checkpoint has come with a report and none seems to."""
-        first, self._has_reported = not self._has_reported, True
-        advice = None
-        if self._how_to_save is NO_CHECKPOINT:
-            advice = drives_a_trainer(report)
-            self._how_to_save = advice or NO_CHECKPOINT
-        if advice is None and first:
-            advice = nobody_saves(trial, report, self.state.required, policies=bool(self.policies))
-        if advice is not None:
-            logger.warning("%s", advice)
+            required, policies = self.state.required, bool(self.policies)
+            self._forgotten.reported(trial, result, required, policies=policies)
+        self.requests.reported(trial, result)
+        self._files.reported(trial)
 
     @staticmethod
     def _receive(trial: Trial, result: dict[str, Any]) -> None:
@@ -529,74 +464,8 @@ class ValidationCallback(tune.Callback):
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Called by Tune when a trial has saved: decide whether to validate the checkpoint."""
-        self._take_checkpoint(trial)
+        self.requests.saved(trial)
         self.leases.prune(trial)
-
-    def _take_checkpoint(self, trial: Trial) -> None:
-        saved = latest_checkpoint(trial)
-        if saved is None:
-            return
-        checkpoint, report = saved
-        report.pop(VALIDATION_KEY, None)
-        trial_id, step = trial.trial_id, report[TRAINING_ITERATION]
-        generation = self.ancestry.generation(trial_id)
-        record = self.state.record(trial_id)
-        if record.clone == checkpoint.path:
-            return  # nothing was saved: it is still what the trial was restored from
-        run = self.history.run_of(trial_id, step, generation)
-        if record.saved == (generation, step, run):
-            self.leases.own(checkpoint.path, trial)
-            return  # the same state, saved again
-        self._record_checkpoint(trial, checkpoint, report)
-
-    def _record_checkpoint(self, trial: Trial, checkpoint: Any, report: Mapping[str, Any]) -> None:
-        """Record a checkpoint, and request its validation, if it is to be validated."""
-        trial_id, step = trial.trial_id, report[TRAINING_ITERATION]
-        generation = self.ancestry.generation(trial_id)
-        record, run = (
-            self.state.record(trial_id),
-            self.history.run_of(trial_id, step, generation),
-        )
-        wished_at, wish = self._wishes.get(trial_id, (None, None))
-        wish = wish if wished_at == step else None
-        own = wish if isinstance(wish, train.ValidationTaskConfig) else train.ValidationTaskConfig()
-        default = self.config.task_config
-        request = Request(
-            trial_id=trial_id,
-            iteration=step,
-            run=run,
-            generation=generation,
-            checkpoint=checkpoint,
-            path=checkpoint.path,
-            report={**own_names(report, self.history.names), GENERATION: generation},
-            kwargs={**(default.fn_kwargs or {}), **(own.fn_kwargs or {})},
-            timeout_s=default.timeout_s if own.timeout_s is None else own.timeout_s,
-            config=trial.config,
-        )
-        used = self._scheduler is None or self._scheduler.used(request)
-        used = used or bool(trial.last_result.get(DONE))
-        wished = None if wish is None else bool(wish)
-        known = {**(record.report or {})}
-        known.pop(SHOULD_CHECKPOINT, None)  # Tune stores it without
-        other = None if same(request.report, known) else request.report
-        where = self.places.record(request.path)
-        self.emit(
-            CheckpointSaved.of(
-                request, self.time(), checkpoint=where, report=other, wish=wished, used=used
-            )
-        )
-        self._request_owed()
-
-    def _request_owed(self) -> None:
-        """Request what is owed a validation."""
-        for request in self.state.owed():
-            where = self.places.record(request.path)
-            self.emit(ValidationRequested.of(request, self.time(), checkpoint=where))
-            self.validator.submit(self._with_checkpoint(request))
-
-    def _with_checkpoint(self, request: Request) -> Request:
-        filesystem = self._trials[request.trial_id].storage.storage_filesystem
-        return replace(request, checkpoint=tune.Checkpoint(request.path, filesystem))
 
     # From the outcome to the fold and the delivery ---------------------------------------------
 
@@ -628,7 +497,7 @@ class ValidationCallback(tune.Callback):
         """Show the score of an outcome, if it is one, in Tune's trial."""
         if self.history.counts(outcome):
             self._take_over_new_criteria()
-            self._fold.score(trial, outcome)
+            self._files.scored(trial, outcome)
         self._changed(trial)
 
     def _note_failure(self, outcome: Outcome) -> None:
@@ -644,10 +513,6 @@ class ValidationCallback(tune.Callback):
         error = self._failures.note(outcome, succeeded=bool(self.history.names))
         if error is not None:
             self.fail(error)
-
-    def offered(self, trial_id: str, iteration: int) -> None:
-        """Tune is asking the scheduler about a report."""
-        self._offered[trial_id] = iteration
 
     def emit(self, event: Event) -> None:
         """Write down what happens, and take it, before anything comes of it.
@@ -688,58 +553,10 @@ class ValidationCallback(tune.Callback):
         """Seconds since the epoch."""
         return self._clock.time()
 
-    def waited(self, trial_id: str, seconds: float) -> None:
-        """A trial stood still for that long because a score was pending."""
-        seconds = round(seconds, 4)
-        self.emit(Waited(time=self.time(), trial_id=trial_id, seconds=seconds))
-
-    def complete(self, trial_id: str, *, removed: bool = False) -> None:
-        """The trial has ended; its end is delivered after its last score.
-
-        Args:
-            trial_id: The trial.
-            removed: Whether it was not running.
-        """
-        if not self.state.delivery.completed(trial_id):
-            self.emit(TrialEnded(time=self.time(), trial_id=trial_id, removed=removed))
-        self.deliver(trial_id)
-
-    def has_completed(self, trial_id: str) -> bool:
-        """Return whether it is known that the trial has ended."""
-        return self.state.delivery.completed(trial_id)
-
-    def deliver(self, trial_id: str) -> None:
-        """Give the scheduler and the searcher what they may see of a trial now."""
-        self.deliveries.deliver(trial_id)
-
     @property
     def policies(self) -> list[CheckpointPolicy]:
         """The sweep's checkpoint policies."""
         return [one for one in self._listeners if isinstance(one, CheckpointPolicy)]
-
-    def close(self, trial_id: str) -> None:
-        """The scheduler has stopped the trial, and gets no more results of it."""
-        self.state.delivery.close(trial_id)
-
-    def decided(self, trial: Trial, decision: str) -> None:
-        """The scheduler has decided about a trial other than on its result."""
-        self.emit(Decided(time=self.time(), trial_id=trial.trial_id, decision=decision))
-
-    def reminded(self, trial: Trial, generation: int, iteration: int, decision: str) -> None:
-        """The scheduler got a result once more, and decided."""
-        self.emit(
-            Reminded(
-                time=self.time(),
-                trial_id=trial.trial_id,
-                generation=generation,
-                iteration=iteration,
-                decision=decision,
-            )
-        )
-
-    def chosen(self, trial: Trial, *, runs: bool) -> None:
-        """The scheduler lets a trial go on that it had paused; ``runs``: it has an actor."""
-        self.emit(Resumed(time=self.time(), trial_id=trial.trial_id, runs=runs))
 
     def failed(self, trial: Trial) -> None:
         """A trial has failed; Tune may start it again."""
@@ -775,20 +592,20 @@ class ValidationCallback(tune.Callback):
         if self._past and self._scheduler is None:
             self._resume_alone(trials)
         self.validator.poll()
-        for trial in self._touched.values():
-            self._fold.last_result(trial)
-        self._touched.clear()
+        self._files.show()
         if self._scheduler is not None:
             self._scheduler.act()
-        if self._unsettled and self._at_end(trials):
-            self._drain(trials)
+        if not self._files.all_final:
+            self._files.finalize()
+            if self._over(trials):
+                self._drain(trials)
         self._raise_error()
         self._note_end(trials)
         self._pause()
 
     def _note_end(self, trials: list[Trial]) -> None:
         """Note whether all is done. Later it would seem so: Tune ends all trials, if it must."""
-        over = not self._unsettled and self.validator.idle and self._over(trials)
+        over = self._files.all_final and self.validator.idle and self._over(trials)
         self._ended_by_itself = over
 
     def _pause(self) -> None:
@@ -821,12 +638,9 @@ class ValidationCallback(tune.Callback):
     ) -> None:
         """Called by Tune when a trial has ended by itself or was stopped."""
         if self._scheduler is None:
-            self.complete(trial.trial_id)
-        if not self.state.has_saved and trial.last_result and not self._told_of_no_checkpoint:
-            self._told_of_no_checkpoint = True
-            if self._how_to_save is NO_CHECKPOINT:  # else it was said
-                why = no_trial_has_saved(NO_CHECKPOINT)
-                logger.warning("Trial %s has ended. %s", trial.trial_id, why)
+            self.deliveries.complete(trial.trial_id)
+        if not self.state.has_saved:
+            self._forgotten.ended(trial)
 
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -850,7 +664,7 @@ class ValidationCallback(tune.Callback):
             self._conclude_sweep(trials)
             self._note_end(trials)
         self._draining.broken_off()
-        finished = self._ended_by_itself and not self._unsettled and self._error is None
+        finished = self._ended_by_itself and self._files.all_final and self._error is None
         if self._cut is not None and self._controller is not None:
             finished = finished and not self._cut and not self._controller.to_come
         self.has_ended = finished
@@ -870,61 +684,21 @@ class ValidationCallback(tune.Callback):
         self.fail(error)
 
     def _require_a_checkpoint(self, trials: list[Trial]) -> None:
-        """A sweep to be judged by what validation produces must have saved something.
-
-        Trials that failed, or were cut short, may have come to nothing before their first one.
-        """
-        failed = sum(trial.status == Trial.ERROR for trial in trials)
-        ended = [t for t in trials if t.status == Trial.TERMINATED and not self._cut_short(t)]
+        """A sweep to be judged by what validation produces must have saved something."""
         reported = {name for trial in trials for name in flatten(trial.last_result)}
         missing = sorted(self.state.required - reported)
         self._failures.conclude(missing, succeeded=bool(self.history.names))
-        if (
-            missing
-            and not self.state.has_saved
-            and any(TRAINING_ITERATION in t.last_result for t in ended)
-        ):
-            names, produced = listed(missing), listed(chosen(reported), missing)
-            why = no_trial_has_saved(self._how_to_save)
-            also = f" {failed} trial{'s' * (failed > 1)} failed before." if failed else ""
-            self.fail(
-                MetricNotFoundError(
-                    f"The sweep is to be judged by {names}, which training does not report (it "
-                    f"reported {produced}). {why}{also}"
-                )
-            )
-
-    def _at_end(self, trials: list[Trial]) -> bool:
-        self._settle()
-        return self._over(trials)
+        if not self.state.has_saved:
+            ended = [t for t in trials if t.status == Trial.TERMINATED and not self._cut_short(t)]
+            failed = sum(trial.status == Trial.ERROR for trial in trials)
+            error = self._forgotten.error([t.last_result for t in ended], missing, failed=failed)
+            if error is not None:
+                self.fail(error)
 
     def _over(self, trials: list[Trial]) -> bool:
         if self._controller is not None:
             return self._controller.finished
         return all(trial.is_finished() for trial in trials)
-
-    def _settle(self, *, at_end: bool = False) -> None:
-        """Write the files of the trials that have ended, once their last validation has.
-
-        Not before the first score has told which names are validation's; and once more when a
-        later score brings a new one.
-        """
-        names = len(self.history.names)
-        if self.state.hesitates() or (not names and not at_end):
-            return
-        if names != self._names_at_last_settling:
-            self._names_at_last_settling = names
-            self._unsettled.update(self._settled)
-        ended = [known for known in self._unsettled.items() if known[1].is_finished()]
-        for trial_id, trial in ended:
-            if not self.state.record(trial_id).pending:
-                del self._unsettled[trial_id]
-                again = trial_id in self._settled
-                self._settled[trial_id] = trial
-                self._fold.settle(trial)
-                self._changed(trial)
-                if not again:
-                    self._tell("on_trial_settled", trial)
 
     def _drain(self, trials: list[Trial]) -> None:
         """Wait for the last validations: the sweep is not over before they are.
@@ -955,7 +729,7 @@ class ValidationCallback(tune.Callback):
                 return False
             self._clock.sleep(_PAUSE_S)
             self.validator.poll(at_once=True)
-            self._settle()
+            self._files.finalize()
             self._draining.goes_on(self._display)
         return True
 
@@ -963,23 +737,8 @@ class ValidationCallback(tune.Callback):
         """The last validation has ended: all that is left is told, and written."""
         self._draining.over()
         self._left_to_the_end = False
-        for trial in trials:
-            if trial.trial_id not in self._trials or self._cut_short(trial):
-                continue
-            if not self.state.delivery.completed(trial.trial_id):
-                self.complete(trial.trial_id)  # Tune has not told the scheduler
-            if self._scheduler is not None and not self.state.delivery.over(trial.trial_id):
-                self._scheduler.advance()
-        for trial in trials:
-            known = trial.trial_id in self._trials and not self._cut_short(trial)
-            if (
-                known
-                and self._scheduler is not None
-                and not self.state.delivery.over(trial.trial_id)
-            ):
-                self._scheduler.conclude(trial)
-                self.deliver(trial.trial_id)
-        self._settle(at_end=True)
+        self.deliveries.conclude(trial for trial in trials if not self._cut_short(trial))
+        self._files.finalize(at_end=True)
         self._require_a_checkpoint(trials)
 
     def fail(self, error: TunekitError) -> None:
@@ -1118,7 +877,7 @@ class ValidationCallback(tune.Callback):
         scheduler = None if self._scheduler is None else self._scheduler.get_state(self.places)
         if scheduler is None:
             return state  # it is told everything again
-        return {**state, "scheduler": scheduler, "criteria": self._criteria.state()}
+        return {**state, "scheduler": scheduler, "criteria": self._stopping.state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take what Tune restores with the experiment; it is taken up when its folder is
@@ -1131,7 +890,7 @@ class ValidationCallback(tune.Callback):
         if self._scheduler is not None and saved.get("scheduler") is not None:
             self._scheduler_as_of = self._as_of
             self._scheduler.set_state(saved["scheduler"], self.places)
-            self._criteria.load(saved["criteria"])
+            self._stopping.load(saved["criteria"])
 
     def _replay(self, trials: Mapping[str, Trial], offsets: Offsets) -> None:
         """Take what happened in former sessions."""
@@ -1159,11 +918,10 @@ class ValidationCallback(tune.Callback):
         )
         self._replay(self._trials, offsets)
         for trial_id, trial in self._trials.items():
-            self._unsettled[trial_id] = trial
-            self._touched[trial_id] = trial
+            self._files.add(trial)
             if trial.is_finished():
                 continue
-            if self.state.record(trial_id).failed or self.has_completed(trial_id):
+            if self.state.record(trial_id).failed or self.state.delivery.completed(trial_id):
                 self.retried(trial)
                 scheduler.retried(trial)
             for path in forget_missing(trial):
@@ -1172,28 +930,20 @@ class ValidationCallback(tune.Callback):
             self.leases.prune(trial)
         remove_left_over(self._trials.values(), self._past, self.places)  # after their names
         table = any(isinstance(listener, CSVLoggerCallback) for listener in self._listeners)
-        self._fold.restore(self._trials, self._past, self.ancestry, table=table)
+        self._files.restore(self._trials, self._past, table=table)
         past, self._past = self._past, []
-        self._go_on()
+        self.requests.reconcile(restored=True)
         if past[-1].n < self._as_of:
             self._record_lost(past)
         scheduler.resume()
         for trial_id in list(self._trials):
-            self.deliver(trial_id)
+            self.deliveries.deliver(trial_id)
 
     def _record_lost(self, past: Sequence[Event]) -> None:
         """Record what Tune's trials have saved and the journal lacks: its end was lost."""
         known = {self.places.path(e.checkpoint) for e in past if isinstance(e, CheckpointSaved)}
-        for trial_id, trial in self._trials.items():
-            for checkpoint, report in saved_results(trial):
-                generation, step = report.get(GENERATION, 0), report[TRAINING_ITERATION]
-                if checkpoint.path in known or generation != self.ancestry.generation(trial_id):
-                    continue
-                last = self.state.record(trial_id).report or {}
-                if last.get(TRAINING_ITERATION, 0) < step:
-                    now = self.time()
-                    self.emit(Reported(time=now, trial_id=trial_id, report=report, offered=True))
-                self._record_checkpoint(trial, checkpoint, report)
+        for trial in self._trials.values():
+            self.requests.saved_unrecorded(trial, known)
 
     def _resume_alone(self, trials: list[Trial]) -> None:
         """Without a scheduler of tunekit's, all there is to do is what was not validated."""
@@ -1205,19 +955,9 @@ class ValidationCallback(tune.Callback):
         self._past = []
         for request in self.state.unfinished.values():
             trial = known[request.trial_id]
-            self._unsettled[request.trial_id] = trial
+            self._files.add(trial)
             self.leases.watch(trial, self._validation_names)
-        self._go_on()
-
-    def _go_on(self) -> None:
-        """Validate what was pending when the sweep was interrupted, and what was owed."""
-        for request in list(self.state.unfinished.values()):
-            filesystem = self._trials[request.trial_id].storage.storage_filesystem
-            if exists(filesystem, request.path):
-                self.validator.submit(self._with_checkpoint(request))
-            else:
-                self.validator.give_up(request, gone(request.path))
-        self._request_owed()
+        self.requests.reconcile(restored=True)
 
     def _changed(self, trial: Trial) -> None:
         if self._controller is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -14,7 +14,7 @@ from tunekit.checkpoint_leases import CheckpointLeases
 from tunekit.consumers import SchedulerConsumer, SearcherConsumer
 from tunekit.core.advice import unknown_metric
 from tunekit.core.delivery import Completion, Scored
-from tunekit.core.events import EndDelivered, Event, ScoreDelivered
+from tunekit.core.events import EndDelivered, Event, ScoreDelivered, TrialEnded
 from tunekit.core.metrics import flatten
 from tunekit.core.state import SweepState
 from tunekit.errors import MetricNotFoundError, TunekitError
@@ -112,6 +112,34 @@ class Deliveries:
             self.scheduler.finish(trial, result)
         if search and self.searcher is not None:
             self.searcher.finish(trial.trial_id, result)
+
+    def complete(self, trial_id: str, *, removed: bool = False) -> None:
+        """Take the end of a trial, which is delivered after its last score.
+
+        Args:
+            trial_id: The trial.
+            removed: Whether it was not running.
+        """
+        if not self._state.delivery.completed(trial_id):
+            self._emit(TrialEnded(time=self._time(), trial_id=trial_id, removed=removed))
+        self.deliver(trial_id)
+
+    def conclude(self, trials: Iterable[Trial]) -> None:
+        """Deliver all there is to deliver: the sweep is over.
+
+        Args:
+            trials: Those that have ended, and do not go on when the sweep is restored.
+        """
+        ended = [trial for trial in trials if trial.trial_id in self._trials]
+        for trial in ended:
+            if not self._state.delivery.completed(trial.trial_id):
+                self.complete(trial.trial_id)  # Tune has not told the scheduler
+            if self.scheduler is not None and not self._state.delivery.over(trial.trial_id):
+                self.scheduler.advance()
+        for trial in ended:
+            if self.scheduler is not None and not self._state.delivery.over(trial.trial_id):
+                self.scheduler.conclude(trial)
+                self.deliver(trial.trial_id)
 
     def give_back(self, trial_id: str, *, tell: bool = True) -> None:
         """Let checkpoints go whose scores nobody waits for any more.

@@ -68,7 +68,7 @@ class Fold:
             result[VALIDATED_ITERATION] = iteration
         trial.run_metadata.last_result = result
 
-    def settle(self, trial: Trial) -> None:
+    def finalize(self, trial: Trial) -> None:
         """Fold for good: no more reports and scores of the trial come."""
         self.last_result(trial)
         if self._history.newest(trial.trial_id) is None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import copy
-import io
 import logging
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.result import DEFAULT_METRIC, DONE, TRAINING_ITERATION
@@ -26,11 +23,10 @@ from ray.tune.schedulers import (
 
 from tunekit._ray.checkpoints import latest_checkpoint
 from tunekit._ray.controller import Controller
-from tunekit._ray.decisions import innermost, is_synchronous, mode_of, rule_for, time_attr_of
+from tunekit._ray.decisions import innermost, is_synchronous, mode_of
 from tunekit._ray.stand_ins import Change, StandIn, StandInController, Version
 from tunekit.callback import ValidationCallback
 from tunekit.combinations import wrong_together
-from tunekit.core.decisions import Decisions
 from tunekit.core.delivery import Scored
 from tunekit.core.events import (
     Decided,
@@ -42,19 +38,20 @@ from tunekit.core.events import (
     TrialErrored,
     TrialFailed,
     TrialRetried,
+    Waited,
 )
 from tunekit.core.history import GENERATION
 from tunekit.core.lineage import Exploit
-from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
 from tunekit.core.reconcile import Action, Actual, Desired, next_action
 from tunekit.core.reminders import Reminders
 from tunekit.core.turns import Turns
 from tunekit.core.validation import Request
-from tunekit.deprecated import moved
 from tunekit.errors import WiringError
 from tunekit.places import Places
 from tunekit.recorded import resolve_opaque
+from tunekit.scheduler_state import dump, load
+from tunekit.score_usage import ScoreUsage
 from tunekit.searcher import ValidatedSearcher
 
 __all__ = ["ValidatedScheduler", "base_of"]
@@ -131,8 +128,8 @@ class ValidatedScheduler(TrialScheduler):
         self._waits_for_all = is_synchronous(decides) or (
             isinstance(decides, HyperBandScheduler) and not isinstance(decides, HyperBandForBOHB)
         )
-        self._controller: Controller | None = None
-        self._validation: ValidationCallback | None = None
+        # The sweep that it is part of, once Tune has added a trial.
+        self._sweep: tuple[Controller, ValidationCallback] | None = None
         self._view: StandInController | None = None
         self._stand_ins: dict[str, StandIn] = {}
         # Those that the base scheduler may start or resume, and the view that has no others.
@@ -142,10 +139,8 @@ class ValidatedScheduler(TrialScheduler):
         self._open: dict[str, StandIn] = {}
         # Those that the base scheduler has just done something to.
         self._touched: dict[str, StandIn] = {}
-        # Which reports it will use the scores of, and the last one that was asked about.
-        self._decisions = Decisions()
-        self._asked: dict[str, tuple[Mapping[str, Any], bool]] = {}
-        self._unsaved: dict[str, int] = {}
+        # Which scores it will use.
+        self._usage = ScoreUsage(base)
         # When a trial began to wait for a score.
         self._since: dict[str, float] = {}
         # Trials that gave way, whose scores are there.
@@ -168,6 +163,20 @@ class ValidatedScheduler(TrialScheduler):
         """Take a base scheduler; an older version has pickled all that it had."""
         ValidatedScheduler.__init__(self, state["base"])
         self._mode = state["_mode"]
+
+    @property
+    def _controller(self) -> Controller:
+        return self._connected[0]
+
+    @property
+    def _validation(self) -> ValidationCallback:
+        return self._connected[1]
+
+    @property
+    def _connected(self) -> tuple[Controller, ValidationCallback]:
+        if self._sweep is None:
+            raise WiringError("Tune has not added a trial to the scheduler: it is in no sweep yet.")
+        return self._sweep
 
     # What Tune asks before and around the sweep ------------------------------------------------
 
@@ -201,7 +210,7 @@ class ValidatedScheduler(TrialScheduler):
     def debug_string(self) -> str:
         """The base scheduler's summary, and that of the validations."""
         text = self.base.debug_string()
-        if self._validation is None:
+        if self._sweep is None:
             return text
         return "\n".join([text, *self._validation.progress()])
 
@@ -250,7 +259,7 @@ class ValidatedScheduler(TrialScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """A trial reported: whether it is validated is not known before it has saved."""
         validation, stand_in = self._wire(tune_controller), self._stand_in_of(trial)
-        validation.offered(trial.trial_id, result[TRAINING_ITERATION])
+        validation.requests.offered(trial.trial_id, result[TRAINING_ITERATION])
         self._starts(stand_in)
         self._open[trial.trial_id] = stand_in
         if validation.config.on_pending == "continue" and stand_in.change.restored_from is None:
@@ -266,7 +275,7 @@ class ValidatedScheduler(TrialScheduler):
         """A trial ended; the base scheduler hears of it after the trial's last score."""
         self._starts(self._stand_in_of(trial))
         self._complete(self._stand_in_of(trial))
-        self._wire(tune_controller).complete(trial.trial_id)
+        self._wire(tune_controller).deliveries.complete(trial.trial_id)
 
     def _complete(self, stand_in: StandIn) -> None:
         self._stands_no_more(stand_in)
@@ -280,7 +289,7 @@ class ValidatedScheduler(TrialScheduler):
         self._stands_no_more(stand_in)
         if stand_in.phase is not Desired.ENDED:
             self._end(stand_in)
-        self._wire(tune_controller).complete(trial.trial_id, removed=True)
+        self._wire(tune_controller).deliveries.complete(trial.trial_id, removed=True)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """The next trial to start: those that have waited for a score first, then the base's."""
@@ -289,7 +298,7 @@ class ValidatedScheduler(TrialScheduler):
             if trial.status == Trial.PAUSED:
                 return trial
             del self._ready[trial_id]
-        if self._never_pauses and self._controller is not None and self._controller.all_run:
+        if self._never_pauses and self._controller.all_run:
             return None  # it would look through all trials
         return self._chosen()
 
@@ -301,41 +310,20 @@ class ValidatedScheduler(TrialScheduler):
 
         To be asked with each report, as often as one likes.
         """
-        trial_id, asked = trial.trial_id, self._asked.get(trial.trial_id)
-        if asked is not None and asked[0] is result:
-            return asked[1]
-        unsaved = self._unsaved.pop(trial_id, None)
-        if unsaved is not None:
-            self._decisions.missed(trial_id, unsaved)
-        iteration = result[TRAINING_ITERATION]
-        due = self._decisions.asked(
-            trial_id,
-            iteration,
-            flatten(result).get(time_attr_of(self.base)),
-            rule_for(self.base, self._stand_in_of(trial)),
-            done=bool(result.get(DONE)),
-        )
-        if due:
-            self._unsaved[trial_id] = iteration
-        self._asked[trial_id] = (result, due)
-        return due
+        return self._usage.uses(self._stand_in_of(trial), result)
 
     def used(self, request: Request) -> bool:
         """Return whether it will use the score of a checkpoint that was saved."""
-        if self._unsaved.get(request.trial_id) == request.iteration:
-            del self._unsaved[request.trial_id]
-        return self._decisions.due(request.trial_id, request.iteration)
+        return self._usage.used(request)
 
     def settled(self, request: Request) -> None:
         """The score of a checkpoint was delivered, or never will be: its books tell, or a later
         one takes its place."""
-        if self._validation is not None:
-            if not self._validation.waits(request.trial_id):
-                # If it stands still now, it is because the scheduler has paused it.
-                self._waited(request.trial_id, self._validation)
-            generation = self._validation.ancestry.generation(request.trial_id)
-            if request.generation == generation:
-                self._decisions.heard(request.trial_id, request.iteration)
+        if not self._validation.waits(request.trial_id):
+            # If it stands still now, it is because the scheduler has paused it.
+            self._waited(request.trial_id)
+        if request.generation == self._validation.ancestry.generation(request.trial_id):
+            self._usage.heard(request)
 
     # What the validations tell -----------------------------------------------------------------
 
@@ -368,10 +356,10 @@ class ValidatedScheduler(TrialScheduler):
             report=scored.result,
             config=copy.deepcopy(stand_in.config) if self._clones else {},
         )
-        if self._clones and self._validation is not None:
+        if self._clones:
             self._validation.leases.own(request.path, trial)
             self._validation.leases.take(("scored", trial.trial_id), request.path)
-        if self._validation is not None and self._validation.reached(trial.trial_id, result):
+        if self._validation.reached(trial.trial_id, result):
             decision = TrialScheduler.STOP
         else:
             stand_in.judging = True
@@ -404,8 +392,7 @@ class ValidatedScheduler(TrialScheduler):
             if result is None:
                 self.base.on_trial_remove(self._view, stand_in)
             else:
-                if self._validation is not None:  # stoppers look across trials
-                    self._validation.reached(trial.trial_id, result)
+                self._validation.reached(trial.trial_id, result)  # stoppers look across trials
                 self.base.on_trial_complete(self._view, stand_in, {**result, DONE: True})
             stand_in.phase = Desired.ENDED
             self._take_up()
@@ -413,8 +400,6 @@ class ValidatedScheduler(TrialScheduler):
 
     def act(self) -> None:
         """Carry out what is known: let trials go on, wait in the way they should, or stop."""
-        if self._controller is None or self._validation is None:
-            return
         held = []
         for trial_id, stand_in in list(self._open.items()):
             if stand_in.phase is Desired.PENDING:
@@ -422,15 +407,15 @@ class ValidatedScheduler(TrialScheduler):
             doing = stand_in.doing
             if doing is Actual.SAVING:
                 continue  # as may be all that run, step after step
-            move = self._next_action(stand_in, doing, self._validation)
+            move = self._next_action(stand_in, doing)
             if move is not Action.NOTHING:
-                self._make(move, stand_in, self._controller, self._validation)
+                self._make(move, stand_in)
             elif doing is Actual.HELD:
                 held.append(stand_in)
             elif not self._undecided(stand_in, doing):
                 self._open.pop(trial_id, None)
         if held:
-            self._relieve_starvation(held, self._controller, self._validation)
+            self._relieve_starvation(held)
 
     @staticmethod
     def _undecided(stand_in: StandIn, doing: Actual) -> bool:
@@ -450,14 +435,11 @@ class ValidatedScheduler(TrialScheduler):
         Tune asks for trials to run as long as there are any; afterwards the base scheduler may
         still have to hear of some that it had paused.
         """
-        if self._controller is not None:
-            self._chosen()
+        self._chosen()
 
     def conclude(self, trial: Trial) -> None:
         """The sweep is over: whatever the base scheduler was about to do with the trial."""
-        stand_in = self._stand_in_of(trial)
-        if stand_in.phase is not Desired.ENDED:
-            self._end(stand_in)
+        self.stopped(self._stand_in_of(trial))
 
     # What the base scheduler does --------------------------------------------------------------
 
@@ -472,7 +454,7 @@ class ValidatedScheduler(TrialScheduler):
     def offered(self, stand_in: StandIn) -> None:
         """It may clone a trial's checkpoint later: that one is kept until it takes another."""
         version = stand_in.version
-        if version is not None and self._validation is not None:
+        if version is not None:
             self._offers[stand_in.trial_id] = version
             holder = ("offered", stand_in.trial_id)
             self._validation.leases.own(version.checkpoint.path, stand_in.real)
@@ -482,8 +464,12 @@ class ValidatedScheduler(TrialScheduler):
         """It has stopped a trial, as Tune's ``stop_trial`` does."""
         if stand_in.phase is not Desired.ENDED:
             self._end(stand_in)
-            if self._validation is not None:
-                self._validation.decided(stand_in.real, TrialScheduler.STOP)
+            self._decide(stand_in, TrialScheduler.STOP)
+
+    def _decide(self, stand_in: StandIn, decision: str) -> None:
+        """Record what the base scheduler has decided other than on the trial's own result."""
+        time = self._validation.time()
+        self._validation.emit(Decided(time=time, trial_id=stand_in.trial_id, decision=decision))
 
     def _end(self, stand_in: StandIn) -> None:
         """End a trial by the base scheduler's word: it hears of it at once, as in Tune."""
@@ -495,8 +481,6 @@ class ValidatedScheduler(TrialScheduler):
         self._give_up_change(stand_in)
         stand_in.phase = Desired.ENDED
         self._open[stand_in.trial_id] = stand_in
-        if self._validation is not None:
-            self._validation.close(stand_in.trial_id)
 
     def _take_up(self) -> None:
         """Look what the base scheduler has given to trials."""
@@ -508,8 +492,7 @@ class ValidatedScheduler(TrialScheduler):
                 if noted is None or noted[0] is not restored:
                     self._note_exploit(stand_in, restored)
             elif stand_in.change.config is not None and stand_in.doing is Actual.STARTING:
-                if self._controller is not None:
-                    self._controller.change(stand_in.real, stand_in.change)
+                self._controller.change(stand_in.real, stand_in.change)
                 stand_in.change = Change()
 
     def _note_exploit(self, stand_in: StandIn, restored: Any) -> None:
@@ -520,8 +503,7 @@ class ValidatedScheduler(TrialScheduler):
         source = next((v for v in self._offers.values() if v.checkpoint.path == path), None)
         self._exploits[stand_in.trial_id] = (restored, source)
         stand_in.phase = Desired.PAUSED
-        if self._validation is not None:
-            self._validation.keep_for_clone(stand_in.trial_id, path)
+        self._validation.keep_for_clone(stand_in.trial_id, path)
 
     def _void(self, stand_in: StandIn) -> None:
         """A trial has ended before it was overwritten: it remains what it was."""
@@ -532,8 +514,7 @@ class ValidatedScheduler(TrialScheduler):
         """The trial will not take up what was given to it."""
         stand_in.change = Change()
         self._exploits.pop(stand_in.trial_id, None)
-        if self._validation is not None:
-            self._validation.keep_for_clone(stand_in.trial_id, None)
+        self._validation.keep_for_clone(stand_in.trial_id, None)
 
     def _chosen(self) -> Trial | None:
         """Ask the base scheduler until it names a trial that can be started, or none."""
@@ -547,19 +528,21 @@ class ValidatedScheduler(TrialScheduler):
                 return None  # it takes that up first
             if stand_in.doing in (Actual.STARTING, Actual.PAUSED):
                 if stand_in.phase is Desired.PAUSED:
-                    if self._validation is not None:
-                        self._validation.chosen(stand_in.real, runs=False)
+                    self._chose(stand_in, runs=False)
                     stand_in.phase = Desired.PENDING
                     self._open[stand_in.trial_id] = stand_in
                 return stand_in.real
             # It is still running, or has ended: no need to start it.
-            if self._validation is not None:
-                self._validation.chosen(stand_in.real, runs=True)
+            self._chose(stand_in, runs=True)
             stand_in.phase = Desired.RUNNING
             self._open[stand_in.trial_id] = stand_in
-            if self._validation is not None:
-                self._validation.deliver(stand_in.trial_id)
+            self._validation.deliveries.deliver(stand_in.trial_id)
         return None
+
+    def _chose(self, stand_in: StandIn, *, runs: bool) -> None:
+        """Record that a trial goes on that it had paused; ``runs``: it has an actor."""
+        time = self._validation.time()
+        self._validation.emit(Resumed(time=time, trial_id=stand_in.trial_id, runs=runs))
 
     def _sees(self) -> Any:
         """Return what the base scheduler chooses from: not all trials, if it looks for the first
@@ -577,7 +560,7 @@ class ValidatedScheduler(TrialScheduler):
 
     def _remind(self) -> None:
         """Let a scheduler look again that waits for a trial that has ended."""
-        if not self._waits_for_all or self._controller is None or not self._controller.still:
+        if not self._waits_for_all or not self._controller.still:
             return
         left = [
             j for j in self._stand_ins.values() if j.status not in (Trial.TERMINATED, Trial.ERROR)
@@ -598,17 +581,22 @@ class ValidatedScheduler(TrialScheduler):
                 self._remind_of(stand_in, version)
         self._take_up()
         for stand_in in left:
-            if stand_in.phase is Desired.RUNNING and self._validation is not None:
-                self._validation.deliver(stand_in.trial_id)
+            if stand_in.phase is Desired.RUNNING:
+                self._validation.deliveries.deliver(stand_in.trial_id)
 
     def _remind_of(self, stand_in: StandIn, version: Version, decided: str | None = None) -> None:
         stand_in.phase = Desired.RUNNING
         decision = self.base.on_trial_result(self._view, stand_in, dict(version.result))
         decision = decided or decision
-        if self._validation is not None:
-            self._validation.reminded(
-                stand_in.real, version.generation, version.iteration, decision
+        self._validation.emit(
+            Reminded(
+                time=self._validation.time(),
+                trial_id=stand_in.trial_id,
+                generation=version.generation,
+                iteration=version.iteration,
+                decision=decision,
             )
+        )
         if decision == TrialScheduler.STOP:
             self._end(stand_in)
         elif decision == TrialScheduler.PAUSE:
@@ -617,9 +605,8 @@ class ValidatedScheduler(TrialScheduler):
 
     # What is done about a trial ----------------------------------------------------------------
 
-    def _next_action(
-        self, stand_in: StandIn, doing: Actual, validation: ValidationCallback
-    ) -> Action:
+    def _next_action(self, stand_in: StandIn, doing: Actual) -> Action:
+        validation = self._validation
         stands_still = validation.config.on_pending != "continue"
         return next_action(
             stand_in.phase,
@@ -636,19 +623,13 @@ class ValidatedScheduler(TrialScheduler):
             ),
         )
 
-    def _make(
-        self,
-        move: Action,
-        stand_in: StandIn,
-        controller: Controller,
-        validation: ValidationCallback,
-    ) -> None:
-        trial, trial_id = stand_in.real, stand_in.trial_id
+    def _make(self, move: Action, stand_in: StandIn) -> None:
+        trial, trial_id, controller = stand_in.real, stand_in.trial_id, self._controller
         if move is Action.GIVE_WAY:
             # To validations, or to a trial that is ready.
-            self._give_way(stand_in, controller, for_validations=validation.one_at_a_time())
+            self._give_way(stand_in, for_validations=self._validation.one_at_a_time())
             return
-        self._waited(trial_id, validation)
+        self._waited(trial_id)
         stand_in.held = False
         if move is Action.TRAIN:
             self._open.pop(trial_id, None)
@@ -664,32 +645,24 @@ class ValidatedScheduler(TrialScheduler):
             self._open.pop(trial_id, None)
             controller.stop(trial)
         elif move is Action.CHANGE:
-            self._change(stand_in, controller, validation)
+            self._change(stand_in)
 
-    def _change(
-        self, stand_in: StandIn, controller: Controller, validation: ValidationCallback
-    ) -> None:
+    def _change(self, stand_in: StandIn) -> None:
         """Let a trial take up what the base scheduler has given to it."""
         trial, change = stand_in.real, stand_in.change
         self._ready.pop(stand_in.trial_id, None)
         restored = change.restored_from
         if restored is not None:
             _, source = self._exploits.pop(stand_in.trial_id)
-            exploit = self._exploit(trial, change.config, restored, source, validation)
-            self._overwrite(stand_in, exploit, source, validation)
+            exploit = self._exploit(trial, change.config, restored, source)
+            self._overwrite(stand_in, exploit, source)
         stand_in.change = Change()
-        controller.change(trial, change)
+        self._controller.change(trial, change)
 
-    def _overwrite(
-        self,
-        stand_in: StandIn,
-        exploit: Exploit,
-        source: Version | None,
-        validation: ValidationCallback,
-    ) -> None:
-        change = stand_in.change
+    def _overwrite(self, stand_in: StandIn, exploit: Exploit, source: Version | None) -> None:
+        change, validation = stand_in.change, self._validation
         validation.exploited(stand_in.real, exploit)
-        self._decisions.moved(stand_in.trial_id)
+        self._usage.overwritten(stand_in.trial_id)
         if source is not None:
             stand_in.version = source
             validation.leases.take(("scored", stand_in.trial_id), source.checkpoint.path)
@@ -697,13 +670,9 @@ class ValidatedScheduler(TrialScheduler):
             change.restored_from = source.restorable(config=change.config, **instead)
 
     def _exploit(
-        self,
-        trial: Trial,
-        config: dict[str, Any] | None,
-        restored: Any,
-        source: Version | None,
-        validation: ValidationCallback,
+        self, trial: Trial, config: dict[str, Any] | None, restored: Any, source: Version | None
     ) -> Exploit:
+        validation = self._validation
         old = copy.deepcopy(trial.config)
         metrics = restored.metrics if source is None else source.result
         score = next((metrics.get(name) for name in self.objectives), None)
@@ -729,31 +698,28 @@ class ValidatedScheduler(TrialScheduler):
             Trial.PAUSED,
         ):
             stand_in.phase = Desired.RUNNING
-            if self._validation is not None:
-                self._validation.deliver(stand_in.trial_id)
+            self._validation.deliveries.deliver(stand_in.trial_id)
 
-    def _give_way(
-        self, stand_in: StandIn, controller: Controller, *, for_validations: bool = False
-    ) -> None:
+    def _give_way(self, stand_in: StandIn, *, for_validations: bool = False) -> None:
         stand_in.held = False
-        if self._validation is not None:
-            self._since.setdefault(stand_in.trial_id, self._validation.now())
+        self._since.setdefault(stand_in.trial_id, self._validation.now())
         # It resumes what is being validated.
-        controller.pause(stand_in.real, save=False, for_validations=for_validations)
+        self._controller.pause(stand_in.real, save=False, for_validations=for_validations)
 
-    def _waited(self, trial_id: str, validation: ValidationCallback) -> None:
-        since = self._since.pop(trial_id, None)
+    def _waited(self, trial_id: str) -> None:
+        """Record for how long a trial stood still for its scores, if it did."""
+        validation, since = self._validation, self._since.pop(trial_id, None)
         if since is not None:
-            validation.waited(trial_id, validation.now() - since)
+            seconds = round(validation.now() - since, 4)
+            validation.emit(Waited(time=validation.time(), trial_id=trial_id, seconds=seconds))
 
-    def _relieve_starvation(
-        self, held: list[StandIn], controller: Controller, validation: ValidationCallback
-    ) -> None:
+    def _relieve_starvation(self, held: list[StandIn]) -> None:
         """Let a held trial give way if held trials keep every validation from starting.
 
         Holding and pausing lead to the same decisions; all actors waiting for scores that wait
         for the actors' resources would lead to none.
         """
+        controller, validation = self._connected
         now = validation.now()
         for stand_in in held:
             self._since.setdefault(stand_in.trial_id, now)
@@ -767,13 +733,13 @@ class ValidatedScheduler(TrialScheduler):
                 "something is left for validation, or use on_pending='pause'.",
                 waiting[0].trial_id,
             )
-            self._give_way(waiting[0], controller, for_validations=True)
+            self._give_way(waiting[0], for_validations=True)
             validation.validator.relieved()
 
     # How it is kept ----------------------------------------------------------------------------
 
     def _wire(self, tune_controller: Any) -> ValidationCallback:
-        if self._validation is None:
+        if self._sweep is None:
             controller = Controller(tune_controller)
             callbacks = [c for c in controller.callbacks if isinstance(c, ValidationCallback)]
             if len(callbacks) != 1:
@@ -792,7 +758,7 @@ class ValidatedScheduler(TrialScheduler):
                 problems=problems,
             )
             problems.raise_any()
-            self._controller, self._validation = controller, callbacks[0]
+            self._sweep = (controller, callbacks[0])
             self._view = StandInController(controller.wrapped(), self._stand_in_of, self)
             self._in_turn = self._view.with_only(self._next_in_turn)
             self._validation.attach(controller, self, ValidatedSearcher.within(controller))
@@ -813,11 +779,10 @@ class ValidatedScheduler(TrialScheduler):
             },
             "offers": self._offers,
             "exploits": self._exploits,
-            "decisions": self._decisions.state(),
+            "decisions": self._usage.state(),
         }
-        file = io.BytesIO()
         try:
-            _Pickler(file, places or Places()).dump(state)
+            return dump(state, places or Places())
         except Exception as error:  # whatever its parts raise
             if not self._told_of_no_state:
                 self._told_of_no_state = True
@@ -828,17 +793,19 @@ class ValidatedScheduler(TrialScheduler):
                     error,
                 )
             return None
-        return file.getvalue()
 
     def set_state(self, saved: bytes, places: Places | None = None) -> None:
         """Take up what :meth:`get_state` returned, before Tune adds the trials."""
-        storage = None if self._controller is None else self._controller.storage
-        filesystem = None if storage is None else storage.storage_filesystem
-        file = io.BytesIO(saved)
-        state = _Unpickler(file, self._stand_ins, self, places or Places(), filesystem).load()
+        filesystem = None if self._sweep is None else self._controller.storage.storage_filesystem
+        state = load(
+            saved,
+            places or Places(),
+            stand_in=lambda name: self._stand_ins.setdefault(name, StandIn(self)),
+            filesystem=filesystem,
+        )
         self.base.__dict__.update(state["base"])
         self._offers, self._exploits = state["offers"], state["exploits"]
-        self._decisions.load(state["decisions"])
+        self._usage.load(state["decisions"])
         for trial_id, kept in state["judged"].items():
             self._stand_ins.setdefault(trial_id, StandIn(self)).load(kept)
         self._known = set(state["judged"])
@@ -892,9 +859,7 @@ class ValidatedScheduler(TrialScheduler):
         self, trial: Trial, exploit: Exploit, version: Version | None, *, carried_out: bool
     ) -> None:
         """Overwrite a trial as it was; ``carried_out``: Tune's trial is what it became."""
-        if self._validation is not None:
-            stand_in = self._stand_in_of(trial)
-            self._overwrite_again(stand_in, self._validation, exploit, version, carried_out)
+        self._overwrite_again(self._stand_in_of(trial), exploit, version, carried_out)
 
     def retried(self, trial: Trial) -> None:
         """A trial that has failed, or had to stop, is started again."""
@@ -909,7 +874,6 @@ class ValidatedScheduler(TrialScheduler):
     def _overwrite_again(
         self,
         stand_in: StandIn,
-        validation: ValidationCallback,
         exploit: Exploit,
         version: Version | None,
         carried_out: bool,
@@ -927,23 +891,23 @@ class ValidatedScheduler(TrialScheduler):
         )
         if source is not None:
             stand_in.change.restored_from = source.restorable()
-        self._overwrite(stand_in, exploit, source, validation)
+        self._overwrite(stand_in, exploit, source)
         change, stand_in.change = stand_in.change, Change()
         stand_in.phase = Desired.PAUSED
-        if self._controller is not None and not carried_out:
+        if not carried_out:
             self._controller.change(stand_in.real, change)
 
     def resume(self) -> None:
         """Let each trial stand where it stood when the sweep was interrupted."""
-        controller, validation = self._controller, self._validation
-        if controller is None or validation is None:
-            return
+        controller, validation = self._connected
         self._stand_ins = {
             i: stand_in for i, stand_in in self._stand_ins.items() if stand_in.real is not None
         }
         for trial_id, stand_in in self._stand_ins.items():
             stand_in.stands = None
-            if stand_in.real.status == Trial.TERMINATED and not validation.has_completed(trial_id):
+            if stand_in.real.status == Trial.TERMINATED and not validation.state.delivery.completed(
+                trial_id
+            ):
                 # It had made its last report, or is not to go on.
                 controller.tell_search_of_end(stand_in.real, failed=False)
                 self.on_trial_complete(controller.wrapped(), stand_in.real, {})
@@ -961,8 +925,6 @@ class ValidatedScheduler(TrialScheduler):
     def take_leases(self) -> None:
         """Take the leases again that the saved sweep had for cloning."""
         validation = self._validation
-        if validation is None:
-            return
         for trial_id, stand_in in self._stand_ins.items():
             if (
                 stand_in.version is not None
@@ -994,8 +956,7 @@ class ValidatedScheduler(TrialScheduler):
         """The trial is not waiting for anything any more."""
         stand_in.held = False
         self._ready.pop(stand_in.trial_id, None)
-        if self._validation is not None:
-            self._waited(stand_in.trial_id, self._validation)
+        self._waited(stand_in.trial_id)
 
     def gone(self, trial: Trial) -> None:
         """A trial has ended or failed for good: nothing of it is cloned any more."""
@@ -1003,9 +964,8 @@ class ValidatedScheduler(TrialScheduler):
         self._turns.put(stand_in, None)
         self._offers.pop(trial.trial_id, None)
         self._give_up_change(stand_in)
-        if self._validation is not None:
-            for use in ("scored", "offered"):
-                self._validation.leases.release((use, trial.trial_id))
+        for use in ("scored", "offered"):
+            self._validation.leases.release((use, trial.trial_id))
 
 
 def _waits(stand_in: StandIn) -> str | None:
@@ -1013,42 +973,3 @@ def _waits(stand_in: StandIn) -> str | None:
     if stand_in.phase is Desired.PENDING:
         return str(Trial.PENDING)
     return str(Trial.PAUSED) if stand_in.phase is Desired.PAUSED else None
-
-
-class _Pickler(cloudpickle.Pickler):
-    """Saves stand-ins of trials by their names, the trials being Tune's, and checkpoints by where
-    they lie in the experiment, which may be moved."""
-
-    def __init__(self, file: io.BytesIO, places: Places):
-        super().__init__(file)
-        self._places = places
-
-    def persistent_id(self, part: Any) -> tuple[str, str] | None:
-        if type(part) is StandIn:
-            return ("trial", part.trial_id)
-        if isinstance(part, tune.Checkpoint):
-            return ("checkpoint", self._places.record(part.path))
-        return None
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(
-        self,
-        file: io.BytesIO,
-        stand_in: dict[str, StandIn],
-        scheduling: Any,
-        places: Places,
-        filesystem: Any,
-    ):
-        super().__init__(file)
-        self._stand_ins, self._scheduling = stand_in, scheduling
-        self._places, self._filesystem = places, filesystem
-
-    def find_class(self, module: str, name: str) -> Any:
-        return super().find_class(*moved(module, name))
-
-    def persistent_load(self, known: tuple[str, str]) -> Any:
-        kind, name = known
-        if kind == "trial":
-            return self._stand_ins.setdefault(name, StandIn(self._scheduling))
-        return tune.Checkpoint(self._places.path(name), self._filesystem)

@@ -119,6 +119,7 @@ class SweepState:
         self._owed: dict[str, Request] = {}
         #: What was requested and has not ended, by its name, in order.
         self.unfinished: dict[str, Request] = {}
+        self._unsubmitted: dict[str, Request] = {}
         #: What listeners are to be told next, in order.
         self.untold: list[Outcome] = []
         #: How many validations ended how.
@@ -226,13 +227,14 @@ class SweepState:
         if request is None:  # it was pending when the sweep was interrupted, or its line is lost
             return
         self.record(event.trial_id).pending += 1
-        self.unfinished[event.id] = request
+        self.unfinished[event.id] = self._unsubmitted[event.id] = request
         self.history.requested(event.id)
         self.delivery.requested(request)
         self._in_order.requested(request)
 
     def _end(self, event: ValidationEnded) -> None:
         request = self.unfinished.pop(event.id, None)
+        self._unsubmitted.pop(event.id, None)
         if request is None:
             return
         record = self.record(event.trial_id)
@@ -254,6 +256,14 @@ class SweepState:
     def owed(self) -> Iterator[Request]:
         """Yield what is to be validated, and has not been requested."""
         return iter(list(self._owed.values()))
+
+    def unsubmitted(self) -> list[Request]:
+        """Return, once, the requests that have not ended, in order: they are to be run.
+
+        In a restored sweep these are all that had not ended when it was interrupted.
+        """
+        requests, self._unsubmitted = list(self._unsubmitted.values()), {}
+        return requests
 
     def undecided(self) -> set[str]:
         """Return the metrics to judge by that may be validation's or training's."""

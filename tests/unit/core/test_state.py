@@ -229,6 +229,13 @@ def test_the_others_change_nothing_that_is_due(event):
     assert due(state) == 0.5
 
 
+def test_what_was_requested_is_handed_out_once_unless_it_has_ended():
+    state = after(reported(1), saved(1), requested(1), reported(2), saved(2), requested(2))
+    state.apply(ended(1))
+    assert [request.id for request in state.unsubmitted()] == ["a:0:2:1"]
+    assert not state.unsubmitted() and list(state.unfinished) == ["a:0:2:1"]
+
+
 def test_what_is_no_event_is_refused():
     with pytest.raises(AssertionError, match="is no event"):
         after("no event")

@@ -1,0 +1,96 @@
+"""The stopping criteria of a sweep that read validated metrics, asked with validated results."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from ray.tune.experiment import Trial
+
+from tunekit._ray.controller import Controller
+from tunekit._ray.stoppers import ValidatedStopper
+from tunekit.core.criteria import Criteria
+from tunekit.errors import StopperError, TunekitError
+
+__all__ = ["StoppingCriteria"]
+
+logger = logging.getLogger(__name__)
+
+
+class StoppingCriteria:
+    """Keeps what ``RunConfig(stop=...)`` says about validated metrics from Tune, and asks it.
+
+    Tune looks at reports, which do not have these metrics, or have training's values of them.
+
+    Args:
+        fail: Ends the sweep with an error.
+
+    Example:
+        >>> StoppingCriteria(fail=print).reached("a", {"accuracy": 0.9}, (), again=False)
+        False
+    """
+
+    def __init__(self, fail: Callable[[TunekitError], None]):
+        self._fail = fail
+        self._least = Criteria()
+        self._stopper: ValidatedStopper | None = None
+        self._again = False
+        # How many validated metrics were known when criteria were last taken over.
+        self._names = 0
+
+    def attach(self, controller: Controller, validated: Callable[[], Collection[str]]) -> None:
+        """Take the stoppers of a sweep over.
+
+        Args:
+            controller: The sweep.
+            validated: Returns the metrics of which only validated values count.
+        """
+        self._stopper = controller.take_over_stopper(validated, self._failed)
+
+    def take_over(self, trial: Trial, names: Collection[str]) -> None:
+        """Keep a trial's criteria on metrics of those names from Tune."""
+        rest = self._least.take_over(trial.trial_id, trial.stopping_criterion, names)
+        if len(rest) < len(trial.stopping_criterion):
+            trial.stopping_criterion = rest
+            trial.invalidate_json_state()
+
+    def take_over_new(self, trials: Iterable[Trial], names: Collection[str]) -> None:
+        """Keep criteria from Tune on metrics that validation has come to produce."""
+        if len(names) != self._names:
+            self._names = len(names)
+            for trial in trials:
+                self.take_over(trial, names)
+
+    def reached(
+        self, trial_id: str, result: Mapping[str, Any], produced: Collection[str], *, again: bool
+    ) -> bool:
+        """Return whether a validated result is to end its trial.
+
+        A stopper is shown each result once, whatever it says: it may count them.
+
+        Args:
+            trial_id: The trial.
+            result: The result, flat.
+            produced: The metrics that validation has produced.
+            again: Whether it was judged before the sweep was interrupted.
+        """
+        self._again = again
+        stops = self._stopper is not None and self._stopper.reached(
+            trial_id, result, produced, again=again
+        )
+        return self._least.reached(trial_id, result) or stops
+
+    def state(self) -> dict[str, dict[str, float]]:
+        """Return what to save for a restore; stoppers are saved by Tune."""
+        return self._least.state()
+
+    def load(self, state: Mapping[str, Mapping[str, float]]) -> None:
+        """Take up what :meth:`state` returned."""
+        self._least.load(state)
+
+    def _failed(self, error: StopperError) -> None:
+        if self._again:  # it ended the sweep before
+            logger.warning("%s", error)
+        else:
+            self._fail(error)
