@@ -569,14 +569,6 @@ class ValidationCallback(tune.Callback):
 
     # Cloning -----------------------------------------------------------------------------------
 
-    def keep_for_clone(self, trial_id: str, path: str | None) -> None:
-        """A trial will be overwritten with the checkpoint at ``path``; None if not after all."""
-        clone = ("clone", trial_id, self.ancestry.generation(trial_id) + 1)
-        if path is None:
-            self.leases.release(clone)
-        else:
-            self.leases.take(clone, path)
-
     def exploited(self, trial: Trial, exploit: Exploit) -> None:
         """A trial is about to be overwritten: scores of what it was are not delivered any more."""
         where = self.places.record(exploit.checkpoint)

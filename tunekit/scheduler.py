@@ -26,6 +26,7 @@ from tunekit._ray.controller import Controller
 from tunekit._ray.decisions import innermost, is_synchronous, mode_of
 from tunekit._ray.stand_ins import Change, StandIn, StandInController, Version
 from tunekit.callback import ValidationCallback
+from tunekit.clones import Clones
 from tunekit.combinations import wrong_together
 from tunekit.core.delivery import Scored
 from tunekit.core.events import (
@@ -49,7 +50,6 @@ from tunekit.core.turns import Turns
 from tunekit.core.validation import Request
 from tunekit.errors import WiringError
 from tunekit.places import Places
-from tunekit.recorded import resolve_opaque
 from tunekit.scheduler_state import dump, load
 from tunekit.score_usage import ScoreUsage
 from tunekit.searcher import ValidatedSearcher
@@ -124,7 +124,7 @@ class ValidatedScheduler(TrialScheduler):
         # It takes a trial that restarts for a second one, and refuses that.
         self._replays = isinstance(decides, PopulationBasedTrainingReplay)
         self._never_pauses = type(decides) in (FIFOScheduler, AsyncHyperBandScheduler)
-        self._clones = type(decides) not in _CLONE_NOTHING
+        self._may_clone = type(decides) not in _CLONE_NOTHING
         self._waits_for_all = is_synchronous(decides) or (
             isinstance(decides, HyperBandScheduler) and not isinstance(decides, HyperBandForBOHB)
         )
@@ -139,15 +139,14 @@ class ValidatedScheduler(TrialScheduler):
         self._open: dict[str, StandIn] = {}
         # Those that the base scheduler has just done something to.
         self._touched: dict[str, StandIn] = {}
+        # What it may clone, and is about to.
+        self._clones = Clones()
         # Which scores it will use.
         self._usage = ScoreUsage(base)
         # When a trial began to wait for a score.
         self._since: dict[str, float] = {}
         # Trials that gave way, whose scores are there.
         self._ready: dict[str, Trial] = {}
-        # What may be cloned, by the trial that saved it, and what is to be.
-        self._offers: dict[str, Version] = {}
-        self._exploits: dict[str, tuple[Any, Version | None]] = {}
         self._told_of_no_state = False
         self._reminders = Reminders()
         # Trials that the base scheduler stopped by a decision that is being replayed.
@@ -354,11 +353,10 @@ class ValidatedScheduler(TrialScheduler):
             checkpoint=checkpoint,
             result=dict(result),
             report=scored.result,
-            config=copy.deepcopy(stand_in.config) if self._clones else {},
+            config=copy.deepcopy(stand_in.config) if self._may_clone else {},
         )
-        if self._clones:
-            self._validation.leases.own(request.path, trial)
-            self._validation.leases.take(("scored", trial.trial_id), request.path)
+        if self._may_clone:
+            self._clones.scored(trial, request.path)
         if self._validation.reached(trial.trial_id, result):
             decision = TrialScheduler.STOP
         else:
@@ -453,12 +451,8 @@ class ValidatedScheduler(TrialScheduler):
 
     def offered(self, stand_in: StandIn) -> None:
         """It may clone a trial's checkpoint later: that one is kept until it takes another."""
-        version = stand_in.version
-        if version is not None:
-            self._offers[stand_in.trial_id] = version
-            holder = ("offered", stand_in.trial_id)
-            self._validation.leases.own(version.checkpoint.path, stand_in.real)
-            self._validation.leases.take(holder, version.checkpoint.path)
+        if stand_in.version is not None:
+            self._clones.offer(stand_in.real, stand_in.version)
 
     def stopped(self, stand_in: StandIn) -> None:
         """It has stopped a trial, as Tune's ``stop_trial`` does."""
@@ -488,22 +482,18 @@ class ValidatedScheduler(TrialScheduler):
         for stand_in in touched.values():
             restored = stand_in.change.restored_from
             if restored is not None:
-                noted = self._exploits.get(stand_in.trial_id)
-                if noted is None or noted[0] is not restored:
-                    self._note_exploit(stand_in, restored)
+                if not self._clones.is_planned(stand_in.trial_id, restored):
+                    self._plan_exploit(stand_in, restored)
             elif stand_in.change.config is not None and stand_in.doing is Actual.STARTING:
                 self._controller.change(stand_in.real, stand_in.change)
                 stand_in.change = Change()
 
-    def _note_exploit(self, stand_in: StandIn, restored: Any) -> None:
+    def _plan_exploit(self, stand_in: StandIn, restored: Any) -> None:
         if stand_in.doing is Actual.ENDED:
             self._void(stand_in)
             return
-        path = restored.checkpoint.path
-        source = next((v for v in self._offers.values() if v.checkpoint.path == path), None)
-        self._exploits[stand_in.trial_id] = (restored, source)
+        self._clones.plan(stand_in.trial_id, restored)
         stand_in.phase = Desired.PAUSED
-        self._validation.keep_for_clone(stand_in.trial_id, path)
 
     def _void(self, stand_in: StandIn) -> None:
         """A trial has ended before it was overwritten: it remains what it was."""
@@ -513,8 +503,7 @@ class ValidatedScheduler(TrialScheduler):
     def _give_up_change(self, stand_in: StandIn) -> None:
         """The trial will not take up what was given to it."""
         stand_in.change = Change()
-        self._exploits.pop(stand_in.trial_id, None)
-        self._validation.keep_for_clone(stand_in.trial_id, None)
+        self._clones.give_up(stand_in.trial_id)
 
     def _chosen(self) -> Trial | None:
         """Ask the base scheduler until it names a trial that can be started, or none."""
@@ -653,43 +642,28 @@ class ValidatedScheduler(TrialScheduler):
         self._ready.pop(stand_in.trial_id, None)
         restored = change.restored_from
         if restored is not None:
-            _, source = self._exploits.pop(stand_in.trial_id)
-            exploit = self._exploit(trial, change.config, restored, source)
+            source = self._clones.take_source(stand_in.trial_id)
+            exploit = self._clones.exploit(
+                trial,
+                change.config,
+                restored,
+                source,
+                objectives=self.objectives,
+                time=self._validation.time(),
+            )
             self._overwrite(stand_in, exploit, source)
         stand_in.change = Change()
         self._controller.change(trial, change)
 
     def _overwrite(self, stand_in: StandIn, exploit: Exploit, source: Version | None) -> None:
-        change, validation = stand_in.change, self._validation
-        validation.exploited(stand_in.real, exploit)
+        change = stand_in.change
+        self._validation.exploited(stand_in.real, exploit)
         self._usage.overwritten(stand_in.trial_id)
         if source is not None:
             stand_in.version = source
-            validation.leases.take(("scored", stand_in.trial_id), source.checkpoint.path)
+            self._clones.overwritten(stand_in.trial_id, source)
             instead = {"trial_id": stand_in.trial_id, GENERATION: exploit.generation}
             change.restored_from = source.restorable(config=change.config, **instead)
-
-    def _exploit(
-        self, trial: Trial, config: dict[str, Any] | None, restored: Any, source: Version | None
-    ) -> Exploit:
-        validation = self._validation
-        old = copy.deepcopy(trial.config)
-        metrics = restored.metrics if source is None else source.result
-        score = next((metrics.get(name) for name in self.objectives), None)
-        return Exploit(
-            time=validation.time(),
-            trial_id=trial.trial_id,
-            generation=validation.ancestry.generation(trial.trial_id) + 1,
-            reached=trial.last_result.get(TRAINING_ITERATION, 0),
-            donor_id=trial.trial_id if source is None else source.trial_id,
-            donor_generation=0 if source is None else source.generation,
-            iteration=metrics.get(TRAINING_ITERATION, 0),
-            checkpoint=restored.checkpoint.path,
-            score=score,
-            old_config=old,
-            donor_config=old if source is None else source.config,
-            config=copy.deepcopy(old if config is None else config),
-        )
 
     def _starts(self, stand_in: StandIn) -> None:
         """A trial that was to run does, or has done."""
@@ -759,6 +733,7 @@ class ValidatedScheduler(TrialScheduler):
             )
             problems.raise_any()
             self._sweep = (controller, callbacks[0])
+            self._clones.attach(self._validation.leases, self._validation.ancestry)
             self._view = StandInController(controller.wrapped(), self._stand_in_of, self)
             self._in_turn = self._view.with_only(self._next_in_turn)
             self._validation.attach(controller, self, ValidatedSearcher.within(controller))
@@ -777,8 +752,8 @@ class ValidatedScheduler(TrialScheduler):
             "judged": {
                 trial_id: stand_in.state() for trial_id, stand_in in self._stand_ins.items()
             },
-            "offers": self._offers,
-            "exploits": self._exploits,
+            "offers": self._clones.offers,
+            "exploits": self._clones.planned,
             "decisions": self._usage.state(),
         }
         try:
@@ -804,7 +779,7 @@ class ValidatedScheduler(TrialScheduler):
             filesystem=filesystem,
         )
         self.base.__dict__.update(state["base"])
-        self._offers, self._exploits = state["offers"], state["exploits"]
+        self._clones.offers, self._clones.planned = state["offers"], state["exploits"]
         self._usage.load(state["decisions"])
         for trial_id, kept in state["judged"].items():
             self._stand_ins.setdefault(trial_id, StandIn(self)).load(kept)
@@ -859,7 +834,13 @@ class ValidatedScheduler(TrialScheduler):
         self, trial: Trial, exploit: Exploit, version: Version | None, *, carried_out: bool
     ) -> None:
         """Overwrite a trial as it was; ``carried_out``: Tune's trial is what it became."""
-        self._overwrite_again(self._stand_in_of(trial), exploit, version, carried_out)
+        stand_in = self._stand_in_of(trial)
+        stand_in.change, source = self._clones.again(trial, stand_in.change, exploit, version)
+        self._overwrite(stand_in, exploit, source)
+        change, stand_in.change = stand_in.change, Change()
+        stand_in.phase = Desired.PAUSED
+        if not carried_out:
+            self._controller.change(trial, change)
 
     def retried(self, trial: Trial) -> None:
         """A trial that has failed, or had to stop, is started again."""
@@ -870,32 +851,6 @@ class ValidatedScheduler(TrialScheduler):
         stand_in.stands = Actual.TRAINING
         if stand_in.phase is Desired.PENDING:
             stand_in.phase = Desired.RUNNING
-
-    def _overwrite_again(
-        self,
-        stand_in: StandIn,
-        exploit: Exploit,
-        version: Version | None,
-        carried_out: bool,
-    ) -> None:
-        """Overwrite a trial as it was, whatever the base scheduler would do now."""
-        _, source = self._exploits.pop(stand_in.trial_id, (None, None))
-        place = (exploit.donor_id, exploit.donor_generation, exploit.iteration)
-        if source is None or source.place[:3] != place:
-            source = version
-        change, stand_in.change = stand_in.change, Change()
-        known = [stand_in.real.config, change.config, None if source is None else source.config]
-        stand_in.change.tag, stand_in.change.config = (
-            change.tag,
-            resolve_opaque(exploit.config, known),
-        )
-        if source is not None:
-            stand_in.change.restored_from = source.restorable()
-        self._overwrite(stand_in, exploit, source)
-        change, stand_in.change = stand_in.change, Change()
-        stand_in.phase = Desired.PAUSED
-        if not carried_out:
-            self._controller.change(stand_in.real, change)
 
     def resume(self) -> None:
         """Let each trial stand where it stood when the sweep was interrupted."""
@@ -924,18 +879,13 @@ class ValidatedScheduler(TrialScheduler):
 
     def take_leases(self) -> None:
         """Take the leases again that the saved sweep had for cloning."""
-        validation = self._validation
-        for trial_id, stand_in in self._stand_ins.items():
-            if (
-                stand_in.version is not None
-                and self._clones
-                and stand_in.phase is not Desired.ENDED
-            ):
-                validation.leases.take(("scored", trial_id), stand_in.version.checkpoint.path)
-        for trial_id, version in self._offers.items():
-            validation.leases.take(("offered", trial_id), version.checkpoint.path)
-        for trial_id, (restored, _) in self._exploits.items():
-            validation.keep_for_clone(trial_id, restored.checkpoint.path)
+        self._clones.take_leases(
+            (trial_id, stand_in.version)
+            for trial_id, stand_in in self._stand_ins.items()
+            if stand_in.version is not None
+            and self._may_clone
+            and stand_in.phase is not Desired.ENDED
+        )
 
     def save(self, checkpoint_path: str) -> None:
         """Save the base scheduler, and where it has seen each trial last, to a file.
@@ -962,10 +912,8 @@ class ValidatedScheduler(TrialScheduler):
         """A trial has ended or failed for good: nothing of it is cloned any more."""
         stand_in = self._stand_in_of(trial)
         self._turns.put(stand_in, None)
-        self._offers.pop(trial.trial_id, None)
-        self._give_up_change(stand_in)
-        for use in ("scored", "offered"):
-            self._validation.leases.release((use, trial.trial_id))
+        stand_in.change = Change()
+        self._clones.gone(trial.trial_id)
 
 
 def _waits(stand_in: StandIn) -> str | None:

@@ -486,8 +486,14 @@ def check_left(ran: Ran) -> Iterator[Problem]:
     """At the end: nothing is left to do, and nothing is kept but what a trial is restored from."""
     controller = ran.sweep.controller
     scheduler = controller._scheduler_alg
-    for name in ("_exploits", "_offers", "_ready", "_since", "_touched"):
-        if left := getattr(scheduler, name):
+    for owner, name in (
+        (scheduler._clones, "planned"),
+        (scheduler._clones, "offers"),
+        (scheduler, "_ready"),
+        (scheduler, "_since"),
+        (scheduler, "_touched"),
+    ):
+        if left := getattr(owner, name):
             yield Problem(Wrong.STATE_LEFT, (name, left))
     # Of a trial that has ended there would be nothing to do at the next step, which is none.
     if left := [judged for judged in scheduler._open.values() if not judged.is_finished()]:
@@ -600,12 +606,12 @@ def test_an_ended_trial_drops_the_exploit_it_was_to_make(tmp_path):
 
     def watch(ran: Ran) -> None:
         scheduler = ran.sweep.controller._scheduler_alg
-        if ended or not scheduler._exploits:
+        if ended or not scheduler._clones.planned:
             return
-        ended.append(next(iter(scheduler._exploits)))
+        ended.append(next(iter(scheduler._clones.planned)))
         [trial_id] = ended
         scheduler.conclude(scheduler._stand_ins[trial_id].real)
-        assert trial_id not in scheduler._exploits
+        assert trial_id not in scheduler._clones.planned
         coming = ran.validation.ancestry.generation(trial_id) + 1
         assert ran.validation.leases.held(("clone", trial_id, coming)) is None
 

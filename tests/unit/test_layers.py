@@ -60,7 +60,7 @@ FLOORS = [
         "validator",
         "watch",
     },
-    {"deliveries", "ledger", "validation_requests"},
+    {"clones", "deliveries", "ledger", "validation_requests"},
     {"restore"},
     {"callback", "resuming", "searcher", "sweep"},
     {"scheduler", "page"},
