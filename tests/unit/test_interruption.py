@@ -49,8 +49,11 @@ def test_the_first_sigterm_is_a_ctrl_c_and_the_second_what_it_was(monkeypatch):
     assert signal.getsignal(signal.SIGINT) is before, "Tune leaves its own behind"
 
 
-def test_a_sigterm_before_tune_listens_is_a_keyboard_interrupt():
+@pytest.mark.parametrize("ctrl_c", [signal.default_int_handler, signal.SIG_IGN])
+def test_a_sigterm_before_tune_listens_is_a_keyboard_interrupt(ctrl_c):
+    """Also where Ctrl-C is ignored, as a shell has it for what it runs in the background."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, ctrl_c)
     with pytest.raises(KeyboardInterrupt), ended_by_sigterm():
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

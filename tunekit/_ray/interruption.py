@@ -45,6 +45,8 @@ def ended_by_sigterm() -> Iterator[None]:
 
     def end(number: int, frame: Any) -> None:
         signal.signal(signal.SIGTERM, former[signal.SIGTERM])
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of what a shell runs behind it
+            raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)  # which Tune handles
 
     if _may_be_replaced(former[signal.SIGTERM]):
