@@ -372,8 +372,9 @@ class ValidationCallback(tune.Callback):
         if self._controller is not None:
             self._controller.bring_home(trial)
         self.leases.watch(trial, self._validation_names)
-        self._stopping.take_over(trial, self.state.required)
+        self._stopping.restore(trial, self._past)
         self.ledger.add(trial)
+        self._stopping.take_over(trial, self.state.required)
 
     def _take_over_new_criteria(self) -> None:
         if self._scheduler is not None:
@@ -867,9 +868,8 @@ class ValidationCallback(tune.Callback):
         self._state_taken = True
         state: dict[str, Any] = {"as_of": self.ledger.last}
         scheduler = None if self._scheduler is None else self._scheduler.get_state(self.places)
-        if scheduler is None:
-            return state  # it is told everything again
-        return {**state, "scheduler": scheduler, "criteria": self._stopping.state()}
+        # One that cannot be saved is told everything again.
+        return state if scheduler is None else {**state, "scheduler": scheduler}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take what Tune restores with the experiment; it is taken up when its folder is
@@ -882,7 +882,7 @@ class ValidationCallback(tune.Callback):
         if self._scheduler is not None and saved.get("scheduler") is not None:
             self._scheduler_as_of = self._as_of
             self._scheduler.set_state(saved["scheduler"], self.places)
-            self._stopping.load(saved["criteria"])
+        self._stopping.load(saved.get("criteria", {}))  # of a former version
 
     def _replay(self, trials: Mapping[str, Trial], offsets: Offsets) -> None:
         """Take what happened in former sessions."""

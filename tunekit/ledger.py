@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -51,7 +51,7 @@ class Ledger:
         #: Where the experiment is kept.
         self.places = Places()
         self._recorded: set[str] = set()
-        self._added: list[Trial] = []
+        self._added: dict[str, tuple[Trial, Mapping[str, Any]]] = {}
         self._next_flush = 0.0
 
     @property
@@ -105,10 +105,10 @@ class Ledger:
         self._journal.append(event)
 
     def add(self, trial: Trial) -> None:
-        """Record a trial at the next :meth:`keep`, unless it was."""
+        """Record a trial, with the stopping criterion it has now, at the next :meth:`keep`."""
         if trial.trial_id not in self._recorded:
             self._recorded.add(trial.trial_id)
-            self._added.append(trial)
+            self._added[trial.trial_id] = (trial, dict(trial.stopping_criterion))
 
     def keep(self, controller: Controller | None, *, saved: bool) -> None:
         """Record trials that were added, and the state of the sweep, if Tune has just saved it."""
@@ -123,7 +123,7 @@ class Ledger:
         if saved:
             self._keeper.snapshot(controller)
         if self._added:
-            added, self._added = self._added, []
+            added, self._added = list(self._added.values()), {}
             self._keeper.added(controller, added, kept=saved)
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ray.tune.experiment import Trial
 
@@ -75,16 +76,22 @@ class SnapshotWriter:
                 for older in self._archives - {name}:
                     self._forget(older)
 
-    def added(self, controller: Controller, trials: Sequence[Trial], *, kept: bool) -> None:
+    def added(
+        self,
+        controller: Controller,
+        trials: Sequence[tuple[Trial, Mapping[str, Any]]],
+        *,
+        kept: bool,
+    ) -> None:
         """Record trials that were added in this step.
 
         Args:
             controller: The sweep.
-            trials: The trials.
+            trials: The trials, each with its stopping criterion.
             kept: Whether a snapshot has been taken since.
         """
         name = None if kept else self._put("search", controller.search_files())
-        for trial in trials:
+        for trial, stop in trials:
             state, metadata = controller.record_of(trial)
             self._journal.append(
                 TrialAdded(
@@ -95,6 +102,7 @@ class SnapshotWriter:
                     resources=dict(trial.placement_group_factory.required_resources),
                     search=name,
                     tune=[state, metadata],
+                    stop=stop,
                 )
             )
         if name is not None and self._journal.sync():

@@ -11,6 +11,7 @@ from ray.tune.experiment import Trial
 from tunekit._ray.controller import Controller
 from tunekit._ray.stoppers import ValidatedStopper
 from tunekit.core.criteria import Criteria
+from tunekit.core.events import Event, TrialAdded
 from tunekit.errors import StopperError, TunekitError
 
 __all__ = ["StoppingCriteria"]
@@ -36,6 +37,8 @@ class StoppingCriteria:
         self._least = Criteria()
         self._stopper: ValidatedStopper | None = None
         self._again = False
+        # The criterion of each trial that the journal has, once that was looked at.
+        self._recorded: dict[str, Mapping[str, Any]] | None = None
         # How many validated metrics were known when criteria were last taken over.
         self._names = 0
 
@@ -47,6 +50,19 @@ class StoppingCriteria:
             validated: Returns the metrics of which only validated values count.
         """
         self._stopper = controller.take_over_stopper(validated, self._failed)
+
+    def restore(self, trial: Trial, events: Iterable[Event]) -> None:
+        """Give a trial of a restored sweep the criterion back that it had when it was added.
+
+        Args:
+            trial: The trial.
+            events: The journal; nothing for a new sweep.
+        """
+        if self._recorded is None:
+            self._recorded = {e.trial_id: e.stop for e in events if isinstance(e, TrialAdded)}
+        criterion = self._recorded.get(trial.trial_id)
+        if criterion:
+            trial.stopping_criterion = dict(criterion)
 
     def take_over(self, trial: Trial, names: Collection[str]) -> None:
         """Keep a trial's criteria on metrics of those names from Tune."""
@@ -81,12 +97,8 @@ class StoppingCriteria:
         )
         return self._least.reached(trial_id, result) or stops
 
-    def state(self) -> dict[str, dict[str, float]]:
-        """Return what to save for a restore; stoppers are saved by Tune."""
-        return self._least.state()
-
     def load(self, state: Mapping[str, Mapping[str, float]]) -> None:
-        """Take up what :meth:`state` returned."""
+        """Take up what a former version has saved: its journal does not have the criteria."""
         self._least.load(state)
 
     def _failed(self, error: StopperError) -> None:

@@ -287,7 +287,7 @@ def example(kind: type, field: str) -> Any:
         return {"lr": 0.1, "sizes": [1, None]}
     if field in ("report", "metrics", "kwargs"):
         return {"lr": 0.1, "nan": math.inf, "deep": {"x": [1, None, "\ud800"]}}
-    if field == "resources":
+    if field in ("resources", "stop"):
         return {"CPU": 1.0}
     known = {**typed, **numbers, **dict.fromkeys(counts, 3), "attempt": 2, "score": 0.5}
     return known.get(field, f"a {field}")

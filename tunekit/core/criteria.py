@@ -41,10 +41,6 @@ class Criteria:
         known = {name: number(result.get(name)) for name in least}
         return any(own is not None and own >= least[name] for name, own in known.items())
 
-    def state(self) -> dict[str, dict[str, float]]:
-        """Return what to save for a restore."""
-        return {trial_id: dict(least) for trial_id, least in self._least.items()}
-
     def load(self, state: Mapping[str, Mapping[str, float]]) -> None:
-        """Take up what :meth:`state` returned."""
+        """Take up what was taken over before: by trial, the least values of metrics."""
         self._least = {trial_id: dict(least) for trial_id, least in state.items()}

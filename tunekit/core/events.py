@@ -158,6 +158,8 @@ class TrialAdded(OfTrial, frozen=True, kw_only=True, tag="added"):
         resources: What it takes of the cluster.
         search: The archive with the searcher that suggested it, if one was written.
         tune: Tune's own record of the trial, and of its results.
+        stop: Its stopping criterion, as ``RunConfig(stop=...)`` has it; Tune's record lacks what
+            it says about validated metrics.
     """
 
     config: Mapping[Any, Any] = {}
@@ -165,6 +167,7 @@ class TrialAdded(OfTrial, frozen=True, kw_only=True, tag="added"):
     resources: Mapping[str, float] = {}
     search: str | None = None
     tune: Sequence[str] = ()
+    stop: Mapping[str, Any] = {}
 
 
 class Reported(OfTrial, frozen=True, kw_only=True, tag="reported"):
