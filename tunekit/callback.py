@@ -385,6 +385,10 @@ class ValidationCallback(tune.Callback):
         names = self.history.names
         return self._stopping.reached(trial_id, result, names, again=self._replaying)
 
+    def heard_later(self, trial_id: str) -> bool:
+        """Return whether, in a restore, the scheduler went on to hear of a trial: it ran on."""
+        return self._restoration is not None and self._restoration.heard_later(trial_id)
+
     @property
     def _replaying(self) -> bool:
         return self._restoration is not None

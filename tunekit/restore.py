@@ -173,6 +173,13 @@ class Restoration:
         # Each checkpoint that was saved, by trial, generation and iteration, and its score.
         self._saved: dict[tuple[str, int, int], Request] = {}
         self._scores: dict[tuple[str, int, int], Mapping[str, Any]] = {}
+        # The event that is being told, and of each trial the last score that was delivered.
+        self._n = 0
+        self._last_heard = {e.trial_id: e.n for e in events if isinstance(e, ScoreDelivered)}
+
+    def heard_later(self, trial_id: str) -> bool:
+        """Return whether the scheduler got a score of a trial after what it is being told now."""
+        return self._last_heard.get(trial_id, 0) > self._n
 
     def config_of(self, trial_id: str, generation: int) -> Mapping[str, Any]:
         """Return the hyperparameters of one of a trial's generations, with their very values."""
@@ -188,6 +195,7 @@ class Restoration:
         """Tell of all events, in order; those of trials that are no more are left out."""
         count, caught_up = 0, False
         for event in self._events:
+            self._n = event.n
             if not caught_up and event.n > self._offsets.scheduler:
                 caught_up = True
                 self._settle_as_saved()

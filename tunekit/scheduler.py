@@ -455,15 +455,19 @@ class ValidatedScheduler(TrialScheduler):
             self._clones.offer(stand_in.real, stand_in.version)
 
     def stopped(self, stand_in: StandIn) -> None:
-        """It has stopped a trial, as Tune's ``stop_trial`` does."""
-        if stand_in.phase is not Desired.ENDED:
-            self._end(stand_in)
-            self._decide(stand_in, TrialScheduler.STOP)
+        """It has stopped a trial, as Tune's ``stop_trial`` does.
 
-    def _decide(self, stand_in: StandIn, decision: str) -> None:
-        """Record what the base scheduler has decided other than on the trial's own result."""
-        time = self._validation.time()
-        self._validation.emit(Decided(time=time, trial_id=stand_in.trial_id, decision=decision))
+        In a sweep that is restored, a trial that ran on before runs on.
+        """
+        if stand_in.phase is Desired.ENDED or self._validation.heard_later(stand_in.trial_id):
+            return
+        self._end(stand_in)
+        self._record_stop(stand_in)
+
+    def _record_stop(self, stand_in: StandIn) -> None:
+        """Record that the base scheduler has stopped a trial other than by its own result."""
+        stop, time = TrialScheduler.STOP, self._validation.time()
+        self._validation.emit(Decided(time=time, trial_id=stand_in.trial_id, decision=stop))
 
     def _end(self, stand_in: StandIn) -> None:
         """End a trial by the base scheduler's word: it hears of it at once, as in Tune."""
@@ -858,8 +862,13 @@ class ValidatedScheduler(TrialScheduler):
         self._stand_ins = {
             i: stand_in for i, stand_in in self._stand_ins.items() if stand_in.real is not None
         }
+        delivery = validation.state.delivery
         for trial_id, stand_in in self._stand_ins.items():
             stand_in.stands = None
+            if stand_in.phase is Desired.ENDED and not (
+                delivery.closed(trial_id) or delivery.completed(trial_id)
+            ):
+                self._record_stop(stand_in)  # by chance, it has stopped it now
             if stand_in.real.status == Trial.TERMINATED and not validation.state.delivery.completed(
                 trial_id
             ):

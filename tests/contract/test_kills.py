@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
 from ray.tune.search import BasicVariantGenerator
 
 import tunekit
@@ -309,6 +309,58 @@ def test_a_stopping_criterion_outlives_a_scheduler_that_cannot_be_saved(tmp_path
         ran, kills = run_killed(tmp_path / str(at), made, iter([at]))
         assert kills
         assert max(ran.lengths().values()) < 12, "nothing stopped them by their accuracy"
+
+
+class StopsAnother(FIFOScheduler):
+    """By chance, as it were: stops the second trial by a score of the first, in a restore only."""
+
+    def __init__(self, lives: int):
+        super().__init__()
+        self.lives, self.lock = lives, threading.Lock()
+        self.ended: set[str] = set()
+        self.heard_after_end: list[str] = []
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        if trial.trial_id in self.ended:
+            self.heard_after_end.append(trial.trial_id)
+        first, second = sorted(tune_controller.get_trials(), key=lambda known: known.trial_id)
+        if self.lives > 1 and trial is first and result["training_iteration"] == 2:
+            tune_controller.stop_trial(second)
+        return self.CONTINUE
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        self.ended.add(trial.trial_id)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
+        self.ended.add(trial.trial_id)
+
+
+@pytest.mark.parametrize("at", [30, 59, 70])  # at 59 its own scores are still to come
+@pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
+def test_a_scheduler_that_stops_a_trial_in_a_restore_hears_no_more_of_it(tmp_path, on_pending, at):
+    """Unless the trial ran on before: then it runs on, and the scheduler hears of no end."""
+    made: list[StopsAnother] = []
+
+    def make(folder: Path, **options: Any) -> Ran:
+        made.append(StopsAnother(len(made) + 1))
+        return sweep(
+            folder,
+            made[-1],
+            on_pending=on_pending,
+            trainable=Endless,
+            validation_s=lambda attempt: 1.5,
+            stop={"training_iteration": 9},
+            trials=2,
+            saved_every_s=0.0,
+            listening=False,
+            run=False,
+            **options,
+        )
+
+    ran, kills = run_killed(tmp_path, make, iter([at]))
+    assert kills == 1 and len(made[-1].ended) == 2
+    assert not made[-1].heard_after_end
+    assert ran.lengths()[0] == 9
 
 
 # Rows -------------------------------------------------------------------------------------------

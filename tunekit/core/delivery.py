@@ -170,6 +170,11 @@ class Delivery:
         line = self._lines.get(trial_id)
         return line is not None and (line.complete or line.over)
 
+    def closed(self, trial_id: str) -> bool:
+        """Return whether :meth:`close` was called for the trial."""
+        line = self._lines.get(trial_id)
+        return line is not None and line.closed
+
     def over(self, trial_id: str) -> bool:
         """Return whether the trial's end was delivered, or nothing of it is any more."""
         line = self._lines.get(trial_id)
