@@ -80,8 +80,7 @@ class Deliveries:
             elif isinstance(due, Scored):
                 self._deliver_score(self._trials[trial_id], due, scheduler)
             else:
-                self._emit(EndDelivered(time=self._time(), trial_id=trial_id))
-                self.deliver_end(self._trials[trial_id], due)
+                self._deliver_end(self._trials[trial_id], due)
         self.give_back(trial_id)
 
     def _pass_over(self, due: Scored | Completion) -> None:
@@ -104,6 +103,10 @@ class Deliveries:
         """Let the searcher have a result, of which the scheduler made a decision."""
         if decision != TrialScheduler.STOP and self.searcher is not None:
             self.searcher.receive(trial_id, result)
+
+    def _deliver_end(self, trial: Trial, end: Completion) -> None:
+        self._emit(EndDelivered(time=self._time(), trial_id=trial.trial_id))
+        self.deliver_end(trial, end)
 
     def deliver_end(self, trial: Trial, end: Completion, *, search: bool = True) -> None:
         """Tell the scheduler of a trial's end, and the searcher if it has not heard of it."""
@@ -139,7 +142,8 @@ class Deliveries:
         for trial in ended:
             if self.scheduler is not None and not self._state.delivery.over(trial.trial_id):
                 self.scheduler.conclude(trial)
-                self.deliver(trial.trial_id)
+                self._deliver_end(trial, self._state.delivery.end(trial.trial_id))
+                self.give_back(trial.trial_id)
 
     def give_back(self, trial_id: str, *, tell: bool = True) -> None:
         """Let checkpoints go whose scores nobody waits for any more.

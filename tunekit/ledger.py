@@ -11,6 +11,7 @@ from ray.tune.experiment import Trial
 from tunekit._ray.controller import Controller
 from tunekit.clock import Clock
 from tunekit.core.events import Event, TrialAdded
+from tunekit.core.values import number
 from tunekit.driver_lock import DriverLock, lock_at
 from tunekit.errors import AlreadyRunningError
 from tunekit.journal import Journal, NullJournal, record_of
@@ -108,7 +109,8 @@ class Ledger:
         """Record a trial, with the stopping criterion it has now, at the next :meth:`keep`."""
         if trial.trial_id not in self._recorded:
             self._recorded.add(trial.trial_id)
-            self._added[trial.trial_id] = (trial, dict(trial.stopping_criterion))
+            stop = {name: number(least) for name, least in trial.stopping_criterion.items()}
+            self._added[trial.trial_id] = (trial, {k: v for k, v in stop.items() if v is not None})
 
     def keep(self, controller: Controller | None, *, saved: bool) -> None:
         """Record trials that were added, and the state of the sweep, if Tune has just saved it."""

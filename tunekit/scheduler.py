@@ -437,7 +437,9 @@ class ValidatedScheduler(TrialScheduler):
 
     def conclude(self, trial: Trial) -> None:
         """The sweep is over: whatever the base scheduler was about to do with the trial."""
-        self.stopped(self._stand_in_of(trial))
+        stand_in = self._stand_in_of(trial)
+        if stand_in.phase is not Desired.ENDED:
+            self._end(stand_in)
 
     # What the base scheduler does --------------------------------------------------------------
 

@@ -62,7 +62,7 @@ class StoppingCriteria:
             self._recorded = {e.trial_id: e.stop for e in events if isinstance(e, TrialAdded)}
         criterion = self._recorded.get(trial.trial_id)
         if criterion:
-            trial.stopping_criterion = dict(criterion)
+            trial.stopping_criterion = {**criterion, **trial.stopping_criterion}
 
     def take_over(self, trial: Trial, names: Collection[str]) -> None:
         """Keep a trial's criteria on metrics of those names from Tune."""

@@ -258,7 +258,7 @@ class _Run:
         return add
 
     def flush(self) -> None:
-        """Hand what was added to the disk, which takes long."""
+        """Let readers see what was added, unless more comes at once."""
         if not self.more:
             self._events.flush()
 
