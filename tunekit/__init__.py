@@ -38,6 +38,7 @@ from tunekit.policies import (
 from tunekit.report import VALIDATION_KEY, checkpoint_with, report
 from tunekit.scheduler import ValidatedScheduler
 from tunekit.searcher import ValidatedSearcher
+from tunekit.simulation import Simulation, simulate
 from tunekit.states import load_state
 from tunekit.sweep import BestCheckpoint, Sweep, load
 from tunekit.tensorboard import TensorBoardLogger
@@ -67,6 +68,7 @@ __all__ = [
     "NotResumedError",
     "OnImprovement",
     "RestoreError",
+    "Simulation",
     "StopperError",
     "Sweep",
     "TensorBoardLogger",
@@ -90,6 +92,7 @@ __all__ = [
     "load",
     "load_state",
     "report",
+    "simulate",
 ]
 
 __version__ = VERSION

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-__all__ = ["Clock", "SystemClock"]
+__all__ = ["Clock", "SystemClock", "VirtualClock"]
 
 
 class Clock(Protocol):
@@ -38,3 +38,33 @@ class SystemClock:
     def sleep(self, seconds: float) -> None:
         """See :class:`Clock`."""
         time.sleep(seconds)
+
+
+class VirtualClock:
+    """A clock whose time passes only in :meth:`sleep`, at once.
+
+    Args:
+        epoch: Where it starts, in seconds since the epoch.
+
+    Example:
+        >>> clock = VirtualClock()
+        >>> clock.sleep(2.5)
+        >>> clock.monotonic(), clock.time()
+        (2.5, 1000000002.5)
+    """
+
+    def __init__(self, epoch: float = 1e9):
+        self._now = 0.0
+        self._epoch = epoch
+
+    def monotonic(self) -> float:
+        """Seconds that were slept."""
+        return self._now
+
+    def time(self) -> float:
+        """Seconds since the epoch."""
+        return self._epoch + self._now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass, at once."""
+        self._now += seconds

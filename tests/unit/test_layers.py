@@ -64,7 +64,7 @@ FLOORS = [
     {"restore"},
     {"callback", "resuming", "searcher", "sweep"},
     {"scheduler", "page"},
-    {"cluster"},
+    {"cluster", "simulation"},
     {"tuner"},
     {"testing", "__init__"},
     {"demo"},

@@ -56,8 +56,10 @@ class LocalSweep:
         search_alg: As in ``TuneConfig``; random search by default.
         callbacks: As in ``RunConfig``. Tune's default loggers are not added.
         metric, mode, num_samples: As in ``TuneConfig``.
+        reuse_actors: As in ``TuneConfig``.
         stop, max_failures, checkpoint_config: As in ``RunConfig`` and its parts.
-        slots: How many trials may run at once.
+        slots: How many trials may run at once; or what returns how many may now.
+        max_concurrent: As ``max_concurrent_trials`` in ``TuneConfig``; only without ``search_alg``.
         seconds: ``seconds(trial, method)``: how long a call of an actor's method takes.
         next_due: When something else happens next, that the clock must not jump over.
         seed: Of Tune's random choices, and part of the names of trials.
@@ -112,7 +114,9 @@ class LocalSweep:
         stop: Any = None,
         max_failures: int = 0,
         checkpoint_config: tune.CheckpointConfig | None = None,
-        slots: int = 1_000_000,
+        slots: int | Callable[[], int] = 1_000_000,
+        max_concurrent: int = 0,
+        reuse_actors: bool = False,
         seconds: Callable[[Trial, str], float] = lambda trial, method: 0.0,
         next_due: Callable[[], float | None] = lambda: None,
         seed: int = 0,
@@ -133,7 +137,9 @@ class LocalSweep:
             )
         scheduler = scheduler or FIFOScheduler()
         if search_alg is None:
-            search_alg = BasicVariantGenerator(random_state=seed)
+            search_alg = BasicVariantGenerator(
+                max_concurrent=max_concurrent, random_state=seed
+            )
             # Trials' names are drawn from the machine's clock otherwise.
             search_alg._uuid_prefix = f"{seed:05x}_"
         elif isinstance(search_alg, Searcher):
@@ -153,15 +159,21 @@ class LocalSweep:
                 storage=experiment.storage,
                 resource_manager_factory=lambda: None,
                 checkpoint_period=saved_every_s,
+                reuse_actors=reuse_actors,
                 resume_config=resume,
             )
         self.controller._actor_manager = self._actors = _LocalActors(
-            self.controller, clock, slots, seconds, next_due
+            self.controller, clock, slots if callable(slots) else lambda: slots, seconds, next_due
         )
         self.controller._class_cache = _Uncached()
         if not self.controller.resumed:
             search_alg.add_configurations([experiment])
         self.controller.setup_experiments([experiment], search_alg.total_samples)
+
+    @property
+    def running(self) -> int:
+        """Return how many trials have an actor now."""
+        return int(self._actors.num_live_actors)
 
     @property
     def trials(self) -> list[Trial]:
@@ -289,7 +301,7 @@ class _LocalActors:
         self,
         controller: TuneController,
         clock: SteppedClock,
-        slots: int,
+        slots: Callable[[], int],
         seconds: Callable[[Trial, str], float],
         next_due: Callable[[], float | None],
     ):
@@ -310,7 +322,7 @@ class _LocalActors:
     num_actor_tasks = property(lambda self: len(self._events))
 
     def next(self, timeout: float | None = None) -> bool:
-        while self._waiting and self.num_live_actors < self._slots:
+        while self._waiting and self.num_live_actors < self._slots():
             self._start(*self._waiting.pop(0))
         due = self._next_due()
         if not self._events or (due is not None and due < self._events[0][0]):

@@ -1,0 +1,115 @@
+"""The recorded curves of a sweep's trials, as a simulation plays them again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tunekit.core.problems import Problems
+from tunekit.core.values import number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Curves", "TRIAL"]
+
+#: The column that says which trial a row is of.
+TRIAL = "trial"
+_ITERATION = "training_iteration"
+
+
+class Curves:
+    """What each trial reported, and what its checkpoints scored, by iteration.
+
+    A trial may be trained further than it was when it was recorded: where its curve ends, the last
+    value holds. Where an iteration in between has no value, the one before holds.
+
+    Args:
+        rows: For each trial its rows, by iteration, from 1.
+        order: What the trials are called; by default by number, from 0.
+
+    Example:
+        >>> curves = Curves([{1: {"accuracy": 0.5}, 2: {"accuracy": 0.6}}, {1: {"accuracy": 0.4}}])
+        >>> len(curves), curves.length
+        (2, 2)
+        >>> curves.at(0, 2), curves.at(1, 2), curves.is_recorded(1, 2)
+        ({'accuracy': 0.6}, {'accuracy': 0.4}, False)
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Mapping[int, Mapping[str, Any]]],
+        order: Sequence[Any] | None = None,
+    ):
+        self._rows = [_filled(known) for known in rows]
+        self._last = [max(known) for known in self._rows]
+        #: What the trials are called, in order.
+        self.order = list(range(len(rows)) if order is None else order)
+        #: The metrics that there are.
+        self.names = {name for known in self._rows for row in known.values() for name in row}
+        #: How long the longest is, in iterations.
+        self.length = max(self._last)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def at(self, curve: int, iteration: int) -> dict[str, Any]:
+        """Return a trial's row."""
+        return dict(self._rows[curve][min(iteration, self._last[curve])])
+
+    def is_recorded(self, curve: int, iteration: int) -> bool:
+        """Return whether a trial was trained that far when it was recorded."""
+        return iteration <= self._last[curve]
+
+    def scores(self, curve: int, metric: str) -> list[float]:
+        """Return a trial's recorded values of a metric, those that are numbers."""
+        values = (number(row.get(metric)) for row in self._rows[curve].values())
+        return [value for value in values if value is not None]
+
+    @classmethod
+    def of(cls, table: pd.DataFrame) -> Curves:
+        """Take the curves of a table with the columns ``trial`` and ``training_iteration``.
+
+        Raises:
+            tunekit.ConfigError: If it has not.
+
+        Example:
+            >>> import pandas
+            >>> table = {"trial": ["a", "a"], "training_iteration": [1, 2], "loss": [1.0, 0.5]}
+            >>> Curves.of(pandas.DataFrame(table)).at(0, 2)
+            {'loss': 0.5}
+        """
+        problems = Problems("tunekit.simulate")
+        for column in (TRIAL, _ITERATION):
+            if column not in table.columns:
+                problems.add(
+                    f"curves has no column {column!r}, but {sorted(map(str, table.columns))}. "
+                    f"Pass a DataFrame with {TRIAL!r}, {_ITERATION!r} and a column for each metric."
+                )
+        if not problems and table.empty:
+            problems.add("curves has no rows. Pass at least one trial's.")
+        problems.raise_any()
+        rows: dict[Any, dict[int, dict[str, Any]]] = {}
+        for record in table.to_dict("records"):
+            trial, iteration = record.pop(TRIAL), int(record.pop(_ITERATION))
+            if iteration < 1:
+                problems.add(
+                    f"curves has the {_ITERATION} {iteration} for trial {trial!r}. The first is 1."
+                )
+                problems.raise_any()
+            known = {str(n): value for n, value in record.items() if value == value}  # not NaN
+            rows.setdefault(trial, {})[iteration] = known
+        return cls(list(rows.values()), list(rows))
+
+
+def _filled(rows: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Return rows of every iteration, in which no value is missing that was there before."""
+    filled: dict[int, dict[str, Any]] = {}
+    # What comes before the first value is taken to be that.
+    known: dict[str, Any] = {}
+    for iteration in sorted(rows, reverse=True):
+        known.update(rows[iteration])
+    for iteration in range(1, max(rows) + 1):
+        known = {**known, **rows.get(iteration, {})}
+        filled[iteration] = known
+    return filled

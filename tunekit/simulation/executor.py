@@ -1,0 +1,123 @@
+"""Validations that take virtual time, in slots that they share with trials."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tunekit.clock import Clock
+from tunekit.core.slots import Slots
+from tunekit.core.validation import Attempt
+from tunekit.executor import Began, Event, Returned
+
+__all__ = ["VirtualExecutor"]
+
+
+class VirtualExecutor:
+    """An :class:`~tunekit.executor.Executor` whose validations end when their time has come.
+
+    Each waits for a slot, in the order in which they were started, and begins when there is one.
+
+    Args:
+        clock: The time it goes by.
+        slots: Where they run; ``slots.trials`` is kept by whoever runs the trials.
+        validate: What an attempt comes to.
+        seconds: How long an attempt runs.
+
+    Example:
+        >>> from tunekit.clock import VirtualClock
+        >>> from tunekit.core.validation import Request
+        >>> clock, slots = VirtualClock(), Slots(shared=1, trials=1)
+        >>> executor = VirtualExecutor(clock, slots, lambda a: {"accuracy": 0.9}, lambda a: 5.0)
+        >>> executor.start(Attempt(Request("a", iteration=1), 1))
+        >>> executor.poll(), executor.queued()
+        ([], 1)
+        >>> slots.trials = 0
+        >>> executor.poll(), executor.next_due()
+        ([Began(attempt_id='a:0:1:1#1')], 5.0)
+    """
+
+    poll_interval_s = 0.0
+
+    def __init__(
+        self,
+        clock: Clock,
+        slots: Slots,
+        validate: Callable[[Attempt], Any],
+        seconds: Callable[[Attempt], float],
+    ):
+        self._clock, self._slots = clock, slots
+        self._validate, self._seconds = validate, seconds
+        self._waiting: deque[Attempt] = deque()
+        self._ends: list[tuple[float, int, Attempt]] = []
+        self._cancelled: set[str] = set()
+        self._order = 0
+        #: Seconds that validations have run, one added to the other.
+        self.busy_s = 0.0
+
+    @property
+    def need(self) -> dict[str, float]:
+        """One CPU stands for a slot."""
+        return {"CPU": 1.0}
+
+    def reserve(self, slots: int) -> None:
+        """See :class:`tunekit.executor.Executor`."""
+        self._slots.kept = slots
+
+    def start(self, attempt: Attempt) -> None:
+        """See :class:`tunekit.executor.Executor`."""
+        self._waiting.append(attempt)
+
+    def poll(self) -> list[Event]:
+        """See :class:`tunekit.executor.Executor`."""
+        events: list[Event] = []
+        now = self._clock.monotonic()
+        while self._ends and self._ends[0][0] <= now:
+            _, _, attempt = heapq.heappop(self._ends)
+            if attempt.id not in self._cancelled:
+                self._slots.validations -= 1
+                events.append(Returned(attempt.id, self._validate(attempt)))
+        while self._waiting and self._slots.for_validations:
+            attempt = self._waiting.popleft()
+            self._slots.validations += 1
+            self._begin(attempt, now)
+            events.append(Began(attempt.id))
+        return events
+
+    def _begin(self, attempt: Attempt, now: float) -> None:
+        seconds = self._seconds(attempt)
+        self.busy_s += seconds
+        self._order += 1
+        heapq.heappush(self._ends, (now + seconds, self._order, attempt))
+
+    def cancel(self, attempt: Attempt) -> None:
+        """See :class:`tunekit.executor.Executor`."""
+        if attempt in self._waiting:
+            self._waiting.remove(attempt)
+        elif any(attempt.id == running.id for _, _, running in self._ends):
+            self._cancelled.add(attempt.id)
+            self._slots.validations -= 1
+
+    def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
+        """See :class:`tunekit.executor.Executor`."""
+        free = self._slots.for_validations
+        goes_first = min(self._slots.for_trials, sum(1 for _ in promised)) if free else 0
+        return max(0, free - goes_first) - len(self._waiting)
+
+    def queued(self) -> int:
+        """See :class:`tunekit.executor.Executor`."""
+        return len(self._waiting)
+
+    def spare(self) -> None:
+        """See :class:`tunekit.executor.Executor`."""
+
+    def close(self) -> None:
+        """See :class:`tunekit.executor.Executor`."""
+
+    def next_due(self) -> float | None:
+        """Return when a validation ends next; now, if one can begin; None if nothing happens."""
+        if self._waiting and self._slots.for_validations:
+            return self._clock.monotonic()
+        return self._ends[0][0] if self._ends else None

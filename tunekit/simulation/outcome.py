@@ -1,0 +1,119 @@
+"""What came of a simulated sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Decision", "Score", "Simulation"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score, when it was known.
+
+    Attributes:
+        time_s: When, in seconds since the sweep began.
+        trial: The trial, as ``curves`` names it.
+        iteration: The iteration of the checkpoint.
+        value: The value of the metric.
+    """
+
+    time_s: float
+    trial: Any
+    iteration: int
+    value: float
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A decision of the scheduler's.
+
+    Attributes:
+        time_s: When, in seconds since the sweep began.
+        trial: The trial, as ``curves`` names it.
+        iteration: The iteration of the result that the scheduler got.
+        reached: The iteration that the trial had reported by then.
+        score: The metric's value in it; None if it had none.
+        decision: ``"CONTINUE"``, ``"PAUSE"``, ``"STOP"`` or ``"NOOP"``.
+    """
+
+    time_s: float
+    trial: Any
+    iteration: int
+    reached: int
+    score: float | None
+    decision: str
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A sweep in virtual time: how long it took, what it trained, and what it found.
+
+    Attributes:
+        makespan_s: From its beginning to its end, in virtual seconds.
+        iterations: How many iterations were trained.
+        iterations_after_stop: How many of them trials reported that the scheduler had stopped, or
+            would stop for a score that was on its way: those beyond the iteration it judged.
+        validations: How many validations ended with a score.
+        skipped: How many checkpoints were to be validated and were not.
+        best: The trial with the best score.
+        best_score: That score.
+        regret: By how much that falls short of the best score of all curves, each as far as it
+            was recorded.
+        extrapolated: How many iterations were trained beyond what was recorded: the last recorded
+            values stand for theirs.
+        training_busy: The share of the time of all slots in which trials trained.
+        validation_busy: The share in which validations ran.
+        scores: Every score, in the order in which they were known.
+        wrong_decisions: How many decisions would have been others, had the scheduler got the same
+            results as soon as they were reported; None for schedulers of which that cannot be said,
+            as they change trials.
+    """
+
+    makespan_s: float
+    iterations: int
+    iterations_after_stop: int
+    validations: int
+    skipped: int
+    best: Any
+    best_score: float
+    regret: float
+    extrapolated: int
+    training_busy: float
+    validation_busy: float
+    wrong_decisions: int | None
+    mode: str = field(repr=False)
+    scores: Sequence[Score] = field(repr=False)
+    decided: Sequence[Decision] = field(repr=False)
+
+    def time_to(self, score: float) -> float | None:
+        """Return when a score was known that is at least as good, in seconds; None if never.
+
+        Args:
+            score: The value of the metric.
+
+        Example:
+            >>> import pandas, ray.tune, tunekit
+            >>> rows = [("a", i, i / 10) for i in range(1, 5)]
+            >>> curves = pandas.DataFrame(rows, columns=["trial", "training_iteration", "accuracy"])
+            >>> judged = ray.tune.TuneConfig(metric="accuracy", mode="max")
+            >>> ran = tunekit.simulate(curves, tune_config=judged, train_s=1.0, validate_s=0.5)
+            >>> ran.time_to(0.2), ran.time_to(0.9)
+            (2.5, None)
+        """
+        sign = 1.0 if self.mode == "max" else -1.0
+        return next((s.time_s for s in self.scores if sign * s.value >= sign * score), None)
+
+    @property
+    def decisions(self) -> pd.DataFrame:
+        """One row per decision: ``time_s``, ``trial``, ``iteration``, ``reached``, ``score`` and
+        ``decision``, as in :class:`Decision`."""
+        import pandas as pd
+
+        columns = list(Decision.__dataclass_fields__)
+        return pd.DataFrame([vars(one) for one in self.decided], columns=columns)
