@@ -238,6 +238,8 @@ class ValidationCallback(tune.Callback):
             conclude=self._conclude,
             judged=lambda: self.state.required,
             promised=self._promised,
+            rejected=self._rejected,
+            all_count=lambda: self._all_count(),
         )
         self._failures = FailureReports(self.config)
         #: What has come of the sweep by now.
@@ -246,6 +248,7 @@ class ValidationCallback(tune.Callback):
             path=lambda recorded: self.places.path(recorded),
             config_of=self._config_of,
         )
+        state.all_count = self._all_count
         self._files = TrialFiles(
             state, changed=self._changed, finalized=partial(self._tell, "on_trial_settled")
         )
@@ -279,6 +282,19 @@ class ValidationCallback(tune.Callback):
 
     def _promised(self) -> Iterable[Mapping[str, float]]:
         return () if self._controller is None else self._controller.promised()
+
+    def _rejected(self) -> list[str]:
+        """Return, once, the trials that the scheduler has rejected."""
+        rejected, self.state.rejected = self.state.rejected, []
+        return rejected
+
+    def _all_count(self) -> bool:
+        """Return whether somebody is to hear of scores that the scheduler will not use."""
+        return (
+            self._scheduler is None
+            or self.deliveries.searcher is not None
+            or self._stopping.by_scores
+        )
 
     def _validation_names(self) -> set[str]:
         """Metrics of which only validated values count."""

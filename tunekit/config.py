@@ -72,6 +72,12 @@ class ValidationConfig(train.ValidationConfig):
             trains on, and a STOP takes effect the moment it is known; ``"hold"`` keeps its actor
             and waits; ``"pause"`` gives its resources back and waits. With ``"hold"`` and
             ``"pause"`` every decision equals the one that validating inline would give.
+        priority: Which validations go first. ``"decisions"``: those by which the scheduler will
+            decide, before those that it will not look at; ``"turns"``: trials take turns,
+            whatever their scores are for.
+        on_rejected: What becomes of the validations of a trial that the scheduler stops before it
+            has run its course. ``"skip"`` ends those that have not started, as ``skipped``;
+            ``"cancel"`` those that run, too; ``"keep"`` validates them all.
         on_stale: ``"keep"`` validates every requested checkpoint; with ``"skip"`` a newer
             checkpoint of a trial replaces its older ones that have not started.
         on_failure: ``"record"`` keeps a failed validation as a record and judges the trial by its
@@ -112,6 +118,8 @@ class ValidationConfig(train.ValidationConfig):
         max_in_flight: int | None = None,
         max_retries: int = 1,
         on_pending: str = "continue",
+        priority: str = "decisions",
+        on_rejected: str = "skip",
         on_stale: str = "keep",
         on_failure: str = "record",
         max_initial_failures: int | None = 3,
@@ -158,6 +166,8 @@ class ValidationConfig(train.ValidationConfig):
         problems.integer("max_in_flight", max_in_flight, least=1, optional=True)
         problems.integer("max_retries", max_retries, least=0)
         problems.choice("on_pending", on_pending, ["continue", "hold", "pause"])
+        problems.choice("priority", priority, ["decisions", "turns"])
+        problems.choice("on_rejected", on_rejected, ["skip", "cancel", "keep"])
         problems.choice("on_stale", on_stale, ["keep", "skip"])
         problems.choice("on_failure", on_failure, ["record", "raise"])
         problems.integer("max_initial_failures", max_initial_failures, least=1, optional=True)
@@ -171,6 +181,8 @@ class ValidationConfig(train.ValidationConfig):
         self.max_in_flight = max_in_flight
         self.max_retries = max_retries
         self.on_pending = on_pending
+        self.priority = priority
+        self.on_rejected = on_rejected
         self.on_stale = on_stale
         self.on_failure = on_failure
         self.max_initial_failures = max_initial_failures

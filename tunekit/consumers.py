@@ -45,6 +45,10 @@ class SchedulerConsumer(Protocol):
         """Take a validated result, flat, and decide, unless that was ``decided`` before."""
         ...
 
+    def has_run_its_course(self, trial_id: str) -> bool:
+        """Return whether a trial that was stopped was as long as it was to be."""
+        ...
+
     def finish(self, trial: Trial, result: Mapping[str, Any] | None) -> None:
         """Take a trial's end, with its newest validated result."""
         ...

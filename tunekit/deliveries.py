@@ -96,7 +96,8 @@ class Deliveries:
             self._pass_over(scored)
             return
         decision = scheduler.judge(trial, result, scored)
-        self._emit(ScoreDelivered.of(scored.request, decision, self._time()))
+        finished = decision == TrialScheduler.STOP and scheduler.has_run_its_course(trial.trial_id)
+        self._emit(ScoreDelivered.of(scored.request, decision, self._time(), finished=finished))
         self.teach(scored.trial_id, decision, result)
 
     def teach(self, trial_id: str, decision: str, result: dict[str, Any]) -> None:

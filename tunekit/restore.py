@@ -312,7 +312,7 @@ class Restoration:
                 scheduler.exploit_again(trial, exploit, version, carried_out=carried_out)
             else:
                 scheduler.catch_up(event, trial)
-            if isinstance(event, Reported) and sweep.config.every == "decision":
+            if isinstance(event, Reported):
                 report = sweep.state.record(trial.trial_id).report
                 scheduler.uses(trial, report or event.report)
         if isinstance(event, (ScoreDelivered, EndDelivered, TrialErrored, Exploited)):

@@ -23,7 +23,7 @@ from ray.tune.schedulers import (
 
 from tunekit._ray.checkpoints import latest_checkpoint
 from tunekit._ray.controller import Controller
-from tunekit._ray.decisions import innermost, is_synchronous, mode_of
+from tunekit._ray.decisions import exhausts, innermost, is_synchronous, mode_of
 from tunekit._ray.stand_ins import Change, StandIn, StandInController, Version
 from tunekit.callback import ValidationCallback
 from tunekit.clones import Clones
@@ -151,6 +151,8 @@ class ValidatedScheduler(TrialScheduler):
         self._reminders = Reminders()
         # Trials that the base scheduler stopped by a decision that is being replayed.
         self._stopped_before: list[StandIn] = []
+        # Trials that were stopped and were as long as they were to be.
+        self._finished: set[str] = set()
         # Trials of a restored sweep that the base scheduler knows and Tune has not added yet.
         self._known: set[str] = set()
 
@@ -359,10 +361,13 @@ class ValidatedScheduler(TrialScheduler):
             self._clones.scored(trial, request.path)
         if self._validation.reached(trial.trial_id, result):
             decision = TrialScheduler.STOP
+            self._finished.add(trial.trial_id)
         else:
             stand_in.judging = True
             decision = self.base.on_trial_result(self._view, stand_in, result)
             stand_in.judging = False
+            if decision == TrialScheduler.STOP and exhausts(self.base, result):
+                self._finished.add(trial.trial_id)
         if decided is not None and decision != decided:
             logger.info(
                 "Trial %s, iteration %d: %s, as was decided before the sweep was interrupted.",
@@ -379,6 +384,13 @@ class ValidatedScheduler(TrialScheduler):
         if decided == TrialScheduler.CONTINUE and stand_in.change.restored_from is not None:
             self._void(stand_in)  # it went on as it was
         return decision
+
+    def has_run_its_course(self, trial_id: str) -> bool:
+        """Return whether a trial that was stopped was as long as it was to be.
+
+        That is the scheduler's ``max_t``, or a stopping criterion; else it was rejected.
+        """
+        return trial_id in self._finished
 
     def finish(self, trial: Trial, result: Mapping[str, Any] | None) -> None:
         """A trial has ended, and the base scheduler has got all of its results.

@@ -51,6 +51,12 @@ class StoppingCriteria:
         """
         self._stopper = controller.take_over_stopper(validated, self._failed)
 
+    @property
+    def by_scores(self) -> bool:
+        """Return whether a trial may be stopped by a score, whether or not its scheduler uses
+        it."""
+        return not self._least.empty or (self._stopper is not None and self._stopper.by_metrics)
+
     def restore(self, trial: Trial, events: Iterable[Event]) -> None:
         """Give a trial of a restored sweep the criterion back that it had when it was added.
 

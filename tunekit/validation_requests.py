@@ -88,7 +88,7 @@ class Requests:
         report[GENERATION] = self._state.ancestry.generation(trial_id)
         offered = self.scheduler is None or self._offered.get(trial_id) == step
         self._emit(Reported(time=self._time(), trial_id=trial_id, report=report, offered=offered))
-        if self.scheduler is not None and self._config.every == "decision":
+        if self.scheduler is not None:
             self.scheduler.uses(trial, report)
 
     def saved(self, trial: Trial) -> None:

@@ -10,7 +10,7 @@ from tunekit.config import ValidationConfig
 from tunekit.core.calls import name_of, signature_of, still_lacks
 from tunekit.core.events import AttemptBegan, AttemptStarted, Event, ValidationEnded
 from tunekit.core.failures import Failures, place_of
-from tunekit.core.pool import Pool
+from tunekit.core.pool import REJECTED, Pool
 from tunekit.core.shortage import Shortage
 from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status
 from tunekit.executor import Began, Executor, Failed, Returned, received
@@ -34,6 +34,8 @@ class Validator:
         conclude: Called with each outcome, after it has been recorded.
         judged: Returns the names of metrics that must be numbers.
         promised: Returns the resources of each trial that waits for them.
+        rejected: Returns, once, the trials that the scheduler has rejected.
+        all_count: Whether the scheduler, or anybody else, is to hear of every score.
     """
 
     #: Raises if Ray itself is gone, so that nothing is recorded as failed that failed by that.
@@ -49,17 +51,22 @@ class Validator:
         conclude: Callable[[Outcome], None],
         judged: Callable[[], Collection[str]],
         promised: Callable[[], Iterable[Mapping[str, float]]],
+        rejected: Callable[[], Iterable[str]] = tuple,
+        all_count: Callable[[], bool] = lambda: True,
     ):
         self._pool = Pool(
             max_in_flight=config.most_in_flight,
             max_retries=config.max_retries,
             skip_stale=config.on_stale == "skip",
+            decisions_first=config.priority == "decisions",
+            all_count=all_count,
         )
         self._executor = executor
         self._clock = clock
         self._emit, self._conclude = emit, conclude
         self._judged = judged
-        self._promised = promised
+        self._promised, self._rejected = promised, rejected
+        self._on_rejected = config.on_rejected
         self._fn, self._signature = config.fn, signature_of(config.fn)
         self._retried = Failures()
         self._next_poll = 0.0
@@ -118,6 +125,14 @@ class Validator:
         for outcome in self._pool.submit(request, self._clock.monotonic()):
             self._end(outcome)
 
+    def _give_up_rejected(self, now: float) -> None:
+        """End the validations of trials that the scheduler has rejected, as the user says."""
+        for trial_id in self._rejected():
+            if self._on_rejected == "cancel":
+                self._cancel(*self._pool.drop(trial_id, REJECTED, now))
+            if self._on_rejected != "keep":
+                self._cancel([], self._pool.reject(trial_id, now))
+
     def give_up(self, request: Request, reason: str) -> None:
         """End a request that cannot be run."""
         self._end(Outcome(request, Status.FAILED, reason=reason))
@@ -140,6 +155,7 @@ class Validator:
             self._next_poll = now + self._executor.poll_interval_s
             self._take_events(now)
             self._cancel(*self._pool.expire(now))
+            self._give_up_rejected(now)
             self._start(now)
             self._look(now)
         finally:

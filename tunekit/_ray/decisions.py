@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import ray
@@ -22,9 +23,10 @@ from ray.tune.schedulers import (
 
 from tunekit._ray.compat import TESTED
 from tunekit.core.decisions import Always, DecisionRule, Interval, Never, Rungs
+from tunekit.core.values import number
 from tunekit.errors import UnsupportedRayError
 
-__all__ = ["innermost", "is_synchronous", "mode_of", "rule_for", "rungs_of", "time_attr_of"]
+__all__ = ["exhausts", "innermost", "is_synchronous", "mode_of", "rule_for", "rungs_of", "time_attr_of"]
 
 
 def innermost(scheduler: TrialScheduler) -> TrialScheduler:
@@ -106,6 +108,32 @@ def time_attr_of(base: TrialScheduler) -> str:
     ):
         return str(_its(base, "_time_attr"))
     return str(TRAINING_ITERATION)
+
+
+def exhausts(base: TrialScheduler, result: Mapping[str, Any]) -> bool:
+    """Return whether a result is at the end of what the scheduler lets any trial have.
+
+    A trial that it stops there has run its course; one that it stops before it has rejected.
+
+    Args:
+        base: The scheduler.
+        result: The result, flat.
+
+    Example:
+        >>> from ray.tune.schedulers import ASHAScheduler
+        >>> asha = ASHAScheduler(max_t=9, time_attr="training_iteration")
+        >>> exhausts(asha, {"training_iteration": 3}), exhausts(asha, {"training_iteration": 9})
+        (False, True)
+    """
+    decides = innermost(base)
+    names = {
+        AsyncHyperBandScheduler: "_max_t",
+        HyperBandScheduler: "_max_t_attr",
+        HyperBandForBOHB: "_max_t_attr",
+    }
+    name = names.get(type(decides))
+    reached = number(result.get(time_attr_of(decides)))
+    return name is not None and reached is not None and reached >= _its(decides, name)
 
 
 def rungs_of(scheduler: TrialScheduler) -> list[int]:

@@ -73,6 +73,11 @@ class ValidatedStopper(CombinedStopper):
                     _name_of(each.ask),
                 )
 
+    @property
+    def by_metrics(self) -> bool:
+        """Return whether any of them may read a metric."""
+        return any(each.reads is not Reads.NOTHING for each in self._criteria)
+
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         names = self._validated()
         return any(each.reported(trial_id, result, names) for each in self._criteria)

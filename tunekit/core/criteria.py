@@ -35,6 +35,11 @@ class Criteria:
             self._least.setdefault(trial_id, {}).update(taken)
         return {name: least for name, least in criterion.items() if name not in taken}
 
+    @property
+    def empty(self) -> bool:
+        """Return whether there is none."""
+        return not self._least
+
     def reached(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         """Return whether a validated result, flat, ends its trial."""
         least = self._least.get(trial_id, {})

@@ -1,8 +1,9 @@
 """When the scheduler and the searcher may see a score.
 
 They see validated results only, each once, in iteration order within a trial: a score that
-overtakes an older one waits until the older one has ended, one way or another. The end of a trial
-is delivered after its last validation. When a trial is overwritten with other weights, the scores
+overtakes an older one waits until the older one has ended, one way or another. Where they look at
+some scores only, these do not wait for the others: one that ends after a newer one was delivered
+is not delivered any more. The end of a trial is delivered after its last validation. When a trial is overwritten with other weights, the scores
 of its former ones are not delivered any more.
 """
 
@@ -63,6 +64,8 @@ class Delivery:
         counts: Whether a validated result can be judged by; a trial does not end with one that
             cannot.
         merged: ``merged(report, metrics)`` is the validated result.
+        all_count: Whether every score has to be delivered; else those that are not used may be
+            overtaken.
 
     Example:
         >>> from tunekit.core.validation import Outcome, Request, Status
@@ -84,8 +87,9 @@ class Delivery:
         self,
         counts: Callable[[Mapping[str, Any]], bool] = lambda result: True,
         merged: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]] = merge,
+        all_count: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._counts, self._merged = counts, merged
+        self._counts, self._merged, self._all_count = counts, merged, all_count
         self._lines: dict[str, _Line] = {}
 
     # What happens ------------------------------------------------------------------------------
@@ -158,6 +162,13 @@ class Delivery:
         line = self._lines.get(trial_id)
         return line is not None and bool(line.order)
 
+    def decisions(self, trial_id: str) -> int:
+        """Return how many scores are pending by which the scheduler will decide on the trial."""
+        line = self._lines.get(trial_id)
+        if line is None or not line.order:
+            return 0
+        return sum(line.requests[iteration].used for iteration in line.order)
+
     def holds(self, request: Request) -> bool:
         """Return whether the score of that request is still to be delivered, or to be waited
         for."""
@@ -187,18 +198,25 @@ class Delivery:
         will be delivered, a validation without a score for example, is left behind.
         """
         line = self._line(trial_id)
-        while line.order:
-            iteration = line.order[0]
-            outcome = line.outcomes.get(iteration)
+        overtaken = 0
+        while overtaken < len(line.order):
+            iteration = line.order[overtaken]
+            outcome, used = line.outcomes.get(iteration), line.requests[iteration].used
             if outcome is None:
-                return None
+                if used or self._all_count():
+                    return None
+                overtaken += 1
+                continue
             if outcome.validated and iteration > line.offered and not line.complete:
                 return None  # saved before its report was looked at
+            if overtaken and not used:
+                overtaken += 1  # nobody waits for it: it keeps its turn
+                continue
             scored = self._score(line, trial_id, iteration)
             if scored is not None and iteration <= line.offered and not line.closed:
                 return scored
             self._leave(line, iteration, scored)
-        if line.complete and not line.over:
+        if line.complete and not line.over and not line.order:
             return Completion(trial_id, line.newest)
         return None
 

@@ -393,15 +393,26 @@ class ValidationEnded(OfValidation, frozen=True, kw_only=True, tag="ended"):
 
 
 class ScoreDelivered(OfTrial, frozen=True, kw_only=True, tag="delivered"):
-    """The scheduler got a validated result of a trial, and made its ``decision``."""
+    """The scheduler got a validated result of a trial, and made its ``decision``.
+
+    Attributes:
+        id: The name of its validation.
+        generation: How often the trial had been overwritten.
+        iteration: The iteration.
+        decision: The decision.
+        finished: Whether a trial that was stopped had run its course: it was not rejected.
+    """
 
     id: str = ""
     generation: int = 0
     iteration: int = 0
     decision: str
+    finished: bool = False
 
     @classmethod
-    def of(cls, request: Request, decision: str, time: float) -> ScoreDelivered:
+    def of(
+        cls, request: Request, decision: str, time: float, *, finished: bool = False
+    ) -> ScoreDelivered:
         """Make the event of a decision on the score of a request."""
         return cls(
             time=time,
@@ -410,6 +421,7 @@ class ScoreDelivered(OfTrial, frozen=True, kw_only=True, tag="delivered"):
             generation=request.generation,
             iteration=request.iteration,
             decision=decision,
+            finished=finished,
         )
 
     @property

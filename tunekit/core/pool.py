@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tunekit.core.validation import Attempt, Outcome, Pending, Request, Stage, Status, rejected
 
-__all__ = ["Pool"]
+__all__ = ["REJECTED", "Pool"]
+
+#: Why a validation was skipped of a trial that goes on no more.
+REJECTED = "the scheduler has stopped its trial"
 
 
 @dataclass
@@ -30,6 +33,8 @@ class _InFlight:
 @dataclass
 class _Trial:
     waiting: OrderedDict[str, _Waiting] = field(default_factory=OrderedDict)
+    # How many of those that wait the scheduler will decide by.
+    decides: int = 0
     in_flight: int = 0
     served: int = 0
 
@@ -43,18 +48,23 @@ class Pool:
     Rules:
         - At most ``max_in_flight`` attempts at once, over the whole sweep. Without that limit, as
           many as free resources can run, and at least one, which then waits for resources.
+        - A validation by which the scheduler will decide goes before those that it will not look
+          at (unless ``decisions_first`` is False).
         - Trials take turns: next is the trial with the fewest attempts in flight, among equals
           the one served longest ago; within a trial, the oldest iteration.
         - The time limit counts from the start of running, not from the start of waiting for
           resources. An attempt that exceeds it is cancelled.
         - A failed or timed-out attempt is tried again up to ``max_retries`` times. A return value
           that is no score is not: the function ran to its end, and would say the same again.
+        - When the scheduler has rejected a trial, its validations that have not started end.
         - ``skip_stale``: a newer request of a trial ends its older ones that have not started.
 
     Args:
         max_in_flight: Attempts that may run at once; None leaves it to the resources.
         max_retries: Attempts after the first.
         skip_stale: Whether a newer request replaces older ones of its trial.
+        decisions_first: Whether those go first by which the scheduler will decide.
+        all_count: Whether a score has to wait for older ones of its trial: they go before it then.
 
     Example:
         >>> pool = Pool(max_in_flight=1)
@@ -70,11 +80,19 @@ class Pool:
     """
 
     def __init__(
-        self, *, max_in_flight: int | None = None, max_retries: int = 0, skip_stale: bool = False
+        self,
+        *,
+        max_in_flight: int | None = None,
+        max_retries: int = 0,
+        skip_stale: bool = False,
+        decisions_first: bool = True,
+        all_count: Callable[[], bool] = lambda: True,
     ):
         self._limit = max_in_flight
         self._retries = max_retries
         self._skip_stale = skip_stale
+        self._decisions_first, self._all_count = decisions_first, all_count
+        self._rejected: set[str] = set()
         self._trials: dict[str, _Trial] = {}
         self._queue: OrderedDict[str, None] = OrderedDict()  # trials with something waiting
         self._in_flight: dict[str, _InFlight] = {}
@@ -149,6 +167,8 @@ class Pool:
     def submit(self, request: Request, now: float) -> list[Outcome]:
         """Take a request; return the outcomes of those that it replaces."""
         trial = self._trials.setdefault(request.trial_id, _Trial())
+        if request.trial_id in self._rejected:
+            return [_ended(_Waiting(request, since=now), Status.SKIPPED, now, reason=REJECTED)]
         replaced: list[Outcome] = []
         for waiting in list(trial.waiting.values()):
             older = waiting.request
@@ -178,11 +198,8 @@ class Pool:
             room = max(capacity, 0 if self._in_flight else 1)
         attempts: list[Attempt] = []
         while self._queue and len(attempts) < room:
-            trial = min(
-                (self._trials[trial_id] for trial_id in self._queue),
-                key=lambda candidate: (candidate.in_flight, candidate.served),
-            )
-            waiting = next(iter(trial.waiting.values()))
+            trial = min((self._trials[trial_id] for trial_id in self._queue), key=self._turn_of)
+            waiting = self._next_of(trial)
             self._forget_waiting(trial, waiting)
             waiting.tries += 1
             self._turn += 1
@@ -267,9 +284,31 @@ class Pool:
             outcomes.append(_ended(waiting, Status.SKIPPED, now, reason=reason))
         return cancel, outcomes
 
+    def reject(self, trial_id: str, now: float) -> list[Outcome]:
+        """End what has not started of a trial that the scheduler has rejected; return the
+        outcomes."""
+        self._rejected.add(trial_id)
+        trial = self._trials.get(trial_id)
+        outcomes: list[Outcome] = []
+        for waiting in list(trial.waiting.values()) if trial is not None else ():
+            self._forget_waiting(trial, waiting)
+            outcomes.append(_ended(waiting, Status.SKIPPED, now, reason=REJECTED))
+        return outcomes
+
     # How it is kept ----------------------------------------------------------------------------
 
+    def _turn_of(self, trial: _Trial) -> tuple[bool, int, int]:
+        """Return what to compare trials by that have something waiting: the least is next."""
+        return (not (self._decisions_first and trial.decides), trial.in_flight, trial.served)
+
+    def _next_of(self, trial: _Trial) -> _Waiting:
+        """Return what to start next of a trial."""
+        if self._decisions_first and trial.decides and not self._all_count():
+            return next(one for one in trial.waiting.values() if one.request.used)
+        return next(iter(trial.waiting.values()))
+
     def _enqueue(self, trial: _Trial, waiting: _Waiting, *, first: bool = False) -> None:
+        trial.decides += waiting.request.used
         trial.waiting[waiting.request.id] = waiting
         if first:
             trial.waiting.move_to_end(waiting.request.id, last=False)
@@ -278,6 +317,7 @@ class Pool:
 
     def _forget_waiting(self, trial: _Trial, waiting: _Waiting) -> None:
         del trial.waiting[waiting.request.id]
+        trial.decides -= waiting.request.used
         self._waiting_count -= 1
         if not trial.waiting:
             self._queue.pop(waiting.request.trial_id, None)
@@ -295,7 +335,8 @@ class Pool:
         waiting = flight.waiting
         trial = self._trials[waiting.request.trial_id]
         newer = any(r.place > waiting.request.place for r in self._waiting_of(trial))
-        if waiting.tries <= self._retries and not (self._skip_stale and newer):
+        given_up = waiting.request.trial_id in self._rejected or (self._skip_stale and newer)
+        if waiting.tries <= self._retries and not given_up:
             self._enqueue(trial, waiting, first=True)
             return None
         if waiting.tries > 1:

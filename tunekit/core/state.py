@@ -113,7 +113,14 @@ class SweepState:
         #: Which trials were overwritten with which checkpoints.
         self.ancestry = Ancestry()
         #: What the scheduler may hear of next.
-        self.delivery = Delivery(counts=self._can_be_judged, merged=self.merged)
+        self.delivery = Delivery(
+            counts=self._can_be_judged, merged=self.merged, all_count=lambda: self.all_count()
+        )
+        #: Whether the scheduler, or anybody else, is to hear of every score.
+        self.all_count: Callable[[], bool] = lambda: True
+        #: The trials that the scheduler has stopped before they had run their course, in order;
+        #: whoever ends their validations empties it.
+        self.rejected: list[str] = []
         self._selection = Selection(every)
         self._in_order = InOrder()
         self._owed: dict[str, Request] = {}
@@ -220,6 +227,7 @@ class SweepState:
             kwargs=event.kwargs,
             timeout_s=event.timeout_s,
             config=config,
+            used=event.used,
         )
 
     def _request(self, event: ValidationRequested) -> None:
@@ -250,6 +258,8 @@ class SweepState:
     def _decide(self, event: ScoreDelivered | Reminded | Decided) -> None:
         if event.decision == _STOP:
             self.delivery.close(event.trial_id)
+            if not (isinstance(event, ScoreDelivered) and event.finished):
+                self.rejected.append(event.trial_id)
 
     # What follows ------------------------------------------------------------------------------
 

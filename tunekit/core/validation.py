@@ -66,6 +66,8 @@ class Request:
         timeout_s: Seconds from the start of running, or None for no limit.
         config: The hyperparameters that the checkpoint was trained with, those of its generation;
             not to be changed. None: as the report has them.
+        used: Whether the scheduler will use the score, or it is the trial's last: the scheduler
+            decides by it.
     """
 
     trial_id: str
@@ -78,6 +80,7 @@ class Request:
     kwargs: Mapping[str, Any] = field(default_factory=dict, compare=False)
     timeout_s: float | None = None
     config: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    used: bool = field(default=True, compare=False, repr=False)
 
     @property
     def id(self) -> str:
