@@ -92,6 +92,7 @@ class SnapshotWriter:
         """
         name = None if kept else self._put("search", controller.search_files())
         for trial, stop in trials:
+            trial.init_local_path()  # Tune does when it asks for the trial's resources
             state, metadata = controller.record_of(trial)
             self._journal.append(
                 TrialAdded(

@@ -19,6 +19,7 @@ import tunekit
 from tests.kills import Killed, killed_after, run_killed
 from tests.schedulers import CASES
 from tests.sweeps import Counting, Endless, Ran, index_of, sweep
+from tunekit.core.events import TrialAdded
 from tunekit.journal import events_in, read
 from tunekit.snapshots import prepare_restore
 from tunekit.storage import LocalFolder
@@ -415,3 +416,15 @@ def test_trials_that_failed_go_on_with_any_scheduler(tmp_path, name, failures):
             ran = made(folder, mended=mended, resume=ResumeConfig(errored=RESUME))
             ran.sweep.run(most=50_000)
         assert all(trial.status == "TERMINATED" for trial in ran.trials), at
+
+
+def test_a_trial_that_has_not_asked_for_resources_is_recorded_with_its_folder(tmp_path):
+    class OneByOne(FIFOScheduler):
+        def choose_trial_to_run(self, tune_controller):
+            tune_controller.update_max_pending_trials(1)
+            return super().choose_trial_to_run(tune_controller)
+
+    ran = sweep(tmp_path, OneByOne(), trials=4, slots=1)
+    added = [event for event in events_in(ran.home) if isinstance(event, TrialAdded)]
+    folders = {trial.trial_id: trial.storage.trial_dir_name for trial in ran.trials}
+    assert {event.trial_id: event.folder for event in added} == folders
