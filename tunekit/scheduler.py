@@ -51,6 +51,7 @@ from tunekit.core.validation import Request
 from tunekit.errors import WiringError
 from tunekit.places import Places
 from tunekit.scheduler_state import dump, load
+from tunekit.schedulers import PromotionASHA
 from tunekit.score_usage import ScoreUsage
 from tunekit.searcher import ValidatedSearcher
 
@@ -68,6 +69,7 @@ _CLONE_NOTHING = (
     HyperBandScheduler,
     HyperBandForBOHB,
     MedianStoppingRule,
+    PromotionASHA,
 )
 
 
@@ -477,6 +479,17 @@ class ValidatedScheduler(TrialScheduler):
             return
         self._end(stand_in)
         self._record_stop(stand_in)
+
+    def idle(self) -> bool:
+        """Return whether no trial runs or is about to, and no validation is pending.
+
+        Never while what has happened is replayed: more may have happened than is known.
+        """
+        return (
+            self._controller.still
+            and self._validation.validator.idle
+            and all(stand_in.stands is None for stand_in in self._stand_ins.values())
+        )
 
     def _record_stop(self, stand_in: StandIn) -> None:
         """Record that the base scheduler has stopped a trial other than by its own result."""

@@ -35,6 +35,7 @@ FLOORS = [
         "journal",
         "loggers",
         "report",
+        "schedulers",
         "states",
         "tensorboard",
     },

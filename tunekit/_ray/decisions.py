@@ -22,6 +22,7 @@ from ray.tune.schedulers import (
 )
 
 from tunekit._ray.compat import TESTED
+from tunekit._ray.own_schedulers import JudgingScheduler
 from tunekit.core.decisions import Always, DecisionRule, Interval, Never, Rungs
 from tunekit.core.values import number
 from tunekit.errors import UnsupportedRayError
@@ -57,9 +58,10 @@ def rule_for(base: TrialScheduler, trial: Trial) -> DecisionRule:
     """Return when the scheduler uses a score of the trial, as its books stand.
 
     To be read anew for each report: it shows what the scheduler has used so far, and a trial may
-    come into another bracket. A scheduler that is not exactly one of Tune's, a subclass too, uses
-    every score as far as anyone knows. For a trial that is not in the books of one that is, which
-    has ended or was not added, nothing is decided: :class:`~tunekit.core.decisions.Never`.
+    come into another bracket. tunekit's own schedulers say it themselves. Any other that is not
+    exactly one of Tune's, a subclass too, uses every score as far as anyone knows. For a trial that
+    is not in the books of one that is, which has ended or was not added, nothing is decided:
+    :class:`~tunekit.core.decisions.Never`.
 
     Args:
         base: The scheduler.
@@ -76,6 +78,8 @@ def rule_for(base: TrialScheduler, trial: Trial) -> DecisionRule:
     kind = type(base)
     if kind is ResourceChangingScheduler:
         return rule_for(_its(base, "_base_scheduler"), trial)
+    if isinstance(base, JudgingScheduler):
+        return base.rule(trial) if base.knows_its_rule else Always()
     if kind is FIFOScheduler:
         return Never()
     if kind is AsyncHyperBandScheduler:
@@ -100,6 +104,8 @@ def time_attr_of(base: TrialScheduler) -> str:
     kind = type(base)
     if kind is ResourceChangingScheduler:
         return time_attr_of(_its(base, "_base_scheduler"))
+    if isinstance(base, JudgingScheduler):
+        return base.time_attr
     if _perturbs(kind) or kind in (
         AsyncHyperBandScheduler,
         HyperBandScheduler,
@@ -137,7 +143,7 @@ def exhausts(base: TrialScheduler, result: Mapping[str, Any]) -> bool:
 
 
 def rungs_of(scheduler: TrialScheduler) -> list[int]:
-    """The iterations at which ASHA compares trials, if they are all in one bracket.
+    """The iterations at which ASHA compares trials, if they are the same for all trials.
 
     Empty for other schedulers, and if it counts something else than iterations.
 
@@ -149,6 +155,8 @@ def rungs_of(scheduler: TrialScheduler) -> list[int]:
         ([1, 3, 9, 27], [])
     """
     decides = innermost(scheduler)
+    if isinstance(decides, JudgingScheduler):
+        return decides.rungs()
     if type(decides) is not AsyncHyperBandScheduler:
         return []
     brackets = _its(decides, "_brackets")

@@ -42,6 +42,10 @@ class Scheduling(Protocol):
         """The scheduler has stopped it, other than by a decision about its result."""
         ...
 
+    def idle(self) -> bool:
+        """Return whether no trial runs or is about to, and no validation is pending."""
+        ...
+
 
 @dataclass(frozen=True)
 class Version:
@@ -345,6 +349,16 @@ class StandInController:
         if as_of != self._as_of:
             self._trials, self._as_of = [self._stand_ins(trial) for trial in trials], as_of
         return list(self._trials)
+
+    @property
+    def wrapped(self) -> TrialRunnerWrapper:
+        """Return the controller as Tune gives it to schedulers."""
+        return self._wrapped
+
+    @property
+    def idle(self) -> bool:
+        """Return whether nothing is under way that a search algorithm may wait for."""
+        return self._scheduling.idle()
 
     def with_only(self, trials: Callable[[], list[StandIn]]) -> Any:
         """The same for a scheduler that is to see some trials only."""
