@@ -116,12 +116,11 @@ class PromotionASHA(JudgingScheduler):
                     f"to max_t={max_t} allow. Pass at most {most}."
                 )
         problems.raise_any()
-        super().__init__(time_attr, metric, mode)
+        super().__init__(time_attr, metric, mode, max_t)
         self._times = [
             milestones(grace_period, max_t, reduction_factor, bracket)
             for bracket in range(brackets)
         ]
-        self._max_t = max_t
         self._books = Promotion(self._times, max_t, reduction_factor)
 
     # What Tune tells ---------------------------------------------------------------------------
@@ -213,7 +212,7 @@ class PromotionASHA(JudgingScheduler):
         """
         if len(self._times) > 1 or self.time_attr != TRAINING_ITERATION:
             return []
-        return [int(time) for time in (*self._times[0], self._max_t)]
+        return [int(time) for time in (*self._times[0], self.max_t)]
 
     def debug_string(self) -> str:
         """Return how many trials have come to each rung, and wait there."""

@@ -10,6 +10,7 @@ import tunekit
 from tests.contract.test_contract import check_contract, run
 from tests.schedulers import CASES, every_case, pbt, seed_all, space
 from tests.sweeps import Counting, Endless, index_of, sweep
+from tunekit.schedulers import PromotionASHA
 from tunekit.testing.versions import Versioned, Versions
 
 ONLY = {"settings": {"every": "decision"}, "policy": tunekit.AtDecisions()}
@@ -17,6 +18,10 @@ ONLY = {"settings": {"every": "decision"}, "policy": tunekit.AtDecisions()}
 
 def asha():
     return ASHAScheduler(max_t=81, grace_period=1, reduction_factor=3)
+
+
+def promotion():
+    return PromotionASHA(max_t=81, grace_period=1, reduction_factor=3)
 
 
 def decided(ran):
@@ -35,15 +40,16 @@ def saved(ran):
     return {index_of(t): t.storage.current_checkpoint_index + 1 for t in ran.trials}
 
 
+@pytest.mark.parametrize("make", [asha, promotion])
 @pytest.mark.parametrize("on_pending", ["hold", "pause"])
-def test_asha_decides_the_same_with_five_checkpoints_as_with_81(tmp_path, on_pending):
+def test_the_same_is_decided_with_five_checkpoints_as_with_81(tmp_path, on_pending, make):
     full = 0
     for seed in range(3):
         options = {"on_pending": on_pending, "trainable": Endless, "seed": seed, "trials": 9}
-        each = sweep(tmp_path / f"each{seed}", asha(), **options)
+        each = sweep(tmp_path / f"each{seed}", make(), **options)
         few = sweep(
             tmp_path / f"few{seed}",
-            asha(),
+            make(),
             **options,
             settings={"every": "decision"},
             policy=tunekit.AtDecisions(),

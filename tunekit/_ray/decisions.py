@@ -27,7 +27,15 @@ from tunekit.core.decisions import Always, DecisionRule, Interval, Never, Rungs
 from tunekit.core.values import number
 from tunekit.errors import UnsupportedRayError
 
-__all__ = ["exhausts", "innermost", "is_synchronous", "mode_of", "rule_for", "rungs_of", "time_attr_of"]
+__all__ = [
+    "exhausts",
+    "innermost",
+    "is_synchronous",
+    "mode_of",
+    "rule_for",
+    "rungs_of",
+    "time_attr_of",
+]
 
 
 def innermost(scheduler: TrialScheduler) -> TrialScheduler:
@@ -132,13 +140,15 @@ def exhausts(base: TrialScheduler, result: Mapping[str, Any]) -> bool:
         (False, True)
     """
     decides = innermost(base)
+    reached = number(result.get(time_attr_of(decides)))
+    if isinstance(decides, JudgingScheduler):
+        return reached is not None and reached >= decides.max_t
     names = {
         AsyncHyperBandScheduler: "_max_t",
         HyperBandScheduler: "_max_t_attr",
         HyperBandForBOHB: "_max_t_attr",
     }
     name = names.get(type(decides))
-    reached = number(result.get(time_attr_of(decides)))
     return name is not None and reached is not None and reached >= _its(decides, name)
 
 

@@ -25,14 +25,15 @@ class JudgingScheduler(TrialScheduler):
         time_attr: The name, in a result, of the time that it goes by.
         metric: What it ranks trials by; None leaves it to ``TuneConfig``.
         mode: Which values are better, ``"min"`` or ``"max"``; None leaves it to ``TuneConfig``.
+        max_t: The time at which a trial that has reached it has run its course.
     """
 
     # A trial that is to pause must not have run ahead.
     _supports_buffered_results = False
 
-    def __init__(self, time_attr: str, metric: str | None, mode: str | None):
+    def __init__(self, time_attr: str, metric: str | None, mode: str | None, max_t: float):
         super().__init__()
-        self.time_attr = time_attr
+        self.time_attr, self.max_t = time_attr, max_t
         self._metric, self._mode = metric, mode
 
     @property
