@@ -4,6 +4,7 @@ The front door is :class:`tunekit.Tuner`; the parts it is made of work with a pl
 ``ray.tune.Tuner``, too.
 """
 
+from tunekit import schedulers as schedulers
 from tunekit._ray.compat import TESTED as RAY_TESTED
 from tunekit.callback import ValidationCallback
 from tunekit.config import ValidationConfig

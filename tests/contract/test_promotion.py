@@ -17,6 +17,8 @@ import tunekit
 from tests.contract.test_contract import check_contract, lags
 from tests.schedulers import MODES
 from tests.sweeps import Endless, index_of, quality, sweep
+from tunekit.core.events import Decided, TrialAdded, TrialEnded
+from tunekit.journal import events_in
 from tunekit.schedulers import PromotionASHA
 from tunekit.testing import FakeClock, LocalSweep
 
@@ -214,8 +216,38 @@ def test_nor_does_it_when_scores_come_late(tmp_path, on_pending, most):
     assert all(trial.status == Trial.TERMINATED for trial in ran.trials)
 
 
-def test_the_worst_of_the_lowest_rung_makes_room_and_one_at_a_time(tmp_path):
-    """A trial that is about to end makes room by itself: nobody else has to."""
+@every_mode
+def test_trials_make_room_one_at_a_time(tmp_path, on_pending):
+    """Also where a trial takes some time to end, because it is saving."""
+    search = ConcurrencyLimiter(tunekit.ValidatedSearcher(Suggests()), max_concurrent=4)
+    ran = sweep(
+        tmp_path,
+        promotion(),
+        on_pending=on_pending,
+        trainable=Endless,
+        trials=12,
+        search_alg=search,
+        param_space={"index": 1},
+        validation_s=lambda attempt: 1.5,
+        training_s=lambda trial, method: {"train": 1.0, "save": 4.2}.get(method, 0.0),
+        stop={"training_iteration": 20},
+    )
+    check_contract(ran)
+    added, ended, made_room = set(), set(), 0
+    for event in events_in(ran.home):
+        match event:
+            case TrialAdded():
+                added.add(event.trial_id)
+            case Decided() if len(added) < 12:
+                assert len(added - ended) == 4, "there was room already"
+                ended.add(event.trial_id)
+                made_room += 1
+            case TrialEnded():
+                ended.add(event.trial_id)
+    assert len(added) == 12 and made_room >= 3
+
+
+def test_it_is_the_worst_of_the_lowest_rung_that_makes_room(tmp_path):
     search = ConcurrencyLimiter(tunekit.ValidatedSearcher(Suggests()), max_concurrent=6)
     ran = sweep(
         tmp_path,

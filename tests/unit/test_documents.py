@@ -60,7 +60,7 @@ def public() -> list[tuple[str, Any]]:
     """The public classes and functions, by the names that a user imports."""
     return [
         (f"{module.__name__}.{name}", getattr(module, name))
-        for module in (tunekit, tunekit.testing)
+        for module in (tunekit, tunekit.schedulers, tunekit.testing)
         for name in module.__all__
         if not isinstance(getattr(module, name), str)
     ]
@@ -71,7 +71,7 @@ def public() -> list[tuple[str, Any]]:
 
 def test_the_reference_has_every_public_name_once():
     named = re.findall(r"^\.\. (?:auto|py:)\w+:: (tunekit[\w.]*)", REFERENCE.read_text(), re.M)
-    for module in (tunekit, tunekit.testing):
+    for module in (tunekit, tunekit.schedulers, tunekit.testing):
         for name in module.__all__:
             assert named.count(f"{module.__name__}.{name}") == 1, name
 
