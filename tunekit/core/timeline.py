@@ -174,6 +174,8 @@ class Timeline:
         self.validations: list[dict[str, Any]] = []
         #: A row for each decision of the scheduler, in order.
         self.decisions: list[dict[str, Any]] = []
+        #: Where trials were paused by the scheduler, and resumed: (trial, generation, iteration).
+        self.resumed: set[Place] = set()
         #: The time of the last line; None if there is none.
         self.last: float | None = None
         #: The time of the first.
@@ -307,7 +309,9 @@ class Timeline:
                 summary.status, summary.ended, summary.stopped = "pending", None, False
             case SessionClosed():
                 self.end = "finished" if event.finished else "interrupted"
-            case CheckpointSaved() | EndDelivered() | Resumed() | BudgetExpired():
+            case Resumed():
+                self.resumed.add((event.trial_id, *self._heard.get(event.trial_id, (0, 0))))
+            case CheckpointSaved() | EndDelivered() | BudgetExpired():
                 pass
             case SnapshotTaken():
                 pass

@@ -254,8 +254,9 @@ def importance_chart(importance: Mapping[str, float]) -> Spec:
 
 
 def rungs_chart(points: Sequence[Mapping[str, Any]], metric: str) -> Spec:
-    """The scores at each rung, of trials that went on and of those that were stopped there."""
-    outcomes = ["went on", "stopped"]
+    """The scores at each rung, of trials that went on and of those that paused, or were stopped,
+    there."""
+    outcomes = [name for name in _DECISIONS if any(p["outcome"] == name for p in points)]
     chart = (
         alt.Chart(alt.NamedData("points"))
         .mark_circle(size=70, opacity=0.75)

@@ -247,15 +247,22 @@ def rungs(sweep: Sweep) -> list[dict[str, Any]]:
     """Return what became of each trial at each of ASHA's rungs: its first decision at it, or after
     it.
 
-    Empty for other schedulers, and if trials are in several brackets.
+    One that was paused there and resumed went on. Empty for other schedulers, and if trials are in
+    several brackets.
     """
     settings = sweep.sessions[-1].get("scheduler") if sweep.sessions else None
     milestones = list((settings or {}).get("rungs") or [])
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for point in decided(sweep):
         below = [milestone for milestone in milestones if milestone <= point["iteration"]]
-        if below and (point["trial"], below[-1]) not in found:
-            found[point["trial"], below[-1]] = {**point, "rung": below[-1]}
+        if not below:
+            continue
+        known = found.setdefault((point["trial"], below[-1]), {**point, "rung": below[-1]})
+        if known["outcome"] == "paused":
+            place = (known["trial"], known["generation"], known["iteration"])
+            # One that was not resumed is stopped without another score.
+            resumed = place in sweep.timeline.resumed
+            known["outcome"] = "went on" if resumed else point["outcome"]
     return list(found.values())
 
 
