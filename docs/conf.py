@@ -45,8 +45,10 @@ nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(ray|pandas|pyarrow)\..*"),
     (r"py:.*", r"(collections\.abc|pathlib)\..*"),
+    (r"py:class", r"(tune|train)\.(TuneConfig|ValidationConfig)"),
     # Interfaces that only a signature names.
     (r"py:class", r"tunekit\.(_ray\.local\.SteppedClock|storage\.Folder|driver_lock\.Driver)"),
+    (r"py:class", r"tunekit\.simulation\.outcome\.(Score|Decision)"),
 ]
 
 

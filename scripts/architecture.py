@@ -29,6 +29,7 @@ ROOMS = {
     "page": "the report",
     "testing": "doubles for tests",
     "front": "what `import tunekit` gives",
+    "simulation": "a sweep again, in virtual time",
     "edges": "one file per noun, on Ray's public API",
     "_ray": "all of Ray's private names",
     "core": "the rules, without Ray",

@@ -29,7 +29,7 @@ from ray.tune.search import Searcher
 import tunekit
 from tunekit.schedulers import PromotionASHA
 
-MODES = ["continue", "hold", "pause"]
+MODES = ["auto", "yield", "continue", "hold", "pause"]
 
 
 class Pausable(Searcher):
@@ -164,13 +164,16 @@ CASES: dict[str, Case] = {
     "median-soft": Case(lambda _: median(hard_stop=False)),
     "pbt": Case(lambda _: pbt(), clones=True, options=space),
     "pbt-sync": Case(
-        lambda _: pbt(synch=True), modes=["hold", "pause"], clones=True, options=space
+        lambda _: pbt(synch=True),
+        modes=["auto", "yield", "hold", "pause"],
+        clones=True,
+        options=space,
     ),
     "pbt-replay": Case(replay, clones=True, options=lambda: {"trials": 1}),
     "pb2": Case(pb2, clones=True, slow=True, options=space),
     "pb2-sync": Case(
         lambda folder: pb2(folder, synch=True),
-        modes=["hold", "pause"],
+        modes=["auto", "yield", "hold", "pause"],
         clones=True,
         slow=True,
         options=space,
@@ -179,6 +182,7 @@ CASES: dict[str, Case] = {
         lambda _: ResourceChangingScheduler(
             ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3), more_and_less
         ),
+        modes=[mode for mode in MODES if mode != "yield"],
         stops=True,
     ),
 }

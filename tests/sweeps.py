@@ -54,6 +54,10 @@ class Counting(tune.Trainable):
     def load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.steps = checkpoint["steps"]
 
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self.setup(new_config)
+        return True
+
 
 class Endless(Counting):
     """As the above, but it never ends by itself."""
@@ -197,7 +201,15 @@ def sweep(
             index = int(request.trial_id.rsplit("_", 1)[-1], 16)
         return {"accuracy": quality(index, request.iteration, seed)}
 
-    executor = executor_class(clock, validate or by_default, validation_s, slots=validation_slots)
+    executor = executor_class(
+        clock,
+        validate or by_default,
+        validation_s,
+        slots=validation_slots,
+        lends=on_pending == "auto",
+    )
+    if on_pending == "yield":
+        options.setdefault("reuse_actors", True)
     by_itself = {
         "fn": lambda checkpoint: {},
         "on_pending": on_pending,

@@ -21,7 +21,7 @@ from tunekit._ray.failures import fail_for_good
 from tunekit._ray.progress import Display
 from tunekit.checkpoint_leases import CheckpointLeases
 from tunekit.clock import Clock, SystemClock
-from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
+from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, YIELD_NEEDS_REUSE, ValidationConfig
 from tunekit.consumers import SchedulerConsumer, SearcherConsumer
 from tunekit.core.events import (
     BudgetExpired,
@@ -37,6 +37,7 @@ from tunekit.core.events import (
 from tunekit.core.history import History
 from tunekit.core.lineage import Ancestry, Exploit
 from tunekit.core.metrics import flatten, hide
+from tunekit.core.pending import chosen, stands_still
 from tunekit.core.problems import Problems
 from tunekit.core.progress import counted, starved, waiting_trials
 from tunekit.core.reports import own_names, received
@@ -181,6 +182,8 @@ class ValidationCallback(tune.Callback):
         self._draining = Draining(self._clock, lambda: self.validator.stages())
         self._left_to_the_end = False
         self._paused_at = 0.0
+        #: Whether trials take resources that validations need.
+        self.shares_with_trials = False
         #: Whether a trial and a validation can only run one after the other, as far as is known.
         self.one_at_a_time: Callable[[], bool] = lambda: False
 
@@ -238,6 +241,8 @@ class ValidationCallback(tune.Callback):
             conclude=self._conclude,
             judged=lambda: self.state.required,
             promised=self._promised,
+            lenders=self._lenders,
+            others_wait=self._others_wait,
             rejected=self._rejected,
             all_count=lambda: self._all_count(),
         )
@@ -283,6 +288,15 @@ class ValidationCallback(tune.Callback):
     def _promised(self) -> Iterable[Mapping[str, float]]:
         return () if self._controller is None else self._controller.promised()
 
+    def _lenders(self) -> dict[str, Trial]:
+        """Return the trials that stand still and in whose place a validation fits."""
+        return {} if self._scheduler is None else self._scheduler.lenders()
+
+    def _others_wait(self) -> bool:
+        """Return whether a trial could go on in the place of one that stands still."""
+        controller = self._controller
+        return controller is not None and self._reuses_actors and controller.has_new_trials
+
     def _rejected(self) -> list[str]:
         """Return, once, the trials that the scheduler has rejected."""
         rejected, self.state.rejected = self.state.rejected, []
@@ -319,6 +333,8 @@ class ValidationCallback(tune.Callback):
         """Connect the parts of a sweep; the scheduler does it when Tune adds the first trial."""
         if self.config.on_pending == "pause" and controller.reuses_actors:
             raise ConfigError("ValidationConfig", [PAUSE_NEEDS_OWN_ACTORS])
+        if self.config.on_pending == "yield" and not controller.reuses_actors:
+            raise ConfigError("ValidationConfig", [YIELD_NEEDS_REUSE])
         self._controller, self._scheduler = controller, scheduler
         self.deliveries.scheduler, self.deliveries.searcher = scheduler, searcher
         self.requests.scheduler = scheduler
@@ -343,8 +359,19 @@ class ValidationCallback(tune.Callback):
         return not self.validator.idle and self._error is None
 
     def _validations_first(self) -> bool:
-        """Return whether no trial is to start before the validations that there are have ended."""
-        return self._pending_still() and self.one_at_a_time()
+        """Return whether no trial is to start before validations have ended, or have their place.
+
+        All of them where only one thing can run at a time; elsewhere those by which the scheduler
+        will decide, if trials take what they need. (Where actors are reused, that would end them.)
+        """
+        if not self._pending_still():
+            return False
+        makes_room = self.shares_with_trials and not self._reuses_actors
+        return self.one_at_a_time() or (makes_room and self.validator.wants_room)
+
+    @property
+    def _reuses_actors(self) -> bool:
+        return self._controller is not None and self._controller.reuses_actors
 
     def _listen_with(self, callbacks: Iterable[Any]) -> None:
         """Get to know whom to tell of scores."""
@@ -563,8 +590,28 @@ class ValidationCallback(tune.Callback):
                 self.leases.release(("clone", event.trial_id, event.generation - 1))
 
     def waits(self, trial_id: str) -> bool:
-        """Return whether a score that the trial is judged by is pending."""
-        return self.state.delivery.waits(trial_id)
+        """Return whether a trial that has reported stands still for pending scores."""
+        delivery = self.state.delivery
+        if not delivery.waits(trial_id):
+            return False
+        on_pending = self.on_pending(trial_id)
+        if on_pending == "continue" and self.one_at_a_time():
+            return False  # nothing is validated before it ends
+        decisions = delivery.decisions(trial_id)
+        return stands_still(on_pending, scores=1, decisions=decisions)
+
+    def on_pending(self, trial_id: str) -> str:
+        """Return what a trial does while scores are pending: what ``"auto"`` comes to for it."""
+        asked, controller = self.config.on_pending, self._controller
+        if asked != "auto" or controller is None or self._scheduler is None:
+            return asked
+        trial = self._trials.get(trial_id)
+        return chosen(
+            asked,
+            lends=trial is not None and self.validator.fits_in(controller.resources_of(trial)),
+            swaps=controller.reuses_actors,
+            synchronous=self._scheduler.compares_all,
+        )
 
     def now(self) -> float:
         """Seconds on the sweep's clock."""
@@ -804,10 +851,8 @@ class ValidationCallback(tune.Callback):
             >>> ValidationCallback(config).progress()
             ['Validations: none yet']
         """
-        left = waiting = 0
-        if self.config.on_pending != "continue":
-            left_over = [t for t in self._trials.values() if not t.is_finished()]
-            left, waiting = len(left_over), sum(self.waits(t.trial_id) for t in left_over)
+        left_over = [t for t in self._trials.values() if not t.is_finished()]
+        left, waiting = len(left_over), sum(self.waits(t.trial_id) for t in left_over)
         lines = [
             counted(self.summary()),
             waiting_trials(waiting, left),

@@ -9,11 +9,12 @@ import ray
 from ray.tune.search import ConcurrencyLimiter, SearchAlgorithm
 
 from tunekit._ray.cluster import cannot_grow
-from tunekit._ray.tuner import Settings, trial_resources
+from tunekit._ray.tuner import Settings, trial_bundles
 from tunekit.callback import ValidationCallback
 from tunekit.combinations import pauses
+from tunekit.core.pending import needs_room
 from tunekit.core.problems import Problems
-from tunekit.core.room import one_at_a_time, trials_beside
+from tunekit.core.room import one_at_a_time, total, trials_beside
 from tunekit.errors import ConfigError
 from tunekit.scheduler import base_of
 from tunekit.searcher import ValidatedSearcher
@@ -44,7 +45,8 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
         ray.init()
     cluster = ray.cluster_resources()
     problems = Problems("Tuner.fit")
-    per_trial = trial_resources(settings.trainable, settings.param_space)
+    bundles = trial_bundles(settings.trainable, settings.param_space)
+    per_trial = None if bundles is None else total(*bundles)
     if per_trial is not None:
         advice = "Ask for less with tune.with_resources, or with fewer workers in scaling_config."
         _say_what_is_too_much("trial", per_trial, cluster, advice, problems)
@@ -64,14 +66,22 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
         )
         validation.one_at_a_time = _Turns(per_trial, per_validation, validation.now)
         return
-    if config.max_concurrent_trials or validation.config.on_pending == "pause":
+    if bundles is None or per_trial is None:
         return
-    if per_trial is None:
+    on_pending, every = validation.config.on_pending, validation.config.every
+    lends = len(bundles) == 1 and validation.validator.fits_in(bundles[0])
+    swaps = bool(config.reuse_actors)
+    validation.shares_with_trials = any(name in per_validation for name in per_trial)
+    _say_what_trials_do(on_pending, lends=lends, swaps=swaps)
+    if config.max_concurrent_trials or not needs_room(on_pending, every, lends=lends):
         return
     slots = validation.config.most_in_flight or 1
     room = trials_beside(cluster, per_trial, per_validation, slots)
-    if room is not None and pauses(base_of(config.scheduler)):
-        # A limit would count the trials that it has paused.
+    # What a validation takes besides cannot be reserved: a limit has to leave it.
+    swaps = swaps and on_pending in ("auto", "yield") and not validation.config.nested_resources
+    paused = pauses(base_of(config.scheduler)) or swaps
+    if room is not None and paused:
+        # A limit would count the trials that are paused.
         _check_nested(settings, validation, per_trial, per_validation, cluster)
         validation.validator.reserve(room[1])
         return
@@ -99,6 +109,28 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
             _listed(per_trial),
             _listed(per_validation),
             _listed({name: cluster.get(name, 0.0) for name in per_validation}),
+        )
+
+
+def _say_what_trials_do(on_pending: str, *, lends: bool, swaps: bool) -> None:
+    """Say what trials do about pending scores, and why, where that was left open."""
+    if on_pending != "auto":
+        return
+    how = {
+        (True, True): "validations run in their place, or the next trial does",
+        (True, False): "validations that find no free resources run in their place",
+        (False, True): "the next trial goes on in their place",
+    }
+    if lends or swaps:
+        logger.info(
+            "on_pending='auto': trials stand still where the scheduler decides, and meanwhile %s.",
+            how[lends, swaps],
+        )
+    else:
+        logger.info(
+            "on_pending='auto': trials train on while scores are pending, up to their next "
+            "decision: nothing can use their place meanwhile (a validation does not fit into it, "
+            "and reuse_actors is off)."
         )
 
 

@@ -11,16 +11,24 @@ import ray
 from ray import train
 
 from tunekit.core.calls import call_of, is_built, kind_of, never_takes, signature_of
+from tunekit.core.pending import POLICIES
 from tunekit.core.problems import Problems, shown
 from tunekit.deprecated import former_value
 from tunekit.picklable import why_not_picklable
 
-__all__ = ["PAUSE_NEEDS_OWN_ACTORS", "ValidationConfig", "is_built"]
+__all__ = ["PAUSE_NEEDS_OWN_ACTORS", "YIELD_NEEDS_REUSE", "ValidationConfig", "is_built"]
 
 #: Why ``on_pending="pause"`` and ``reuse_actors=True`` exclude each other.
 PAUSE_NEEDS_OWN_ACTORS = (
     "on_pending='pause' gives a trial's resources back by ending its actor, and reuse_actors=True "
     "keeps it. Set TuneConfig(reuse_actors=False), or use on_pending='hold'."
+)
+
+#: Why ``on_pending="yield"`` needs ``reuse_actors=True``.
+YIELD_NEEDS_REUSE = (
+    "on_pending='yield' lets the actor of a trial that waits go on with the next one. Set "
+    "TuneConfig(reuse_actors=True), for a class trainable with a reset_config() that returns "
+    "True, or use on_pending='auto'."
 )
 
 _VALIDATE = "Pass a function like `def validate(checkpoint, **kwargs) -> dict`."
@@ -68,10 +76,16 @@ class ValidationConfig(train.ValidationConfig):
             as many as free resources allow, and at least one.
         max_retries: How many more attempts a validation gets that raised, timed out or lost its
             process. A return value that is no score is not tried again.
-        on_pending: What a trial does while a score it is judged by is pending. ``"continue"``
-            trains on, and a STOP takes effect the moment it is known; ``"hold"`` keeps its actor
-            and waits; ``"pause"`` gives its resources back and waits. With ``"hold"`` and
-            ``"pause"`` every decision equals the one that validating inline would give.
+        on_pending: What a trial does while a score it is judged by is pending. ``"yield"`` stands
+            still where its scheduler decides, and lets its place be used meanwhile: by a
+            validation that fits in there and waits for resources, or by the next trial, in the
+            same process (``reuse_actors``), and comes back when its score is there.
+            ``"continue"`` trains on, up to where the next decision is due, and a STOP takes
+            effect the moment it is known; ``"hold"`` keeps its actor and waits for each score;
+            ``"pause"`` gives its resources back and waits. With all but ``"continue"`` every
+            decision equals the one that validating inline would give, on the same order of
+            results. ``"auto"`` is ``"yield"`` where a trial's place can be used in one of these
+            ways, and ``"continue"`` elsewhere.
         priority: Which validations go first. ``"decisions"``: those by which the scheduler will
             decide, before those that it will not look at; ``"turns"``: trials take turns,
             whatever their scores are for.
@@ -117,7 +131,7 @@ class ValidationConfig(train.ValidationConfig):
         every: int | str = 1,
         max_in_flight: int | None = None,
         max_retries: int = 1,
-        on_pending: str = "continue",
+        on_pending: str = "auto",
         priority: str = "decisions",
         on_rejected: str = "skip",
         on_stale: str = "keep",
@@ -165,7 +179,7 @@ class ValidationConfig(train.ValidationConfig):
             problems.integer("every", every, least=1)
         problems.integer("max_in_flight", max_in_flight, least=1, optional=True)
         problems.integer("max_retries", max_retries, least=0)
-        problems.choice("on_pending", on_pending, ["continue", "hold", "pause"])
+        problems.choice("on_pending", on_pending, POLICIES)
         problems.choice("priority", priority, ["decisions", "turns"])
         problems.choice("on_rejected", on_rejected, ["skip", "cancel", "keep"])
         problems.choice("on_stale", on_stale, ["keep", "skip"])
@@ -207,7 +221,7 @@ class ValidationConfig(train.ValidationConfig):
             >>> from ray import train
             >>> plain = train.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
             >>> ValidationConfig.of(plain).on_pending
-            'continue'
+            'auto'
         """
         if isinstance(config, cls):
             return config

@@ -26,6 +26,11 @@ class SchedulerConsumer(Protocol):
         ...
 
     @property
+    def compares_all(self) -> bool:
+        """Return whether it compares all trials at the same time."""
+        ...
+
+    @property
     def mode(self) -> str | None:
         """``"min"`` or ``"max"``: what is better of the metric; None if nobody has said."""
         ...
@@ -67,6 +72,10 @@ class SchedulerConsumer(Protocol):
 
     def settled(self, request: Request) -> None:
         """The score of a request was delivered, or never will be."""
+        ...
+
+    def lenders(self) -> dict[str, Trial]:
+        """Return the trials that stand still and in whose place a validation fits."""
         ...
 
     def act(self) -> None:

@@ -46,8 +46,9 @@ class WorkerReuseConfig:
             ``RunConfig(callbacks=)``, for backends other than torch's, and with
             ``on_pending="pause"``, which gives their resources back.
         reports_ahead: From how many reports workers may return before Tune has decided what
-            becomes of the trial; with ``on_pending="hold"`` or ``"pause"`` from none, whatever
-            this says. 0 lets each report wait for Tune, about as long as a report takes to it.
+            becomes of the trial; with ``on_pending="hold"``, ``"yield"`` or ``"pause"`` from
+            none, whatever this says. 0 lets each report wait for Tune, about as long as a report
+            takes to it.
         takeover_timeout_s: After how many seconds workers that have not come to a report, to take
             over, are ended, and others started.
 
@@ -261,8 +262,8 @@ def trials_of(
 def settle(trainable: Any, validation: train.ValidationConfig) -> None:
     """Let the trials of a trainer wait for scores as the sweep does."""
     trainable.validates = True
-    on_pending = getattr(validation, "on_pending", "continue")
-    if on_pending != "continue":
+    on_pending = getattr(validation, "on_pending", "auto")
+    if on_pending not in ("auto", "continue"):
         trainable.ahead = 0
     if on_pending == "pause":
         trainable.keep_warm = False

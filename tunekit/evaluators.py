@@ -10,6 +10,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayActorError
+from ray.tune.experiment import Trial
 from ray.util.placement_group import (
     PlacementGroup,
     placement_group,
@@ -20,7 +21,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tunekit._ray.demand import waiting_for
 from tunekit.config import ValidationConfig, is_built
-from tunekit.core.room import fits, total
+from tunekit.core.room import fits, fits_in, total
 from tunekit.core.validation import Attempt
 from tunekit.core.values import Raised
 from tunekit.executor import (
@@ -32,6 +33,7 @@ from tunekit.executor import (
     RayExecutor,
     Returned,
     explain,
+    in_place_of,
     outcome_of,
     own_resources,
     plain,
@@ -79,6 +81,8 @@ class _Evaluator:
     stage: _Stage = _Stage.STARTING
     attempt: Attempt | None = None
     idle_since: float = 0.0
+    #: Where it runs in the place of trials that stand still; None if it has resources of its own.
+    place: str | None = None
 
 
 class EvaluatorExecutor:
@@ -142,12 +146,18 @@ class EvaluatorExecutor:
         while len(self._evaluators) < self._kept:
             self._build()
 
-    def start(self, attempt: Attempt) -> None:
+    def fits_in(self, resources: Mapping[str, float]) -> bool:
         """See :class:`tunekit.executor.Executor`."""
-        idle = [evaluator for evaluator in self._evaluators if evaluator.attempt is None]
+        simple = not self._placed and self._need == self._own
+        return simple and not hasattr(self._fn, "bundles") and fits_in(self._need, resources)
+
+    def start(self, attempt: Attempt, *, lender: Trial | None = None) -> None:
+        """See :class:`tunekit.executor.Executor`."""
+        place = None if lender is None else lender.node_ip
+        idle = [e for e in self._evaluators if e.attempt is None and e.place == place]
         idle.sort(key=lambda evaluator: list(_Stage).index(evaluator.stage), reverse=True)
         try:
-            evaluator = idle[0] if idle else self._build()
+            evaluator = idle[0] if idle else self._build(lender)
         except Exception as error:  # cannot be pickled, for example
             self._unstarted.append(unstarted(attempt, error))
             return
@@ -177,10 +187,11 @@ class EvaluatorExecutor:
 
     def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
         """See :class:`tunekit.executor.Executor`."""
-        idle = sum(evaluator.attempt is None for evaluator in self._evaluators)
-        more = self._count - len(self._evaluators)
+        own = [evaluator for evaluator in self._evaluators if evaluator.place is None]
+        idle = sum(evaluator.attempt is None for evaluator in own)
+        more = self._count - len(own)
         if self._need:
-            waiting = sum(evaluator.stage is _Stage.STARTING for evaluator in self._evaluators)
+            waiting = sum(evaluator.stage is _Stage.STARTING for evaluator in own)
             room = fits(ray.available_resources(), promised, self._need)
             more = min(more, len(self._spare) + max(0, room - waiting))
         return idle + max(0, more)
@@ -191,6 +202,7 @@ class EvaluatorExecutor:
             evaluator
             for evaluator in self._evaluators
             if evaluator.stage is _Stage.STARTING and evaluator.attempt is not None
+            if evaluator.place is None
         ]
         placed = [evaluator.group for evaluator in starting if evaluator.group is not None]
         waiting = sum(not _is_ready(group) for group in placed)
@@ -211,15 +223,17 @@ class EvaluatorExecutor:
         while self._spare:
             remove_placement_group(self._spare.pop())
 
-    def _build(self) -> _Evaluator:
-        """Start one more."""
+    def _build(self, lender: Trial | None = None) -> _Evaluator:
+        """Start one more, with resources of its own or in the place of a trial."""
         if self._class is None:
             self._fn_ref = ray.put(self._fn)
             self._class = ray.remote(**self._options)(_Actor)
         bundles = [dict(bundle) for bundle in getattr(self._fn, "bundles", [])]
         own = [dict(self._own)] if self._own else []
         remote, group = self._class, None
-        if not self._placed and (bundles or (own and self._kept)):
+        if lender is not None:
+            remote = remote.options(**in_place_of(lender))
+        elif not self._placed and (bundles or (own and self._kept)):
             group = self._spare.pop() if self._spare else placement_group([*own, *bundles])
             strategy = PlacementGroupSchedulingStrategy(
                 group, placement_group_bundle_index=0, placement_group_capture_child_tasks=False
@@ -231,7 +245,8 @@ class EvaluatorExecutor:
             if group is not None:
                 remove_placement_group(group)
             raise
-        evaluator = _Evaluator(actor, group, actor.__ray_ready__.remote())
+        place = None if lender is None else lender.node_ip
+        evaluator = _Evaluator(actor, group, actor.__ray_ready__.remote(), place=place)
         self._evaluators.append(evaluator)
         return evaluator
 

@@ -14,12 +14,17 @@ from ray.exceptions import (
     TaskCancelledError,
     WorkerCrashedError,
 )
+from ray.tune.experiment import Trial
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 
+from tunekit._ray.cluster import node_of
 from tunekit._ray.demand import waiting_for
 from tunekit.core.metrics import distinct
-from tunekit.core.room import fits, total
+from tunekit.core.room import fits, fits_in, total
 from tunekit.core.validation import Attempt
 from tunekit.core.values import Raised, admitted, described, parcelled, singled, unparcelled
 from tunekit.pickles import pack, travels, unpack
@@ -35,6 +40,7 @@ __all__ = [
     "Returned",
     "ended",
     "explain",
+    "in_place_of",
     "outcome_of",
     "own_resources",
     "plain",
@@ -88,8 +94,21 @@ class Executor(Protocol):
         """Keep resources for so many attempts from now on, whatever else wants them."""
         ...
 
-    def start(self, attempt: Attempt) -> None:
-        """Start an attempt; whatever goes wrong with it comes out of :meth:`poll`."""
+    def fits_in(self, resources: Mapping[str, float]) -> bool:
+        """Return whether an attempt could run in the place of a trial that stands still.
+
+        Args:
+            resources: What the trial holds and does not use meanwhile.
+        """
+        ...
+
+    def start(self, attempt: Attempt, *, lender: Trial | None = None) -> None:
+        """Start an attempt; whatever goes wrong with it comes out of :meth:`poll`.
+
+        Args:
+            attempt: The attempt.
+            lender: The trial in whose place it runs, taking no resources of its own.
+        """
         ...
 
     def poll(self) -> list[Event]:
@@ -178,6 +197,8 @@ class RayExecutor:
         self._slots = 0
         self._group: PlacementGroup | None = None
         self._in_group: set[str] = set()
+        #: Those that run in the place of a trial.
+        self._lent: set[str] = set()
         self._task: Any = None
         self._fn_ref: Any = None
         self._streams: dict[Any, str] = {}
@@ -197,7 +218,11 @@ class RayExecutor:
             self._slots = slots
             self._group = placement_group([dict(self._own)] * slots)
 
-    def start(self, attempt: Attempt) -> None:
+    def fits_in(self, resources: Mapping[str, float]) -> bool:
+        """See :class:`Executor`."""
+        return not self._placed and self._need == self._own and fits_in(self._need, resources)
+
+    def start(self, attempt: Attempt, *, lender: Trial | None = None) -> None:
         """See :class:`Executor`."""
         request = attempt.request
         name = self._name or f"validate {request.trial_id}@{request.iteration}"
@@ -206,7 +231,10 @@ class RayExecutor:
                 self._fn_ref = ray.put(self._fn)
                 self._task = ray.remote(num_returns="streaming", **self._options)(_validate)
             options = {"name": name}
-            if len(self._in_group) < self._slots:
+            if lender is not None:
+                self._lent.add(attempt.id)
+                options.update(in_place_of(lender))
+            elif len(self._in_group) < self._slots:
                 self._in_group.add(attempt.id)
                 options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
                     self._group, placement_group_capture_child_tasks=False
@@ -222,6 +250,7 @@ class RayExecutor:
         except Exception as error:  # cannot be pickled, for example
             self._unstarted.append(unstarted(attempt, error))
             self._in_group.discard(attempt.id)
+            self._lent.discard(attempt.id)
             return
         self._streams[stream] = attempt.id
         self._by_id[attempt.id] = stream
@@ -249,13 +278,14 @@ class RayExecutor:
         """See :class:`Executor`."""
         if not self._need:  # it still runs on a core
             return int(ray.cluster_resources().get("CPU", 1)) - len(self._streams)
-        waiting_for_resources = len(set(self._streams.values()) - self._in_group - self._begun)
+        elsewhere = self._in_group | self._lent | self._begun
+        waiting_for_resources = len(set(self._streams.values()) - elsewhere)
         room = fits(ray.available_resources(), promised, self._need)
         return self._slots - len(self._in_group) + max(0, room - waiting_for_resources)
 
     def queued(self) -> int:
         """See :class:`Executor`."""
-        starting = len(self._streams) - len(self._begun)
+        starting = len(set(self._streams.values()) - self._begun - self._lent)
         return min(starting, waiting_for(self._own)) if starting else 0
 
     def spare(self) -> None:
@@ -290,6 +320,14 @@ class RayExecutor:
         del self._by_id[attempt_id]
         self._begun.discard(attempt_id)
         self._in_group.discard(attempt_id)
+        self._lent.discard(attempt_id)
+
+
+def in_place_of(lender: Trial) -> dict[str, Any]:
+    """Return the options of a task or actor that runs in the place of a trial."""
+    node = node_of(lender)
+    place = "DEFAULT" if node is None else NodeAffinitySchedulingStrategy(node, soft=True)
+    return {"num_cpus": 0, "scheduling_strategy": place}
 
 
 def _validate(

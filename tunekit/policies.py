@@ -64,6 +64,9 @@ class CheckpointPolicy(tune.Callback):
     def started(self, trial: Trial) -> None:
         """The trial's actor is up, also after a pause or failure."""
 
+    def go_by(self, monotonic: Callable[[], float]) -> None:
+        """Read the time, in seconds, from somewhere else than the machine's clock."""
+
     def parts(self) -> Iterator[CheckpointPolicy]:
         """The policies that it is made of."""
         yield self
@@ -95,6 +98,10 @@ class _RulePolicy(CheckpointPolicy):
 
     rule: Any  # one of tunekit.core.policy, of the policy's own kind
     _clock: Callable[[], float] = staticmethod(time.monotonic)
+
+    def go_by(self, monotonic: Callable[[], float]) -> None:
+        """Read the time, in seconds, from somewhere else than the machine's clock."""
+        self._clock = monotonic
 
     def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
         """Ask the rule."""
@@ -308,6 +315,11 @@ class AnyOf(CheckpointPolicy):
         """Tell all of them."""
         for policy in self.policies:
             policy.started(trial)
+
+    def go_by(self, monotonic: Callable[[], float]) -> None:
+        """Let all of them read the time from somewhere else than the machine's clock."""
+        for policy in self.policies:
+            policy.go_by(monotonic)
 
     def parts(self) -> Iterator[CheckpointPolicy]:
         """The policies."""

@@ -49,6 +49,8 @@ def _reasons(
     """Yield why trials of a sweep will be resumed; nothing for a sweep that undisturbed resumes
     none."""
     on_pending = "continue" if validation is None else validation.on_pending
+    if on_pending in ("auto", "yield") and settings.tune_config.reuse_actors:
+        yield f"on_pending={on_pending!r} resumes a trial when its score is there"
     if on_pending == "pause":
         yield "on_pending='pause' pauses each trial that waits for a score"
     elif on_pending == "hold":

@@ -43,6 +43,7 @@ from tunekit.core.events import (
 )
 from tunekit.core.history import GENERATION
 from tunekit.core.lineage import Exploit
+from tunekit.core.pending import stands_still
 from tunekit.core.problems import Problems
 from tunekit.core.reconcile import Action, Actual, Desired, next_action
 from tunekit.core.reminders import Reminders
@@ -195,6 +196,11 @@ class ValidatedScheduler(TrialScheduler):
         return {metric} if isinstance(metric, str) and metric != DEFAULT_METRIC else set()
 
     @property
+    def compares_all(self) -> bool:
+        """Return whether it compares all trials at the same time: synchronous PBT."""
+        return is_synchronous(innermost(self.base))
+
+    @property
     def mode(self) -> str | None:
         """Return which values of the metric are better, ``"min"`` or ``"max"``; None if nobody
         said."""
@@ -265,7 +271,7 @@ class ValidatedScheduler(TrialScheduler):
         validation.requests.offered(trial.trial_id, result[TRAINING_ITERATION])
         self._starts(stand_in)
         self._open[trial.trial_id] = stand_in
-        if validation.config.on_pending == "continue" and stand_in.change.restored_from is None:
+        if not self._may_stand_still(stand_in, result) and not stand_in.change.restored_from:
             if stand_in.phase is Desired.ENDED:
                 return TrialScheduler.STOP
             if stand_in.phase is Desired.PAUSED:
@@ -273,6 +279,19 @@ class ValidatedScheduler(TrialScheduler):
             return TrialScheduler.CONTINUE
         stand_in.held = True
         return TrialScheduler.NOOP
+
+    def _may_stand_still(self, stand_in: StandIn, result: Mapping[str, Any]) -> bool:
+        """Return whether a trial that reports may have to wait for scores.
+
+        It is told to wait then, and what becomes of the report, whether it is saved and validated,
+        says whether it does.
+        """
+        on_pending = self._validation.on_pending(stand_in.trial_id)
+        if on_pending in ("hold", "pause"):
+            return True
+        decisions = self._validation.state.delivery.decisions(stand_in.trial_id)
+        decisions += self._usage.uses(stand_in, result)
+        return stands_still(on_pending, scores=1, decisions=decisions)
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         """A trial ended; the base scheduler hears of it after the trial's last score."""
@@ -627,21 +646,27 @@ class ValidatedScheduler(TrialScheduler):
 
     def _next_action(self, stand_in: StandIn, doing: Actual) -> Action:
         validation = self._validation
-        stands_still = validation.config.on_pending != "continue"
         return next_action(
             stand_in.phase,
             doing,
             overwritten=stand_in.change.restored_from is not None,
             changed=bool(stand_in.change),
-            waits=stands_still and validation.waits(stand_in.trial_id),
+            waits=validation.waits(stand_in.trial_id),
+            lends=validation.validator.lends(stand_in.trial_id),
             # Those that had to give way, to let validations run, get their turn.
-            gives_way=doing is Actual.HELD
-            and (
-                validation.config.on_pending == "pause"
-                or bool(self._ready)
-                or validation.one_at_a_time()
-            ),
+            gives_way=doing is Actual.HELD and self._gives_way(stand_in),
         )
+
+    def _gives_way(self, stand_in: StandIn) -> bool:
+        """Return whether a trial that stands still gives its place to others meanwhile."""
+        on_pending = self._validation.on_pending(stand_in.trial_id)
+        validator = self._validation.validator
+        if on_pending != "pause" and validator.will_borrow(self._place_of(stand_in)):
+            return False  # a validation is about to run there
+        if on_pending == "pause" or self._ready or self._validation.one_at_a_time():
+            return True
+        controller = self._controller
+        return on_pending == "yield" and controller.reuses_actors and controller.has_new_trials
 
     def _make(self, move: Action, stand_in: StandIn) -> None:
         trial, trial_id, controller = stand_in.real, stand_in.trial_id, self._controller
@@ -718,6 +743,27 @@ class ValidatedScheduler(TrialScheduler):
             seconds = round(validation.now() - since, 4)
             validation.emit(Waited(time=validation.time(), trial_id=trial_id, seconds=seconds))
 
+    def lenders(self) -> dict[str, Trial]:
+        """Return the trials that stand still and in whose place a validation fits.
+
+        None of those that give their resources back.
+        """
+        validator = self._validation.validator
+        if self._validation.config.on_pending == "pause":
+            return {}
+        return {
+            trial_id: stand_in.real
+            for trial_id, stand_in in self._open.items()
+            if stand_in.doing is Actual.HELD
+            and self._validation.waits(trial_id)
+            and not validator.lends(trial_id)
+            and validator.fits_in(self._place_of(stand_in))
+        }
+
+    def _place_of(self, stand_in: StandIn) -> Mapping[str, float]:
+        """Return what a trial has in one place."""
+        return self._controller.resources_of(stand_in.real)
+
     def _relieve_starvation(self, held: list[StandIn]) -> None:
         """Let a held trial give way if held trials keep every validation from starting.
 
@@ -731,7 +777,11 @@ class ValidatedScheduler(TrialScheduler):
         if validation.validator.starved_s() < _STARVED_S:
             return  # their processes may take long to start
         waiting = [j for j in held if j.doing is Actual.HELD and validation.waits(j.trial_id)]
-        if waiting and len(waiting) == len(controller.running):
+        if not waiting or len(waiting) < len(controller.running):
+            return
+        if validation.on_pending(waiting[0].trial_id) == "continue":
+            self._make(Action.TRAIN, waiting[0])  # rather than be resumed, which it may not be able
+        else:
             logger.warning(
                 "Validations get no resources because all trials hold theirs while they wait for "
                 "scores; trial %s is paused to make room. Set max_concurrent_trials so that "
@@ -906,8 +956,7 @@ class ValidatedScheduler(TrialScheduler):
                 continue
             self._open[trial_id] = stand_in
             self.moved(stand_in)
-            stands_still = validation.config.on_pending != "continue"
-            waits = stands_still and validation.waits(trial_id)
+            waits = validation.waits(trial_id)
             if stand_in.phase is Desired.PAUSED or (stand_in.phase is Desired.RUNNING and waits):
                 controller.set_status(stand_in.real, Trial.PAUSED)
             elif stand_in.phase is Desired.RUNNING:

@@ -27,7 +27,12 @@ from ray.tune.search import (
 )
 
 from tunekit._ray.controller import STATE_FILES
-from tunekit._ray.functions import checkpointable_class, is_checkpointable_function
+from tunekit._ray.decisions import innermost
+from tunekit._ray.functions import (
+    can_be_reset,
+    checkpointable_class,
+    is_checkpointable_function,
+)
 from tunekit._ray.interruption import ended_by_sigterm, without_advice
 from tunekit._ray.progress import reported
 from tunekit._ray.storage import TUNER_FILE, absolute, storage_at
@@ -44,7 +49,7 @@ from tunekit._ray.tuner import (
 from tunekit.callback import ValidationCallback
 from tunekit.cluster import leave_room
 from tunekit.combinations import wrong_together
-from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, ValidationConfig
+from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, YIELD_NEEDS_REUSE, ValidationConfig
 from tunekit.core.events import SnapshotTaken
 from tunekit.core.problems import Problems
 from tunekit.core.resume_command import how_to_resume
@@ -213,10 +218,14 @@ class Tuner(tune.Tuner):
             tune_config, "reuse_actors", False
         ):
             problems.add(PAUSE_NEEDS_OWN_ACTORS)
+        if getattr(validation_config, "on_pending", None) == "yield" and not (
+            distributed or problems or can_be_reset(trainable) or _is_function(trainable)
+        ):
+            problems.add(YIELD_NEEDS_REUSE)
         if validation_config is not None and isinstance(tune_config, tune.TuneConfig):
             wrong_together(
                 base_of(tune_config.scheduler),
-                on_pending=getattr(validation_config, "on_pending", "continue"),
+                on_pending=getattr(validation_config, "on_pending", "auto"),
                 reuse_actors=bool(tune_config.reuse_actors),
                 search_alg=tune_config.search_alg,
                 problems=problems,
@@ -229,6 +238,10 @@ class Tuner(tune.Tuner):
             trainable = trials_of(trainable, worker_config, validation_config)
             tune_config.reuse_actors = tune_config.reuse_actors or keeps_warm(trainable)
         trainable = checkpointable_class(trainable)
+        if validation_config is not None and not distributed:
+            tune_config.reuse_actors = tune_config.reuse_actors or _hands_over(
+                trainable, ValidationConfig.of(validation_config), base_of(tune_config.scheduler)
+            )
         run_config = copy.copy(run_config) or tune.RunConfig()
         callbacks = list(run_config.callbacks or [])
         if checkpoint_policy is not None:
@@ -641,6 +654,17 @@ def _check_tune_config(tune_config: Any, problems: Problems) -> None:
         elif value is not None:
             fix = f"Pass one of ray.tune.{'schedulers' if name == 'scheduler' else 'search'}."
             problems.instance(f"tune_config.{name}", value, kinds, fix)
+
+
+def _hands_over(trainable: Any, config: ValidationConfig, scheduler: Any) -> bool:
+    """Return whether actors of trials that wait for scores are to go on with other trials."""
+    if config.on_pending not in ("auto", "yield") or innermost(scheduler) is not scheduler:
+        return False  # one that changes resources starts trials anew
+    return config.on_pending == "yield" or can_be_reset(trainable)
+
+
+def _is_function(trainable: Any) -> bool:
+    return is_checkpointable_function(checkpointable_class(trainable))
 
 
 def _unknown(name: str, value: str, error: Exception) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from ray.tune.experiment import Trial
+
 from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
 from tunekit.core.calls import name_of, signature_of, still_lacks
@@ -34,6 +36,8 @@ class Validator:
         conclude: Called with each outcome, after it has been recorded.
         judged: Returns the names of metrics that must be numbers.
         promised: Returns the resources of each trial that waits for them.
+        lenders: Returns the trials that stand still and in whose place a validation fits.
+        others_wait: Whether a trial could go on in the place of one that stands still.
         rejected: Returns, once, the trials that the scheduler has rejected.
         all_count: Whether the scheduler, or anybody else, is to hear of every score.
     """
@@ -51,6 +55,8 @@ class Validator:
         conclude: Callable[[Outcome], None],
         judged: Callable[[], Collection[str]],
         promised: Callable[[], Iterable[Mapping[str, float]]],
+        lenders: Callable[[], dict[str, Trial]] = dict,
+        others_wait: Callable[[], bool] = bool,
         rejected: Callable[[], Iterable[str]] = tuple,
         all_count: Callable[[], bool] = lambda: True,
     ):
@@ -67,8 +73,12 @@ class Validator:
         self._judged = judged
         self._promised, self._rejected = promised, rejected
         self._on_rejected = config.on_rejected
+        self._lenders, self._others_wait = lenders, others_wait
+        # The trial in whose place an attempt runs.
+        self._loans: dict[str, str] = {}
         self._fn, self._signature = config.fn, signature_of(config.fn)
         self._retried = Failures()
+        self._wants_room = False
         self._next_poll = 0.0
         self._polling = False
         self._shortage = Shortage()
@@ -82,6 +92,35 @@ class Validator:
     def reserve(self, slots: int) -> None:
         """Keep resources for so many validations from now on, whatever else wants them."""
         self._executor.reserve(slots)
+
+    @property
+    def wants_room(self) -> bool:
+        """Return whether a validation by which the scheduler will decide waits for resources.
+
+        As was seen when validations were started last: one that is new may find some.
+        """
+        return self._wants_room and self._pool.wants_room
+
+    def fits_in(self, resources: Mapping[str, float]) -> bool:
+        """Return whether a validation could run in the place of what has those resources."""
+        return self._executor.fits_in(resources)
+
+    def will_borrow(self, resources: Mapping[str, float]) -> bool:
+        """Return whether a validation is going to run in the place of a trial that stands still.
+
+        Args:
+            resources: What the trial has.
+        """
+        return self._pool.can_start and self._to_borrow() > 0 and self.fits_in(resources)
+
+    def _to_borrow(self) -> int:
+        """Return how many validations are to run in the place of trials.
+
+        Where such a trial could let another one go on in its place, those remain that have not to
+        wait for more than one other validation.
+        """
+        own = len(self._pool.in_flight()) - len(self._loans)
+        return self._pool.decisions_waiting - (own if self._others_wait() else 0)
 
     def spare(self) -> None:
         """Give back what only waits for work: trials need it, and nothing is to be validated."""
@@ -156,6 +195,7 @@ class Validator:
             self._take_events(now)
             self._cancel(*self._pool.expire(now))
             self._give_up_rejected(now)
+            self._settle_loans()
             self._start(now)
             self._look(now)
         finally:
@@ -213,9 +253,31 @@ class Validator:
 
     def _start(self, now: float) -> None:
         capacity = self._executor.capacity(self._promised()) if self._pool.needs_capacity else 0
+        if capacity <= 0 and self._to_borrow() > 0:
+            self._borrow()
         for attempt in self._pool.start(capacity, now):
             self._emit(AttemptStarted.of(attempt, self._clock.time()))
             self._executor.start(attempt)
+        self._wants_room = self._pool.wants_room
+
+    def _borrow(self) -> None:
+        """Start validations in the place of trials that stand still until these have ended."""
+        lenders = self._lenders()
+        for attempt in self._pool.start_deciding(min(len(lenders), self._to_borrow())):
+            own = attempt.request.trial_id
+            lender = lenders.pop(own, None) or lenders.pop(next(iter(lenders)))
+            self._loans[attempt.id] = lender.trial_id
+            self._emit(AttemptStarted.of(attempt, self._clock.time()))
+            self._executor.start(attempt, lender=lender)
+
+    def lends(self, trial_id: str) -> bool:
+        """Return whether a validation runs in the place of a trial."""
+        return trial_id in self._loans.values()
+
+    def _settle_loans(self) -> None:
+        """Give the places back of what has ended, however it did."""
+        for attempt_id in [one for one in self._loans if not self._pool.flies(one)]:
+            del self._loans[attempt_id]
 
     def _look(self, now: float) -> None:
         """See whether validations wait for resources; not every time, for Ray is asked."""

@@ -200,6 +200,7 @@ def test_a_trial_that_fails_for_good_takes_its_validations_with_it(tmp_path, nam
         validate=lambda attempt: {"accuracy": float(number(attempt.request.trial_id) == victim)},
         validation_s=lambda attempt: 2.5,
         slots=8,
+        settings={"on_rejected": "keep"},
     )
     check_contract(ran)
     [failed] = [trial for trial in ran.trials if number(trial.trial_id) == victim]
@@ -274,11 +275,15 @@ def test_continue_stops_a_trial_the_moment_it_is_known(tmp_path, name):
         stop={"training_iteration": 40},
     )
     check_contract(ran)
-    lengths = ran.lengths()
+    lengths, late = ran.lengths(), set()
     for index, iteration, _, decision in ran.heard.results:
         if decision == TrialScheduler.STOP:
-            # 2.5 iterations of 1 s each have passed; the third was running and is given up.
-            assert lengths[index] == iteration + 2
+            late.add(lengths[index] - iteration)
+    # 2.5 iterations of 1 s each have passed; the third was running and is given up. A trial whose
+    # next decision was due before stands still, and goes no farther than to the one after.
+    assert late <= {0, 1, 2}, late
+    if name.startswith("asha"):
+        assert 2 in late
 
 
 @every_mode
@@ -374,7 +379,7 @@ def test_a_stopping_criterion_on_a_validated_metric(tmp_path):
             stop={"accuracy": 0.5, "training_iteration": 50},
             trials=2,
         )
-        reached = 5 if on_pending != "continue" else 6
+        reached = 5 if on_pending in ("hold", "pause") else 6  # the others wait for decisions only
         assert set(ran.lengths().values()) == {reached}
 
 

@@ -149,8 +149,9 @@ def test_a_stop_survives_a_failure_while_saving(tmp_path):
         StopsAtTheFirstScore(),
         trainable=SavesBadlyOnce,
         trials=1,
-        # The score of iteration 1, saved at 2 s, arrives while iteration 3 is saved, from 5 s on.
-        validation_s=lambda attempt: 3.5,
+        # The score of iteration 1, saved at 2 s, arrives while iteration 3 is saved, from 4 s on.
+        policy=tunekit.CheckpointWhen(lambda trial, result: result["training_iteration"] % 2),
+        validation_s=lambda attempt: 2.5,
         training_s=lambda trial, method: {"train": 1.0, "save": 1.0}.get(method, 0.0),
         max_failures=1,
         stop={"training_iteration": 30},

@@ -156,6 +156,10 @@ def _compatible(settings: Settings) -> Settings:
     """The same, without what does not go together."""
     if settings.kind == "pbt-sync" and settings.on_pending == "continue":
         settings = replace(settings, on_pending="hold")
+    if settings.on_pending == "yield" and settings.kind == "resources-pbt":
+        settings = replace(settings, on_pending="hold")
+    if settings.on_pending == "yield":
+        settings = replace(settings, reuse=True)
     if settings.on_pending == "pause" or settings.kind == "resources-pbt":
         settings = replace(settings, reuse=False)
     if settings.kind == "replay":

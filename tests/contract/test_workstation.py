@@ -6,6 +6,7 @@ import pytest
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
 
 import tunekit
+from tests.schedulers import MODES
 from tests.sweeps import LENGTH, Counting, sweep
 from tunekit.testing import FakeClock, FakeExecutor, LocalSweep
 
@@ -21,7 +22,7 @@ class Shared(FakeExecutor):
 
     def take_turns_with(self, local):
         self.actors = local.controller._actor_manager
-        self.actors._slots = 1
+        self.actors._slots = lambda: 1
         self.line = []
         #: (the trial whose checkpoint it was, the trials that had begun by then), in order.
         self.order = []
@@ -30,7 +31,7 @@ class Shared(FakeExecutor):
     def capacity(self, promised):
         return 0
 
-    def start(self, attempt):
+    def start(self, attempt, *, lender=None):
         self.started.append(attempt)
         self._live[attempt.id] = attempt
         self.line.append(attempt)
@@ -50,7 +51,8 @@ class Shared(FakeExecutor):
             self.started.pop()
             super().start(attempt)
             events += super().poll()
-        self.actors._slots = int(len(self._live) == len(self.line))
+        room = int(len(self._live) == len(self.line))
+        self.actors._slots = lambda: room
         return events
 
 
@@ -65,18 +67,20 @@ BASES = {
 
 def on_workstation(folder, base, *, told=True, reuse=False, **options):
     """A sweep of four trials; ``told``: it is known that nothing fits beside a trial."""
+    options.setdefault("settings", {}).setdefault("on_rejected", "keep")
     if base == "pbt":
         options["param_space"] = {"lr": 0.1}
     ran = sweep(folder, BASES[base](), trials=4, executor_class=Shared, run=False, **options)
     ran.executor.take_turns_with(ran.sweep)
     if told:
         ran.validation.one_at_a_time = lambda: True
-    ran.sweep.controller._reuse_actors = reuse
+    ran.executor.lends = False  # it is a GPU
+    ran.sweep.controller._reuse_actors = reuse or options.get("on_pending") == "yield"
     return ran
 
 
 @pytest.mark.parametrize("told", [True, False])
-@pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
+@pytest.mark.parametrize("on_pending", MODES)
 @pytest.mark.parametrize("base", BASES)
 def test_a_sweep_ends_with_every_checkpoint_validated(tmp_path, base, on_pending, told):
     ran = on_workstation(tmp_path, base, on_pending=on_pending, told=told)

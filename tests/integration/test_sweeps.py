@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import ray
 from ray import train, tune
 from ray.tune.logger import LoggerCallback
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
@@ -525,3 +526,69 @@ def test_restoring_a_sweep_whose_trials_have_ended_validates_what_was_pending(tm
     assert restored.validation.summary()["validated"] == 3
     requested = [e["id"] for e in journal(results) if e["event"] == "requested"]
     assert len(set(requested)) == 3
+
+
+class Sleeping(tune.Trainable):
+    """Takes a tenth of a second for an iteration; the larger ``talent``, the better."""
+
+    def setup(self, config):
+        self.n, self.talent = 0, config["talent"]
+
+    def step(self):
+        time.sleep(0.1)
+        self.n += 1
+        return {"pid": os.getpid(), "n": self.n}
+
+    def save_checkpoint(self, checkpoint_dir):
+        Path(checkpoint_dir, "state").write_text(f"{self.n} {self.talent}")
+
+    def load_checkpoint(self, checkpoint_dir):
+        self.n = int(Path(checkpoint_dir, "state").read_text().split()[0])
+
+
+class Resettable(Sleeping):
+    def reset_config(self, new_config):
+        self.setup(new_config)
+        return True
+
+
+def validate_in_place(checkpoint):
+    with checkpoint.as_directory() as folder:
+        n, talent = map(float, Path(folder, "state").read_text().split())
+    held = ray.get_runtime_context().get_assigned_resources()
+    return {"accuracy": talent * n, "cpus": held.get("CPU", 0.0)}
+
+
+@pytest.mark.parametrize("trainable", [Sleeping, Resettable])
+def test_trials_take_all_cpus_and_are_validated_in_their_place(tmp_path, trainable):
+    """By default, with every="decision": two trials take all CPUs, and none is left over."""
+    half = ray.cluster_resources()["CPU"] / 2
+    tuner = tunekit.Tuner(
+        tune.with_resources(trainable, {"cpu": half}),
+        param_space={"talent": tune.grid_search([4, 3, 2, 1])},
+        tune_config=tune.TuneConfig(
+            metric="accuracy",
+            mode="max",
+            scheduler=ASHAScheduler(
+                max_t=4, grace_period=2, reduction_factor=2, time_attr="training_iteration"
+            ),
+        ),
+        run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
+        validation_config=tunekit.ValidationConfig(fn=validate_in_place, every="decision"),
+        checkpoint_policy=tunekit.AtDecisions(),
+    )
+    results = tuner.fit()
+    assert not results.errors
+    sweep = tunekit.load(results.experiment_path)
+    assert sweep.best().config["talent"] == 4
+    assert (sweep.validations.status == "validated").all()
+    assert sweep.summary()["iterations_after_stop"] == 0
+    # Those at the rung of trials that went on or were stopped there took no CPU of their own.
+    at_rung = sweep.validations.query("iteration == 2")
+    assert len(at_rung) == 4
+    assert (at_rung["metrics/cpus"] == 0).sum() >= 2
+    reports = sweep.reports
+    processes = reports.groupby("trial_id").pid.nunique()
+    assert (processes == 1).all(), "no trial was paused"
+    if trainable is Resettable:
+        assert reports.pid.nunique() < 4, "the next trial goes on in the same process"

@@ -56,7 +56,15 @@ def on_cluster(monkeypatch, tmp_path):
     ],
 )
 def test_trials_workers_and_validations_fit_together(on_cluster, cpus, options, limit):
+    options = {"on_pending": "continue", **options}
     assert on_cluster(cpus, ASHAScheduler(), **options) == (limit, [])
+
+
+def test_trials_that_yield_leave_resources_for_validation(on_cluster):
+    assert on_cluster(8, ASHAScheduler()) == (None, [1])  # a limit would count those that wait
+    assert on_cluster(8, ASHAScheduler(), on_pending="yield", evaluators=4) == (None, [4])
+    # What a validation takes besides cannot be reserved.
+    assert on_cluster(8, ASHAScheduler(), nested_resources={"CPU": 3}) == (2, [])
 
 
 def test_trials_that_take_turns_leave_resources_for_validation(on_cluster):
@@ -84,13 +92,13 @@ def test_what_a_machine_of_its_own_lacks_is_an_error_rather_than_an_endless_wait
     with pytest.raises(tunekit.ConfigError) as caught:
         on_cluster(3, workers=4, ray_remote_kwargs={"resources": {"validator": 1}})
     assert len(caught.value.problems) == 2, "both at once"
-    assert on_cluster(8, ASHAScheduler()) == (3, [])
+    assert on_cluster(8, ASHAScheduler()) == (None, [1])
 
 
 @pytest.mark.parametrize("several", [tune.choice([1, 3]), tune.grid_search([3, 2])])
 def test_the_largest_number_of_workers_counts(on_cluster, several):
     space = {"scaling_config": {"num_workers": several}}
-    assert on_cluster(8, ASHAScheduler(), space=space) == (2, [])
+    assert on_cluster(8, ASHAScheduler(), space=space, on_pending="continue") == (2, [])
 
 
 def test_what_could_wait_for_ever_inside_of_a_validation_is_refused(on_cluster):

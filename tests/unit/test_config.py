@@ -33,7 +33,10 @@ WRONG = [
     ({"max_in_flight": -3}, "max_in_flight=-3"),
     ({"max_retries": -1}, "max_retries=-1 must be a whole number of at least 0"),
     ({"max_retries": None}, "max_retries=None"),
-    ({"on_pending": "wait"}, "on_pending='wait' is not one of 'continue', 'hold', 'pause'"),
+    (
+        {"on_pending": "wait"},
+        "on_pending='wait' is not one of 'auto', 'yield', 'continue', 'hold', 'pause'",
+    ),
     ({"on_stale": "drop"}, "on_stale='drop' is not one of 'keep', 'skip'"),
     ({"on_failure": None}, "on_failure=None is not one of 'record', 'raise'"),
     ({"fn": None}, "fn=None is not callable"),
@@ -102,7 +105,7 @@ def test_a_plain_config_gets_the_defaults():
     config = ValidationConfig.of(plain)
     assert (config.fn, config.task_config) == (validate, task)
     assert config.ray_remote_kwargs == {"num_cpus": 2}
-    assert (config.every, config.max_in_flight, config.on_pending) == (1, None, "continue")
+    assert (config.every, config.max_in_flight, config.on_pending) == (1, None, "auto")
     assert ValidationConfig.of(config) is config
 
 

@@ -478,6 +478,7 @@ GIVEN: dict[str, Given] = {
     "Evaluators, and validation that is distributed itself": given_evaluators,
     "Reading a sweep: `tunekit.load`": given_digits,
     "TensorBoard, other loggers, and callbacks of your own": given_loggers,
+    "What if: a sweep in virtual time": given_digits,
     "The report": given_digits,
     "When a validation fails": given_digits,
     "When the driver dies": given_digits,

@@ -1,10 +1,12 @@
-"""Whether the cluster of this process can grow."""
+"""The cluster of this process: whether it can grow, and which node is where."""
 
 from __future__ import annotations
 
+import ray
 from ray._private import worker
+from ray.tune.experiment import Trial
 
-__all__ = ["cannot_grow"]
+__all__ = ["cannot_grow", "node_of"]
 
 
 def cannot_grow() -> bool:
@@ -14,3 +16,16 @@ def cannot_grow() -> bool:
     """
     node = worker._global_node
     return node is not None and bool(node.is_head())
+
+
+def node_of(trial: Trial) -> str | None:
+    """Return the id of the node that a trial runs on, or has run on last; None if it is not known.
+
+    Args:
+        trial: The trial.
+    """
+    address = trial.node_ip
+    found = (
+        node for node in ray.nodes() if node["Alive"] and node["NodeManagerAddress"] == address
+    )
+    return next((str(node["NodeID"]) for node in found), None)

@@ -123,6 +123,12 @@ class Controller:
                 self._needs[key] = known.get(key) or (factory, dict(factory.required_resources))
             yield self._needs[key][1]
 
+    @staticmethod
+    def resources_of(trial: Trial) -> Mapping[str, float]:
+        """Return what a trial has in one place; nothing if it is spread over several."""
+        bundles = trial.placement_group_factory.bundles
+        return bundles[0] if len(bundles) == 1 else {}
+
     @property
     def reuses_actors(self) -> bool:
         """Return whether Tune keeps the actors, and so the resources, of trials that pause or
@@ -142,6 +148,11 @@ class Controller:
     def all_run(self) -> bool:
         """Return whether no trial waits for being started or resumed."""
         return not (self._tune._pending_trials or self._tune._paused_trials)
+
+    @property
+    def has_new_trials(self) -> bool:
+        """Return whether a trial waits for being started."""
+        return bool(self._tune._pending_trials)
 
     @property
     def running(self) -> Collection[Trial]:

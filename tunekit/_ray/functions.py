@@ -30,6 +30,7 @@ from tunekit.errors import NotResumedError
 __all__ = [
     "NoSession",
     "SaveError",
+    "can_be_reset",
     "checkpointable_class",
     "current_saver",
     "function_of",
@@ -213,6 +214,25 @@ def function_of(trainable: Any) -> Any:
     names = method.__code__.co_freevars
     cells = dict(zip(names, method.__closure__ or (), strict=True))
     return cells["train_func"].cell_contents if "train_func" in cells else method
+
+
+def can_be_reset(trainable: Any) -> bool:
+    """Return whether it is a class trainable that says how an actor becomes another trial.
+
+    A function can become another trial, too, and finds what the former one has left in its process.
+
+    Example:
+        >>> class Net(Trainable):
+        ...     def reset_config(self, new_config):
+        ...         return True
+        >>> can_be_reset(Net), can_be_reset(Trainable)
+        (True, False)
+    """
+    cls: Any = get_trainable_cls(trainable) if isinstance(trainable, str) else trainable
+    if not isinstance(cls, type) or not issubclass(cls, Trainable):
+        return False
+    own = getattr(cls, "reset_config", None) is not Trainable.reset_config
+    return own and not issubclass(cls, FunctionTrainable)
 
 
 def in_trial() -> bool:

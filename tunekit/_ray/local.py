@@ -137,9 +137,7 @@ class LocalSweep:
             )
         scheduler = scheduler or FIFOScheduler()
         if search_alg is None:
-            search_alg = BasicVariantGenerator(
-                max_concurrent=max_concurrent, random_state=seed
-            )
+            search_alg = BasicVariantGenerator(max_concurrent=max_concurrent, random_state=seed)
             # Trials' names are drawn from the machine's clock otherwise.
             search_alg._uuid_prefix = f"{seed:05x}_"
         elif isinstance(search_alg, Searcher):

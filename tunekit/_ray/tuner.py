@@ -21,7 +21,7 @@ __all__ = [
     "packed",
     "place_of",
     "settings_of",
-    "trial_resources",
+    "trial_bundles",
 ]
 
 # A search space that is larger is not kept: it has data in it.
@@ -55,9 +55,9 @@ def settings_of(tuner: tune.Tuner) -> Settings | None:
     )
 
 
-def trial_resources(trainable: Any, param_space: dict[str, Any]) -> dict[str, float] | None:
-    """Return what one trial takes, such as ``{"CPU": 1.0}``; None if it depends on its
-    configuration.
+def trial_bundles(trainable: Any, param_space: dict[str, Any]) -> list[dict[str, float]] | None:
+    """Return what one trial takes, in each place, such as ``[{"CPU": 1.0}]``; None if it depends
+    on its configuration.
 
     Of what is chosen from a list for the workers of a trainer, the largest counts.
     """
@@ -71,8 +71,8 @@ def trial_resources(trainable: Any, param_space: dict[str, Any]) -> dict[str, fl
     except Exception:  # a user's function of a configuration that is not drawn yet
         return None
     if request is None:
-        return {"CPU": 1.0}
-    return dict(request.required_resources)
+        return [{"CPU": 1.0}]
+    return [dict(bundle) for bundle in request.bundles]
 
 
 def _largest(value: Any) -> Any:

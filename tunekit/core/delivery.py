@@ -3,8 +3,8 @@
 They see validated results only, each once, in iteration order within a trial: a score that
 overtakes an older one waits until the older one has ended, one way or another. Where they look at
 some scores only, these do not wait for the others: one that ends after a newer one was delivered
-is not delivered any more. The end of a trial is delivered after its last validation. When a trial is overwritten with other weights, the scores
-of its former ones are not delivered any more.
+is not delivered any more. The end of a trial is delivered after its last validation. When a trial
+is overwritten with other weights, the scores of its former ones are not delivered any more.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class Delivery:
                 continue
             if outcome.validated and iteration > line.offered and not line.complete:
                 return None  # saved before its report was looked at
-            if overtaken and not used:
+            if overtaken and not (used and iteration <= line.offered):
                 overtaken += 1  # nobody waits for it: it keeps its turn
                 continue
             scored = self._score(line, trial_id, iteration)

@@ -184,6 +184,45 @@ class Pool:
         self._enqueue(trial, _Waiting(request, since=now))
         return replaced
 
+    @property
+    def decisions_waiting(self) -> int:
+        """Return how many validations wait to be started by which the scheduler will decide."""
+        return sum(self._trials[trial_id].decides for trial_id in self._queue)
+
+    @property
+    def wants_room(self) -> bool:
+        """Return whether a validation by which the scheduler will decide waits for resources."""
+        if any(
+            flight.queued and flight.attempt.request.used for flight in self._in_flight.values()
+        ):
+            return True
+        return self.can_start and self.decisions_waiting > 0
+
+    @property
+    def can_start(self) -> bool:
+        """Return whether more attempts may be in flight, as far as the limit goes."""
+        return self._limit is None or len(self._in_flight) < self._limit
+
+    def start_deciding(self, places: int) -> list[Attempt]:
+        """Say which attempts to start now in the place of trials that stand still.
+
+        These are such by which the scheduler will decide, and older ones that have to be delivered
+        before them.
+
+        Args:
+            places: How many there are.
+        """
+        if self._limit is not None:
+            places = min(places, self._limit - len(self._in_flight))
+        attempts: list[Attempt] = []
+        while len(attempts) < places:
+            waiting = (self._trials[trial_id] for trial_id in self._queue)
+            deciding = [trial for trial in waiting if trial.decides]
+            if not deciding:
+                break
+            attempts.append(self._start(min(deciding, key=self._turn_of)))
+        return attempts
+
     def start(self, capacity: int, now: float) -> list[Attempt]:
         """Say which attempts to start now.
 
@@ -199,16 +238,20 @@ class Pool:
         attempts: list[Attempt] = []
         while self._queue and len(attempts) < room:
             trial = min((self._trials[trial_id] for trial_id in self._queue), key=self._turn_of)
-            waiting = self._next_of(trial)
-            self._forget_waiting(trial, waiting)
-            waiting.tries += 1
-            self._turn += 1
-            trial.served = self._turn
-            trial.in_flight += 1
-            attempt = Attempt(waiting.request, waiting.tries)
-            self._in_flight[attempt.id] = _InFlight(attempt, waiting)
-            attempts.append(attempt)
+            attempts.append(self._start(trial))
         return attempts
+
+    def _start(self, trial: _Trial) -> Attempt:
+        """Start what is next of a trial."""
+        waiting = self._next_of(trial)
+        self._forget_waiting(trial, waiting)
+        waiting.tries += 1
+        self._turn += 1
+        trial.served = self._turn
+        trial.in_flight += 1
+        attempt = Attempt(waiting.request, waiting.tries)
+        self._in_flight[attempt.id] = _InFlight(attempt, waiting)
+        return attempt
 
     def began(self, attempt_id: str, now: float) -> None:
         """An attempt got its resources and runs."""
@@ -288,9 +331,9 @@ class Pool:
         """End what has not started of a trial that the scheduler has rejected; return the
         outcomes."""
         self._rejected.add(trial_id)
-        trial = self._trials.get(trial_id)
+        trial = self._trials.setdefault(trial_id, _Trial())
         outcomes: list[Outcome] = []
-        for waiting in list(trial.waiting.values()) if trial is not None else ():
+        for waiting in list(trial.waiting.values()):
             self._forget_waiting(trial, waiting)
             outcomes.append(_ended(waiting, Status.SKIPPED, now, reason=REJECTED))
         return outcomes
@@ -303,7 +346,7 @@ class Pool:
 
     def _next_of(self, trial: _Trial) -> _Waiting:
         """Return what to start next of a trial."""
-        if self._decisions_first and trial.decides and not self._all_count():
+        if trial.decides and self._decisions_first and not self._all_count():
             return next(one for one in trial.waiting.values() if one.request.used)
         return next(iter(trial.waiting.values()))
 

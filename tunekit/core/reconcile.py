@@ -53,6 +53,7 @@ def next_action(
     changed: bool = False,
     waits: bool = False,
     gives_way: bool = False,
+    lends: bool = False,
 ) -> Action:
     """Say what to do about a trial now.
 
@@ -68,6 +69,7 @@ def next_action(
         changed: Whether it has other new settings that it can take up when it is paused.
         waits: Whether it stands still for a score that is pending.
         gives_way: Whether it gives its resources back meanwhile.
+        lends: Whether a validation runs in its place: it does nothing until that has ended.
 
     Example:
         >>> next_action(Desired.RUNNING, Actual.HELD, waits=True)
@@ -77,7 +79,7 @@ def next_action(
         >>> next_action(Desired.ENDED, Actual.SAVING), next_action(Desired.ENDED, Actual.TRAINING)
         (<Action.NOTHING: 'nothing'>, <Action.STOP: 'stop'>)
     """
-    if doing in (Actual.ENDED, Actual.SAVING):
+    if lends or doing in (Actual.ENDED, Actual.SAVING):
         return Action.NOTHING
     if phase is Desired.ENDED:
         return Action.STOP

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-__all__ = ["fits", "left_free", "one_at_a_time", "queued", "total", "trials_beside"]
+__all__ = ["fits", "fits_in", "left_free", "one_at_a_time", "queued", "total", "trials_beside"]
 
 # Ray divides resources no finer.
 _FINEST = 1e-4
@@ -56,6 +56,23 @@ def fits(
     rest = left_free(free, promised)
     wanted = {name: amount for name, amount in need.items() if amount > 0}
     return min(int(rest.get(name, 0.0) / amount + 1e-9) for name, amount in wanted.items())
+
+
+def fits_in(need: Mapping[str, float], place: Mapping[str, float]) -> bool:
+    """Return whether something can run in the place of a process that stands still.
+
+    Its cores are free then. Its memory is not, nor is that of its GPU.
+
+    Args:
+        need: What is to run takes.
+        place: What the process has.
+
+    Example:
+        >>> fits_in({"CPU": 1}, {"CPU": 2}), fits_in({"CPU": 1, "GPU": 1}, {"CPU": 2, "GPU": 1})
+        (True, False)
+    """
+    amounts = {name: amount for name, amount in need.items() if amount}
+    return set(amounts) == {"CPU"} and amounts["CPU"] <= place.get("CPU", 0.0)
 
 
 def total(*parts: Mapping[str, float]) -> dict[str, float]:

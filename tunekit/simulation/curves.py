@@ -9,9 +9,9 @@ from tunekit.core.problems import Problems
 from tunekit.core.values import number
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pandas
 
-__all__ = ["Curves", "TRIAL"]
+__all__ = ["TRIAL", "Curves"]
 
 #: The column that says which trial a row is of.
 TRIAL = "trial"
@@ -67,7 +67,7 @@ class Curves:
         return [value for value in values if value is not None]
 
     @classmethod
-    def of(cls, table: pd.DataFrame) -> Curves:
+    def of(cls, table: pandas.DataFrame) -> Curves:
         """Take the curves of a table with the columns ``trial`` and ``training_iteration``.
 
         Raises:

@@ -22,19 +22,26 @@ class VirtualExecutor:
 
     Args:
         clock: The time it goes by.
-        slots: Where they run; ``slots.trials`` is kept by whoever runs the trials.
+        slots: Where they run.
+        trials: How many trials run.
         validate: What an attempt comes to.
         seconds: How long an attempt runs.
 
     Example:
         >>> from tunekit.clock import VirtualClock
         >>> from tunekit.core.validation import Request
-        >>> clock, slots = VirtualClock(), Slots(shared=1, trials=1)
-        >>> executor = VirtualExecutor(clock, slots, lambda a: {"accuracy": 0.9}, lambda a: 5.0)
+        >>> clock, running = VirtualClock(), ["a trial"]
+        >>> executor = VirtualExecutor(
+        ...     clock,
+        ...     Slots(shared=1),
+        ...     lambda: len(running),
+        ...     validate=lambda attempt: {"accuracy": 0.9},
+        ...     seconds=lambda attempt: 5.0,
+        ... )
         >>> executor.start(Attempt(Request("a", iteration=1), 1))
         >>> executor.poll(), executor.queued()
         ([], 1)
-        >>> slots.trials = 0
+        >>> running.clear()
         >>> executor.poll(), executor.next_due()
         ([Began(attempt_id='a:0:1:1#1')], 5.0)
     """
@@ -45,17 +52,26 @@ class VirtualExecutor:
         self,
         clock: Clock,
         slots: Slots,
+        trials: Callable[[], int],
         validate: Callable[[Attempt], Any],
         seconds: Callable[[Attempt], float],
     ):
-        self._clock, self._slots = clock, slots
+        self._clock, self._all, self._trials = clock, slots, trials
         self._validate, self._seconds = validate, seconds
         self._waiting: deque[Attempt] = deque()
         self._ends: list[tuple[float, int, Attempt]] = []
         self._cancelled: set[str] = set()
+        # Those in the place of a trial, which hold no slot of their own.
+        self._lent: set[str] = set()
+        self._begun: list[Event] = []
         self._order = 0
         #: Seconds that validations have run, one added to the other.
         self.busy_s = 0.0
+
+    @property
+    def _slots(self) -> Slots:
+        self._all.trials = self._trials()
+        return self._all
 
     @property
     def need(self) -> dict[str, float]:
@@ -64,20 +80,30 @@ class VirtualExecutor:
 
     def reserve(self, slots: int) -> None:
         """See :class:`tunekit.executor.Executor`."""
-        self._slots.kept = slots
+        self._all.kept = slots
 
-    def start(self, attempt: Attempt) -> None:
+    def fits_in(self, resources: Mapping[str, float]) -> bool:
         """See :class:`tunekit.executor.Executor`."""
-        self._waiting.append(attempt)
+        return True
+
+    def start(self, attempt: Attempt, *, lender: Any = None) -> None:
+        """See :class:`tunekit.executor.Executor`."""
+        if lender is None:
+            self._waiting.append(attempt)
+        else:
+            self._lent.add(attempt.id)
+            self._begin(attempt, self._clock.monotonic())
+            self._begun.append(Began(attempt.id))
 
     def poll(self) -> list[Event]:
         """See :class:`tunekit.executor.Executor`."""
-        events: list[Event] = []
+        events: list[Event] = list(self._begun)
+        self._begun.clear()
         now = self._clock.monotonic()
         while self._ends and self._ends[0][0] <= now:
             _, _, attempt = heapq.heappop(self._ends)
             if attempt.id not in self._cancelled:
-                self._slots.validations -= 1
+                self._ended(attempt)
                 events.append(Returned(attempt.id, self._validate(attempt)))
         while self._waiting and self._slots.for_validations:
             attempt = self._waiting.popleft()
@@ -98,6 +124,12 @@ class VirtualExecutor:
             self._waiting.remove(attempt)
         elif any(attempt.id == running.id for _, _, running in self._ends):
             self._cancelled.add(attempt.id)
+            self._ended(attempt)
+
+    def _ended(self, attempt: Attempt) -> None:
+        if attempt.id in self._lent:
+            self._lent.discard(attempt.id)
+        else:
             self._slots.validations -= 1
 
     def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
@@ -118,6 +150,6 @@ class VirtualExecutor:
 
     def next_due(self) -> float | None:
         """Return when a validation ends next; now, if one can begin; None if nothing happens."""
-        if self._waiting and self._slots.for_validations:
+        if self._begun or (self._waiting and self._slots.for_validations):
             return self._clock.monotonic()
         return self._ends[0][0] if self._ends else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pandas
 
 __all__ = ["Decision", "Score", "Simulation"]
 
@@ -73,6 +73,17 @@ class Simulation:
         wrong_decisions: How many decisions would have been others, had the scheduler got the same
             results as soon as they were reported; None for schedulers of which that cannot be said,
             as they change trials.
+        mode: ``"min"`` or ``"max"``: what is better.
+        decided: What :attr:`decisions` has in a table.
+
+    Example:
+        >>> import pandas, ray.tune, tunekit
+        >>> rows = [(t, i, t + i / 4) for t in range(4) for i in (1, 2, 3)]
+        >>> curves = pandas.DataFrame(rows, columns=["trial", "training_iteration", "accuracy"])
+        >>> judged = ray.tune.TuneConfig(metric="accuracy", mode="max")
+        >>> ran = tunekit.simulate(curves, tune_config=judged, slots=2, train_s=1, validate_s=0.5)
+        >>> ran.iterations, ran.validations, ran.best, ran.best_score
+        (12, 12, 3, 3.75)
     """
 
     makespan_s: float
@@ -110,9 +121,13 @@ class Simulation:
         return next((s.time_s for s in self.scores if sign * s.value >= sign * score), None)
 
     @property
-    def decisions(self) -> pd.DataFrame:
-        """One row per decision: ``time_s``, ``trial``, ``iteration``, ``reached``, ``score`` and
-        ``decision``, as in :class:`Decision`."""
+    def decisions(self) -> pandas.DataFrame:
+        """One row per decision of the scheduler, in order.
+
+        Columns: ``time_s``, when; ``trial``; ``iteration``, of the result that the scheduler got,
+        and ``score``, the metric in it; ``reached``, the iteration that the trial had reported by
+        then; ``decision``.
+        """
         import pandas as pd
 
         columns = list(Decision.__dataclass_fields__)

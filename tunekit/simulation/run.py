@@ -23,6 +23,7 @@ from tunekit.clock import VirtualClock
 from tunekit.combinations import pauses
 from tunekit.config import ValidationConfig
 from tunekit.core.decisions import Decisions
+from tunekit.core.pending import needs_room
 from tunekit.core.problems import Problems
 from tunekit.core.room import trials_beside
 from tunekit.core.slots import Slots
@@ -37,7 +38,7 @@ from tunekit.simulation.outcome import Decision, Score, Simulation
 from tunekit.sweep import Sweep
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pandas
 
 __all__ = ["simulate"]
 
@@ -53,7 +54,7 @@ _LOGGERS = ("ray", "ray.train", "ray.tune", "tunekit")
 
 
 def simulate(
-    curves: pd.DataFrame | Sweep,
+    curves: pandas.DataFrame | Sweep,
     *,
     tune_config: tune.TuneConfig | None = None,
     validation_config: train.ValidationConfig | None = None,
@@ -79,8 +80,8 @@ def simulate(
         curves: A table with the columns ``trial``, ``training_iteration`` and one for each metric;
             or a sweep, as :func:`tunekit.load` has it. Where a trial is trained further than it
             was then, its last values hold.
-        tune_config: ``metric``, ``mode``, ``scheduler`` and ``max_concurrent_trials`` are heeded;
-            by default those of the sweep, and FIFO.
+        tune_config: ``metric``, ``mode``, ``scheduler``, ``max_concurrent_trials`` and
+            ``reuse_actors`` are heeded; by default the sweep's metric, and FIFO.
         validation_config: How to validate; its function is not called.
         checkpoint_policy: When to save; after each iteration by default.
         train_s: Seconds that an iteration takes, or the column that has them; by default 0.4, or
@@ -160,6 +161,7 @@ def simulate(
             validation,
             checkpoint_policy or EveryIterations(1),
             max_concurrent=config.max_concurrent_trials or 0,
+            reuse_actors=bool(config.reuse_actors),
             seed=seed,
         )
 
@@ -173,7 +175,7 @@ def _kinds() -> tuple[type, ...]:
     return (pd.DataFrame, Sweep)
 
 
-def _recorded(curves: pd.DataFrame | Sweep) -> Curves:
+def _recorded(curves: pandas.DataFrame | Sweep) -> Curves:
     """Return the curves of a table, or of a sweep."""
     if not isinstance(curves, Sweep):
         return Curves.of(curves)
@@ -255,19 +257,24 @@ class _Machine:
         policy: CheckpointPolicy,
         *,
         max_concurrent: int,
+        reuse_actors: bool,
         seed: int,
     ) -> Simulation:
         """Run the sweep."""
         self._listen()
-        executor = VirtualExecutor(self._clock, self._slots, self._validate, self._lasts)
+        executor = VirtualExecutor(
+            self._clock, self._slots, lambda: sweep.running, self._validate, self._lasts
+        )
         scheduler, callbacks = self._base, [_Reports(self)]
         validation = None
         if self.inline is None:
             validation = ValidationCallback(config, executor=executor, clock=self._clock)
             scheduler = ValidatedScheduler(self._base)
+            validation.shares_with_trials = True
             callbacks += [_in_virtual_time(policy, self._clock), validation]
+            reuse_actors = reuse_actors or config.on_pending == "yield"
             if not max_concurrent:
-                max_concurrent = self._leave_room(config, executor)
+                max_concurrent = self._leave_room(config, executor, swaps=reuse_actors)
         sweep = LocalSweep(
             Replayed,
             folder,
@@ -282,6 +289,7 @@ class _Machine:
             mode=self.mode,
             slots=lambda: self._trials_fit(sweep),
             max_concurrent=max_concurrent,
+            reuse_actors=reuse_actors,
             seconds=self._takes,
             next_due=executor.next_due,
             seed=seed,
@@ -294,14 +302,18 @@ class _Machine:
         self._slots.trials = sweep.running
         return sweep.running + self._slots.for_trials
 
-    def _leave_room(self, config: ValidationConfig, executor: VirtualExecutor) -> int:
+    def _leave_room(
+        self, config: ValidationConfig, executor: VirtualExecutor, *, swaps: bool
+    ) -> int:
         """Leave as much room for validations as a sweep does by default; return for how many
         trials."""
-        if self._slots.own or config.on_pending == "pause":
+        if self._slots.own or not needs_room(config.on_pending, config.every, lends=True):
             return 0
         one = {"CPU": 1.0}
         room = trials_beside({"CPU": self._slots.shared}, one, one, config.most_in_flight or 1)
-        if room is not None and pauses(self._base):
+        if room is not None and (
+            pauses(self._base) or (swaps and config.on_pending in ("auto", "yield"))
+        ):
             executor.reserve(room[1])
             return 0
         return 0 if room is None else room[0]
@@ -359,8 +371,12 @@ class _Machine:
     def _scored(self, trial_id: str, iteration: int, value: Any) -> None:
         score = number(value)
         if score is not None:
-            now = self._clock.monotonic()
-            self._scores.append(Score(now, self._name_of(trial_id), iteration, score))
+            self._scores.append(Score(self._now, self._name_of(trial_id), iteration, score))
+
+    @property
+    def _now(self) -> float:
+        """Return the time; the controller lets a microsecond pass where it would not wait."""
+        return round(self._clock.monotonic(), 4)
 
     def _name_of(self, trial_id: str) -> Any:
         return self.curves.order[self._curve_of[trial_id]]
@@ -378,7 +394,7 @@ class _Machine:
             self._judged[trial_id] = iteration
             self._decided.append(
                 Decision(
-                    self._clock.monotonic(),
+                    self._now,
                     self._name_of(trial_id),
                     iteration,
                     self._newest.get(trial_id, iteration),
@@ -401,7 +417,7 @@ class _Machine:
         validation: ValidationCallback | None,
         executor: VirtualExecutor,
     ) -> Simulation:
-        makespan = self._clock.monotonic()
+        makespan = self._now
         sign = 1.0 if self.mode == "max" else -1.0
         best = max(self._scores, key=lambda one: sign * one.value)
         each = range(len(self.curves))
@@ -485,9 +501,7 @@ class _Reports(tune.Callback):
 def _in_virtual_time(policy: CheckpointPolicy, clock: VirtualClock) -> CheckpointPolicy:
     """Return a policy like another one, which goes by a clock."""
     own = copy.deepcopy(policy)
-    for part in own.parts():
-        if hasattr(part, "_clock"):
-            part._clock = clock.monotonic
+    own.go_by(clock.monotonic)
     return own
 
 

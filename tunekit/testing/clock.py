@@ -8,7 +8,7 @@ __all__ = ["FakeClock"]
 
 
 class FakeClock(VirtualClock):
-    """A :class:`~tunekit.clock.Clock` whose time passes only in :meth:`sleep`.
+    """A :class:`~tunekit.clock.Clock` whose time passes only in ``sleep``.
 
     Example:
         >>> clock = FakeClock()

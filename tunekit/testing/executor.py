@@ -25,6 +25,7 @@ class FakeExecutor:
         delay: How long an attempt waits for resources before it begins.
         starts: How long its process takes to start, once it has its resources.
         slots: What :meth:`capacity` starts from.
+        lends: Whether attempts may run in the place of trials that stand still.
 
     Example:
         >>> from tunekit.core.validation import Request
@@ -48,6 +49,7 @@ class FakeExecutor:
         delay: Callable[[Attempt], float] = lambda attempt: 0.0,
         starts: Callable[[Attempt], float] = lambda attempt: 0.0,
         slots: int = 1_000_000,
+        lends: bool = False,
     ):
         self._clock = clock
         self._validate = validate
@@ -55,6 +57,8 @@ class FakeExecutor:
         self._delay = delay
         self._starts = starts
         self._slots = slots
+        #: Whether attempts may run in the place of trials that stand still.
+        self.lends = lends
         self._due: list[tuple[float, int, str, Attempt]] = []
         self._order = 0
         self._live: dict[str, Attempt] = {}
@@ -73,7 +77,11 @@ class FakeExecutor:
     def reserve(self, slots: int) -> None:
         """See :class:`tunekit.executor.Executor`."""
 
-    def start(self, attempt: Attempt) -> None:
+    def fits_in(self, resources: Mapping[str, float]) -> bool:
+        """No attempt runs in the place of a trial, unless ``lends`` is set."""
+        return self.lends
+
+    def start(self, attempt: Attempt, *, lender: Any = None) -> None:
         """See :class:`~tunekit.executor.Executor`."""
         self.started.append(attempt)
         self._live[attempt.id] = attempt

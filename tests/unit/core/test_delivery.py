@@ -184,3 +184,61 @@ def test_a_trial_does_not_end_with_a_result_that_cannot_be_judged_by():
     delivery.complete("a")
     *_, completion = take(delivery, "a")
     assert completion.result["accuracy"] == 0.5
+
+
+def judged_at(*decisions: int, of: tuple[int, ...]) -> Delivery:
+    """A trial with pending scores, of which the scheduler uses some."""
+    delivery = Delivery(all_count=lambda: False)
+    for iteration in of:
+        delivery.offered("a", iteration)
+        delivery.requested(replace(request(iteration), used=iteration in decisions))
+    return delivery
+
+
+def test_a_score_that_is_used_does_not_wait_for_older_ones_that_are_not():
+    delivery = judged_at(3, of=(1, 2, 3))
+    delivery.ended(validated(request(3)))
+    assert taken(delivery) == [3]
+    for late in (1, 2):
+        delivery.ended(validated(request(late)))
+    assert taken(delivery) == []
+    assert not delivery.waits("a")
+
+
+def test_a_score_that_is_not_used_keeps_its_turn():
+    delivery = judged_at(3, of=(1, 2, 3))
+    delivery.ended(validated(request(2)))
+    assert taken(delivery) == []
+    delivery.ended(validated(request(1)))
+    assert taken(delivery) == [1, 2]
+
+
+def test_a_score_that_is_used_waits_for_older_ones_that_are():
+    delivery = judged_at(1, 3, of=(1, 2, 3))
+    delivery.ended(validated(request(3)))
+    assert taken(delivery) == []
+    assert delivery.decisions("a") == 2
+    delivery.ended(Outcome(request(1), Status.FAILED))
+    assert taken(delivery) == [3]
+    assert delivery.decisions("a") == 0
+
+
+def test_where_every_score_counts_none_is_overtaken():
+    delivery = asked(1)
+    delivery.offered("a", 2)
+    delivery.requested(replace(request(2), used=True))
+    delivery.ended(validated(request(2)))
+    assert taken(delivery) == []
+
+
+def test_a_trial_ends_after_what_was_overtaken_has_ended_and_with_its_newest_score():
+    delivery = judged_at(2, of=(1, 2))
+    delivery.complete("a")
+    delivery.ended(validated(request(2), accuracy=0.7))
+    assert taken(delivery) == [2, None]
+    delivery = judged_at(of=(1, 2))
+    delivery.complete("a")
+    delivery.ended(validated(request(2), accuracy=0.7))
+    assert taken(delivery) == []
+    delivery.ended(validated(request(1), accuracy=0.1))
+    assert taken(delivery) == [1, 2, None]

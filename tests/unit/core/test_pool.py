@@ -201,3 +201,76 @@ def test_counts():
     pool.began("a:0:1:1#1", now=0.0)  # said twice
     assert (pool.waiting, pool.starting, pool.running, pool.idle) == (2, 2, 1, False)
     assert names(pool.in_flight()) == ["a:0:1:1#1", "a:0:2:1#1", "a:0:3:1#1"]
+
+
+def decoration(trial: str, iteration: int) -> Request:
+    return request(trial, iteration, used=False)
+
+
+def in_order(pool: Pool) -> list[str]:
+    started = []
+    while pool.waiting:
+        [attempt] = pool.start(capacity=1, now=0.0)
+        started.append(attempt.id.rsplit(":", 1)[0])
+        pool.returned(attempt.id, FINE, [], now=0.0)
+    return started
+
+
+def test_what_decides_goes_first_and_leaves_older_ones_of_its_trial_behind():
+    given = [decoration("a", 1), decoration("b", 1), decoration("b", 2), request("b", 3)]
+    pool = filled(*given, all_count=lambda: False)
+    assert in_order(pool) == ["b:0:3", "a:0:1", "b:0:1", "b:0:2"]
+
+
+def test_where_every_score_counts_older_ones_of_the_trial_go_before_it():
+    given = [decoration("a", 1), decoration("b", 1), decoration("b", 2), request("b", 3)]
+    assert in_order(filled(*given)) == ["b:0:1", "b:0:2", "b:0:3", "a:0:1"]
+
+
+def test_turns_whatever_scores_are_for():
+    given = [decoration("a", 1), request("b", 3), decoration("a", 2)]
+    assert in_order(filled(*given, decisions_first=False)) == ["a:0:1", "b:0:3", "a:0:2"]
+
+
+def test_what_waits_of_a_rejected_trial_ends_and_what_runs_does_not():
+    pool = filled(request("a", 1), request("a", 2), request("b", 1))
+    [running] = pool.start(capacity=0, now=0.0)
+    [skipped] = pool.reject("a", now=4.0)
+    assert (skipped.request.iteration, skipped.status) == (2, Status.SKIPPED)
+    assert skipped.reason == "the scheduler has stopped its trial"
+    [later] = pool.submit(request("a", 3), now=5.0)
+    assert (later.request.iteration, later.status) == (3, Status.SKIPPED)
+    assert pool.returned(running.id, FINE, [], now=5.0).validated
+    assert pool.waiting == 1
+
+
+def test_a_validation_of_a_rejected_trial_is_not_tried_again():
+    pool = filled(request("a", 1), max_retries=3)
+    [attempt] = pool.start(capacity=0, now=0.0)
+    pool.reject("a", now=1.0)
+    assert pool.failed(attempt.id, "raised", None, now=2.0).status is Status.FAILED
+
+
+def test_in_the_place_of_trials_run_those_that_decide():
+    pool = filled(decoration("a", 1), request("b", 3), request("c", 1))
+    assert names(pool.start_deciding(places=1)) == ["b:0:3:1#1"]
+    assert names(pool.start_deciding(places=5)) == ["c:0:1:1#1"]
+    assert pool.start_deciding(places=5) == []
+    assert pool.waiting == 1
+
+
+def test_the_limit_holds_in_the_place_of_trials():
+    pool = filled(request("b", 3), request("c", 1), max_in_flight=1)
+    assert len(pool.start_deciding(places=5)) == 1
+    assert pool.start_deciding(places=5) == []
+
+
+def test_room_is_wanted_for_what_decides_unless_the_limit_keeps_it_waiting():
+    assert not filled(decoration("a", 1)).wants_room
+    pool = filled(request("a", 1), request("b", 1))
+    assert pool.wants_room
+    limited = filled(request("a", 1), request("b", 1), max_in_flight=1)
+    limited.start(capacity=0, now=0.0)
+    assert not limited.wants_room
+    limited.queue(1)  # the one that was started waits for resources
+    assert limited.wants_room

@@ -1,0 +1,123 @@
+"""Which validations go first, and what becomes of those of trials that the scheduler rejects."""
+
+from __future__ import annotations
+
+import pytest
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+
+import tunekit
+from tests.sweeps import LENGTH, Endless, quality, sweep
+from tunekit.core.events import ScoreDelivered
+from tunekit.journal import events_in
+
+REASON = "the scheduler has stopped its trial"
+
+
+def asha() -> ASHAScheduler:
+    return ASHAScheduler(
+        max_t=LENGTH, grace_period=1, reduction_factor=3, time_attr="training_iteration"
+    )
+
+
+def run(folder, *, trials=6, on_rejected="skip", **options):
+    """Validations one at a time, each as long as two iterations: they queue up."""
+    more = options.pop("settings", {})
+    return sweep(
+        folder,
+        options.pop("base", None) or asha(),
+        on_pending=options.pop("on_pending", "auto"),
+        trainable=Endless,
+        trials=trials,
+        slots=3,
+        validation_s=lambda attempt: 2.0,
+        settings={"max_in_flight": 1, "on_rejected": on_rejected, **more},
+        **{"stop": {"training_iteration": LENGTH}, **options},
+    )
+
+
+def outcomes(ran):
+    table = tunekit.load(ran.home).validations
+    return {
+        status: sorted(zip(rows.trial_id, rows.iteration, strict=True))
+        for status, rows in table.groupby("status")
+    }
+
+
+def test_what_waits_of_a_rejected_trial_is_skipped_and_says_why(tmp_path):
+    ran = run(tmp_path)
+    table = tunekit.load(ran.home).validations
+    skipped = table[table.status == "skipped"]
+    assert len(skipped) and set(skipped.reason) == {REASON}
+    assert set(table.status) == {"validated", "skipped"}
+    stops = tunekit.load(ran.home).decisions.query("decision == 'STOP'")
+    rejected = set(stops[stops.iteration < LENGTH].trial_id)
+    assert set(skipped.trial_id) <= rejected
+    assert not ran.executor.cancelled, "those that run end by themselves"
+
+
+def test_a_trial_that_has_run_its_course_is_validated_to_the_end(tmp_path):
+    ran = run(tmp_path, stop={"training_iteration": 3 * LENGTH})  # ASHA ends it
+    ended = [e for e in events_in(ran.home) if isinstance(e, ScoreDelivered) and e.finished]
+    assert ended and {event.iteration for event in ended} == {LENGTH}
+    for event in ended:
+        scores = [place[1] for place, _ in ran.validation.history.scores(event.trial_id)]
+        assert scores == list(range(1, LENGTH + 1))
+
+
+@pytest.mark.parametrize("on_rejected", ["keep", "cancel"])
+def test_the_user_says_what_becomes_of_them(tmp_path, on_rejected):
+    ran = run(tmp_path, on_rejected=on_rejected)
+    found = outcomes(ran)
+    if on_rejected == "keep":
+        assert set(found) == {"validated"}
+        assert len(found["validated"]) == sum(ran.lengths().values())
+    else:
+        assert found["skipped"]
+
+
+def test_a_rung_does_not_wait_for_what_only_draws_a_curve(tmp_path):
+    ran = run(tmp_path)
+    table = tunekit.load(ran.home).validations
+    ended = table.set_index(["trial_id", "iteration"]).ended
+    overtaken = 0
+    for trial in ran.trials:
+        mine = ended.get(trial.trial_id)
+        if mine is not None and 3 in mine.index and 2 in mine.index:
+            overtaken += mine[3] < mine[2]
+    assert overtaken
+    assert set(ran.heard.of(0)) <= set(range(1, LENGTH + 1))
+    for index in range(6):
+        assert ran.heard.of(index) == sorted(ran.heard.of(index)), "in order, some left out"
+        assert {1, 3} & set(ran.heard.of(index))
+
+
+def test_in_turns_every_score_comes_in_order(tmp_path):
+    ran = run(tmp_path, settings={"priority": "turns"}, on_rejected="keep")
+    first = [(a.request.trial_id, a.request.iteration) for a in ran.executor.started]
+    of_one = [iteration for trial, iteration in first if trial == first[0][0]]
+    assert of_one == sorted(of_one)
+
+
+def test_a_stopping_criterion_on_scores_hears_of_every_one(tmp_path):
+    """Nothing is overtaken then."""
+    seen = []
+    ran = sweep(
+        tmp_path,
+        asha(),
+        on_pending="auto",
+        trials=3,
+        validation_s=lambda attempt: 2.0,
+        settings={"max_in_flight": 1, "on_rejected": "keep"},
+        stop=lambda trial_id, result: seen.append(result.get("accuracy")) or False,
+    )
+    for index in range(3):
+        heard = ran.heard.of(index)
+        assert heard == list(range(1, len(heard) + 1))
+
+
+def test_a_score_by_which_nobody_decides_holds_nobody_up(tmp_path):
+    """With FIFO, trials train on whatever is pending."""
+    ran = run(tmp_path, base=FIFOScheduler(), trials=2, settings={"max_in_flight": None})
+    assert ran.validation.timing()["trials_waited_s"] == 0
+    assert all(len(scores) == LENGTH for scores in ran.validated().values())
+    assert ran.validated()[0][3] == quality(0, 3)

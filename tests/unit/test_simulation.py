@@ -1,0 +1,208 @@
+"""Sweeps in virtual time, by recorded curves."""
+
+from __future__ import annotations
+
+import random
+
+import pandas as pd
+import pytest
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, PopulationBasedTraining
+
+import tunekit
+
+LENGTH = 9
+
+
+def table(seed: int = 0, trials: int = 18, length: int = LENGTH) -> pd.DataFrame:
+    """Noisy curves that cross."""
+    rng = random.Random(seed)
+    rows = []
+    for trial in range(trials):
+        talent, speed = rng.random(), rng.uniform(0.2, 0.9)
+        for i in range(1, length + 1):
+            accuracy = talent * (1 - speed**i) + rng.gauss(0, 0.02)
+            rows.append((f"t{trial}", i, accuracy, 1 - accuracy, rng.uniform(0.3, 0.5)))
+    return pd.DataFrame(rows, columns=["trial", "training_iteration", "accuracy", "loss", "took"])
+
+
+def judged(scheduler=None, **more) -> tune.TuneConfig:
+    return tune.TuneConfig(metric="accuracy", mode="max", scheduler=scheduler, **more)
+
+
+def asha() -> ASHAScheduler:
+    return ASHAScheduler(
+        max_t=LENGTH, grace_period=1, reduction_factor=3, time_attr="training_iteration"
+    )
+
+
+def validating(**settings) -> tunekit.ValidationConfig:
+    return tunekit.ValidationConfig(fn=lambda checkpoint: {}, **settings)
+
+
+def only_decisions(**settings) -> dict:
+    return {
+        "validation_config": validating(every="decision", **settings),
+        "checkpoint_policy": tunekit.AtDecisions(),
+    }
+
+
+def test_inline_each_iteration_takes_training_and_validation():
+    ran = tunekit.simulate(
+        table(trials=4), tune_config=judged(), train_s=2, validate_s=1, slots=2, inline="every"
+    )
+    assert ran.makespan_s == pytest.approx(2 * LENGTH * 3)
+    assert (ran.iterations, ran.validations) == (4 * LENGTH, 4 * LENGTH)
+    assert ran.training_busy == pytest.approx(2 / 3)
+    assert ran.validation_busy == pytest.approx(1 / 3)
+
+
+def test_beside_training_a_sweep_takes_what_is_the_longer_of_the_two():
+    options = {"tune_config": judged(), "train_s": 1, "slots": 4, "validation_slots": 4}
+    quick = tunekit.simulate(table(trials=4), validate_s=0.5, **options)
+    slow = tunekit.simulate(table(trials=4), validate_s=2, **options)
+    assert quick.makespan_s == pytest.approx(LENGTH + 0.5, abs=0.01)
+    # When training has ended, validations have its slots, too.
+    assert LENGTH + 2 < slow.makespan_s < 2 * LENGTH
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("validate_s", [0.1, 0.4, 0.8])
+def test_decisions_in_the_place_of_trials_are_those_of_validating_inline_at_rungs(seed, validate_s):
+    options = {
+        "tune_config": judged(asha()),
+        "train_s": "took",  # no two reports at the same time
+        "validate_s": validate_s,
+        "slots": 4,
+    }
+    inline = tunekit.simulate(table(seed), inline="decision", **options)
+    beside = tunekit.simulate(table(seed), **options, **only_decisions())
+    what = ["trial", "iteration", "score", "decision"]
+    at_rungs = inline.decisions[inline.decisions.iteration.isin([1, 3, 9])]
+    assert beside.decisions[what].values.tolist() == at_rungs[what].values.tolist()
+    assert beside.makespan_s == pytest.approx(inline.makespan_s, rel=0.01)
+    assert (beside.iterations, beside.best) == (inline.iterations, inline.best)
+    assert beside.iterations_after_stop == 0
+    assert beside.wrong_decisions == 0
+
+
+@pytest.mark.parametrize("scheduler", [asha, HyperBandScheduler])
+@pytest.mark.parametrize("on_pending", ["auto", "yield", "continue", "hold", "pause"])
+def test_every_checkpoint_has_an_outcome(scheduler, on_pending):
+    kind = {} if scheduler is asha else {"max_t": LENGTH}
+    ran = tunekit.simulate(
+        table(),
+        tune_config=judged(scheduler(**kind)),
+        validation_config=validating(on_pending=on_pending),
+        slots=3,
+    )
+    assert ran.validations + ran.skipped == ran.iterations
+    assert len(ran.scores) == ran.validations
+    if on_pending in ("yield", "hold", "pause"):
+        assert ran.iterations_after_stop == 0
+
+
+def test_late_scores_cost_iterations_and_the_bound_limits_them():
+    late = tunekit.simulate(
+        table(),
+        tune_config=judged(asha()),
+        validation_config=validating(on_pending="continue"),
+        train_s=0.1,
+        validate_s=5.0,
+        slots=6,
+        validation_slots=2,
+    )
+    assert late.iterations_after_stop > 0
+    # Nobody is trained past the rung after the one whose score is pending.
+    stopped = late.decisions[late.decisions.decision == "STOP"]
+    assert (stopped.reached <= stopped.iteration * 3).all()
+
+
+def test_what_was_not_recorded_is_counted():
+    curves = table(trials=3)
+    short = curves[(curves.trial != "t1") | (curves.training_iteration <= 4)]
+    assert tunekit.simulate(curves, tune_config=judged()).extrapolated == 0
+    assert tunekit.simulate(short, tune_config=judged()).extrapolated == LENGTH - 4
+
+
+def test_times_may_be_columns():
+    curves = table(trials=1)
+    ran = tunekit.simulate(
+        curves, tune_config=judged(), train_s="took", validate_s=0, slots=1, inline="every"
+    )
+    assert ran.makespan_s == pytest.approx(curves.took.sum())
+
+
+def test_a_score_is_found_when_it_is_known_and_regret_is_what_it_falls_short():
+    rows = [("a", 1, 0.1), ("a", 2, 0.5), ("b", 1, 0.2), ("b", 2, 0.3)]
+    curves = pd.DataFrame(rows, columns=["trial", "training_iteration", "accuracy"])
+    ran = tunekit.simulate(curves, tune_config=judged(), train_s=1, validate_s=1, inline="every")
+    assert (ran.best, ran.best_score, ran.regret) == ("a", 0.5, 0.0)
+    assert (ran.time_to(0.2), ran.time_to(0.4), ran.time_to(0.6)) == (2.0, 4.0, None)
+    losing = tunekit.simulate(
+        curves,
+        tune_config=judged(ASHAScheduler(max_t=2, grace_period=1, reduction_factor=2)),
+        slots=1,
+        inline="every",
+    )
+    assert losing.regret in (0.0, pytest.approx(0.2))
+
+
+def test_the_users_scheduler_is_not_changed():
+    scheduler = asha()
+    first = tunekit.simulate(table(), tune_config=judged(scheduler))
+    second = tunekit.simulate(table(), tune_config=judged(scheduler))
+    assert first == second
+
+
+def test_pause_pays_for_each_resume():
+    options = {"tune_config": judged(asha()), "slots": 3}
+    free = tunekit.simulate(table(), **options, **only_decisions(on_pending="pause"))
+    dear = tunekit.simulate(table(), **options, **only_decisions(on_pending="pause"), resume_s=3.0)
+    assert dear.makespan_s > free.makespan_s + 3.0
+
+
+def test_a_clone_goes_on_along_its_donors_curve():
+    pbt = PopulationBasedTraining(
+        time_attr="training_iteration",
+        perturbation_interval=2,
+        hyperparam_mutations={"lr": tune.uniform(0, 1)},
+        log_config=False,
+    )
+    ran = tunekit.simulate(table(trials=4), tune_config=judged(pbt), slots=4)
+    assert ran.wrong_decisions is None
+    assert ran.validations > 4 * LENGTH // 2
+
+
+def test_a_swept_folder_is_played_with_its_own_times(tmp_path):
+    from ray.tune.schedulers import FIFOScheduler
+
+    from tests.sweeps import sweep
+
+    ran = sweep(tmp_path, FIFOScheduler(), trials=3, slots=3, validation_s=lambda attempt: 0.5)
+    again = tunekit.simulate(tunekit.load(ran.home), train_s=1.0, slots=3, validation_slots=3)
+    assert again.iterations == sum(ran.lengths().values())
+    assert again.makespan_s == pytest.approx(ran.clock.monotonic(), rel=0.15)
+    best = tunekit.load(ran.home).best()
+    assert (again.best, again.best_score) == (best.trial_id, best.score)
+
+
+def test_all_mistakes_are_said_together():
+    with pytest.raises(tunekit.ConfigError) as caught:
+        tunekit.simulate(
+            table().rename(columns={"accuracy": "score"}),
+            tune_config=judged(),
+            train_s="minutes",
+            validate_s=-1,
+            slots=0,
+            inline="sometimes",
+            resume_s=-2,
+        )
+    for part in ("metric='accuracy'", "'minutes'", "validate_s=-1", "slots=0", "'sometimes'", "-2"):
+        assert part in str(caught.value)
+    with pytest.raises(tunekit.ConfigError, match="no column 'trial'"):
+        tunekit.simulate(pd.DataFrame({"accuracy": [1.0]}), tune_config=judged())
+    with pytest.raises(tunekit.ConfigError, match="say what to judge by"):
+        tunekit.simulate(table())
+    with pytest.raises(tunekit.ConfigError, match=r"curves=.* is of type list"):
+        tunekit.simulate([], tune_config=judged())

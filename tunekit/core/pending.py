@@ -1,0 +1,76 @@
+"""What a trial does while scores are pending by which it is judged."""
+
+from __future__ import annotations
+
+__all__ = ["POLICIES", "chosen", "needs_room", "stands_still"]
+
+#: What ``ValidationConfig(on_pending=...)`` may be.
+POLICIES = ("auto", "yield", "continue", "hold", "pause")
+
+
+def chosen(on_pending: str, *, lends: bool, swaps: bool, synchronous: bool = False) -> str:
+    """Return what a trial does about pending scores: what ``"auto"`` comes to for it.
+
+    Standing still costs nothing where its place is used meanwhile, by the validation that it waits
+    for or by another trial.
+
+    Args:
+        on_pending: What the user wants.
+        lends: Whether a validation can run in the trial's place.
+        swaps: Whether its actor can go on with another trial, and it be resumed.
+        synchronous: Whether the scheduler compares all trials at the same time.
+
+    Example:
+        >>> chosen("auto", lends=True, swaps=False), chosen("auto", lends=False, swaps=False)
+        ('yield', 'continue')
+        >>> chosen("hold", lends=True, swaps=True)
+        'hold'
+    """
+    if on_pending != "auto":
+        return on_pending
+    if lends or swaps:
+        return "yield"
+    return "hold" if synchronous else "continue"
+
+
+def stands_still(on_pending: str, *, scores: int, decisions: int) -> bool:
+    """Return whether a trial that has reported stands still, rather than train on.
+
+    Nobody trains past the point where the next decision is due while an older one is pending: what
+    is trained there is lost if the older one is a STOP, and makes more to validate.
+
+    Args:
+        on_pending: What the user wants.
+        scores: How many scores of the trial are pending.
+        decisions: How many of them are such by which the scheduler will decide.
+
+    Example:
+        >>> stands_still("hold", scores=1, decisions=0)
+        True
+        >>> [stands_still("yield", scores=2, decisions=n) for n in (0, 1)]
+        [False, True]
+        >>> [stands_still("continue", scores=2, decisions=n) for n in (0, 1, 2)]
+        [False, False, True]
+    """
+    if on_pending in ("hold", "pause"):
+        return scores > 0
+    return decisions > (1 if on_pending == "continue" else 0)
+
+
+def needs_room(on_pending: str, every: int | str, *, lends: bool) -> bool:
+    """Return whether room is to be left for validations beside trials.
+
+    Not where trials make room when they wait for scores, and nothing else is validated.
+
+    Args:
+        on_pending: What the user wants.
+        every: Which checkpoints are validated, as in ``ValidationConfig(every=...)``.
+        lends: Whether a validation can run in the place of a trial that stands still.
+
+    Example:
+        >>> needs_room("auto", "decision", lends=True), needs_room("auto", 1, lends=True)
+        (False, True)
+    """
+    if on_pending == "pause":
+        return False
+    return not (lends and every == "decision" and on_pending in ("auto", "yield", "hold"))
