@@ -1,0 +1,379 @@
+"""How long a sweep takes, beside stock Ray that validates inline, Optuna, and Syne Tune.
+
+    python scripts/bench_peers.py                    # in virtual time: some 5 minutes
+    python scripts/bench_peers.py --orders 30
+    python scripts/bench_peers.py --real --ratio 0.5   # with real processes that sleep
+
+54 configurations, ASHA (max_t=27, reduction_factor=3) or what is nearest to it, an iteration of
+0.4 s, a validation of so many times that. The curves are made here: noisy, crossing, another table
+for each order. Each system's own decision code runs, in virtual time: Tune's controller and tunekit
+by ``tunekit.simulate``, Optuna's pruners by ask and tell, Syne Tune's scheduler likewise (if it can
+be imported). Six slots for everyone, which training and validation share.
+
+Times are ratios to stock Ray that validates at ASHA's rungs, on six slots: of the mean time of the
+sweeps. *found*: the share of sweeps whose best score is within 0.01 of the best of all curves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import logging
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import optuna
+import pandas as pd
+import ray
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler
+
+import tunekit
+
+CONFIGURATIONS, MAX_T, ETA = 54, 27, 3
+RUNGS = (1, 3, 9, 27)
+TRAIN_S, SLOTS = 0.4, 6
+NEAR = 0.01
+
+
+def table(seed: int) -> pd.DataFrame:
+    """Noisy curves that cross: the configurations differ in where they end, and how fast."""
+    rng = np.random.default_rng(seed)
+    best = 0.35 + 0.6 * rng.beta(5, 2, CONFIGURATIONS)
+    speed = np.exp(rng.normal(0.6, 0.7, CONFIGURATIONS))
+    iterations = np.arange(1, MAX_T + 1)
+    smooth = 0.1 + (best[:, None] - 0.1) * (1 - np.exp(-iterations / speed[:, None]))
+    noise = np.zeros_like(smooth)
+    last = rng.normal(size=CONFIGURATIONS)
+    for i in range(MAX_T):
+        last = 0.6 * last + 0.8 * rng.normal(size=CONFIGURATIONS)
+        noise[:, i] = last
+    rows = [
+        (trial, i + 1, float(np.clip(smooth[trial, i] + 0.015 * noise[trial, i], 0, 1)))
+        for trial in range(CONFIGURATIONS)
+        for i in range(MAX_T)
+    ]
+    return pd.DataFrame(rows, columns=["trial", "training_iteration", "accuracy"])
+
+
+@dataclass
+class Ran:
+    """What came of a sweep."""
+
+    seconds: float
+    regret: float
+    iterations: int
+    after_stop: int = 0
+
+
+# tunekit, and stock Ray ------------------------------------------------------------------------
+
+
+def judged(**more) -> tune.TuneConfig:
+    asha = ASHAScheduler(
+        max_t=MAX_T, grace_period=1, reduction_factor=ETA, time_attr="training_iteration"
+    )
+    return tune.TuneConfig(metric="accuracy", mode="max", scheduler=asha, **more)
+
+
+def validating(every: int | str, on_pending: str) -> dict:
+    config = tunekit.ValidationConfig(fn=lambda checkpoint: {}, every=every, on_pending=on_pending)
+    policy = tunekit.AtDecisions() if every == "decision" else tunekit.EveryIterations(1)
+    return {"validation_config": config, "checkpoint_policy": policy}
+
+
+def simulated(
+    *,
+    slots: int = SLOTS,
+    validators: int = 0,
+    slower: float = 1.0,
+    reuse: bool = False,
+    **how,
+) -> Callable[[pd.DataFrame, float], Ran]:
+    def run(curves: pd.DataFrame, ratio: float) -> Ran:
+        ran = tunekit.simulate(
+            curves,
+            tune_config=judged(reuse_actors=reuse),
+            train_s=TRAIN_S,
+            validate_s=TRAIN_S * ratio * slower,
+            slots=slots,
+            validation_slots=validators,
+            **how,
+        )
+        return Ran(ran.makespan_s, ran.regret, ran.iterations, ran.iterations_after_stop)
+
+    return run
+
+
+# Peers -----------------------------------------------------------------------------------------
+
+
+def by_turns(curves: pd.DataFrame, ratio: float, rungs: tuple[int, ...], trials: Iterator) -> Ran:
+    """Run trials in virtual time, as many as there are slots; each says at a rung if it stops.
+
+    Args:
+        curves: The curves.
+        ratio: How long a validation takes, in iterations.
+        rungs: Where trials are validated.
+        trials: Yields for each trial ``reported(iteration, score) -> bool``, whether it stops.
+    """
+    scores = {trial: list(rows.accuracy) for trial, rows in curves.groupby("trial", sort=False)}
+    best = max(max(one) for one in scores.values())
+    order = iter(scores)
+    events: list[tuple[float, int, Callable, int, int]] = []
+    now, trained, found, count = 0.0, 0, 0.0, 0
+
+    def begin(at: float) -> None:
+        nonlocal count
+        trial = next(order, None)
+        if trial is not None:
+            heapq.heappush(events, (at + step(1), count, next(trials), trial, 1))
+            count += 1
+
+    def step(iteration: int) -> float:
+        return TRAIN_S * (1 + (ratio if iteration in rungs else 0))
+
+    for _ in range(SLOTS):
+        begin(0.0)
+    while events:
+        now, turn, reported, trial, iteration = heapq.heappop(events)
+        trained += 1
+        score = scores[trial][iteration - 1]
+        stops = False
+        if iteration in rungs:
+            found = max(found, score)
+            stops = reported(iteration, score)
+        if stops or iteration == MAX_T:
+            begin(now)
+        else:
+            later = now + step(iteration + 1)
+            heapq.heappush(events, (later, turn, reported, trial, iteration + 1))
+    return Ran(now, best - found, trained)
+
+
+def of_optuna(pruner: Callable[[], optuna.pruners.BasePruner]) -> Callable:
+    def run(curves: pd.DataFrame, ratio: float) -> Ran:
+        study = optuna.create_study(direction="maximize", pruner=pruner())
+
+        def trials() -> Iterator[Callable[[int, float], bool]]:
+            while True:
+                trial = study.ask()
+
+                def reported(iteration: int, score: float, trial=trial) -> bool:
+                    trial.report(score, iteration)
+                    pruned = trial.should_prune()
+                    if pruned:
+                        study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+                    elif iteration == MAX_T:
+                        study.tell(trial, score)
+                    return pruned
+
+                yield reported
+
+        return by_turns(curves, ratio, RUNGS, trials())
+
+    return run
+
+
+def of_syne_tune(curves: pd.DataFrame, ratio: float) -> Ran:
+    from syne_tune.backend.trial_status import Trial
+    from syne_tune.config_space import uniform
+    from syne_tune.optimizer.baselines import ASHA
+
+    scheduler = ASHA(
+        {"x": uniform(0, 1)},
+        metric="accuracy",
+        do_minimize=False,
+        max_t=MAX_T,
+        grace_period=1,
+        reduction_factor=ETA,
+        time_attr="epoch",
+        random_seed=0,
+    )
+
+    def trials() -> Iterator[Callable[[int, float], bool]]:
+        number = 0
+        while True:
+            suggestion = scheduler.suggest()
+            trial = Trial(number, suggestion.config, None)
+            scheduler.on_trial_add(trial)
+            number += 1
+
+            def reported(iteration: int, score: float, trial=trial) -> bool:
+                result = {"accuracy": score, "epoch": iteration}
+                decision = scheduler.on_trial_result(trial, result)
+                if decision != "CONTINUE":
+                    scheduler.on_trial_complete(trial, result)
+                return decision != "CONTINUE"
+
+            yield reported
+
+    return by_turns(curves, ratio, RUNGS, trials())
+
+
+def has_syne_tune() -> bool:
+    try:
+        import syne_tune.optimizer.baselines  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def systems() -> dict[str, Callable[[pd.DataFrame, float], Ran]]:
+    """What is compared, by name; the first is what the others are compared with."""
+    every, decisions = validating(1, "auto"), validating("decision", "auto")
+    two = {"validators": 2, "reuse": True}
+    slow = {"validators": SLOTS, "slower": 2.0, "reuse": True}
+    found: dict[str, Callable[[pd.DataFrame, float], Ran]] = {
+        "Ray inline, at rungs": simulated(inline="decision"),
+        "Ray inline, every iteration": simulated(inline="every"),
+        "Optuna successive halving, at rungs": of_optuna(
+            lambda: optuna.pruners.SuccessiveHalvingPruner(1, ETA)
+        ),
+        "Optuna Hyperband, at rungs": of_optuna(
+            lambda: optuna.pruners.HyperbandPruner(1, MAX_T, ETA)
+        ),
+    }
+    if has_syne_tune():
+        found["Syne Tune ASHA, at rungs"] = of_syne_tune
+    return {
+        **found,
+        "tunekit, default": simulated(**every),
+        "tunekit, every='decision'": simulated(**decisions),
+        "the same, actors reused": simulated(**decisions, reuse=True),
+        "  on_pending='continue'": simulated(**validating("decision", "continue")),
+        "  on_pending='hold'": simulated(**validating("decision", "hold")),
+        "Ray inline, at rungs, eight slots": simulated(inline="decision", slots=8),
+        "tunekit, default, 2 extra validators": simulated(**every, **two),
+        "tunekit, 'decision', 2 extra": simulated(**decisions, **two),
+        "  on_pending='continue', 2 extra": simulated(
+            **validating("decision", "continue"), validators=2
+        ),
+        "tunekit, 'decision', 6 of half speed": simulated(**decisions, **slow),
+    }
+
+
+def virtual(ratios: list[float], orders: int) -> None:
+    tables = [table(seed) for seed in range(orders)]
+    for ratio in ratios:
+        print(f"\nA validation takes {ratio:g} times an iteration ({orders} orders)")
+        print(f"{'':38}{'time':>6}{'after STOP':>12}{'regret':>8}{'found':>7}")
+        reference = None
+        for name, run in systems().items():
+            ran = [run(curves, ratio) for curves in tables]
+            seconds = statistics.mean(one.seconds for one in ran)
+            reference = reference or seconds
+            late = sum(one.after_stop for one in ran) / sum(one.iterations for one in ran)
+            regret = statistics.mean(one.regret for one in ran)
+            near = statistics.mean(one.regret <= NEAR for one in ran)
+            print(
+                f"{name:38}{seconds / reference:6.2f}{late:12.0%}{regret:8.3f}{near:7.0%}",
+                flush=True,
+            )
+
+
+# Real processes --------------------------------------------------------------------------------
+
+
+class Sleeper(tune.Trainable):
+    """Sleeps to train, and to validate if it does that itself; its curve is recorded."""
+
+    def setup(self, config):
+        self.n = 0
+
+    def step(self):
+        time.sleep(TRAIN_S)
+        self.n += 1
+        if self.config["ratio"] is None:
+            return {"n": self.n}
+        validated = self.n in RUNGS if self.config["rungs"] else True
+        if validated:
+            time.sleep(TRAIN_S * self.config["ratio"])
+        return {"accuracy": self.config["curve"][self.n - 1]}
+
+    def save_checkpoint(self, folder):
+        score = self.config["curve"][self.n - 1]
+        Path(folder, "score").write_text(f"{self.n} {score}")
+
+    def load_checkpoint(self, folder):
+        self.n = int(Path(folder, "score").read_text().split()[0])
+
+    def reset_config(self, new_config):
+        self.setup(new_config)
+        return True
+
+
+def validate(checkpoint, *, seconds):
+    time.sleep(seconds)
+    with checkpoint.as_directory() as folder:
+        return {"accuracy": float(Path(folder, "score").read_text().split()[1])}
+
+
+def real(ratio: float, slots: int) -> None:
+    """Sweeps of real processes, beside what virtual time says of the same curves."""
+    curves = table(0)
+    recorded = [list(rows.accuracy) for _, rows in curves.groupby("trial", sort=False)]
+    print(f"Real processes, {slots} slots, a validation of {ratio:g} times an iteration")
+    ray.init(num_cpus=slots, include_dashboard=False, log_to_driver=False)
+    seconds: dict[str, float] = {}
+    for name, inline, every in (
+        ("Ray inline, at rungs", "decision", None),
+        ("Ray inline, every iteration", "every", None),
+        ("tunekit, default", None, 1),
+        ("tunekit, every='decision'", None, "decision"),
+    ):
+        how = {"inline": inline} if every is None else validating(every, "auto")
+        if every is not None:
+            config = how["validation_config"]
+            config.fn = validate
+            config.task_config = ray.train.ValidationTaskConfig(
+                fn_kwargs={"seconds": TRAIN_S * ratio}
+            )
+        with tempfile.TemporaryDirectory() as folder:
+            settings = {
+                "param_space": {
+                    "curve": tune.grid_search(recorded),
+                    "ratio": ratio if inline else None,
+                    "rungs": inline == "decision",
+                },
+                "tune_config": judged(reuse_actors=True),
+                "run_config": tune.RunConfig(storage_path=folder, verbose=0),
+            }
+            started = time.monotonic()
+            if inline:
+                grid = tune.Tuner(Sleeper, **settings).fit()
+            else:
+                grid = tunekit.Tuner(Sleeper, **settings, **how).fit()
+            took = seconds[name] = time.monotonic() - started
+            assert not grid.errors
+        said = simulated(slots=slots, reuse=True, **how)(curves, ratio).seconds
+        print(
+            f"{name:38}{took:7.1f} s{took / said:7.2f} of virtual time"
+            f"{took / seconds['Ray inline, at rungs']:7.2f} of Ray inline, at rungs",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--orders", type=int, default=8)
+    parser.add_argument("--ratio", type=float, action="append")
+    parser.add_argument("--real", action="store_true")
+    parser.add_argument("--slots", type=int, default=SLOTS, help="with --real")
+    options = parser.parse_args()
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    logging.getLogger("tunekit").setLevel(logging.ERROR)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    if options.real:
+        real((options.ratio or [0.5])[0], options.slots)
+    else:
+        virtual(options.ratio or [0.2, 0.5, 1.0, 2.0], options.orders)
+
+
+if __name__ == "__main__":
+    main()
