@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
+import statistics
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -561,6 +563,10 @@ class Sweep:
         - ``trials``, ``validations``: how many there are by status;
         - ``trained_s``, ``trials_waited_s``, ``validations_ran_s``: seconds, one added to the
           other;
+        - ``iterations``: how many were trained, each time counted; ``iterations_after_stop``: how
+          many of them by trials that the scheduler stopped by the score of an earlier one;
+        - ``lag_s``: how long after its report a score was there, in seconds: its ``median``, and
+          its ``p90``, which 9 in 10 did not exceed; None without any;
         - ``exploits``, ``sessions``: how many;
         - ``best``: trial, generation, iteration, score, path and configuration of the best
           checkpoint; None if there is none yet, or no metric to rank by.
@@ -582,8 +588,18 @@ class Sweep:
             "trained_s": sum(story.trained_s for story in trials),
             "trials_waited_s": sum(story.waited_s for story in trials),
             "validations_ran_s": sum(row["ran_s"] or 0.0 for row in validations),
+            "iterations": self.timeline.iterations,
+            "iterations_after_stop": self.timeline.iterations_after_stop,
+            "lag_s": self._lag_in_short(),
             "best": self._best_in_short(),
         }
+
+    def _lag_in_short(self) -> dict[str, float] | None:
+        lags = sorted(row["lag_s"] for row in self.timeline.validations if row["lag_s"] is not None)
+        if not lags:
+            return None
+        at = max(0, math.ceil(0.9 * len(lags)) - 1)
+        return {"median": statistics.median(lags), "p90": lags[at]}
 
     def _state(self) -> str:
         end, driver = self.timeline.end, self.driver

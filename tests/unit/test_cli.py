@@ -642,3 +642,51 @@ def test_the_demo_takes_its_options(monkeypatch, tmp_path):
         "report": True,
     }
     assert tunekit_("demo", "--trials", 0).exit_code == 2
+
+
+# simulate --------------------------------------------------------------------------------------
+
+
+def test_simulate_compares_settings_with_validation_inline(ended):
+    path, _ = ended
+    result = tunekit_("simulate", path, "--slots", 3, "--train-s", 1, "--validate-s", 2)
+    assert result.exit_code == 0 and result.stderr == ""
+    lines = result.stdout.splitlines()
+    assert lines[0].split()[:2] == ["setting", "time"]
+    settings = ["on_pending='auto'", "on_pending='continue'", "on_pending='hold'", "inline, every"]
+    for line, setting in zip(lines[1:], [*settings, "inline, where"], strict=False):
+        assert line.startswith(setting)
+
+
+def test_simulate_as_json_says_what_each_setting_comes_to(ended):
+    path, _ = ended
+    given = ("--on-pending", "auto", "--every", "decision", "--slots", 3, "--json")
+    times = ("--train-s", 1, "--validate-s", 1, "--validators", 1, "--resume-s", 0)
+    beside, every, decisions = json.loads(tunekit_("simulate", path, *given, *times).stdout)
+    assert beside["setting"] == "on_pending='auto'"
+    assert beside["makespan_s"] <= decisions["makespan_s"] < every["makespan_s"]
+    assert every["validations"] == every["iterations"]
+    names = {trial.trial_id for trial in ended[1].trials}
+    assert {row["best"] for row in (beside, every, decisions)} <= names
+
+
+def test_a_scheduler_that_is_not_known_is_simulated_in_python(tmp_path):
+    from ray.tune.schedulers import MedianStoppingRule
+
+    run(tmp_path, MedianStoppingRule(time_attr="training_iteration"), trials=2)
+    result = tunekit_("simulate", tmp_path / "sweep")
+    assert result.exit_code == 2
+    assert "MedianStoppingRule" in result.stderr and "TuneConfig(scheduler=...)" in result.stderr
+
+
+def test_status_says_how_late_scores_were_and_what_was_trained_past_a_stop(tmp_path):
+    ran = run(tmp_path, on_pending="continue", validation_s=lambda attempt: 2.5)
+    summary = tunekit.load(ran.home).summary()
+    assert summary["iterations"] == sum(ran.lengths().values())
+    decided = tunekit.load(ran.home).decisions.query("decision == 'STOP'")
+    assert summary["iterations_after_stop"] == decided.late_iterations.sum() > 0
+    assert summary["lag_s"] == pytest.approx({"median": 2.5, "p90": 2.5}, abs=1e-3)
+    shown = tunekit_("status", ran.home).stdout
+    assert "there 2 s after the report (median), 9 in 10 within 2 s" in shown
+    late, iterations = summary["iterations_after_stop"], summary["iterations"]
+    assert f"{late} of {iterations} iterations after a stop" in shown

@@ -19,7 +19,9 @@ from tunekit._ray.storage import absolute
 from tunekit.cli import tensorboard as board
 from tunekit.cli.status import setting, status_of, text_of
 from tunekit.cli.trainables import lasting, trainable_at
+from tunekit.cli.what_if import simulated, table_of
 from tunekit.core.metrics import flatten, plain
+from tunekit.core.pending import POLICIES
 from tunekit.core.words import duration, number
 from tunekit.demo.command import demo
 from tunekit.driver_lock import TAKE_OVER
@@ -227,6 +229,85 @@ def _best_as_text(found: BestCheckpoint, path: str, sweep: Sweep, scope: str) ->
         lines += ["", click.style("in Python", bold=True)]
         lines.append(f"  tunekit.load({path!r}).best({told}).checkpoint")
     return "\n".join(lines)
+
+
+@tunekit.command(short_help="What it would have come to with other settings, in virtual time.")
+@_path
+@_metric
+@_mode
+@click.option(
+    "--on-pending",
+    "policies",
+    type=click.Choice(POLICIES),
+    multiple=True,
+    default=("auto", "continue", "hold"),
+    show_default=True,
+    help="What trials do while scores are pending; may be given several times.",
+)
+@click.option(
+    "--every",
+    default="1",
+    show_default=True,
+    help="Validate each so-many-th checkpoint, or 'decision': where the scheduler decides.",
+)
+@click.option(
+    "--slots",
+    type=click.IntRange(1),
+    default=6,
+    show_default=True,
+    help="How many trials and validations run at once.",
+)
+@click.option(
+    "--validators",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="How many validations run at once besides.",
+)
+@click.option("--train-s", type=click.FloatRange(0), help="Seconds of an iteration; as recorded.")
+@click.option(
+    "--validate-s", type=click.FloatRange(0), help="Seconds of a validation; as recorded."
+)
+@click.option("--resume-s", type=click.FloatRange(0), help="Seconds to resume a trial; 0.")
+@_json
+def simulate(
+    path: str,
+    metric: str | None,
+    mode: str | None,
+    policies: tuple[str, ...],
+    every: str,
+    slots: int,
+    validators: int,
+    train_s: float | None,
+    validate_s: float | None,
+    resume_s: float | None,
+    as_json: bool,
+) -> None:
+    """Say what a sweep would have come to with other settings.
+
+    The sweep is run again in virtual time, by the curves that it has recorded, with each way of
+    waiting for scores, and as stock Tune does that validates inside of the trainable. Where a trial
+    is trained further than it was, its last values hold.
+
+    \b
+    Examples:
+      tunekit simulate ~/ray_results/digits --slots 8 --validators 2
+      tunekit simulate ~/ray_results/digits --every decision --on-pending auto --json
+    """
+    rows = simulated(
+        load(path, metric=metric, mode=mode),
+        policies,
+        every=int(every) if every.isdigit() else every,
+        slots=slots,
+        validators=validators,
+        train_s=train_s,
+        validate_s=validate_s,
+        resume_s=resume_s,
+    )
+    if as_json:
+        _print_json(rows)
+    else:
+        click.echo(table_of(rows))
 
 
 @tunekit.command(short_help="Write a sweep's report, one HTML file.")

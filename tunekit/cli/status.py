@@ -177,6 +177,8 @@ def _counts(status: Mapping[str, Any]) -> str:
     trials += f"; {exploits} exploit{'s' * (exploits != 1)}" if exploits else ""
     lines += [("trials", trials), ("validations", _kinds(status["validations"]))]
     lines.append(("time", _times(status)))
+    if status["lag_s"] is not None:
+        lines.append(("scores", _lags(status)))
     waiting = status["waits_for"]
     if waiting:
         longest = max(waiting, key=lambda row: (row["status"] == "running", row["for_s"]))
@@ -198,6 +200,15 @@ def _times(status: Mapping[str, Any]) -> str:
         f" and waited {duration(status['trials_waited_s'])};"
         f" validations ran {duration(status['validations_ran_s'])}"
     )
+
+
+def _lags(status: Mapping[str, Any]) -> str:
+    lag, late = status["lag_s"], status["iterations_after_stop"]
+    text = f"there {duration(lag['median'])} after the report (median), 9 in 10 within "
+    text += duration(lag["p90"])
+    if late:
+        text += f"; {late} of {status['iterations']} iterations after a stop"
+    return text
 
 
 def _table(status: Mapping[str, Any], top: int) -> str:

@@ -107,7 +107,11 @@ class Problems:
         except Exception as error:  # any error of the check is the user's to see
             self.add(explain(error))
 
+    def error(self) -> ConfigError:
+        """Return the error with all that was found."""
+        return ConfigError(self._where, self._found)
+
     def raise_any(self) -> None:
         """Raise one :class:`~tunekit.errors.ConfigError` with all that was found, if anything."""
         if self._found:
-            raise ConfigError(self._where, self._found)
+            raise self.error()

@@ -210,6 +210,18 @@ class Timeline:
         """The flat names of all metrics that validations have produced."""
         return list(self._history.names)
 
+    @property
+    def iterations(self) -> int:
+        """Return how many iterations were trained; one that was run again counts again."""
+        return sum(len(reports) for reports in self._reports.values())
+
+    @property
+    def iterations_after_stop(self) -> int:
+        """Return how many iterations trials were trained past the one for which they were
+        stopped."""
+        stops = (row for row in self.decisions if row["decision"] == "STOP" and row["iteration"])
+        return sum(row["late_iterations"] for row in stops)
+
     def rows(self, trial_id: str) -> Iterator[dict[str, Any]]:
         """A trial's reports with their scores: one for each iteration of each generation."""
         for row in self._history.rows(trial_id, self._reports.get(trial_id, [])):

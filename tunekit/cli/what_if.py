@@ -1,0 +1,126 @@
+"""What a sweep would have come to with other settings: as data, which JSON knows, and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ray import tune
+
+from tunekit.config import ValidationConfig
+from tunekit.core.words import duration, number
+from tunekit.policies import AtDecisions, EveryIterations
+from tunekit.simulation import Simulation, simulate
+from tunekit.simulation.recorded import scheduler_of
+from tunekit.sweep import Sweep
+
+__all__ = ["simulated", "table_of"]
+
+# What most people would do instead.
+_INLINE = {
+    "inline, every iteration": "every",
+    "inline, where it decides": "decision",
+}
+
+
+def simulated(
+    sweep: Sweep,
+    policies: Sequence[str],
+    *,
+    every: int | str,
+    slots: int,
+    validators: int,
+    **times: float | None,
+) -> list[dict[str, Any]]:
+    """Simulate a sweep with each way of waiting for scores, and with validation inline.
+
+    Args:
+        sweep: The sweep.
+        policies: Each an ``on_pending``.
+        every: As in ``ValidationConfig``.
+        slots: Those that trials and validations share.
+        validators: Those for validations alone.
+        **times: ``train_s``, ``validate_s`` and ``resume_s``, where they are not as recorded.
+
+    Returns:
+        One row for each: ``setting``, and what a :class:`tunekit.Simulation` has.
+
+    Raises:
+        tunekit.ConfigError: If the sweep cannot be simulated.
+    """
+    judged = tune.TuneConfig(metric=sweep.metric, mode=sweep.mode, scheduler=scheduler_of(sweep))
+    known = {name: value for name, value in times.items() if value is not None}
+    machine = {"tune_config": judged, "slots": slots, "validation_slots": validators, **known}
+    rows = []
+    for policy in policies:
+        config = ValidationConfig(fn=_not_called, every=every, on_pending=policy)
+        saving = AtDecisions() if every == "decision" else EveryIterations(1)
+        ran = simulate(sweep, validation_config=config, checkpoint_policy=saving, **machine)
+        rows.append(_row(f"on_pending={policy!r}", ran))
+    for name, inline in _INLINE.items():
+        rows.append(_row(name, simulate(sweep, inline=inline, **machine)))
+    return rows
+
+
+def _not_called(checkpoint: Any) -> dict[str, Any]:
+    raise NotImplementedError("scores are taken from the record")
+
+
+def _row(setting: str, ran: Simulation) -> dict[str, Any]:
+    names = (
+        "makespan_s",
+        "iterations",
+        "iterations_after_stop",
+        "validations",
+        "skipped",
+        "best",
+        "best_score",
+        "regret",
+        "extrapolated",
+    )
+    return {"setting": setting, **{name: getattr(ran, name) for name in names}}
+
+
+def table_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the rows as a table, and what was not recorded.
+
+    Example:
+        >>> row = {"setting": "on_pending='auto'", "makespan_s": 61.0, "iterations": 240}
+        >>> row |= {"iterations_after_stop": 0, "validations": 90, "skipped": 2}
+        >>> row |= {"best": "a_3", "best_score": 0.91, "regret": 0.0, "extrapolated": 24}
+        >>> print(table_of([row]))
+        setting            time  iterations  after a stop  validated  best score  trial
+        on_pending='auto'  61 s         240             0         90      0.9100  a_3
+        <BLANKLINE>
+        Up to 24 iterations were not recorded: the last values of their trials stand for them.
+    """
+    heads = ("setting", "time", "iterations", "after a stop", "validated", "best score", "trial")
+    cells = [
+        (
+            row["setting"],
+            duration(row["makespan_s"]),
+            str(row["iterations"]),
+            str(row["iterations_after_stop"]),
+            str(row["validations"]),
+            number(row["best_score"]),
+            str(row["best"]),
+        )
+        for row in rows
+    ]
+    widths = [max(len(line[i]) for line in (heads, *cells)) for i in range(len(heads))]
+    lines = []
+    for line in (heads, *cells):
+        left = {0, len(heads) - 1}
+        padded = (
+            f"{cell:<{width}}" if i in left else f"{cell:>{width}}"
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        lines.append("  ".join(padded).rstrip())
+    most = max(row["extrapolated"] for row in rows)
+    if most:
+        lines += [
+            "",
+            f"Up to {most} iterations were not recorded: the last values of their trials stand for "
+            "them.",
+        ]
+    return "\n".join(lines)
