@@ -14,7 +14,7 @@ from tunekit.callback import ValidationCallback
 from tunekit.combinations import pauses
 from tunekit.core.pending import needs_room
 from tunekit.core.problems import Problems
-from tunekit.core.room import one_at_a_time, total, trials_beside
+from tunekit.core.room import at_once, one_at_a_time, total, trials_beside
 from tunekit.errors import ConfigError
 from tunekit.scheduler import base_of
 from tunekit.searcher import ValidatedSearcher
@@ -73,17 +73,22 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
     swaps = bool(config.reuse_actors)
     validation.shares_with_trials = any(name in per_validation for name in per_trial)
     _say_what_trials_do(on_pending, lends=lends, swaps=swaps)
-    if config.max_concurrent_trials or not needs_room(on_pending, every, lends=lends):
+    if config.max_concurrent_trials or on_pending == "pause":
         return
     slots = validation.config.most_in_flight or 1
     room = trials_beside(cluster, per_trial, per_validation, slots)
+    if not needs_room(on_pending, every, lends=lends):
+        # No more than fit: validations of trials that have ended go before trials to come.
+        most = at_once(cluster, per_trial)
+        room = None if most is None else (most, 0)
     # What a validation takes besides cannot be reserved: a limit has to leave it.
     swaps = swaps and on_pending in ("auto", "yield") and not validation.config.nested_resources
     paused = pauses(base_of(config.scheduler)) or swaps
     if room is not None and paused:
         # A limit would count the trials that are paused.
         _check_nested(settings, validation, per_trial, per_validation, cluster)
-        validation.validator.reserve(room[1])
+        if room[1]:
+            validation.validator.reserve(room[1])
         return
     search_alg = config.search_alg
     if isinstance(search_alg, ValidatedSearcher):
@@ -91,8 +96,10 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
     if isinstance(search_alg, (SearchAlgorithm, ConcurrencyLimiter)):
         return  # the user has set a limit, or Tune would not keep to one
     if room is not None:
-        limit, _ = room
+        limit, left = room
         config.max_concurrent_trials = limit
+        if not left:
+            return
         logger.info(
             "At most %d %s (%s each) at once, to leave room for validation (%s each). "
             "Set TuneConfig(max_concurrent_trials=...) to change that.",

@@ -78,7 +78,6 @@ class Validator:
         self._loans: dict[str, str] = {}
         self._fn, self._signature = config.fn, signature_of(config.fn)
         self._retried = Failures()
-        self._wants_room = False
         self._next_poll = 0.0
         self._polling = False
         self._shortage = Shortage()
@@ -97,9 +96,9 @@ class Validator:
     def wants_room(self) -> bool:
         """Return whether a validation by which the scheduler will decide waits for resources.
 
-        As was seen when validations were started last: one that is new may find some.
+        Not if it can run in the place of a trial.
         """
-        return self._wants_room and self._pool.wants_room
+        return self._pool.wants_room and not self._lenders()
 
     def fits_in(self, resources: Mapping[str, float]) -> bool:
         """Return whether a validation could run in the place of what has those resources."""
@@ -258,7 +257,6 @@ class Validator:
         for attempt in self._pool.start(capacity, now):
             self._emit(AttemptStarted.of(attempt, self._clock.time()))
             self._executor.start(attempt)
-        self._wants_room = self._pool.wants_room
 
     def _borrow(self) -> None:
         """Start validations in the place of trials that stand still until these have ended."""

@@ -5,7 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-__all__ = ["fits", "fits_in", "left_free", "one_at_a_time", "queued", "total", "trials_beside"]
+__all__ = [
+    "at_once",
+    "fits",
+    "fits_in",
+    "left_free",
+    "one_at_a_time",
+    "queued",
+    "total",
+    "trials_beside",
+]
 
 # Ray divides resources no finer.
 _FINEST = 1e-4
@@ -56,6 +65,18 @@ def fits(
     rest = left_free(free, promised)
     wanted = {name: amount for name, amount in need.items() if amount > 0}
     return min(int(rest.get(name, 0.0) / amount + 1e-9) for name, amount in wanted.items())
+
+
+def at_once(cluster: Mapping[str, float], trial: Mapping[str, float]) -> int | None:
+    """Return how many trials fit on the cluster at once; None if they take nothing.
+
+    Example:
+        >>> at_once({"CPU": 8, "GPU": 1}, {"CPU": 3}), at_once({"CPU": 8}, {})
+        (2, None)
+    """
+    taken = {name: amount for name, amount in trial.items() if amount > 0}
+    counts = [math.floor(cluster.get(name, 0) / n + 1e-9) for name, n in taken.items()]
+    return max(1, min(counts)) if counts else None
 
 
 def fits_in(need: Mapping[str, float], place: Mapping[str, float]) -> bool:

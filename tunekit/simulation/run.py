@@ -307,10 +307,12 @@ class _Machine:
     ) -> int:
         """Leave as much room for validations as a sweep does by default; return for how many
         trials."""
-        if self._slots.own or not needs_room(config.on_pending, config.every, lends=True):
+        if self._slots.own or config.on_pending == "pause":
             return 0
         one = {"CPU": 1.0}
         room = trials_beside({"CPU": self._slots.shared}, one, one, config.most_in_flight or 1)
+        if not needs_room(config.on_pending, config.every, lends=True):
+            room = (self._slots.shared, 0)
         if room is not None and (
             pauses(self._base) or (swaps and config.on_pending in ("auto", "yield"))
         ):
