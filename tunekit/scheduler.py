@@ -289,9 +289,11 @@ class ValidatedScheduler(TrialScheduler):
         on_pending = self._validation.on_pending(stand_in.trial_id)
         if on_pending in ("hold", "pause"):
             return True
-        decisions = self._validation.state.delivery.decisions(stand_in.trial_id)
-        decisions += self._usage.uses(stand_in, result)
-        return stands_still(on_pending, scores=1, decisions=decisions)
+        pending = self._validation.state.delivery.decisions(stand_in.trial_id)
+        without, with_this = (
+            stands_still(on_pending, scores=1, decisions=pending + more) for more in (0, 1)
+        )
+        return without or (with_this and self._usage.uses(stand_in, result))
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         """A trial ended; the base scheduler hears of it after the trial's last score."""
