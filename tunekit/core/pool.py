@@ -98,6 +98,7 @@ class Pool:
         self._in_flight: dict[str, _InFlight] = {}
         self._turn = 0
         self._waiting_count = 0
+        self._deciding_count = 0
         self._running_count = 0
 
     @property
@@ -187,7 +188,7 @@ class Pool:
     @property
     def decisions_waiting(self) -> int:
         """Return how many validations wait to be started by which the scheduler will decide."""
-        return sum(self._trials[trial_id].decides for trial_id in self._queue)
+        return self._deciding_count
 
     @property
     def wants_room(self) -> bool:
@@ -352,6 +353,7 @@ class Pool:
 
     def _enqueue(self, trial: _Trial, waiting: _Waiting, *, first: bool = False) -> None:
         trial.decides += waiting.request.used
+        self._deciding_count += waiting.request.used
         trial.waiting[waiting.request.id] = waiting
         if first:
             trial.waiting.move_to_end(waiting.request.id, last=False)
@@ -361,6 +363,7 @@ class Pool:
     def _forget_waiting(self, trial: _Trial, waiting: _Waiting) -> None:
         del trial.waiting[waiting.request.id]
         trial.decides -= waiting.request.used
+        self._deciding_count -= waiting.request.used
         self._waiting_count -= 1
         if not trial.waiting:
             self._queue.pop(waiting.request.trial_id, None)
