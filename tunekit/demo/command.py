@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from tunekit.core.pending import POLICIES
+
 __all__ = ["demo"]
 
 
@@ -17,8 +19,8 @@ __all__ = ["demo"]
 @click.option("--trials", type=click.IntRange(1), default=16, show_default=True, help="To sample.")
 @click.option(
     "--on-pending",
-    type=click.Choice(["continue", "hold", "pause"]),
-    default="continue",
+    type=click.Choice(POLICIES),
+    default="auto",
     show_default=True,
     help="What a trial does while a score of it is pending.",
 )
