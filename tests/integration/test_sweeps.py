@@ -48,7 +48,9 @@ def test_asha_ranks_by_validated_accuracy(tmp_path, on_pending, monkeypatch, cap
         tune_config=tune.TuneConfig(
             **BY_ACCURACY, scheduler=ASHAScheduler(max_t=9, grace_period=3, reduction_factor=3)
         ),
-        validation_config=tunekit.ValidationConfig(fn=validate, on_pending=on_pending),
+        validation_config=tunekit.ValidationConfig(
+            fn=validate, on_pending=on_pending, on_rejected="keep"
+        ),
         checkpoint_policy=tunekit.EveryIterations(3),
     )
     assert not results.errors
