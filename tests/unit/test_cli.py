@@ -629,7 +629,7 @@ def test_the_demo_takes_its_options(monkeypatch, tmp_path):
     assert tunekit_("demo", "--trials", 2, "--storage", "here", "--report").exit_code == 0
     assert called[0] == {
         "trials": 16,
-        "on_pending": "continue",
+        "on_pending": "auto",
         "seed": 0,
         "verbose": 0,
         "storage": None,
@@ -687,6 +687,6 @@ def test_status_says_how_late_scores_were_and_what_was_trained_past_a_stop(tmp_p
     assert summary["iterations_after_stop"] == decided.late_iterations.sum() > 0
     assert summary["lag_s"] == pytest.approx({"median": 2.5, "p90": 2.5}, abs=1e-3)
     shown = tunekit_("status", ran.home).stdout
-    assert "there 2 s after the report (median), 9 in 10 within 2 s" in shown
+    assert "2 s after the report (median), 9 in 10 within 2 s" in shown
     late, iterations = summary["iterations_after_stop"], summary["iterations"]
     assert f"{late} of {iterations} iterations after a stop" in shown

@@ -204,7 +204,7 @@ def _times(status: Mapping[str, Any]) -> str:
 
 def _lags(status: Mapping[str, Any]) -> str:
     lag, late = status["lag_s"], status["iterations_after_stop"]
-    text = f"there {duration(lag['median'])} after the report (median), 9 in 10 within "
+    text = f"{duration(lag['median'])} after the report (median), 9 in 10 within "
     text += duration(lag["p90"])
     if late:
         text += f"; {late} of {status['iterations']} iterations after a stop"
