@@ -242,7 +242,7 @@ class ValidationCallback(tune.Callback):
             judged=lambda: self.state.required,
             promised=self._promised,
             lenders=self._lenders,
-            others_wait=self._others_wait,
+            others_wait=self.others_wait,
             rejected=self._rejected,
             all_count=lambda: self._all_count(),
         )
@@ -292,7 +292,7 @@ class ValidationCallback(tune.Callback):
         """Return the trials that stand still and in whose place a validation fits."""
         return {} if self._scheduler is None else self._scheduler.lenders()
 
-    def _others_wait(self) -> bool:
+    def others_wait(self) -> bool:
         """Return whether a trial could go on in the place of one that stands still."""
         controller = self._controller
         return controller is not None and self._reuses_actors and controller.has_new_trials

@@ -143,7 +143,7 @@ class EvaluatorExecutor:
     def reserve(self, slots: int) -> None:
         """See :class:`tunekit.executor.Executor`."""
         self._kept = min(slots, self._count)
-        while len(self._evaluators) < self._kept:
+        while len(self._holding()) < self._kept:
             self._build()
 
     def fits_in(self, resources: Mapping[str, float]) -> bool:
@@ -187,7 +187,7 @@ class EvaluatorExecutor:
 
     def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
         """See :class:`tunekit.executor.Executor`."""
-        own = [evaluator for evaluator in self._evaluators if evaluator.place is None]
+        own = self._holding()
         idle = sum(evaluator.attempt is None for evaluator in own)
         more = self._count - len(own)
         if self._need:
@@ -212,7 +212,7 @@ class EvaluatorExecutor:
     def spare(self) -> None:
         """See :class:`tunekit.executor.Executor`."""
         for evaluator in list(self._evaluators):
-            if len(self._evaluators) > self._kept and evaluator.attempt is None:
+            if evaluator.attempt is None and self._can_go(evaluator):
                 self._end(evaluator)
 
     def close(self) -> None:
@@ -298,6 +298,14 @@ class EvaluatorExecutor:
             what = "" if built else "its evaluator could not be built: it "
             yield Failed(attempt.id, what + reason, trace)
 
+    def _holding(self) -> list[_Evaluator]:
+        """Return those that hold resources of their own."""
+        return [evaluator for evaluator in self._evaluators if evaluator.place is None]
+
+    def _can_go(self, evaluator: _Evaluator) -> bool:
+        """Return whether one is not among those that are kept, whether or not they work."""
+        return evaluator.place is not None or len(self._holding()) > self._kept
+
     def _rest(self, evaluator: _Evaluator) -> None:
         evaluator.attempt, evaluator.idle_since = None, self._monotonic()
 
@@ -306,7 +314,7 @@ class EvaluatorExecutor:
         for evaluator in list(self._evaluators):
             idle = evaluator.attempt is None and evaluator.awaited is None
             long = idle and now - evaluator.idle_since >= self._idle_s
-            if long and len(self._evaluators) > self._kept:
+            if long and self._can_go(evaluator):
                 self._end(evaluator)
 
     def _end(self, evaluator: _Evaluator) -> None:
@@ -317,7 +325,7 @@ class EvaluatorExecutor:
         ray.kill(evaluator.actor)
         if evaluator.group is None:
             return
-        if len(self._evaluators) + len(self._spare) < self._kept:
+        if len(self._holding()) + len(self._spare) < self._kept:
             self._spare.append(evaluator.group)
         else:
             remove_placement_group(evaluator.group)

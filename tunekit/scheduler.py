@@ -667,8 +667,7 @@ class ValidatedScheduler(TrialScheduler):
             return False  # a validation is about to run there
         if on_pending == "pause" or self._ready or self._validation.one_at_a_time():
             return True
-        controller = self._controller
-        return on_pending == "yield" and controller.reuses_actors and controller.has_new_trials
+        return on_pending == "yield" and self._validation.others_wait()
 
     def _make(self, move: Action, stand_in: StandIn) -> None:
         trial, trial_id, controller = stand_in.real, stand_in.trial_id, self._controller
@@ -782,7 +781,7 @@ class ValidatedScheduler(TrialScheduler):
         if not waiting or len(waiting) < len(controller.running):
             return
         if validation.on_pending(waiting[0].trial_id) == "continue":
-            self._make(Action.TRAIN, waiting[0])  # rather than be resumed, which it may not be able
+            self._make(Action.TRAIN, waiting[0])  # it might not be able to resume
         else:
             logger.warning(
                 "Validations get no resources because all trials hold theirs while they wait for "

@@ -118,7 +118,7 @@ class Validator:
         Where such a trial could let another one go on in its place, those remain that have not to
         wait for more than one other validation.
         """
-        own = len(self._pool.in_flight()) - len(self._loans)
+        own = self._pool.running + self._pool.starting - len(self._loans)
         return self._pool.decisions_waiting - (own if self._others_wait() else 0)
 
     def spare(self) -> None:

@@ -165,6 +165,18 @@ def test_evaluators_whose_processes_start_do_not_wait_for_resources(monkeypatch,
     assert evaluators(monkeypatch, ("starting", True, None)).queued() == 0
 
 
+def test_evaluators_in_the_place_of_trials_do_not_count_as_those_that_are_kept(monkeypatch):
+    executor = evaluators(monkeypatch, ("built", False, "kept"), ("built", False, None))
+    executor._kept = 1
+    kept, lent = executor._evaluators
+    lent.place = "10.0.0.1"
+    executor.spare()
+    assert executor._evaluators == [kept]
+    executor._evaluators.append(lent)
+    executor._end(kept)  # it has died: its placement group is for the one that replaces it
+    assert executor._spare == ["kept"]
+
+
 def test_evaluators_without_work_end_when_their_resources_are_needed(monkeypatch):
     executor = evaluators(
         monkeypatch, ("built", False, None), ("built", True, None), ("building", False, None)
