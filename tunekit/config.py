@@ -11,7 +11,7 @@ import ray
 from ray import train
 
 from tunekit.core.calls import call_of, is_built, kind_of, never_takes, signature_of
-from tunekit.core.pending import POLICIES
+from tunekit.core.pending import ON_PENDING
 from tunekit.core.problems import Problems, shown
 from tunekit.deprecated import former_value
 from tunekit.picklable import why_not_picklable
@@ -179,7 +179,7 @@ class ValidationConfig(train.ValidationConfig):
             problems.integer("every", every, least=1)
         problems.integer("max_in_flight", max_in_flight, least=1, optional=True)
         problems.integer("max_retries", max_retries, least=0)
-        problems.choice("on_pending", on_pending, POLICIES)
+        problems.choice("on_pending", on_pending, ON_PENDING)
         problems.choice("priority", priority, ["decisions", "turns"])
         problems.choice("on_rejected", on_rejected, ["skip", "cancel", "keep"])
         problems.choice("on_stale", on_stale, ["keep", "skip"])

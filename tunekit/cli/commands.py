@@ -21,7 +21,7 @@ from tunekit.cli.status import setting, status_of, text_of
 from tunekit.cli.trainables import lasting, trainable_at
 from tunekit.cli.what_if import simulated, table_of
 from tunekit.core.metrics import flatten, plain
-from tunekit.core.pending import POLICIES
+from tunekit.core.pending import ON_PENDING
 from tunekit.core.words import duration, number
 from tunekit.demo.command import demo
 from tunekit.driver_lock import TAKE_OVER
@@ -237,8 +237,8 @@ def _best_as_text(found: BestCheckpoint, path: str, sweep: Sweep, scope: str) ->
 @_mode
 @click.option(
     "--on-pending",
-    "policies",
-    type=click.Choice(POLICIES),
+    "ways",
+    type=click.Choice(ON_PENDING),
     multiple=True,
     default=("auto", "continue", "hold"),
     show_default=True,
@@ -274,7 +274,7 @@ def simulate(
     path: str,
     metric: str | None,
     mode: str | None,
-    policies: tuple[str, ...],
+    ways: tuple[str, ...],
     every: str,
     slots: int,
     validators: int,
@@ -296,7 +296,7 @@ def simulate(
     """
     rows = simulated(
         load(path, metric=metric, mode=mode),
-        policies,
+        ways,
         every=int(every) if every.isdigit() else every,
         slots=slots,
         validators=validators,

@@ -25,7 +25,7 @@ _INLINE = {
 
 def simulated(
     sweep: Sweep,
-    policies: Sequence[str],
+    ways: Sequence[str],
     *,
     every: int | str,
     slots: int,
@@ -36,7 +36,7 @@ def simulated(
 
     Args:
         sweep: The sweep.
-        policies: Each an ``on_pending``.
+        ways: Each an ``on_pending``.
         every: As in ``ValidationConfig``.
         slots: Those that trials and validations share.
         validators: Those for validations alone.
@@ -52,11 +52,11 @@ def simulated(
     known = {name: value for name, value in times.items() if value is not None}
     machine = {"tune_config": judged, "slots": slots, "validation_slots": validators, **known}
     rows = []
-    for policy in policies:
-        config = ValidationConfig(fn=_not_called, every=every, on_pending=policy)
+    for way in ways:
+        config = ValidationConfig(fn=_not_called, every=every, on_pending=way)
         saving = AtDecisions() if every == "decision" else EveryIterations(1)
         ran = simulate(sweep, validation_config=config, checkpoint_policy=saving, **machine)
-        rows.append(_row(f"on_pending={policy!r}", ran))
+        rows.append(_row(f"on_pending={way!r}", ran))
     for name, inline in _INLINE.items():
         rows.append(_row(name, simulate(sweep, inline=inline, **machine)))
     return rows

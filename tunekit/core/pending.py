@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["POLICIES", "chosen", "needs_room", "stands_still"]
+__all__ = ["ON_PENDING", "chosen", "needs_room", "stands_still"]
 
 #: What ``ValidationConfig(on_pending=...)`` may be.
-POLICIES = ("auto", "yield", "continue", "hold", "pause")
+ON_PENDING = ("auto", "yield", "continue", "hold", "pause")
 
 
 def chosen(on_pending: str, *, lends: bool, swaps: bool, synchronous: bool = False) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tunekit.core.pending import POLICIES
+from tunekit.core.pending import ON_PENDING
 
 __all__ = ["demo"]
 
@@ -19,7 +19,7 @@ __all__ = ["demo"]
 @click.option("--trials", type=click.IntRange(1), default=16, show_default=True, help="To sample.")
 @click.option(
     "--on-pending",
-    type=click.Choice(POLICIES),
+    type=click.Choice(ON_PENDING),
     default="auto",
     show_default=True,
     help="What a trial does while a score of it is pending.",

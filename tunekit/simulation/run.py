@@ -94,6 +94,9 @@ def simulate(
             trainable, after each iteration; ``"decision"``: only where the scheduler uses it.
         seed: Of Tune's random choices.
 
+    Returns:
+        What came of it, with times in virtual seconds.
+
     Raises:
         tunekit.ConfigError: If an argument is wrong; the message lists all that are.
 

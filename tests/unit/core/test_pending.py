@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunekit.core.pending import POLICIES, chosen, needs_room, stands_still
+from tunekit.core.pending import ON_PENDING, chosen, needs_room, stands_still
 
 
 @pytest.mark.parametrize(
@@ -20,11 +20,11 @@ def test_what_auto_comes_to(lends, swaps, synchronous, comes_to):
 
 
 def test_what_was_asked_for_is_done():
-    for policy in POLICIES[1:]:
+    for policy in ON_PENDING[1:]:
         assert chosen(policy, lends=True, swaps=True) == policy
 
 
-@pytest.mark.parametrize("policy", POLICIES[1:])
+@pytest.mark.parametrize("policy", ON_PENDING[1:])
 def test_nobody_trains_past_a_decision_while_an_older_one_is_pending(policy):
     assert stands_still(policy, scores=2, decisions=2)
 
