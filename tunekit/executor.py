@@ -131,7 +131,8 @@ class Executor(Protocol):
     def queued(self) -> int:
         """Return how many attempts were started and wait for resources, none being free.
 
-        Not those that have their resources, and whose processes start.
+        Not those that have their resources, and whose processes start. One that waits moves to
+        what :meth:`reserve` has kept, if nobody is there.
         """
         ...
 
@@ -201,7 +202,7 @@ class RayExecutor:
         self._lent: set[str] = set()
         self._task: Any = None
         self._fn_ref: Any = None
-        self._streams: dict[Any, str] = {}
+        self._streams: dict[Any, Attempt] = {}
         self._by_id: dict[str, Any] = {}
         self._begun: set[str] = set()
         self._unstarted: list[Event] = []
@@ -252,7 +253,7 @@ class RayExecutor:
             self._in_group.discard(attempt.id)
             self._lent.discard(attempt.id)
             return
-        self._streams[stream] = attempt.id
+        self._streams[stream] = attempt
         self._by_id[attempt.id] = stream
 
     def poll(self) -> list[Event]:
@@ -279,14 +280,17 @@ class RayExecutor:
         if not self._need:  # it still runs on a core
             return int(ray.cluster_resources().get("CPU", 1)) - len(self._streams)
         elsewhere = self._in_group | self._lent | self._begun
-        waiting_for_resources = len(set(self._streams.values()) - elsewhere)
+        waiting_for_resources = len(self._by_id.keys() - elsewhere)
         room = fits(ray.available_resources(), promised, self._need)
         return self._slots - len(self._in_group) + max(0, room - waiting_for_resources)
 
     def queued(self) -> int:
         """See :class:`Executor`."""
-        starting = len(set(self._streams.values()) - self._begun - self._lent)
-        return min(starting, waiting_for(self._own)) if starting else 0
+        starting = len(self._by_id.keys() - self._begun - self._lent)
+        waiting = min(starting, waiting_for(self._own)) if starting else 0
+        if waiting:
+            self._move_to_reserve()
+        return waiting
 
     def spare(self) -> None:
         """See :class:`Executor`."""
@@ -297,8 +301,20 @@ class RayExecutor:
             remove_placement_group(self._group)
             self._group, self._slots = None, 0
 
+    def _move_to_reserve(self) -> None:
+        """Start those again in the reserve that wait for other resources while it has room.
+
+        What they wait for may be in the reserve itself: it moves to another node when its own is
+        lost, and takes there what looked free when they were started.
+        """
+        elsewhere = self._in_group | self._lent | self._begun
+        waiting = [one for one in self._streams.values() if one.id not in elsewhere]
+        for attempt in waiting[: self._slots - len(self._in_group)]:
+            self.cancel(attempt)
+            self.start(attempt)
+
     def _advance(self, stream: Any) -> Iterator[Event]:
-        attempt_id = self._streams[stream]
+        attempt_id = self._streams[stream].id
         try:
             value = ray.get(next(stream))
         except StopIteration:
@@ -316,7 +332,7 @@ class RayExecutor:
                 yield ended(attempt_id, value)
 
     def _forget(self, stream: Any) -> None:
-        attempt_id = self._streams.pop(stream)
+        attempt_id = self._streams.pop(stream).id
         del self._by_id[attempt_id]
         self._begun.discard(attempt_id)
         self._in_group.discard(attempt_id)

@@ -41,7 +41,7 @@ def events_of(monkeypatch, *results):
     monkeypatch.setattr(ray, "get", get)
     monkeypatch.setattr(ray, "wait", lambda streams, **options: (streams, []))
     attempt = Attempt(Request("a", 1), 1)
-    executor._streams[stream], executor._by_id[attempt.id] = attempt.id, stream
+    executor._streams[stream], executor._by_id[attempt.id] = attempt, stream
     return executor.poll()
 
 
@@ -117,8 +117,9 @@ def ray_says(monkeypatch):
 def handed_over(attempts, begun=0):
     executor = RayExecutor(lambda checkpoint: {}, {"num_cpus": 1})
     for n in range(attempts):
-        executor._streams[object()] = f"a:0:{n}:1#1"
-    executor._begun = set(list(executor._streams.values())[:begun])
+        attempt, stream = Attempt(Request("a", n), 1), object()
+        executor._streams[stream], executor._by_id[attempt.id] = attempt, stream
+    executor._begun = set(list(executor._by_id)[:begun])
     return executor
 
 
@@ -137,6 +138,36 @@ def test_where_ray_does_not_say_what_waits_it_goes_by_what_is_free(ray_says):
     assert handed_over(2).queued() == 2
     ray_says(TimeoutError(), free={"CPU": 6.0})
     assert handed_over(2).queued() == 0
+
+
+def test_what_waits_elsewhere_moves_to_a_reserve_that_nobody_uses(monkeypatch, ray_says):
+    """A reserve moves when its node is lost, and takes what another validation waits for."""
+    executor = handed_over(4, begun=1)
+    _begun, one, two, three = executor._by_id
+    cancelled, started = [], []
+    monkeypatch.setattr(ray, "cancel", lambda stream, force: cancelled.append(stream))
+    monkeypatch.setattr(executor, "start", lambda attempt: started.append(attempt.id))
+    executor._lent = {one}
+
+    ray_says(({"CPU": 1.0}, 2))
+    assert executor.queued() == 2
+    assert not started, "there is no reserve"
+
+    executor._slots, first = 1, executor._by_id[two]
+    assert executor.queued() == 2
+    assert (cancelled, started) == ([first], [two])
+
+    executor._in_group = {three}
+    executor.queued()
+    assert started == [two], "the reserve is full"
+
+
+def test_nothing_moves_to_the_reserve_while_no_validation_waits(monkeypatch, ray_says):
+    executor = handed_over(1)
+    monkeypatch.setattr(executor, "start", lambda attempt: pytest.fail("its process starts"))
+    executor._slots = 1
+    ray_says(({"CPU": 1.0}, 0))
+    assert executor.queued() == 0
 
 
 class Actor:
