@@ -24,6 +24,7 @@ from tunekit.core.lineage import Ancestry, configs_of
 from tunekit.core.metrics import flatten
 from tunekit.core.names import listed, meant
 from tunekit.core.problems import Problems
+from tunekit.core.room import slots
 from tunekit.core.timeline import UNENDED, Scored, Timeline, TrialSummary
 from tunekit.core.words import short_names
 from tunekit.deprecated import former_names, warn
@@ -42,6 +43,7 @@ __getattr__ = former_names(__name__)
 _LEADING = ("trial_id", "generation", "training_iteration", "iteration_runs", "reported_at")
 # Lines of the journal that no table needs.
 _UNTOLD = ("saved", "snapshot")
+_RAYS_NAMES = {"num_cpus": "CPU", "num_gpus": "GPU"}  # of options, and of what there is
 _TRIAL_ERROR = "error.txt"  # what Tune writes into the folder of a trial that has failed
 
 
@@ -565,6 +567,9 @@ class Sweep:
           other;
         - ``iterations``: how many were trained, each time counted; ``iterations_after_stop``: how
           many of them by trials that the scheduler stopped by the score of an earlier one;
+        - ``training_busy``, ``validation_busy``: in which share of the time, from ``began`` to
+          ``last``, the places in which trials fit on the cluster trained, and validated (above 1
+          where validations have places besides); None if the cluster is not recorded;
         - ``lag_s``: how long after its report a score was there, in seconds: its ``median``, and
           its ``p90``, which 9 in 10 did not exceed; None without any;
         - ``exploits``, ``sessions``: how many;
@@ -573,6 +578,8 @@ class Sweep:
         """
         trials = list(self.timeline.trials.values())
         validations = self.timeline.validations
+        trained_s = sum(story.trained_s for story in trials)
+        validated_s = sum(row["ran_s"] or 0.0 for row in validations)
         return {
             "path": self.path,
             "state": self._state(),
@@ -585,14 +592,38 @@ class Sweep:
             "trials": _count(story.status for story in trials),
             "validations": _count(row["status"] for row in validations),
             "exploits": len(self.ancestry),
-            "trained_s": sum(story.trained_s for story in trials),
+            "trained_s": trained_s,
             "trials_waited_s": sum(story.waited_s for story in trials),
-            "validations_ran_s": sum(row["ran_s"] or 0.0 for row in validations),
+            "validations_ran_s": validated_s,
             "iterations": self.timeline.iterations,
             "iterations_after_stop": self.timeline.iterations_after_stop,
+            **self._busy(trained_s, validated_s),
             "lag_s": self._lag_in_short(),
             "best": self._best_in_short(),
         }
+
+    @property
+    def slots(self) -> tuple[int, int] | None:
+        """Return how many trials fitted on the cluster at once, and how many validations besides.
+
+        None if that is not recorded, or if a validation takes more than a trial gives back.
+        """
+        session = self.sessions[-1] if self.sessions else {}
+        cluster = (session.get("cluster") or {}).get("resources")
+        trial = next(iter(self.timeline.trials.values()), None)
+        if not cluster or trial is None:
+            return None
+        options = {"CPU": 1.0, **session.get("validation", {}).get("resources", {})}
+        asked = {_RAYS_NAMES.get(name, name): amount for name, amount in options.items()}
+        return slots(cluster, trial.resources, asked)
+
+    def _busy(self, trained_s: float, validated_s: float) -> dict[str, float | None]:
+        began, last, places = self.timeline.first, self.timeline.last, self.slots
+        whole = 0.0
+        if began is not None and last is not None and places is not None:
+            whole = (last - began) * places[0]
+        shares = {"training_busy": trained_s, "validation_busy": validated_s}
+        return {name: seconds / whole if whole else None for name, seconds in shares.items()}
 
     def _lag_in_short(self) -> dict[str, float] | None:
         lags = sorted(row["lag_s"] for row in self.timeline.validations if row["lag_s"] is not None)

@@ -19,7 +19,7 @@ from tunekit._ray.storage import absolute
 from tunekit.cli import tensorboard as board
 from tunekit.cli.status import setting, status_of, text_of
 from tunekit.cli.trainables import lasting, trainable_at
-from tunekit.cli.what_if import simulated, table_of
+from tunekit.cli.what_if import table_of, what_if
 from tunekit.core.metrics import flatten, plain
 from tunekit.core.pending import ON_PENDING
 from tunekit.core.words import duration, number
@@ -253,22 +253,20 @@ def _best_as_text(found: BestCheckpoint, path: str, sweep: Sweep, scope: str) ->
 @click.option(
     "--slots",
     type=click.IntRange(1),
-    default=6,
-    show_default=True,
-    help="How many trials and validations run at once.",
+    help="How many trials and validations run at once; as many as did, else 6.",
 )
 @click.option(
     "--validators",
     type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="How many validations run at once besides.",
+    help="How many validations run at once besides; likewise, else none.",
 )
 @click.option("--train-s", type=click.FloatRange(0), help="Seconds of an iteration; as recorded.")
 @click.option(
     "--validate-s", type=click.FloatRange(0), help="Seconds of a validation; as recorded."
 )
-@click.option("--resume-s", type=click.FloatRange(0), help="Seconds to resume a trial; 0.")
+@click.option(
+    "--resume-s", type=click.FloatRange(0), default=0.0, help="Seconds to resume a trial; 0."
+)
 @_json
 def simulate(
     path: str,
@@ -276,11 +274,11 @@ def simulate(
     mode: str | None,
     ways: tuple[str, ...],
     every: str,
-    slots: int,
-    validators: int,
+    slots: int | None,
+    validators: int | None,
     train_s: float | None,
     validate_s: float | None,
-    resume_s: float | None,
+    resume_s: float,
     as_json: bool,
 ) -> None:
     """Say what a sweep would have come to with other settings.
@@ -294,12 +292,14 @@ def simulate(
       tunekit simulate ~/ray_results/digits --slots 8 --validators 2
       tunekit simulate ~/ray_results/digits --every decision --on-pending auto --json
     """
-    rows = simulated(
-        load(path, metric=metric, mode=mode),
+    sweep = load(path, metric=metric, mode=mode)
+    machine = sweep.slots or (6, 0)
+    rows = what_if(
+        sweep,
         ways,
         every=int(every) if every.isdigit() else every,
-        slots=slots,
-        validators=validators,
+        slots=machine[0] if slots is None else slots,
+        validators=machine[1] if validators is None else validators,
         train_s=train_s,
         validate_s=validate_s,
         resume_s=resume_s,

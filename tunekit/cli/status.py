@@ -177,6 +177,8 @@ def _counts(status: Mapping[str, Any]) -> str:
     trials += f"; {exploits} exploit{'s' * (exploits != 1)}" if exploits else ""
     lines += [("trials", trials), ("validations", _kinds(status["validations"]))]
     lines.append(("time", _times(status)))
+    if status["training_busy"] is not None:
+        lines.append(("busy", _busy(status)))
     if status["lag_s"] is not None:
         lines.append(("scores", _lags(status)))
     waiting = status["waits_for"]
@@ -200,6 +202,11 @@ def _times(status: Mapping[str, Any]) -> str:
         f" and waited {duration(status['trials_waited_s'])};"
         f" validations ran {duration(status['validations_ran_s'])}"
     )
+
+
+def _busy(status: Mapping[str, Any]) -> str:
+    trained, validated = status["training_busy"], status["validation_busy"]
+    return f"{trained:.0%} of the time in which trials fit trained, {validated:.0%} validated"
 
 
 def _lags(status: Mapping[str, Any]) -> str:

@@ -5,32 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ray import tune
-
-from tunekit.config import ValidationConfig
 from tunekit.core.words import duration, number
-from tunekit.policies import AtDecisions, EveryIterations
-from tunekit.simulation import Simulation, simulate
-from tunekit.simulation.recorded import scheduler_of
+from tunekit.simulation import Simulation
+from tunekit.simulation.alternatives import INLINE, simulated
 from tunekit.sweep import Sweep
 
-__all__ = ["simulated", "table_of"]
-
-# What most people would do instead.
-_INLINE = {
-    "inline, every iteration": "every",
-    "inline, where it decides": "decision",
-}
+__all__ = ["table_of", "what_if"]
 
 
-def simulated(
+def what_if(
     sweep: Sweep,
     ways: Sequence[str],
     *,
     every: int | str,
     slots: int,
     validators: int,
-    **times: float | None,
+    **times: Any,
 ) -> list[dict[str, Any]]:
     """Simulate a sweep with each way of waiting for scores, and with validation inline.
 
@@ -48,22 +38,15 @@ def simulated(
     Raises:
         tunekit.ConfigError: If the sweep cannot be simulated.
     """
-    judged = tune.TuneConfig(metric=sweep.metric, mode=sweep.mode, scheduler=scheduler_of(sweep))
-    known = {name: value for name, value in times.items() if value is not None}
-    machine = {"tune_config": judged, "slots": slots, "validation_slots": validators, **known}
     rows = []
     for way in ways:
-        config = ValidationConfig(fn=_not_called, every=every, on_pending=way)
-        saving = AtDecisions() if every == "decision" else EveryIterations(1)
-        ran = simulate(sweep, validation_config=config, checkpoint_policy=saving, **machine)
-        rows.append(_row(f"on_pending={way!r}", ran))
-    for name, inline in _INLINE.items():
-        rows.append(_row(name, simulate(sweep, inline=inline, **machine)))
+        own: dict[str, Any] = {"every": every, "on_pending": way}
+        rows.append(
+            _row(f"on_pending={way!r}", simulated(sweep, slots, validators, **own, **times))
+        )
+    for name, inline in INLINE.items():
+        rows.append(_row(name, simulated(sweep, slots, validators, inline=inline, **times)))
     return rows
-
-
-def _not_called(checkpoint: Any) -> dict[str, Any]:
-    raise NotImplementedError("scores are taken from the record")
 
 
 def _row(setting: str, ran: Simulation) -> dict[str, Any]:

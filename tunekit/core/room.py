@@ -12,6 +12,7 @@ __all__ = [
     "left_free",
     "one_at_a_time",
     "queued",
+    "slots",
     "total",
     "trials_beside",
 ]
@@ -77,6 +78,38 @@ def at_once(cluster: Mapping[str, float], trial: Mapping[str, float]) -> int | N
     taken = {name: amount for name, amount in trial.items() if amount > 0}
     counts = [math.floor(cluster.get(name, 0) / n + 1e-9) for name, n in taken.items()]
     return max(1, min(counts)) if counts else None
+
+
+def slots(
+    cluster: Mapping[str, float], trial: Mapping[str, float], validation: Mapping[str, float]
+) -> tuple[int, int] | None:
+    """Return how many trials fit on the cluster at once, and how many validations besides.
+
+    Without any besides, a validation runs where a trial could. None if trials take nothing, or if
+    validations take more than a trial gives back.
+
+    Args:
+        cluster: What there is, by name of the resource.
+        trial: What one trial takes.
+        validation: What one validation takes.
+
+    Example:
+        >>> slots({"CPU": 3}, {"CPU": 1}, {"CPU": 1})
+        (3, 0)
+        >>> slots({"CPU": 8, "GPU": 2}, {"CPU": 1, "GPU": 1}, {"CPU": 2})
+        (2, 3)
+        >>> slots({"CPU": 2}, {"CPU": 1}, {"CPU": 2})
+    """
+    trials = at_once(cluster, trial)
+    if trials is None:
+        return None
+    rest = {name: amount - trials * trial.get(name, 0) for name, amount in cluster.items()}
+    taken = {name: amount for name, amount in validation.items() if amount > 0}
+    beside = min((int(rest.get(name, 0) / n + 1e-9) for name, n in taken.items()), default=0)
+    if beside > 0:
+        return trials, beside
+    fit = all(trial.get(name, 0) >= amount for name, amount in taken.items())
+    return (trials, 0) if fit else None
 
 
 def fits_in(need: Mapping[str, float], place: Mapping[str, float]) -> bool:

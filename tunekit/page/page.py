@@ -21,6 +21,7 @@ from tunekit.core.words import duration, number
 from tunekit.extras import extra
 from tunekit.page import charts, figures
 from tunekit.page.importance import importance
+from tunekit.simulation.alternatives import alternatives
 from tunekit.storage import replace_file
 from tunekit.sweep import Ranked, Sweep
 from tunekit.version import VERSION
@@ -41,8 +42,10 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
     """Write the report of a sweep: one HTML file, which needs no network and no other file.
 
     It has the ranking; learning curves with the validated points; what training and validation did
-    when; hyperparameters against scores, and their importance; ASHA's rungs, or PBT's family tree
-    and schedule; failures; how the sweep was run; how to go on with it and use its best checkpoint.
+    when; what waiting for scores cost, and what the sweep would have taken with other settings, by
+    simulation, if it has at most 1,000 reports; hyperparameters against scores, and their
+    importance; ASHA's rungs, or PBT's family tree and schedule; failures; how the sweep was run;
+    how to go on with it and use its best checkpoint.
     What a sweep has nothing of is left out. Long lists are cut, the best trials first, and say so.
 
     Args:
@@ -86,7 +89,7 @@ def render(sweep: Sweep) -> str:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     environment.filters.update(
-        number=_number, score=_score, seconds=_seconds, moment=_moment, json=_json
+        number=_number, score=_score, share=_share, seconds=_seconds, moment=_moment, json=_json
     )
     template = resources.files("tunekit.page").joinpath("template.html").read_text("utf-8")
     return environment.from_string(template).render(script=_vega(), **contents(sweep))
@@ -124,6 +127,7 @@ def contents(sweep: Sweep) -> dict[str, Any]:
             "curves": max(0, len(ranked) - MOST_CURVES),
             "bars": max(0, len(ranked) - MOST_BARS),
         },
+        "alternatives": alternatives(sweep),
         "failures": failures[:_FAILURES],
         "more_failures": max(0, len(failures) - _FAILURES),
         "sessions": sweep.sessions,
@@ -232,6 +236,10 @@ def _number(value: Any) -> str:
 
 def _score(value: float | None) -> str:
     return number(value, _NONE)
+
+
+def _share(value: float | None) -> str:
+    return _NONE if value is None else f"{value:.0%}"
 
 
 def _seconds(value: float | None) -> str:
