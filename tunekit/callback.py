@@ -651,7 +651,7 @@ class ValidationCallback(tune.Callback):
         self._keep()
         if self._past and self._scheduler is None:
             self._resume_alone(trials)
-        self.validator.poll()
+        self.validator.poll(at_once=self._controller is not None and self._controller.woken())
         self._files.show()
         if self._scheduler is not None:
             self._scheduler.act()
@@ -661,6 +661,8 @@ class ValidationCallback(tune.Callback):
                 self._drain(trials)
         self._raise_error()
         self._note_end(trials)
+        if self._controller is not None:
+            self._controller.wake_on(self.validator.awaited())
         self._pause()
 
     def _note_end(self, trials: list[Trial]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -178,6 +178,10 @@ class EvaluatorExecutor:
                 events.extend(self._take(awaited[ref]))
         self._end_idle()
         return events
+
+    def awaited(self) -> Collection[Any]:
+        """See :class:`tunekit.executor.Executor`."""
+        return [e.awaited for e in self._evaluators if e.awaited is not None]
 
     def cancel(self, attempt: Attempt) -> None:
         """See :class:`tunekit.executor.Executor`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -113,6 +113,10 @@ class Executor(Protocol):
 
     def poll(self) -> list[Event]:
         """Return what has happened since the last call, in order."""
+        ...
+
+    def awaited(self) -> Collection[Any]:
+        """Return what is worth a :meth:`poll` when it is there: references to objects of Ray's."""
         ...
 
     def cancel(self, attempt: Attempt) -> None:
@@ -267,6 +271,10 @@ class RayExecutor:
             for stream in ready:
                 events.extend(self._advance(stream))
         return events
+
+    def awaited(self) -> Collection[Any]:
+        """See :class:`Executor`."""
+        return self._streams.keys()
 
     def cancel(self, attempt: Attempt) -> None:
         """See :class:`Executor`."""

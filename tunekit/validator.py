@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from ray.tune.experiment import Trial
 
@@ -154,12 +155,17 @@ class Validator:
         """Return how far every request is that has not ended."""
         return list(self._pool.stages(self._clock.monotonic()))
 
+    def awaited(self) -> Collection[Any]:
+        """Return what is worth a :meth:`poll` when it is there."""
+        return self._executor.awaited()
+
     def submit(self, request: Request) -> None:
         """Take a request that is in the journal; one that cannot be called fails at once."""
         lacks = still_lacks(self._signature, request.kwargs)
         if lacks:
             self.give_up(request, _uncallable(name_of(self._fn), lacks))
             return
+        self._next_poll = 0.0  # it may start now
         for outcome in self._pool.submit(request, self._clock.monotonic()):
             self._end(outcome)
 

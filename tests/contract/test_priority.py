@@ -7,8 +7,9 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 import tunekit
 from tests.sweeps import LENGTH, Endless, quality, sweep
-from tunekit.core.events import ScoreDelivered
+from tunekit.core.events import ScoreDelivered, ValidationRequested
 from tunekit.journal import events_in
+from tunekit.testing import FakeExecutor
 
 REASON = "the scheduler has stopped its trial"
 
@@ -121,3 +122,29 @@ def test_a_score_by_which_nobody_decides_holds_nobody_up(tmp_path):
     assert ran.validation.timing()["trials_waited_s"] == 0
     assert all(len(scores) == LENGTH for scores in ran.validated().values())
     assert ran.validated()[0][3] == quality(0, 3)
+
+
+class Seldom(FakeExecutor):
+    """Is looked at after an hour again."""
+
+    poll_interval_s = 3600.0
+
+
+def test_a_validation_starts_in_the_step_in_which_its_checkpoint_is_there(tmp_path):
+    """However recently validations were looked at: else it would start a step later."""
+    ran = sweep(
+        tmp_path,
+        asha(),
+        on_pending="continue",
+        executor_class=Seldom,
+        stop={"training_iteration": 2},
+        run=False,
+    )
+    begun = []
+    while not ran.sweep.controller.is_finished() and len(begun) < 6:
+        ran.sweep.step()
+        events = list(events_in(ran.home))
+        requested = [event.id for event in events if isinstance(event, ValidationRequested)]
+        begun = [attempt.request.id for attempt in ran.executor.started]
+        assert begun == requested
+    assert len(begun) == 6

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import ray
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm
 
 from tunekit._ray.controller import Controller
@@ -154,3 +155,45 @@ class Hashable:
 def test_nothing_that_heeds_is_among_what_tune_saves(heeding):
     tune, _ = heeding
     assert vars(tune).keys() == vars(Tune()).keys()
+
+
+# What ends a step -------------------------------------------------------------------------------
+
+
+class Awaited:
+    """A reference to an object of Ray's, or a stream of them."""
+
+
+@pytest.fixture
+def waiting(monkeypatch):
+    """A controller whose steps end with events of Ray's own manager; nothing is fetched."""
+    from ray.air.execution._internal.event_manager import RayEventManager
+
+    def get(awaited):
+        raise ValueError("a stream is no reference to an object")
+
+    monkeypatch.setattr(ray, "get", get)
+    tune = Tune()
+    tune._actor_manager._actor_task_events = events = RayEventManager()
+    return Controller(tune), events
+
+
+def test_a_step_ends_when_something_is_there_that_is_waited_for(waiting):
+    controller, events = waiting
+    one, other = Awaited(), Awaited()
+    controller.wake_on([one, other])
+    assert events.get_futures() == {one, other} and not controller.woken()
+    events.resolve_future(one)
+    assert events.get_futures() == {other}
+    assert controller.woken() and not controller.woken()
+
+
+def test_a_stream_is_waited_for_again_and_what_is_gone_is_not(waiting):
+    controller, events = waiting
+    stream, cancelled = Awaited(), Awaited()
+    controller.wake_on([stream, cancelled])
+    events.resolve_future(stream)
+    controller.wake_on([stream])
+    assert events.get_futures() == {stream}
+    controller.wake_on([])
+    assert not events.get_futures()

@@ -75,6 +75,8 @@ NEEDED = (
     ("ray.train.v2._internal.util", "construct_train_func"),
     ("ray.train.v2.api.data_parallel_trainer", "DataParallelTrainer._create_default_callbacks"),
     ("ray.air.execution._internal.actor_manager", "RayActorManager.schedule_actor_task"),
+    ("ray.air.execution._internal.event_manager", "RayEventManager.discard_future"),
+    ("ray.air.execution._internal.event_manager", "RayEventManager.track_future"),
     ("ray.tune.execution.placement_groups", "resource_dict_to_pg_factory"),
     ("ray.tune.execution.tune_controller", "TrialRunnerWrapper"),
     ("ray.tune.execution.tune_controller", "TuneController._cleanup_cached_actors"),

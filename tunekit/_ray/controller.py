@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,9 @@ class Controller:
         self._tune: TuneController = tune_controller
         # What trials need that wait for resources, by the identity of what says so.
         self._needs: dict[int, tuple[Any, dict[str, float]]] = {}
+        # What Tune waits for besides its trials, and whether any of that was there since.
+        self._awaited: set[Any] = set()
+        self._woken = False
 
     # What there is -----------------------------------------------------------------------------
 
@@ -234,6 +238,32 @@ class Controller:
                     super()._maybe_add_actors()
 
         self._tune.__class__ = Heeding
+
+    def wake_on(self, awaited: Iterable[Any]) -> None:
+        """Let Tune end a step as soon as something is there, and not only after 0.1 s.
+
+        Args:
+            awaited: All that is waited for now: references to objects, or streams of them.
+        """
+        now = set(awaited)
+        if now == self._awaited:
+            return
+        events = self._tune._actor_manager._actor_task_events
+        for former in self._awaited - now:
+            events.discard_future(former)
+        for one in now - self._awaited:
+            there = functools.partial(self._wake, one)
+            events.track_future(one, on_result=there, on_error=there)
+        self._awaited = now
+
+    def _wake(self, awaited: Any, _: Any) -> None:
+        self._awaited.discard(awaited)
+        self._woken = True
+
+    def woken(self) -> bool:
+        """Return whether something is there that was waited for; asked again, it is not."""
+        woken, self._woken = self._woken, False
+        return woken
 
     def train(self, trial: Trial) -> None:
         """Let a held trial run its next iteration."""

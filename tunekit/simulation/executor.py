@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from tunekit.clock import Clock
@@ -117,6 +117,10 @@ class VirtualExecutor:
         self.busy_s += seconds
         self._order += 1
         heapq.heappush(self._ends, (now + seconds, self._order, attempt))
+
+    def awaited(self) -> Collection[Any]:
+        """Nothing of Ray's."""
+        return ()
 
     def cancel(self, attempt: Attempt) -> None:
         """See :class:`tunekit.executor.Executor`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from tunekit.core.validation import Attempt
@@ -107,6 +107,10 @@ class FakeExecutor:
                 reason = described(error).reason
                 events.append(Failed(attempt.id, reason, error="Traceback of a test"))
         return events
+
+    def awaited(self) -> Collection[Any]:
+        """Nothing of Ray's."""
+        return ()
 
     def cancel(self, attempt: Attempt) -> None:
         """See :class:`~tunekit.executor.Executor`."""
