@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ import ray
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm
 
 from tunekit._ray.controller import Controller
+from tunekit._ray.pending_trials import PendingTrials, start_in_order
 
 
 class Tune:
@@ -26,6 +28,7 @@ class Tune:
         self._actor_cache = SimpleNamespace(decrease_max=lambda resources: None)
         self.search_alg, self._max_pending_trials = BasicVariantGenerator(), 8
         self._pending_trials, self.asked = set(), []
+        self._resources_to_pending_trials = defaultdict(set)
 
     def is_finished(self):
         return self.over
@@ -197,3 +200,30 @@ def test_a_stream_is_waited_for_again_and_what_is_gone_is_not(waiting):
     assert events.get_futures() == {stream}
     controller.wake_on([])
     assert not events.get_futures()
+
+
+# The order in which trials go on in reused actors -------------------------------------------------
+
+
+def test_trials_that_wait_are_taken_in_the_order_in_which_they_were_made():
+    tune = Tune()
+    trials = [SimpleNamespace(name=n, placement_group_factory="cpu") for n in range(8)]
+    hashable = [type("Made", (), vars(trial))() for trial in trials]
+    tune._trials = hashable
+    tune._resources_to_pending_trials["cpu"] = set(hashable[2:])
+    start_in_order(tune)
+    waiting = tune._resources_to_pending_trials["cpu"]
+    assert waiting.pop() is hashable[2]
+    waiting.add(hashable[1])
+    waiting.discard(hashable[4])
+    assert [waiting.pop().name for _ in range(len(waiting))] == [3, 5, 6, 7, 1]
+    assert not tune._resources_to_pending_trials["gpu"]
+
+
+def test_a_trial_for_which_there_was_no_actor_is_the_next_again():
+    waiting = PendingTrials(["a", "b"])
+    waiting.add(waiting.pop())
+    assert waiting.pop() == "a"
+    waiting.discard("a")  # it runs
+    waiting.add("a")  # it waits again, later
+    assert [waiting.pop(), waiting.pop()] == ["b", "a"]

@@ -29,6 +29,8 @@ from ray.tune.experiment import Experiment, Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher, SearchGenerator
 
+from tunekit._ray.pending_trials import start_in_order
+
 __all__ = ["LocalSweep"]
 
 
@@ -164,6 +166,7 @@ class LocalSweep:
             self.controller, clock, slots if callable(slots) else lambda: slots, seconds, next_due
         )
         self.controller._class_cache = _Uncached()
+        start_in_order(self.controller)
         if not self.controller.resumed:
             search_alg.add_configurations([experiment])
         self.controller.setup_experiments([experiment], search_alg.total_samples)
