@@ -29,6 +29,7 @@ class Tune:
         self.search_alg, self._max_pending_trials = BasicVariantGenerator(), 8
         self._pending_trials, self.asked = set(), []
         self._resources_to_pending_trials = defaultdict(set)
+        self._resetting_trials, self.reused = set(), []
 
     def is_finished(self):
         return self.over
@@ -42,6 +43,10 @@ class Tune:
 
     def _maybe_add_actors(self):
         self.added += 1
+
+    def _maybe_reuse_cached_actor(self, trial):
+        self.reused.append(trial)
+        return True
 
     def _cleanup_cached_actors(self, force_all=False):
         self.evicted += force_all
@@ -227,3 +232,21 @@ def test_a_trial_for_which_there_was_no_actor_is_the_next_again():
     waiting.discard("a")  # it runs
     waiting.add("a")  # it waits again, later
     assert [waiting.pop(), waiting.pop()] == ["b", "a"]
+
+
+def test_a_trial_whose_own_actor_starts_is_not_given_another(heeding):
+    """Its own would be ended, the next trial's be started, and so on: none would ever be there."""
+    tune, _ = heeding
+    tune._trial_to_actor = {"starts": "started", "waits": "requested"}
+    assert not tune._maybe_reuse_cached_actor("starts")
+    assert tune._maybe_reuse_cached_actor("waits") and tune._maybe_reuse_cached_actor("new")
+    assert tune.reused == ["waits", "new"]
+    tune._resetting_trials = {"starts"}  # it goes on in another one already
+    assert tune._maybe_reuse_cached_actor("starts")
+
+
+def test_the_next_trial_is_one_for_which_no_actor_starts():
+    starting = {"a", "b"}
+    waiting = PendingTrials("abc", starts=starting.__contains__)
+    assert waiting.pop() == "c"
+    assert waiting.pop() == "a", "an actor starts for each"

@@ -82,6 +82,7 @@ NEEDED = (
     ("ray.tune.execution.tune_controller", "TuneController._cleanup_cached_actors"),
     ("ray.tune.execution.tune_controller", "TuneController._mark_trial_to_checkpoint"),
     ("ray.tune.execution.tune_controller", "TuneController._maybe_add_actors"),
+    ("ray.tune.execution.tune_controller", "TuneController._maybe_reuse_cached_actor"),
     ("ray.tune.execution.tune_controller", "TuneController._maybe_update_trial_queue"),
     ("ray.tune.execution.tune_controller", "TuneController._schedule_trial_train"),
     ("ray.tune.execution.tune_controller", "TuneController._set_trial_status"),

@@ -17,7 +17,7 @@ from ray.tune.result import DEFAULT_METRIC
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm
 from ray.tune.stopper import CombinedStopper, Stopper, TimeoutStopper
 
-from tunekit._ray.pending_trials import start_in_order
+from tunekit._ray.pending_trials import has_starting_actor, start_in_order
 from tunekit._ray.stand_ins import Change
 from tunekit._ray.stoppers import ValidatedStopper, reads_metrics
 from tunekit.errors import StopperError
@@ -229,6 +229,13 @@ class Controller:
                 # With each that is added the search algorithm is recorded: see SnapshotWriter.
                 if not _has_enough(self):
                     super()._maybe_update_trial_queue()
+
+            def _maybe_reuse_cached_actor(self, trial: Trial) -> bool:
+                # Its own would be ended as soon as it has started, and another one be started for
+                # the next trial: where trials end sooner than actors start, none ever would.
+                if trial not in self._resetting_trials and has_starting_actor(self, trial):
+                    return False
+                return bool(super()._maybe_reuse_cached_actor(trial))
 
             def _maybe_add_actors(self) -> None:
                 if pending():

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 
-__all__ = ["PendingTrials", "start_in_order"]
+__all__ = ["PendingTrials", "has_starting_actor", "start_in_order"]
 
 
 class PendingTrials:
-    """A set of trials that gives the one first that was added first.
+    """A set of trials that gives the one first that was added first and for which no actor starts.
 
     Tune keeps a plain set of them, so that any trial may be the next to go on in an actor that has
-    become free.
+    become free, also one whose own actor is about to be there.
+
+    Args:
+        trials: Those that wait.
+        starts: Whether a trial has an actor that starts.
 
     Example:
         >>> pending = PendingTrials("abc")
@@ -26,17 +31,24 @@ class PendingTrials:
         ('a', 2)
     """
 
-    def __init__(self, trials: Iterable[Trial] = ()):
+    def __init__(
+        self,
+        trials: Iterable[Trial] = (),
+        starts: Callable[[Trial], bool] = lambda trial: False,
+    ):
         self._trials: OrderedDict[Trial, None] = OrderedDict.fromkeys(trials)
+        self._starts = starts
         self._popped: Trial | None = None
 
     def __len__(self) -> int:
         return len(self._trials)
 
     def pop(self) -> Trial:
-        """Take the first."""
-        self._popped, _ = self._trials.popitem(last=False)
-        return self._popped
+        """Take the first for which no actor starts; the first, if one does for each."""
+        idle = (trial for trial in self._trials if not self._starts(trial))
+        self._popped = trial = next(idle, None) or next(iter(self._trials))
+        del self._trials[trial]
+        return trial
 
     def add(self, trial: Trial) -> None:
         """Add one as the last; the one that was taken just now is the first again."""
@@ -51,12 +63,19 @@ class PendingTrials:
             self._popped = None
 
 
+def has_starting_actor(tune: TuneController, trial: Trial) -> bool:
+    """Return whether a trial that waits has an actor that has its resources, and starts."""
+    actor = tune._trial_to_actor.get(trial)
+    return actor is not None and bool(tune._actor_manager.is_actor_started(actor))
+
+
 def start_in_order(tune: TuneController) -> None:
     """Let Tune start trials in reused actors in the order in which they began to wait."""
     waiting = tune._resources_to_pending_trials
-    if waiting.default_factory is PendingTrials:
+    if waiting.default_factory is not set:
         return
-    in_order: defaultdict[Any, PendingTrials] = defaultdict(PendingTrials)
+    starts = functools.partial(has_starting_actor, tune)
+    in_order: defaultdict[Any, PendingTrials] = defaultdict(lambda: PendingTrials(starts=starts))
     for trial in tune._trials:
         if trial in waiting[trial.placement_group_factory]:
             in_order[trial.placement_group_factory].add(trial)
