@@ -43,7 +43,7 @@ from tunekit.core.events import (
 )
 from tunekit.core.history import GENERATION
 from tunekit.core.lineage import Exploit
-from tunekit.core.pending import stands_still
+from tunekit.core.pending import gives_way, stands_still
 from tunekit.core.problems import Problems
 from tunekit.core.reconcile import Action, Actual, Desired, next_action
 from tunekit.core.reminders import Reminders
@@ -661,13 +661,14 @@ class ValidatedScheduler(TrialScheduler):
 
     def _gives_way(self, stand_in: StandIn) -> bool:
         """Return whether a trial that stands still gives its place to others meanwhile."""
-        on_pending = self._validation.on_pending(stand_in.trial_id)
-        validator = self._validation.validator
-        if on_pending != "pause" and validator.will_borrow(self._place_of(stand_in)):
-            return False  # a validation is about to run there
-        if on_pending == "pause" or self._ready or self._validation.one_at_a_time():
-            return True
-        return on_pending == "yield" and self._validation.others_wait()
+        validation = self._validation
+        return gives_way(
+            validation.on_pending(stand_in.trial_id),
+            will_lend=validation.validator.will_borrow(self._place_of(stand_in)),
+            ready=bool(self._ready),
+            alone=validation.one_at_a_time(),
+            others_wait=validation.others_wait(),
+        )
 
     def _make(self, move: Action, stand_in: StandIn) -> None:
         trial, trial_id, controller = stand_in.real, stand_in.trial_id, self._controller

@@ -13,6 +13,7 @@ from tunekit.config import ValidationConfig
 from tunekit.core.calls import name_of, signature_of, still_lacks
 from tunekit.core.events import AttemptBegan, AttemptStarted, Event, ValidationEnded
 from tunekit.core.failures import Failures, place_of
+from tunekit.core.loans import Loans
 from tunekit.core.pool import REJECTED, Pool
 from tunekit.core.shortage import Shortage
 from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status
@@ -75,8 +76,7 @@ class Validator:
         self._promised, self._rejected = promised, rejected
         self._on_rejected = config.on_rejected
         self._lenders, self._others_wait = lenders, others_wait
-        # The trial in whose place an attempt runs.
-        self._loans: dict[str, str] = {}
+        self._loans = Loans()
         self._fn, self._signature = config.fn, signature_of(config.fn)
         self._retried = Failures()
         self._next_poll = 0.0
@@ -114,13 +114,12 @@ class Validator:
         return self._pool.can_start and self._to_borrow() > 0 and self.fits_in(resources)
 
     def _to_borrow(self) -> int:
-        """Return how many validations are to run in the place of trials.
-
-        Where such a trial could let another one go on in its place, those remain that have not to
-        wait for more than one other validation.
-        """
-        own = self._pool.running + self._pool.starting - len(self._loans)
-        return self._pool.decisions_waiting - (own if self._others_wait() else 0)
+        """Return how many validations are to run in the place of trials."""
+        return self._loans.wanted(
+            deciding=self._pool.decisions_waiting,
+            in_flight=self._pool.running + self._pool.starting,
+            others_wait=self._others_wait(),
+        )
 
     def spare(self) -> None:
         """Give back what only waits for work: trials need it, and nothing is to be validated."""
@@ -200,7 +199,7 @@ class Validator:
             self._take_events(now)
             self._cancel(*self._pool.expire(now))
             self._give_up_rejected(now)
-            self._settle_loans()
+            self._loans.settle(still_runs=self._pool.flies)
             self._start(now)
             self._look(now)
         finally:
@@ -268,20 +267,13 @@ class Validator:
         """Start validations in the place of trials that stand still until these have ended."""
         lenders = self._lenders()
         for attempt in self._pool.start_deciding(min(len(lenders), self._to_borrow())):
-            own = attempt.request.trial_id
-            lender = lenders.pop(own, None) or lenders.pop(next(iter(lenders)))
-            self._loans[attempt.id] = lender.trial_id
+            lender = self._loans.take(attempt.id, of=attempt.request.trial_id, lenders=lenders)
             self._emit(AttemptStarted.of(attempt, self._clock.time()))
-            self._executor.start(attempt, lender=lender)
+            self._executor.start(attempt, lender=lenders.pop(lender))
 
     def lends(self, trial_id: str) -> bool:
         """Return whether a validation runs in the place of a trial."""
-        return trial_id in self._loans.values()
-
-    def _settle_loans(self) -> None:
-        """Give the places back of what has ended, however it did."""
-        for attempt_id in [one for one in self._loans if not self._pool.flies(one)]:
-            del self._loans[attempt_id]
+        return self._loans.lends(trial_id)
 
     def _look(self, now: float) -> None:
         """See whether validations wait for resources; not every time, for Ray is asked."""

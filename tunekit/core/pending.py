@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ON_PENDING", "chosen", "needs_room", "stands_still"]
+__all__ = ["ON_PENDING", "chosen", "gives_way", "needs_room", "stands_still"]
 
 #: What ``ValidationConfig(on_pending=...)`` may be.
 ON_PENDING = ("auto", "yield", "continue", "hold", "pause")
@@ -55,6 +55,32 @@ def stands_still(on_pending: str, *, scores: int, decisions: int) -> bool:
     if on_pending in ("hold", "pause"):
         return scores > 0
     return decisions > (1 if on_pending == "continue" else 0)
+
+
+def gives_way(
+    on_pending: str, *, will_lend: bool, ready: bool, alone: bool, others_wait: bool
+) -> bool:
+    """Return whether a trial that stands still gives its actor up to others.
+
+    Args:
+        on_pending: What the trial does: never ``"auto"``.
+        will_lend: Whether a validation is about to run in its place.
+        ready: Whether a trial waits to go on that had given way itself.
+        alone: Whether trials and validations can only run one after the other.
+        others_wait: Whether another trial could go on in its actor.
+
+    Example:
+        >>> known = {"ready": False, "alone": False, "others_wait": True}
+        >>> [gives_way("yield", will_lend=lends, **known) for lends in (True, False)]
+        [False, True]
+        >>> gives_way("hold", will_lend=False, **known)
+        False
+    """
+    if on_pending == "pause":
+        return True
+    if will_lend:
+        return False
+    return ready or alone or (on_pending == "yield" and others_wait)
 
 
 def needs_room(on_pending: str, every: int | str, *, lends: bool) -> bool:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunekit.core.pending import ON_PENDING, chosen, needs_room, stands_still
+from tunekit.core.pending import ON_PENDING, chosen, gives_way, needs_room, stands_still
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,24 @@ def test_room_is_left_unless_trials_make_it():
         assert needs_room(policy, "decision", lends=False)
         assert needs_room(policy, 1, lends=True)  # scores of trials that train on
     assert needs_room("continue", "decision", lends=True)
+
+
+@pytest.mark.parametrize("on_pending", ["yield", "continue", "hold"])
+def test_a_trial_in_whose_place_a_validation_is_about_to_run_keeps_it(on_pending):
+    """It would lose its actor, and the validation its place."""
+    assert not gives_way(on_pending, will_lend=True, ready=True, alone=True, others_wait=True)
+
+
+@pytest.mark.parametrize("on_pending", ["yield", "continue", "hold"])
+def test_who_gives_way_to_whom(on_pending):
+    nobody = {"will_lend": False, "ready": False, "alone": False, "others_wait": False}
+    assert not gives_way(on_pending, **nobody)
+    assert gives_way(on_pending, **{**nobody, "ready": True}), "else it would never get its turn"
+    assert gives_way(on_pending, **{**nobody, "alone": True}), "else no validation could run"
+    assert gives_way(on_pending, **{**nobody, "others_wait": True}) == (on_pending == "yield")
+
+
+def test_to_pause_is_to_give_way_whoever_wants_the_place():
+    none = {"ready": False, "alone": False, "others_wait": False}
+    assert gives_way("pause", will_lend=True, **none)
+    assert gives_way("pause", will_lend=False, **none)
