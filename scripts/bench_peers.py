@@ -31,9 +31,10 @@ import optuna
 import pandas as pd
 import ray
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler
+from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
 import tunekit
+from tunekit.schedulers import PromotionASHA
 
 CONFIGURATIONS, MAX_T, ETA = 54, 27, 3
 RUNGS = (1, 3, 9, 27)
@@ -74,8 +75,8 @@ class Ran:
 # tunekit, and stock Ray ------------------------------------------------------------------------
 
 
-def judged(**more) -> tune.TuneConfig:
-    asha = ASHAScheduler(
+def judged(scheduler: type[TrialScheduler] = ASHAScheduler, **more) -> tune.TuneConfig:
+    asha = scheduler(
         max_t=MAX_T, grace_period=1, reduction_factor=ETA, time_attr="training_iteration"
     )
     return tune.TuneConfig(metric="accuracy", mode="max", scheduler=asha, **more)
@@ -92,15 +93,17 @@ def simulated(
     slots: int = SLOTS,
     validators: int = 0,
     slower: float = 1.0,
+    late: float | None = None,
     reuse: bool = False,
+    scheduler: type[TrialScheduler] = ASHAScheduler,
     **how,
 ) -> Callable[[pd.DataFrame, float], Ran]:
     def run(curves: pd.DataFrame, ratio: float) -> Ran:
         ran = tunekit.simulate(
             curves,
-            tune_config=judged(reuse_actors=reuse),
+            tune_config=judged(scheduler, reuse_actors=reuse),
             train_s=TRAIN_S,
-            validate_s=TRAIN_S * ratio * slower,
+            validate_s=TRAIN_S * (ratio * slower if late is None else late),
             slots=slots,
             validation_slots=validators,
             **how,
@@ -229,6 +232,7 @@ def systems() -> dict[str, Callable[[pd.DataFrame, float], Ran]]:
     every, decisions = validating(1, "auto"), validating("decision", "auto")
     two = {"validators": 2, "reuse": True}
     slow = {"validators": SLOTS, "slower": 2.0, "reuse": True}
+    free = {"validators": CONFIGURATIONS, "reuse": True}
     found: dict[str, Callable[[pd.DataFrame, float], Ran]] = {
         "Ray inline, at rungs": simulated(inline="decision"),
         "Ray inline, every iteration": simulated(inline="every"),
@@ -255,6 +259,11 @@ def systems() -> dict[str, Callable[[pd.DataFrame, float], Ran]]:
             **validating("decision", "continue"), validators=2
         ),
         "tunekit, 'decision', 6 of half speed": simulated(**decisions, **slow),
+        "tunekit, PromotionASHA": simulated(**decisions, scheduler=PromotionASHA, reuse=True),
+        "ASHA, scores at once and for nothing": simulated(**decisions, **free, late=0.0),
+        "PromotionASHA, 3 iterations late": simulated(
+            **decisions, **free, late=3.0, scheduler=PromotionASHA
+        ),
     }
 
 
