@@ -41,22 +41,23 @@ def say(text: str) -> None:
 def run(
     *command: str | Path, expected: int = 0, cwd: Path, environ: dict[str, str], limit_s: int = 300
 ) -> str:
-    """What a command prints, on both streams; anything but the expected exit code ends this."""
+    """What a command prints, and then what it says on stderr, where Ray has lines of processes that
+    may come at any time; anything but the expected exit code ends this."""
     done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
         env=environ,
         timeout=limit_s,
         text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        capture_output=True,
     )
+    told = done.stdout + done.stderr
     if done.returncode != expected:
         # Where packages come from is nobody's business but this machine's.
-        shown = re.sub(r"\w+://\S+", "(a URL)", done.stdout)
+        shown = re.sub(r"\w+://\S+", "(a URL)", told)
         name = " ".join(str(part) for part in command)
         sys.exit(f"{shown}\n{name}\nended with {done.returncode}, not with {expected}.")
-    return done.stdout
+    return told
 
 
 def check(right: bool, text: str) -> None:
