@@ -127,6 +127,7 @@ def endless(folder: Path) -> None:
 def workstation(folder: Path) -> None:
     """One GPU that every trial and every validation needs, in tasks and then on an evaluator."""
     ray.init(
+        address="local",  # whatever another run may have left behind
         num_cpus=4,
         num_gpus=1,
         include_dashboard=False,
