@@ -54,8 +54,8 @@ from tunekit.errors import (
     TunekitError,
     WiringError,
 )
-from tunekit.evaluators import executor_of
 from tunekit.executor import Executor
+from tunekit.executors import executor_of
 from tunekit.failures import FailureReports
 from tunekit.forgotten import Forgotten
 from tunekit.ledger import Ledger

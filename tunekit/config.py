@@ -61,7 +61,10 @@ class ValidationConfig(train.ValidationConfig):
             once, and no process is started for a validation. They are started when they are
             needed, replaced when they die, and end when they have had nothing to do for 30 s.
             A validation's time limit includes the building that it waits for.
-            ``ray_remote_kwargs`` are options of the actor then. None: each in a task of its own.
+            ``ray_remote_kwargs`` are options of the actor then. None: each in a task of its own;
+            but those that run in the place of a trial do so in processes that live on likewise,
+            unless ``ray_remote_kwargs`` has ``max_calls``, ``max_retries`` or
+            ``retry_exceptions``, which tasks have only.
         nested_resources: What one call of ``fn`` takes in tasks, actors and workers of its own,
             besides ``ray_remote_kwargs``, such as ``{"CPU": 2}`` for a dataset mapped by two
             actors; so that trials leave room for it. ``fn.nested_resources`` by default, if ``fn``

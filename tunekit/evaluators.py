@@ -20,7 +20,7 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tunekit._ray.demand import waiting_for
-from tunekit.config import ValidationConfig, is_built
+from tunekit.config import is_built
 from tunekit.core.room import fits, fits_in, total
 from tunekit.core.validation import Attempt
 from tunekit.core.values import Raised
@@ -28,9 +28,7 @@ from tunekit.executor import (
     Began,
     Configs,
     Event,
-    Executor,
     Failed,
-    RayExecutor,
     Returned,
     explain,
     in_place_of,
@@ -41,24 +39,7 @@ from tunekit.executor import (
 )
 from tunekit.validation_context import Told, telling
 
-__all__ = ["EvaluatorExecutor", "executor_of"]
-
-
-# As many evaluators as there is room for.
-_ANY_NUMBER = 1_000_000
-
-
-def executor_of(config: ValidationConfig) -> Executor:
-    """Return where a sweep's validations run: on evaluators if it has some, else each in a task.
-
-    What has workers of its own runs on evaluators in any case: their resources can only be kept
-    for them, and given back whatever happens, in a placement group that the driver owns.
-    """
-    nested = config.nested_resources
-    if config.evaluators is None and not hasattr(config.fn, "bundles"):
-        return RayExecutor(config.fn, config.ray_remote_kwargs, nested_resources=nested)
-    count = config.evaluators or _ANY_NUMBER
-    return EvaluatorExecutor(config.fn, count, config.ray_remote_kwargs, nested_resources=nested)
+__all__ = ["EvaluatorExecutor"]
 
 
 class _Stage(Enum):
@@ -216,7 +197,8 @@ class EvaluatorExecutor:
     def spare(self) -> None:
         """See :class:`tunekit.executor.Executor`."""
         for evaluator in list(self._evaluators):
-            if evaluator.attempt is None and self._can_go(evaluator):
+            holds = evaluator.place is None
+            if holds and evaluator.attempt is None and self._can_go(evaluator):
                 self._end(evaluator)
 
     def close(self) -> None:

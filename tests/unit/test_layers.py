@@ -61,7 +61,7 @@ FLOORS = [
         "validator",
         "watch",
     },
-    {"clones", "deliveries", "ledger", "validation_requests"},
+    {"clones", "deliveries", "executors", "ledger", "validation_requests"},
     {"restore"},
     {"callback", "resuming", "searcher", "sweep"},
     {"scheduler"},

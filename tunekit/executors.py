@@ -1,0 +1,106 @@
+"""Which executor a sweep's validations run on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from ray.tune.experiment import Trial
+
+from tunekit.config import ValidationConfig
+from tunekit.core.validation import Attempt
+from tunekit.evaluators import EvaluatorExecutor
+from tunekit.executor import Event, Executor, RayExecutor
+
+__all__ = ["TasksAndEvaluators", "executor_of"]
+
+# As many evaluators as there is room for.
+_ANY_NUMBER = 1_000_000
+# Options that only a task can have: a process for so many calls, or tries of Ray's own.
+_OF_TASKS = {"max_calls", "max_retries", "retry_exceptions"}
+
+
+def executor_of(config: ValidationConfig) -> Executor:
+    """Return where a sweep's validations run.
+
+    Without ``evaluators`` each is a task of its own; but in the place of trials they run on
+    evaluators, unless an option says that they are to be tasks: see :class:`TasksAndEvaluators`.
+
+    What has workers of its own runs on evaluators in any case: their resources can only be kept
+    for them, and given back whatever happens, in a placement group that the driver owns.
+    """
+    fn, options, nested = config.fn, config.ray_remote_kwargs, config.nested_resources
+    if config.evaluators is not None or hasattr(fn, "bundles"):
+        count = config.evaluators or _ANY_NUMBER
+        return EvaluatorExecutor(fn, count, options, nested_resources=nested)
+    tasks = RayExecutor(fn, options, nested_resources=nested)
+    if _OF_TASKS & options.keys():
+        return tasks
+    evaluators = EvaluatorExecutor(fn, _ANY_NUMBER, options, nested_resources=nested)
+    return TasksAndEvaluators(tasks, evaluators)
+
+
+class TasksAndEvaluators:
+    """Runs attempts as tasks, and those in the place of trials on evaluators.
+
+    Ray ends the process of a task when it has had nothing to do for a second and actors hold all
+    CPUs, as trials do; so nearly each validation would start a process first, and import what it
+    needs. An evaluator in the place of trials takes no resources, and can live on.
+
+    Args:
+        tasks: Where those run that have resources of their own.
+        evaluators: Where those run that are in the place of a trial.
+    """
+
+    def __init__(self, tasks: Executor, evaluators: Executor):
+        self._tasks, self._evaluators = tasks, evaluators
+        self.poll_interval_s = max(tasks.poll_interval_s, evaluators.poll_interval_s)
+
+    @property
+    def need(self) -> dict[str, float]:
+        """See :class:`tunekit.executor.Executor`."""
+        return self._tasks.need
+
+    def reserve(self, slots: int) -> None:
+        """See :class:`tunekit.executor.Executor`."""
+        self._tasks.reserve(slots)
+
+    def fits_in(self, resources: Mapping[str, float]) -> bool:
+        """See :class:`tunekit.executor.Executor`."""
+        return self._evaluators.fits_in(resources)
+
+    def start(self, attempt: Attempt, *, lender: Trial | None = None) -> None:
+        """See :class:`tunekit.executor.Executor`."""
+        where = self._tasks if lender is None else self._evaluators
+        where.start(attempt, lender=lender)
+
+    def poll(self) -> list[Event]:
+        """See :class:`tunekit.executor.Executor`."""
+        return [*self._tasks.poll(), *self._evaluators.poll()]
+
+    def awaited(self) -> Collection[Any]:
+        """See :class:`tunekit.executor.Executor`."""
+        return [*self._tasks.awaited(), *self._evaluators.awaited()]
+
+    def cancel(self, attempt: Attempt) -> None:
+        """See :class:`tunekit.executor.Executor`."""
+        self._tasks.cancel(attempt)
+        self._evaluators.cancel(attempt)
+
+    def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
+        """See :class:`tunekit.executor.Executor`."""
+        return self._tasks.capacity(promised)
+
+    def queued(self) -> int:
+        """See :class:`tunekit.executor.Executor`."""
+        return self._tasks.queued()
+
+    def spare(self) -> None:
+        """See :class:`tunekit.executor.Executor`."""
+        self._tasks.spare()
+        self._evaluators.spare()
+
+    def close(self) -> None:
+        """See :class:`tunekit.executor.Executor`."""
+        self._tasks.close()
+        self._evaluators.close()
