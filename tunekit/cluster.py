@@ -12,9 +12,9 @@ from tunekit._ray.cluster import cannot_grow
 from tunekit._ray.tuner import Settings, trial_bundles
 from tunekit.callback import ValidationCallback
 from tunekit.combinations import pauses
-from tunekit.core.pending import needs_room
+from tunekit.core.pending import are_paused, needs_room
 from tunekit.core.problems import Problems
-from tunekit.core.room import at_once, one_at_a_time, total, trials_beside
+from tunekit.core.room import one_at_a_time, room_to_leave, total
 from tunekit.errors import ConfigError
 from tunekit.scheduler import base_of
 from tunekit.searcher import ValidatedSearcher
@@ -75,20 +75,20 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
     _say_what_trials_do(on_pending, lends=lends, swaps=swaps)
     if config.max_concurrent_trials or on_pending == "pause":
         return
-    slots = validation.config.most_in_flight or 1
-    room = trials_beside(cluster, per_trial, per_validation, slots)
-    if not needs_room(on_pending, every, lends=lends):
-        # No more than fit: validations of trials that have ended go before trials to come.
-        most = at_once(cluster, per_trial)
-        room = None if most is None else (most, 0)
     # What a validation takes besides cannot be reserved: a limit has to leave it.
-    swaps = swaps and on_pending in ("auto", "yield") and not validation.config.nested_resources
-    paused = pauses(base_of(config.scheduler)) or swaps
-    if room is not None and paused:
-        # A limit would count the trials that are paused.
+    swaps = swaps and not validation.config.nested_resources
+    room = room_to_leave(
+        cluster,
+        per_trial,
+        per_validation,
+        validation.config.most_in_flight or 1,
+        needed=needs_room(on_pending, every, lends=lends),
+        paused=are_paused(on_pending, swaps=swaps, scheduler=pauses(base_of(config.scheduler))),
+    )
+    if room is not None and room.reserved:
         _check_nested(settings, validation, per_trial, per_validation, cluster)
-        if room[1]:
-            validation.validator.reserve(room[1])
+        if room.validations:
+            validation.validator.reserve(room.validations)
         return
     search_alg = config.search_alg
     if isinstance(search_alg, ValidatedSearcher):
@@ -96,15 +96,14 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
     if isinstance(search_alg, (SearchAlgorithm, ConcurrencyLimiter)):
         return  # the user has set a limit, or Tune would not keep to one
     if room is not None:
-        limit, left = room
-        config.max_concurrent_trials = limit
-        if not left:
+        config.max_concurrent_trials = room.limit
+        if not room.validations:
             return
         logger.info(
             "At most %d %s (%s each) at once, to leave room for validation (%s each). "
             "Set TuneConfig(max_concurrent_trials=...) to change that.",
-            limit,
-            "trials train" if limit > 1 else "trial trains",
+            room.limit,
+            "trials train" if room.limit != 1 else "trial trains",
             _listed(per_trial),
             _listed(per_validation),
         )

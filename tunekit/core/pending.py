@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ON_PENDING", "chosen", "gives_way", "needs_room", "stands_still"]
+__all__ = ["ON_PENDING", "are_paused", "chosen", "gives_way", "needs_room", "stands_still"]
 
 #: What ``ValidationConfig(on_pending=...)`` may be.
 ON_PENDING = ("auto", "yield", "continue", "hold", "pause")
@@ -81,6 +81,23 @@ def gives_way(
     if will_lend:
         return False
     return ready or alone or (on_pending == "yield" and others_wait)
+
+
+def are_paused(on_pending: str, *, swaps: bool, scheduler: bool) -> bool:
+    """Return whether trials are paused in the course of a sweep, and others run meanwhile.
+
+    Args:
+        on_pending: What the user wants.
+        swaps: Whether an actor can go on with another trial.
+        scheduler: Whether the scheduler pauses trials.
+
+    Example:
+        >>> are_paused("auto", swaps=True, scheduler=False)
+        True
+        >>> are_paused("hold", swaps=True, scheduler=False)
+        False
+    """
+    return scheduler or (swaps and on_pending in ("auto", "yield"))
 
 
 def needs_room(on_pending: str, every: int | str, *, lends: bool) -> bool:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 __all__ = [
+    "Room",
     "at_once",
     "fits",
     "fits_in",
     "left_free",
     "one_at_a_time",
     "queued",
+    "room_to_leave",
     "slots",
     "total",
     "trials_beside",
@@ -178,6 +181,61 @@ def trials_beside(
         if beside >= 1:
             return beside, count
     return None
+
+
+@dataclass(frozen=True)
+class Room:
+    """What is left for validations beside trials.
+
+    Attributes:
+        limit: How many trials may have an actor at once; None: as many as fit.
+        validations: For how many validations there is room then.
+        reserved: Whether that is reserved, rather than left by the limit.
+    """
+
+    limit: int | None
+    validations: int
+    reserved: bool
+
+
+def room_to_leave(
+    cluster: Mapping[str, float],
+    trial: Mapping[str, float],
+    validation: Mapping[str, float],
+    slots: int,
+    *,
+    needed: bool,
+    paused: bool,
+) -> Room | None:
+    """Return what to leave for validations; None if nothing can be, or trials take nothing.
+
+    Args:
+        cluster: What there is, by name of the resource.
+        trial: What one trial takes.
+        validation: What one validation takes.
+        slots: Validations to leave room for.
+        needed: Whether room is needed. If not, no more trials are started than fit: validations of
+            those that have ended go before trials to come.
+        paused: Whether trials are paused: a limit would count them, so that room is reserved.
+
+    Example:
+        >>> cpus = {"CPU": 4.0}, {"CPU": 1.0}, {"CPU": 1.0}
+        >>> room_to_leave(*cpus, 1, needed=True, paused=False)
+        Room(limit=3, validations=1, reserved=False)
+        >>> room_to_leave(*cpus, 1, needed=True, paused=True)
+        Room(limit=None, validations=1, reserved=True)
+        >>> room_to_leave(*cpus, 1, needed=False, paused=False)
+        Room(limit=4, validations=0, reserved=False)
+    """
+    if needed:
+        beside = trials_beside(cluster, trial, validation, slots)
+    else:
+        most = at_once(cluster, trial)
+        beside = None if most is None else (most, 0)
+    if beside is None:
+        return None
+    limit, validations = beside
+    return Room(None, validations, True) if paused else Room(limit, validations, False)
 
 
 def one_at_a_time(

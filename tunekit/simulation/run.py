@@ -23,9 +23,9 @@ from tunekit.clock import VirtualClock
 from tunekit.combinations import pauses
 from tunekit.config import ValidationConfig
 from tunekit.core.decisions import Decisions
-from tunekit.core.pending import needs_room
+from tunekit.core.pending import are_paused, needs_room
 from tunekit.core.problems import Problems
-from tunekit.core.room import trials_beside
+from tunekit.core.room import room_to_leave
 from tunekit.core.slots import Slots
 from tunekit.core.validation import Attempt, Status
 from tunekit.core.values import number
@@ -313,15 +313,19 @@ class _Machine:
         if self._slots.own or config.on_pending == "pause":
             return 0
         one = {"CPU": 1.0}
-        room = trials_beside({"CPU": self._slots.shared}, one, one, config.most_in_flight or 1)
-        if not needs_room(config.on_pending, config.every, lends=True):
-            room = (self._slots.shared, 0)
-        if room is not None and (
-            pauses(self._base) or (swaps and config.on_pending in ("auto", "yield"))
-        ):
-            executor.reserve(room[1])
+        room = room_to_leave(
+            {"CPU": self._slots.shared},
+            one,
+            one,
+            config.most_in_flight or 1,
+            needed=needs_room(config.on_pending, config.every, lends=True),
+            paused=are_paused(config.on_pending, swaps=swaps, scheduler=pauses(self._base)),
+        )
+        if room is None:
             return 0
-        return 0 if room is None else room[0]
+        if room.reserved:
+            executor.reserve(room.validations)
+        return room.limit or 0
 
     # What it does ------------------------------------------------------------------------------
 
