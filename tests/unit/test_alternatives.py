@@ -11,6 +11,7 @@ from ray.tune.schedulers import ASHAScheduler, MedianStoppingRule
 import tunekit
 from tests.sweeps import sweep
 from tunekit import session
+from tunekit.core.words import duration
 from tunekit.page.page import contents, render
 from tunekit.simulation.alternatives import AS_RUN, INLINE, alternatives
 
@@ -39,7 +40,7 @@ def test_a_sweep_is_simulated_as_it_was_run_and_with_what_could_have_been_set(tm
     best = min(list(found.by_setting)[:3], key=lambda name: found.by_setting[name].makespan_s)
     saved = ran.makespan_s - found.by_setting[best].makespan_s
     assert best != AS_RUN and saved > 0
-    assert f"{best} would have saved {saved:.0f} s" in found.advice
+    assert f"{best} would have saved {duration(saved)}." in found.advice
 
 
 def test_what_was_set_is_not_proposed(tmp_path):
