@@ -70,6 +70,20 @@ def test_nothing_is_said_of_what_cannot_be_simulated(tmp_path, monkeypatch):
     assert unknown.summary()["training_busy"] is None
 
 
+def test_nothing_is_said_where_reports_have_asked_for_validations(tmp_path):
+    swept = loaded(tmp_path)
+    assert alternatives(swept) is not None
+    swept.sessions[-1]["validation"]["every"] = "requested"
+    assert alternatives(swept) is None
+
+
+def test_a_limit_of_the_sweep_holds_in_its_simulation(tmp_path):
+    swept = loaded(tmp_path)
+    free = alternatives(swept).by_setting[AS_RUN]
+    swept.sessions[-1]["validation"]["max_in_flight"] = 2
+    assert alternatives(swept).by_setting[AS_RUN].makespan_s > 1.2 * free.makespan_s
+
+
 def test_the_report_says_what_late_scores_cost_and_what_would_help(tmp_path):
     swept = loaded(tmp_path, on_pending="continue")
     told, page = contents(swept)["alternatives"], render(swept)

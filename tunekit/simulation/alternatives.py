@@ -30,6 +30,16 @@ INLINE = {
 _MOST_REPORTS = 1_000
 # A simulation that is further from what the sweep took says nothing of other settings.
 _FACTOR = 2.0
+# What is recorded of how a sweep validated, and makes a difference to its time.
+_SETTINGS = (
+    "evaluators",
+    "every",
+    "max_in_flight",
+    "on_pending",
+    "on_rejected",
+    "on_stale",
+    "priority",
+)
 # Less is not worth another setting.
 _WORTHWHILE = 0.05
 
@@ -73,9 +83,9 @@ def alternatives(sweep: Sweep) -> Alternatives | None:
 
     Returns:
         What they come to; None if that cannot be said: the sweep has not ended or was restored, its
-        scheduler, its machine or its trials' resources are not recorded well enough, it has more
-        than 1,000 reports, or its simulation as it was run is not within a factor of 2 of what it
-        took.
+        scheduler, its machine, its trials' resources or what was validated are not recorded well
+        enough, it has more than 1,000 reports, or its simulation as it was run is not within a
+        factor of 2 of what it took.
 
     Example:
         >>> alternatives(Sweep([])) is None
@@ -87,7 +97,9 @@ def alternatives(sweep: Sweep) -> Alternatives | None:
     small = sweep.timeline.iterations <= _MOST_REPORTS
     if machine is None or first is None or last is None or not (settings and ended and small):
         return None
-    kept: dict[str, Any] = {"on_pending": settings["on_pending"], "every": settings["every"]}
+    kept: dict[str, Any] = {name: settings[name] for name in _SETTINGS if name in settings}
+    if kept.get("every") == "requested":
+        return None  # it is not recorded which reports asked for it
     took = last - first
     try:
         ran = simulated(sweep, *machine, **kept)
@@ -113,12 +125,11 @@ def simulated(
     slots: int,
     validation_slots: int,
     *,
-    every: int | str = 1,
-    on_pending: str = "auto",
     inline: str | None = None,
     train_s: float | None = None,
     validate_s: float | None = None,
     resume_s: float = 0.0,
+    **settings: Any,
 ) -> Simulation:
     """Simulate a sweep with its own scheduler.
 
@@ -126,12 +137,11 @@ def simulated(
         sweep: The sweep.
         slots: How many trials and validations run at once.
         validation_slots: How many validations run at once besides.
-        every: As in ``ValidationConfig``; the trials save where that needs it.
-        on_pending: Likewise.
         inline: As for :func:`tunekit.simulate`.
         train_s: Seconds that an iteration takes; by default as recorded.
         validate_s: Seconds that a validation takes; likewise.
         resume_s: Seconds to resume a trial.
+        **settings: Of ``ValidationConfig``; the trials save where these need it.
 
     Raises:
         tunekit.ConfigError: If the sweep cannot be simulated.
@@ -141,8 +151,10 @@ def simulated(
         tune_config=tune.TuneConfig(
             metric=sweep.metric, mode=sweep.mode, scheduler=scheduler_of(sweep)
         ),
-        validation_config=ValidationConfig(fn=_not_called, every=every, on_pending=on_pending),
-        checkpoint_policy=AtDecisions() if every == "decision" else EveryIterations(1),
+        validation_config=ValidationConfig(fn=_not_called, **settings),
+        checkpoint_policy=(
+            AtDecisions() if settings.get("every") == "decision" else EveryIterations(1)
+        ),
         slots=slots,
         validation_slots=validation_slots,
         inline=inline,
