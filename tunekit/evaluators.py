@@ -19,6 +19,7 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from tunekit._ray.cluster import has_died
 from tunekit._ray.demand import waiting_for
 from tunekit.config import is_built
 from tunekit.core.room import fits, fits_in, total
@@ -134,6 +135,7 @@ class EvaluatorExecutor:
 
     def start(self, attempt: Attempt, *, lender: Trial | None = None) -> None:
         """See :class:`tunekit.executor.Executor`."""
+        self._forget_dead()
         place = None if lender is None else lender.node_ip
         idle = [e for e in self._evaluators if e.attempt is None and e.place == place]
         idle.sort(key=lambda evaluator: list(_Stage).index(evaluator.stage), reverse=True)
@@ -291,6 +293,13 @@ class EvaluatorExecutor:
     def _can_go(self, evaluator: _Evaluator) -> bool:
         """Return whether one is not among those that are kept, whether or not they work."""
         return evaluator.place is not None or len(self._holding()) > self._kept
+
+    def _forget_dead(self) -> None:
+        """End those that have died with nothing to do: no attempt is to be lost with them."""
+        for evaluator in list(self._evaluators):
+            rests = evaluator.attempt is None and evaluator.stage is _Stage.BUILT
+            if rests and has_died(evaluator.actor):
+                self._end(evaluator)
 
     def _rest(self, evaluator: _Evaluator) -> None:
         evaluator.attempt, evaluator.idle_since = None, self._monotonic()

@@ -13,6 +13,10 @@ from ray import train, tune
 
 import tunekit
 from tests.integration.runs import counting, fit
+from tunekit._ray.cluster import has_died
+from tunekit.core.validation import Attempt, Request
+from tunekit.evaluators import EvaluatorExecutor
+from tunekit.executor import Failed, Returned
 from tunekit.journal import read
 
 pytestmark = pytest.mark.ray
@@ -65,6 +69,27 @@ def test_a_function_on_evaluators_starts_no_process_for_each(ray_cluster, tmp_pa
         tmp_path, fn=lambda checkpoint: {"accuracy": 1.0, "pid": os.getpid()}, evaluators=2
     )
     assert results[0].metrics_dataframe["pid"].nunique() <= 2
+
+
+def test_one_that_dies_with_nothing_to_do_costs_no_attempt(ray_cluster):
+    executor = EvaluatorExecutor(lambda checkpoint: {"pid": os.getpid()}, 1, {"num_cpus": 0.1})
+
+    def validated(iteration):
+        executor.start(Attempt(Request("a", iteration), 1))
+        ended = []
+        while not ended:
+            ended = [event for event in executor.poll() if isinstance(event, Returned | Failed)]
+            time.sleep(0.02)
+        return ended[0].value["pid"]
+
+    first = validated(1)
+    assert validated(2) == first
+    os.kill(first, 9)
+    (evaluator,) = executor._evaluators
+    while not has_died(evaluator.actor):
+        time.sleep(0.02)
+    assert validated(3) != first
+    executor.close()
 
 
 def test_one_that_dies_or_hangs_is_replaced(ray_cluster, tmp_path):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ray
 from ray._private import worker
+from ray.core.generated.gcs_pb2 import ActorTableData
 from ray.tune.experiment import Trial
 
-__all__ = ["cannot_grow", "node_of"]
+__all__ = ["cannot_grow", "has_died", "node_of"]
 
 
 def cannot_grow() -> bool:
@@ -16,6 +19,11 @@ def cannot_grow() -> bool:
     """
     node = worker._global_node
     return node is not None and bool(node.is_head())
+
+
+def has_died(actor: Any) -> bool:
+    """Return whether an actor that has been called before is known to be gone."""
+    return bool(actor._get_local_state() == ActorTableData.DEAD)
 
 
 def node_of(trial: Trial) -> str | None:

@@ -21,7 +21,9 @@ TESTED = "2.60.0"
 
 #: Everything that is taken from Ray and is not public, as (module, dotted name).
 NEEDED = (
+    ("ray.actor", "ActorHandle._get_local_state"),
     ("ray.air._internal.uri_utils", "URI"),
+    ("ray.core.generated.gcs_pb2", "ActorTableData"),
     ("ray._private.worker", "global_worker"),
     ("ray._raylet", "InnerGcsClient.get_all_resource_usage"),
     ("ray._private", "node.Node.is_head"),
