@@ -237,12 +237,24 @@ def test_a_trial_for_which_there_was_no_actor_is_the_next_again():
 def test_a_trial_whose_own_actor_starts_is_not_given_another(heeding):
     """Its own would be ended, the next trial's be started, and so on: none would ever be there."""
     tune, _ = heeding
-    tune._trial_to_actor = {"starts": "started", "waits": "requested"}
-    assert not tune._maybe_reuse_cached_actor("starts")
-    assert tune._maybe_reuse_cached_actor("waits") and tune._maybe_reuse_cached_actor("new")
-    assert tune.reused == ["waits", "new"]
-    tune._resetting_trials = {"starts"}  # it goes on in another one already
-    assert tune._maybe_reuse_cached_actor("starts")
+    starts, waits, new = (SimpleNamespace(placement_group_factory="cpu") for _ in range(3))
+    starts, waits, new = (type("Made", (), vars(one))() for one in (starts, waits, new))
+    tune._trial_to_actor = {starts: "started", waits: "requested"}
+    for trial in (waits, new):
+        tune._resources_to_pending_trials["cpu"].add(trial)
+    assert not tune._maybe_reuse_cached_actor(starts)
+    assert tune._maybe_reuse_cached_actor(waits) and tune._maybe_reuse_cached_actor(new)
+    assert tune.reused == [waits, new]
+    tune._resetting_trials = {starts}  # it goes on in another one already
+    assert tune._maybe_reuse_cached_actor(starts)
+
+
+def test_the_only_trial_that_waits_does_not_wait_for_its_own_actor(heeding):
+    tune, _ = heeding
+    trial = type("Made", (), {"placement_group_factory": "cpu"})()
+    tune._trial_to_actor = {trial: "started"}
+    tune._resources_to_pending_trials["cpu"].add(trial)
+    assert tune._maybe_reuse_cached_actor(trial), "nobody else can use what has become free"
 
 
 def test_the_next_trial_is_one_for_which_no_actor_starts():

@@ -233,7 +233,9 @@ class Controller:
             def _maybe_reuse_cached_actor(self, trial: Trial) -> bool:
                 # Its own would be ended as soon as it has started, and another one be started for
                 # the next trial: where trials end sooner than actors start, none ever would.
-                if trial not in self._resetting_trials and has_starting_actor(self, trial):
+                others = self._resources_to_pending_trials[trial.placement_group_factory]
+                starts = trial not in self._resetting_trials and has_starting_actor(self, trial)
+                if starts and others.first_without_actor is not None:
                     return False
                 return bool(super()._maybe_reuse_cached_actor(trial))
 

@@ -43,10 +43,14 @@ class PendingTrials:
     def __len__(self) -> int:
         return len(self._trials)
 
+    @property
+    def first_without_actor(self) -> Trial | None:
+        """Return the first for which no actor starts; None if one does for each."""
+        return next((trial for trial in self._trials if not self._starts(trial)), None)
+
     def pop(self) -> Trial:
         """Take the first for which no actor starts; the first, if one does for each."""
-        idle = (trial for trial in self._trials if not self._starts(trial))
-        self._popped = trial = next(idle, None) or next(iter(self._trials))
+        self._popped = trial = self.first_without_actor or next(iter(self._trials))
         del self._trials[trial]
         return trial
 
