@@ -206,7 +206,7 @@ def _times(status: Mapping[str, Any]) -> str:
 
 def _busy(status: Mapping[str, Any]) -> str:
     trained, validated = status["training_busy"], status["validation_busy"]
-    return f"{trained:.0%} of the time in which trials fit trained, {validated:.0%} validated"
+    return f"trials' slots spent {trained:.0%} of the time training, {validated:.0%} validating"
 
 
 def _lags(status: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from tunekit.errors import ConfigError
 from tunekit.policies import AtDecisions, EveryIterations
 from tunekit.simulation.outcome import Simulation
 from tunekit.simulation.recorded import scheduler_of
-from tunekit.simulation.run import simulate
+from tunekit.simulation.run import not_called, simulate
 from tunekit.sweep import Sweep
 
 __all__ = ["AS_RUN", "INLINE", "Alternatives", "alternatives", "simulated"]
@@ -151,7 +151,7 @@ def simulated(
         tune_config=tune.TuneConfig(
             metric=sweep.metric, mode=sweep.mode, scheduler=scheduler_of(sweep)
         ),
-        validation_config=ValidationConfig(fn=_not_called, **settings),
+        validation_config=ValidationConfig(fn=not_called, **settings),
         checkpoint_policy=(
             AtDecisions() if settings.get("every") == "decision" else EveryIterations(1)
         ),
@@ -162,7 +162,3 @@ def simulated(
         validate_s=validate_s,
         resume_s=resume_s,
     )
-
-
-def _not_called(checkpoint: Any) -> dict[str, Any]:
-    raise NotImplementedError("scores are taken from the record")

@@ -40,7 +40,7 @@ from tunekit.sweep import Sweep
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["simulate"]
+__all__ = ["not_called", "simulate"]
 
 _CURVE = "curve"
 _MACHINE = "machine"
@@ -156,7 +156,7 @@ def simulate(
         resume_s=float(resume_s),
         inline=inline,
     )
-    validation = ValidationConfig.of(validation_config or ValidationConfig(fn=_not_called))
+    validation = ValidationConfig.of(validation_config or ValidationConfig(fn=not_called))
     with machine.registered() as key, tempfile.TemporaryDirectory() as folder:
         return machine.run(
             Path(folder),
@@ -201,7 +201,8 @@ def _seconds(
     return lambda curve, iteration: number(curves.at(curve, iteration).get(column)) or 0.0
 
 
-def _not_called(checkpoint: Any) -> dict[str, Any]:
+def not_called(checkpoint: Any) -> dict[str, Any]:
+    """Stand in for the validation function of a simulated sweep."""
     raise NotImplementedError("a simulation takes scores from the record")
 
 
