@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from ray.train._internal.syncer import _BackgroundProcess
 from ray.tune import ResumeConfig
 
 from tests.sweeps import Ran
@@ -56,14 +57,30 @@ class DoomedFolder(LocalFolder):
 
 @contextmanager
 def killed_after(writes: int, *, torn: bool = False) -> Iterator[None]:
-    """Let a sweep be killed instead of its so-and-so-many-and-first write."""
+    """Let a sweep be killed instead of its so-and-so-many-and-first write.
+
+    A killed driver copies nothing any more. The threads in which Tune copies its state live on
+    here, and are waited for: what is read afterwards does not change, nor is it half written.
+    """
     countdown = iter(range(writes, -1, -1))
+    copies: list[_BackgroundProcess] = []
+    start = _BackgroundProcess.start
 
     def folder_at(filesystem: Any, path: str) -> DoomedFolder:
         return DoomedFolder(Path(path), countdown, torn)
 
+    def started(self: _BackgroundProcess, *args: Any, **kwargs: Any) -> bool:
+        copies.append(self)
+        return start(self, *args, **kwargs)
+
     with mock.patch.object(ledger, "folder_at", folder_at):
-        yield
+        try:
+            with mock.patch.object(_BackgroundProcess, "start", started):
+                yield
+        finally:
+            for copy in copies:
+                with suppress(Exception):  # it may fail, as a killed driver's does
+                    copy.wait()
 
 
 def bury(home: Path) -> None:
@@ -100,7 +117,6 @@ def run_killed(
     options: dict[str, Any] = {}
     while kills < most:
         writes = next(lives, None)
-        ran = None
         try:
             if writes is None:
                 ran = make(folder, **options)
@@ -112,9 +128,6 @@ def run_killed(
                 return ran, kills
         except Killed:
             kills += 1
-        if ran is not None:
-            with suppress(Exception):  # Tune's own copies may fail, as a killed driver's do
-                ran.sweep.controller._storage.syncer.wait()
         if elsewhere:
             shutil.rmtree(f"{folder}-session", ignore_errors=True)
             bury(home)
