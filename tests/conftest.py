@@ -7,6 +7,8 @@ import os
 
 import pytest
 
+from tests import forked_workers
+
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
@@ -26,6 +28,7 @@ def ray_cluster():
     """One Ray of 6 logical CPUs for the whole session."""
     import ray
 
+    forked_workers.use()
     if not ray.is_initialized():
         ray.init(
             num_cpus=6, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR

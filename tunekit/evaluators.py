@@ -196,6 +196,9 @@ class EvaluatorExecutor:
         anywhere = len(starting) - len(placed)
         return waiting + (min(anywhere, waiting_for(self._own)) if anywhere else 0)
 
+    def use_reserve(self) -> None:
+        """See :class:`tunekit.executor.Executor`."""
+
     def spare(self) -> None:
         """See :class:`tunekit.executor.Executor`."""
         for evaluator in list(self._evaluators):

@@ -135,9 +135,12 @@ class Executor(Protocol):
     def queued(self) -> int:
         """Return how many attempts were started and wait for resources, none being free.
 
-        Not those that have their resources, and whose processes start. One that waits moves to
-        what :meth:`reserve` has kept, if nobody is there.
+        Not those that have their resources, and whose processes start.
         """
+        ...
+
+    def use_reserve(self) -> None:
+        """Move those that :meth:`queued` counts to what :meth:`reserve` keeps, if it has room."""
         ...
 
     def spare(self) -> None:
@@ -295,22 +298,10 @@ class RayExecutor:
     def queued(self) -> int:
         """See :class:`Executor`."""
         starting = len(self._by_id.keys() - self._begun - self._lent)
-        waiting = min(starting, waiting_for(self._own)) if starting else 0
-        if waiting:
-            self._move_to_reserve()
-        return waiting
+        return min(starting, waiting_for(self._own)) if starting else 0
 
-    def spare(self) -> None:
-        """See :class:`Executor`."""
-
-    def close(self) -> None:
-        """See :class:`Executor`."""
-        if self._group is not None:
-            remove_placement_group(self._group)
-            self._group, self._slots = None, 0
-
-    def _move_to_reserve(self) -> None:
-        """Start those again in the reserve that wait for other resources while it has room.
+    def use_reserve(self) -> None:
+        """See :class:`Executor`.
 
         What they wait for may be in the reserve itself: it moves to another node when its own is
         lost, and takes there what looked free when they were started.
@@ -320,6 +311,15 @@ class RayExecutor:
         for attempt in waiting[: self._slots - len(self._in_group)]:
             self.cancel(attempt)
             self.start(attempt)
+
+    def spare(self) -> None:
+        """See :class:`Executor`."""
+
+    def close(self) -> None:
+        """See :class:`Executor`."""
+        if self._group is not None:
+            remove_placement_group(self._group)
+            self._group, self._slots = None, 0
 
     def _advance(self, stream: Any) -> Iterator[Event]:
         attempt_id = self._streams[stream].id

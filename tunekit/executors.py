@@ -95,6 +95,10 @@ class TasksAndEvaluators:
         """See :class:`tunekit.executor.Executor`."""
         return self._tasks.queued()
 
+    def use_reserve(self) -> None:
+        """See :class:`tunekit.executor.Executor`."""
+        self._tasks.use_reserve()
+
     def spare(self) -> None:
         """See :class:`tunekit.executor.Executor`."""
         self._tasks.spare()

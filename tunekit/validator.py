@@ -284,6 +284,8 @@ class Validator:
         elif now >= self._next_look:
             self._next_look = now + _LOOK_INTERVAL_S
             self._pool.queue(self._executor.queued())
+            if self._pool.queued:
+                self._executor.use_reserve()
             self._shortage.seen(started=started, queued=self._pool.queued, now=now)
         elif self._pool.running:
             self._shortage.seen(started=started, queued=0, now=now)

@@ -23,6 +23,7 @@ from ray import tune
 from ray.cluster_utils import Cluster
 
 import tunekit
+from tests import forked_workers
 from tests.integration import runs
 from tests.integration.worker_groups import fit, trainer, validate
 
@@ -153,4 +154,5 @@ def workstation(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    forked_workers.use()
     globals()[sys.argv[1]](Path(sys.argv[2]))

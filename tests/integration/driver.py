@@ -13,10 +13,12 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
+from tests import forked_workers
 from tunekit.demo import digits
 
 
 def main(storage: str, trials: int, epochs: int) -> None:
+    forked_workers.use()
     ray.init(num_cpus=4, include_dashboard=False, logging_level=logging.ERROR)
     tunekit.Tuner(
         digits.train_digits,

@@ -140,7 +140,7 @@ def test_where_ray_does_not_say_what_waits_it_goes_by_what_is_free(ray_says):
     assert handed_over(2).queued() == 0
 
 
-def test_what_waits_elsewhere_moves_to_a_reserve_that_nobody_uses(monkeypatch, ray_says):
+def test_what_waits_elsewhere_moves_to_a_reserve_that_nobody_uses(monkeypatch):
     """A reserve moves when its node is lost, and takes what another validation waits for."""
     executor = handed_over(4, begun=1)
     _begun, one, two, three = executor._by_id
@@ -149,25 +149,16 @@ def test_what_waits_elsewhere_moves_to_a_reserve_that_nobody_uses(monkeypatch, r
     monkeypatch.setattr(executor, "start", lambda attempt: started.append(attempt.id))
     executor._lent = {one}
 
-    ray_says(({"CPU": 1.0}, 2))
-    assert executor.queued() == 2
+    executor.use_reserve()
     assert not started, "there is no reserve"
 
     executor._slots, first = 1, executor._by_id[two]
-    assert executor.queued() == 2
+    executor.use_reserve()
     assert (cancelled, started) == ([first], [two])
 
     executor._in_group = {three}
-    executor.queued()
+    executor.use_reserve()
     assert started == [two], "the reserve is full"
-
-
-def test_nothing_moves_to_the_reserve_while_no_validation_waits(monkeypatch, ray_says):
-    executor = handed_over(1)
-    monkeypatch.setattr(executor, "start", lambda attempt: pytest.fail("its process starts"))
-    executor._slots = 1
-    ray_says(({"CPU": 1.0}, 0))
-    assert executor.queued() == 0
 
 
 class Actor:

@@ -146,6 +146,9 @@ class VirtualExecutor:
         """See :class:`tunekit.executor.Executor`."""
         return len(self._waiting)
 
+    def use_reserve(self) -> None:
+        """See :class:`tunekit.executor.Executor`."""
+
     def spare(self) -> None:
         """See :class:`tunekit.executor.Executor`."""
 

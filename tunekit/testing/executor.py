@@ -126,6 +126,9 @@ class FakeExecutor:
         now = self._clock.monotonic()
         return sum(self._placed[attempt_id] > now for attempt_id in self._live)
 
+    def use_reserve(self) -> None:
+        """See :class:`tunekit.executor.Executor`."""
+
     def spare(self) -> None:
         """See :class:`tunekit.executor.Executor`."""
 

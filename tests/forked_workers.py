@@ -1,0 +1,166 @@
+"""Ray's worker processes, forked from one that has imported everything already.
+
+A worker of Ray's imports ray twice, and then Tune, torch and tunekit: two to four seconds of CPU,
+for each of the hundreds of processes that the tests start. Here the first worker of a raylet starts
+a process that imports them once, and all are forked from that. What they run is Ray's own start of
+a worker, each in a process of its own.
+
+Workers share a process to be forked from if they have all settings in common that Ray, Tune or
+torch may have read of the environment when imported. One whose runtime environment asks for more
+than environment variables is started as Ray does it; so are all of them where
+``TUNEKIT_REAL_STARTS=1`` is set.
+
+This file takes the place of Ray's ``setup_worker.py``, so that it imports little.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+
+_PRELOADED = (
+    "ray.data",
+    "ray.train.torch",
+    "ray.tune",
+    "ray._private.workers.default_worker",
+    "torch.distributed",
+    "tunekit",
+)
+_TELLING = ("RAY_", "TUNE_", "TRAIN_", "PYTHON", "OMP_", "TUNEKIT_", "CUDA_")
+_READ_WHEN_NEEDED = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"}
+_PATIENCE_S = 30
+
+
+def use() -> None:
+    """Let every Ray that this process starts fork its workers."""
+    from ray._private import ray_constants
+
+    if sys.platform == "linux" and not os.environ.get("TUNEKIT_REAL_STARTS"):
+        ray_constants.SETUP_WORKER_FILENAME = os.path.abspath(__file__)
+
+
+def _address() -> str:
+    """Return where the process listens that has this one's settings."""
+    told = {name for name in os.environ if name.startswith(_TELLING)} - _READ_WHEN_NEEDED
+    settings = json.dumps(
+        [sys.executable, *(f"{name}={os.environ[name]}" for name in sorted(told))]
+    )
+    return "\0tunekit-workers-" + hashlib.sha256(settings.encode()).hexdigest()[:32]
+
+
+def _serve() -> None:
+    """Fork a worker for each that asks for one, until the raylet has ended."""
+    listening = socket.socket(socket.AF_UNIX)
+    try:
+        listening.bind(_address())
+    except OSError:
+        return  # another was faster
+    listening.listen(256)
+
+    import gc
+    import importlib
+    from unittest import mock
+
+    import ray.actor
+
+    class Names(ray.actor.ActorClassID):
+        """Names actor classes without Ray's own random numbers, which forks would share."""
+
+        @classmethod
+        def from_random(cls) -> Names:
+            return cls(os.urandom(cls.size()))
+
+    sys.path[0] = os.getcwd()
+    with mock.patch.object(ray.actor, "ActorClassID", Names):  # a class is named when decorated
+        for name in _PRELOADED:
+            importlib.import_module(name)
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a worker
+    listening.settimeout(1)
+    while os.path.exists(f"/proc/{os.environ['RAY_RAYLET_PID']}"):
+        with suppress(TimeoutError):
+            connection, _ = listening.accept()
+            with connection, connection.makefile("rwb") as stream:
+                asked = json.loads(stream.readline())
+                worker = os.fork()
+                if worker == 0:
+                    break
+                stream.write(b"%d\n" % worker)
+    else:
+        return
+    connection.close()
+    listening.close()
+    _become_worker(**asked)
+
+
+def _become_worker(argv: list[str], environment: dict[str, str], folder: str) -> None:
+    import random
+    import runpy
+
+    import numpy as np
+    import torch
+
+    os.setpgrp()  # a raylet ends the process group of a worker
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    random.seed()
+    np.random.seed()
+    torch.seed()
+    sys.argv = argv
+    sys.path[0] = os.path.dirname(argv[0])
+    runpy.run_path(argv[0], run_name="__main__")
+
+
+def _fork(argv: list[str], variables: dict[str, str]) -> bool:
+    """Have a worker forked that gets some environment variables; return whether there is one."""
+    os.environ.update(variables)
+    asked = {"argv": argv, "environment": dict(os.environ), "folder": os.getcwd()}
+    until, served = time.monotonic() + _PATIENCE_S, False
+    while time.monotonic() < until:
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(_address())
+            served = True
+            with connection.makefile("rwb") as stream:
+                stream.write(json.dumps(asked).encode() + b"\n")
+                stream.flush()
+                return bool(stream.readline())
+        if not served and os.fork() == 0:
+            os.setsid()
+            os.execv(sys.executable, [sys.executable, __file__, "serve"])
+        served = True
+        time.sleep(0.05)
+    return False
+
+
+def main() -> None:
+    """Serve, or take the place of Ray's ``setup_worker.py``."""
+    if sys.argv[1:] == ["serve"]:
+        _serve()
+        return
+    arguments, context = [], {}
+    for argument in sys.argv[1:]:
+        name, _, value = argument.partition("=")
+        if name == "--serialized-runtime-env-context":
+            context = json.loads(value or "{}")
+        elif name != "--language":
+            arguments.append(argument)
+    variables = context.pop("env_vars", {})
+    more = [wanted for wanted in context.values() if wanted and wanted != sys.executable]
+    forkable = not more and "$" not in "".join(variables.values())
+    if not (forkable and "RAY_RAYLET_PID" in os.environ and _fork(arguments, variables)):
+        from ray._private import workers
+
+        theirs = os.path.join(os.path.dirname(workers.__file__), "setup_worker.py")
+        os.execv(sys.executable, [sys.executable, theirs, *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()
