@@ -162,6 +162,35 @@ def test_pause_pays_for_each_resume():
     assert dear.makespan_s > free.makespan_s + 3.0
 
 
+@pytest.mark.parametrize(("reuses", "starts"), [(False, 4), (True, 1)])
+def test_a_trial_that_gets_no_other_ones_process_starts_one(reuses, starts):
+    ran = tunekit.simulate(
+        table(trials=4),
+        tune_config=judged(reuse_actors=reuses),
+        train_s=1,
+        validate_s=0,
+        slots=1,
+        inline="every",
+        start_s=5,
+    )
+    assert ran.makespan_s == pytest.approx(4 * LENGTH + starts * 5, abs=0.01)
+
+
+def test_a_validation_starts_a_process_where_none_has_ended_that_it_could_use():
+    ran = tunekit.simulate(
+        table(trials=1),
+        tune_config=judged(),
+        train_s=4,
+        validate_s=2,
+        slots=1,
+        validation_slots=1,
+        start_s=1,
+    )
+    scores = [score.time_s for score in ran.scores]
+    # The trial starts for 1 s and trains 4; its first validation starts for 1 s and takes 2.
+    assert scores == pytest.approx([8] + [1 + 4 * i + 2 for i in range(2, LENGTH + 1)], abs=0.01)
+
+
 def test_a_clone_goes_on_along_its_donors_curve():
     pbt = PopulationBasedTraining(
         time_attr="training_iteration",
@@ -197,8 +226,17 @@ def test_all_mistakes_are_said_together():
             slots=0,
             inline="sometimes",
             resume_s=-2,
+            start_s=float("inf"),
         )
-    for part in ("metric='accuracy'", "'minutes'", "validate_s=-1", "slots=0", "'sometimes'", "-2"):
+    for part in (
+        "metric='accuracy'",
+        "'minutes'",
+        "validate_s=-1",
+        "slots=0",
+        "'sometimes'",
+        "-2",
+        "start_s=inf",
+    ):
         assert part in str(caught.value)
     with pytest.raises(tunekit.ConfigError, match="no column 'trial'"):
         tunekit.simulate(pd.DataFrame({"accuracy": [1.0]}), tune_config=judged())

@@ -121,6 +121,7 @@ class LocalSweep:
         reuse_actors: bool = False,
         seconds: Callable[[Trial, str], float] = lambda trial, method: 0.0,
         next_due: Callable[[], float | None] = lambda: None,
+        start_s: float = 0.0,
         seed: int = 0,
         resume: ResumeConfig | None = None,
         saved_every_s: float = float("inf"),
@@ -163,7 +164,12 @@ class LocalSweep:
                 resume_config=resume,
             )
         self.controller._actor_manager = self._actors = _LocalActors(
-            self.controller, clock, slots if callable(slots) else lambda: slots, seconds, next_due
+            self.controller,
+            clock,
+            slots if callable(slots) else lambda: slots,
+            seconds,
+            next_due,
+            start_s,
         )
         self.controller._class_cache = _Uncached()
         start_in_order(self.controller)
@@ -305,9 +311,10 @@ class _LocalActors:
         slots: Callable[[], int],
         seconds: Callable[[Trial, str], float],
         next_due: Callable[[], float | None],
+        start_s: float,
     ):
         self._controller, self._clock, self._slots = controller, clock, slots
-        self._seconds, self._next_due = seconds, next_due
+        self._seconds, self._next_due, self._start_s = seconds, next_due, start_s
         self._waiting: list[tuple[TrackedActor, type, dict[str, Any]]] = []
         self._live_actors_to_ray_actors_resources: dict[TrackedActor, tuple[_Handle, None]] = {}
         self._ready: set[TrackedActor] = set()
@@ -356,7 +363,7 @@ class _LocalActors:
         # An actor has its own copies; the deep one is the controller's already.
         handle = _Handle(cls(**{**kwargs, "storage": copy.copy(kwargs["storage"])}))
         self._live_actors_to_ray_actors_resources[actor] = (handle, None)
-        self._at(self._clock.monotonic(), lambda: self._started(actor))
+        self._at(self._clock.monotonic() + self._start_s, lambda: self._started(actor))
 
     def _started(self, actor: TrackedActor) -> None:
         if actor in self._live_actors_to_ray_actors_resources:

@@ -267,6 +267,9 @@ def _best_as_text(found: BestCheckpoint, path: str, sweep: Sweep, scope: str) ->
 @click.option(
     "--resume-s", type=click.FloatRange(0), default=0.0, help="Seconds to resume a trial; 0."
 )
+@click.option(
+    "--start-s", type=click.FloatRange(0), default=0.0, help="Seconds to start a process; 0."
+)
 @_json
 def simulate(
     path: str,
@@ -279,6 +282,7 @@ def simulate(
     train_s: float | None,
     validate_s: float | None,
     resume_s: float,
+    start_s: float,
     as_json: bool,
 ) -> None:
     """Say what a sweep would have come to with other settings.
@@ -303,6 +307,7 @@ def simulate(
         train_s=train_s,
         validate_s=validate_s,
         resume_s=resume_s,
+        start_s=start_s,
     )
     if as_json:
         _print_json(rows)

@@ -30,7 +30,7 @@ def what_if(
         every: As in ``ValidationConfig``.
         slots: Those that trials and validations share.
         validators: Those for validations alone.
-        **times: ``train_s``, ``validate_s`` and ``resume_s``, where they are not as recorded.
+        **times: ``train_s``, ``validate_s``, ``resume_s`` and ``start_s``, where not as recorded.
 
     Returns:
         One row for each: ``setting``, and what a :class:`tunekit.Simulation` has.

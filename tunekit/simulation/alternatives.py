@@ -129,6 +129,7 @@ def simulated(
     train_s: float | None = None,
     validate_s: float | None = None,
     resume_s: float = 0.0,
+    start_s: float = 0.0,
     **settings: Any,
 ) -> Simulation:
     """Simulate a sweep with its own scheduler.
@@ -141,6 +142,7 @@ def simulated(
         train_s: Seconds that an iteration takes; by default as recorded.
         validate_s: Seconds that a validation takes; likewise.
         resume_s: Seconds to resume a trial.
+        start_s: Seconds to start a process.
         **settings: Of ``ValidationConfig``; the trials save where these need it.
 
     Raises:
@@ -161,4 +163,5 @@ def simulated(
         train_s=train_s,
         validate_s=validate_s,
         resume_s=resume_s,
+        start_s=start_s,
     )

@@ -26,6 +26,7 @@ class VirtualExecutor:
         trials: How many trials run.
         validate: What an attempt comes to.
         seconds: How long an attempt runs.
+        start_s: How long a process takes to start. One whose attempt has ended runs the next.
 
     Example:
         >>> from tunekit.clock import VirtualClock
@@ -55,9 +56,11 @@ class VirtualExecutor:
         trials: Callable[[], int],
         validate: Callable[[Attempt], Any],
         seconds: Callable[[Attempt], float],
+        start_s: float = 0.0,
     ):
         self._clock, self._all, self._trials = clock, slots, trials
-        self._validate, self._seconds = validate, seconds
+        self._validate, self._seconds, self._start_s = validate, seconds, start_s
+        self._idle = 0
         self._waiting: deque[Attempt] = deque()
         self._ends: list[tuple[float, int, Attempt]] = []
         self._cancelled: set[str] = set()
@@ -103,6 +106,7 @@ class VirtualExecutor:
         while self._ends and self._ends[0][0] <= now:
             _, _, attempt = heapq.heappop(self._ends)
             if attempt.id not in self._cancelled:
+                self._idle += 1
                 self._ended(attempt)
                 events.append(Returned(attempt.id, self._validate(attempt)))
         while self._waiting and self._slots.for_validations:
@@ -116,7 +120,9 @@ class VirtualExecutor:
         seconds = self._seconds(attempt)
         self.busy_s += seconds
         self._order += 1
-        heapq.heappush(self._ends, (now + seconds, self._order, attempt))
+        began = now if self._idle else now + self._start_s
+        self._idle = max(0, self._idle - 1)
+        heapq.heappush(self._ends, (began + seconds, self._order, attempt))
 
     def awaited(self) -> Collection[Any]:
         """Nothing of Ray's."""

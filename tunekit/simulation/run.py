@@ -64,6 +64,7 @@ def simulate(
     slots: int = 6,
     validation_slots: int = 0,
     resume_s: float = 0.0,
+    start_s: float = 0.0,
     inline: str | None = None,
     seed: int = 0,
 ) -> Simulation:
@@ -74,7 +75,7 @@ def simulate(
     taking so many virtual seconds. Trials start in the order of ``curves``.
 
     What a scheduler of the PBT family changes in a trial is not in the record: a clone goes on
-    along its donor's curve. Processes start at once, and the driver takes no time.
+    along its donor's curve. The driver takes no time.
 
     Args:
         curves: A table with the columns ``trial``, ``training_iteration`` and one for each metric;
@@ -90,6 +91,8 @@ def simulate(
         slots: How many trials and validations run at once, one or the other in each.
         validation_slots: How many validations run at once besides.
         resume_s: What it costs to resume a trial, in seconds.
+        start_s: What it costs to start a process, in seconds: of a trial, where it does not get
+            another's, and of a validation, where none has ended that could be used again.
         inline: None: validate beside training. ``"every"``: as stock Tune does, inside of the
             trainable, after each iteration; ``"decision"``: only where the scheduler uses it.
         seed: Of Tune's random choices.
@@ -129,8 +132,9 @@ def simulate(
         problems.integer(name, value, least=least)
     if inline is not None:
         problems.choice("inline", inline, ["every", "decision"])
-    if not isinstance(resume_s, (int, float)) or not 0 <= resume_s < float("inf"):
-        problems.add(f"resume_s={resume_s!r} must be a number of seconds. Pass 0 or more.")
+    for name, cost in (("resume_s", resume_s), ("start_s", start_s)):
+        if not isinstance(cost, (int, float)) or not 0 <= cost < float("inf"):
+            problems.add(f"{name}={cost!r} must be a number of seconds. Pass 0 or more.")
     columns = set() if recorded is None else recorded.names
     for name, given in (("train_s", train_s), ("validate_s", validate_s)):
         if isinstance(given, str) and given not in columns:
@@ -154,6 +158,7 @@ def simulate(
         validate_s=_seconds(known, validate_s, _RAN_S if measured else None),
         slots=Slots(shared=slots, own=validation_slots),
         resume_s=float(resume_s),
+        start_s=float(start_s),
         inline=inline,
     )
     validation = ValidationConfig.of(validation_config or ValidationConfig(fn=not_called))
@@ -220,6 +225,7 @@ class _Machine:
         validate_s: Callable[[int, int], float],
         slots: Slots,
         resume_s: float,
+        start_s: float,
         inline: str | None,
     ):
         self.curves, self.metric, self.mode = curves, metric, mode
@@ -227,7 +233,7 @@ class _Machine:
         self._untouched, self._base = copy.deepcopy(scheduler), copy.deepcopy(scheduler)
         self._untouched.set_search_properties(metric, mode)
         self._train_s, self._validate_s = train_s, validate_s
-        self._slots, self._resume_s = slots, resume_s
+        self._slots, self._resume_s, self._start_s = slots, resume_s, start_s
         self._clock = VirtualClock()
         self._decisions = Decisions()
         #: The trainable of each trial that has one.
@@ -267,7 +273,12 @@ class _Machine:
         """Run the sweep."""
         self._listen()
         executor = VirtualExecutor(
-            self._clock, self._slots, lambda: sweep.running, self._validate, self._lasts
+            self._clock,
+            self._slots,
+            lambda: sweep.running,
+            self._validate,
+            self._lasts,
+            start_s=self._start_s,
         )
         scheduler, callbacks = self._base, [_Reports(self)]
         validation = None
@@ -296,6 +307,7 @@ class _Machine:
             reuse_actors=reuse_actors,
             seconds=self._takes,
             next_due=executor.next_due,
+            start_s=self._start_s,
             seed=seed,
         )
         with _quietly():
