@@ -13,6 +13,13 @@ import nbformat
 import pytest
 
 ROOT = Path(__file__).parents[2]
+# The example of the README starts its processes as users' sweeps do; notebooks need not, too.
+FORKED = f"""
+import sys
+sys.path.append({str(ROOT)!r})
+from tests import forked_workers
+forked_workers.use()
+"""
 
 
 @pytest.mark.ray
@@ -41,6 +48,7 @@ def test_the_example_of_the_readme_prints_what_the_readme_shows(tmp_path):
 def test_notebooks_run(path, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     notebook = nbformat.read(path, as_version=4)
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(FORKED))
     nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute(cwd=str(tmp_path))
     printed = nbformat.read(path, as_version=4)
     assert all(
