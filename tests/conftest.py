@@ -17,6 +17,13 @@ for _library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 
 
+def pytest_collection_modifyitems(items):
+    """Keep the tests that share a Ray in one process, where there are several."""
+    for item in items:
+        if "ray_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("ray_cluster"))
+
+
 @pytest.fixture(autouse=True)
 def _quiet():
     for name in ("ray.tune", "ray.train"):

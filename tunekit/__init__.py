@@ -1,7 +1,6 @@
 """Ray Tune sweeps ranked by validated accuracy, without stopping training to validate.
 
-The front door is :class:`tunekit.Tuner`; the parts it is made of work with a plain
-``ray.tune.Tuner``, too.
+Start with :class:`tunekit.Tuner`. Its parts also work with a plain ``ray.tune.Tuner``.
 """
 
 from tunekit import schedulers as schedulers

@@ -79,9 +79,9 @@ __all__ = ["ValidationCallback"]
 
 logger = logging.getLogger(__name__)
 
-# How long to sleep where nothing but validations is waited for.
+# How long to sleep when waiting only for validations.
 _PAUSE_S = 0.02
-# For how long validations may get no resources before that is taken for a shortage.
+# How long validations may get no resources before that counts as a shortage.
 _GRACE_S = 2.0
 
 _NOT_BY_RAY = (
@@ -91,25 +91,24 @@ _NOT_BY_RAY = (
 
 
 class ValidationCallback(tune.Callback):
-    """Validates the checkpoints that trials save, beside training, and folds the scores back.
+    """Validates the checkpoints that trials save, alongside training, and folds in the scores.
 
     Put it, after any checkpoint policies, into ``RunConfig(callbacks=[...])``, together with its
-    :meth:`loggers`. By itself it validates, records, and folds validated metrics into the results;
-    the schedulers and searchers that are to judge by them go into a
-    :class:`~tunekit.ValidatedScheduler` and a :class:`~tunekit.ValidatedSearcher`.
-    :class:`tunekit.Tuner` puts all of them together.
+    :meth:`loggers`. By itself it validates, records, and folds validated metrics into the results.
+    To judge by them, wrap the scheduler in a :class:`~tunekit.ValidatedScheduler` and the searcher
+    in a :class:`~tunekit.ValidatedSearcher`. :class:`tunekit.Tuner` puts all of them together.
 
-    Without a ``ValidatedScheduler`` it does not reach Tune's controller: it then takes the sweep
-    to be at its end whenever every trial so far has ended, and a score that arrives after its
-    trial's end is in the returned results and files, not in Tune's saved experiment state.
+    Without a ``ValidatedScheduler`` it has no access to Tune's controller. It then considers the
+    sweep over whenever every trial so far has ended, and a score that arrives after its trial's end
+    is in the returned results and files, but not in Tune's saved experiment state.
 
     Args:
         config: The settings; a plain ``ray.train.ValidationConfig`` gets tunekit's defaults.
         executor: Where validations run; Ray tasks by default.
-        clock: What the time is read from; the system's clock by default.
+        clock: What to read the time from; the system's clock by default.
 
     Raises:
-        tunekit.ConfigError: If ``config`` is no ``ValidationConfig``.
+        tunekit.ConfigError: If ``config`` is not a ``ValidationConfig``.
 
     Example:
         >>> from ray import tune
@@ -154,30 +153,30 @@ class ValidationCallback(tune.Callback):
         self.trainable: str | None = None
         #: The search space, pickled, for a sweep that is restored before it has begun.
         self.space: bytes | None = None
-        #: Whether a ``tunekit.Tuner`` made it: only that may run it.
+        #: Whether a ``tunekit.Tuner`` made it; then only that Tuner may run it.
         self.owned = False
         self._run_by_owner = False
-        #: Whether the sweep has ended, once it has, or was interrupted.
+        #: Whether the sweep has ended, rather than been interrupted; None while it runs.
         self.has_ended: bool | None = None
-        #: Where the sweep is written down.
+        #: Where the sweep is recorded.
         self.ledger = Ledger(self._clock, on_lost=self._give_way)
         self._refused: TunekitError | None = None
         self._saved: dict[str, Any] | None = None
         self._mended: RestorePoint | None = None
         self._state_taken = False
         self._past: list[Event] = []
-        # The lines of the journal as of which Tune's state is, and the scheduler's.
+        # The lines of the journal as of which Tune's state and the scheduler's were saved.
         self._as_of = self._scheduler_as_of = 0
         self._restoration: Restoration | None = None
 
-        # The trials that the time budget has stopped; None as long as there is time.
+        # The trials that the time budget has stopped; None while there is time left.
         self._cut: set[str] | None = None
         self._stopping = StoppingCriteria(self.fail)
         self._forgotten = Forgotten()
         self._interruption = Interruption()
         self._error: TunekitError | None = None
         self._display: Display | None = None
-        # Whether the sweep was over at the end of the last step: Tune then makes no other.
+        # Whether the sweep was over at the end of the last step: Tune then takes no further one.
         self._ended_by_itself = False
         self._draining = Draining(self._clock, lambda: self.validator.stages())
         self._left_to_the_end = False
@@ -193,7 +192,7 @@ class ValidationCallback(tune.Callback):
         return {name: vars(self)[name] for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take settings; an older version has pickled all that it had."""
+        """Restore the settings; an older version pickled everything it had."""
         executor, clock = state.get("_given", (None, None))
         ValidationCallback.__init__(self, state["config"], executor=executor, clock=clock)
         for name in ("trainable", "space", "owned", "_loggers"):
@@ -201,7 +200,7 @@ class ValidationCallback(tune.Callback):
                 setattr(self, name, state[name])
 
     def _config_of(self, trial_id: str, generation: int) -> Mapping[str, Any]:
-        """The hyperparameters of a trial, those of one of its generations."""
+        """Return the hyperparameters of one of a trial's generations."""
         if self._restoration is not None:
             return self._restoration.config_of(trial_id, generation)
         trial = self._trials.get(trial_id)
@@ -226,12 +225,12 @@ class ValidationCallback(tune.Callback):
     _has_all = _judged = _merged = _undecided = former_method
 
     def renew(self, config: ValidationConfig) -> None:
-        """Validate by other settings from now on, in a sweep that is restored and has not begun."""
+        """Validate by other settings from now on, in a restored sweep that is not running yet."""
         self.config = config
         self._assemble(executor_of(config))
 
     def _assemble(self, executor: Executor) -> None:
-        """Make the parts that follow from the settings."""
+        """Make the parts that depend on the settings."""
         #: Runs the validations.
         self.validator = Validator(
             self.config,
@@ -247,7 +246,7 @@ class ValidationCallback(tune.Callback):
             all_count=lambda: self._all_count(),
         )
         self._failures = FailureReports(self.config)
-        #: What has come of the sweep by now.
+        #: What is known of the sweep so far.
         self.state = state = SweepState(
             self.config.every,
             path=lambda recorded: self.places.path(recorded),
@@ -257,7 +256,7 @@ class ValidationCallback(tune.Callback):
         self._files = TrialFiles(
             state, changed=self._changed, finalized=partial(self._tell, "on_trial_settled")
         )
-        #: What was reported and saved, and is to be validated.
+        #: What was reported and saved, and has to be validated.
         self.requests = Requests(
             self.config,
             state,
@@ -274,11 +273,11 @@ class ValidationCallback(tune.Callback):
         )
 
     def loggers(self, *others: tune.Callback) -> list[tune.Callback]:
-        """Return loggers that know about late scores: of ``result.json``, TensorBoard, and yours.
+        """Return loggers that can handle late scores: for ``result.json``, TensorBoard, and yours.
 
         Args:
-            *others: Loggers, such as Ray's of MLflow; each is wrapped in a
-                :class:`~tunekit.ValidatedLoggerCallback` if it does not hear of scores by itself.
+            *others: Loggers, such as Ray's for MLflow; each is wrapped in a
+                :class:`~tunekit.ValidatedLoggerCallback` unless it hears of scores by itself.
         """
         if not self._loggers:
             self._loggers = [JsonLogger(), TensorBoardLogger(self._goal)]
@@ -298,12 +297,12 @@ class ValidationCallback(tune.Callback):
         return controller is not None and self._reuses_actors and controller.has_new_trials
 
     def _rejected(self) -> list[str]:
-        """Return, once, the trials that the scheduler has rejected."""
+        """Return the trials that the scheduler has rejected, each once."""
         rejected, self.state.rejected = self.state.rejected, []
         return rejected
 
     def _all_count(self) -> bool:
-        """Return whether somebody is to hear of scores that the scheduler will not use."""
+        """Return whether anything hears of scores that the scheduler will not use."""
         return (
             self._scheduler is None
             or self.deliveries.searcher is not None
@@ -311,15 +310,15 @@ class ValidationCallback(tune.Callback):
         )
 
     def _validation_names(self) -> set[str]:
-        """Metrics of which only validated values count."""
+        """Return the metrics for which only validated values count."""
         return self.state.undecided() | self.history.names.keys()
 
     def _goal(self) -> tuple[set[str], str | None]:
-        """The metrics to judge by, and what is better."""
+        """Return the metrics to judge by, and which values are better."""
         return self.state.required, None if self._scheduler is None else self._scheduler.mode
 
     def _validated(self) -> Collection[str]:
-        """Metrics that validations have produced."""
+        """Return the metrics that validations have produced."""
         return self.history.names.keys()
 
     # Wiring ------------------------------------------------------------------------------------
@@ -330,7 +329,7 @@ class ValidationCallback(tune.Callback):
         scheduler: SchedulerConsumer,
         searcher: SearcherConsumer | None,
     ) -> None:
-        """Connect the parts of a sweep; the scheduler does it when Tune adds the first trial."""
+        """Connect the parts of a sweep; the scheduler calls this when Tune adds the first trial."""
         if self.config.on_pending == "pause" and controller.reuses_actors:
             raise ConfigError("ValidationConfig", [PAUSE_NEEDS_OWN_ACTORS])
         if self.config.on_pending == "yield" and not controller.reuses_actors:
@@ -359,10 +358,11 @@ class ValidationCallback(tune.Callback):
         return not self.validator.idle and self._error is None
 
     def _validations_first(self) -> bool:
-        """Return whether no trial is to start before validations have ended, or have their place.
+        """Return whether no trial may start before validations have ended or got their resources.
 
-        All of them where only one thing can run at a time; elsewhere those by which the scheduler
-        will decide, if trials take what they need. (Where actors are reused, that would end them.)
+        Where only one thing can run at a time, that goes for all validations. Elsewhere it goes for
+        those that the scheduler will decide by, if trials take what they need. (Where actors are
+        reused, making room would end them.)
         """
         if not self._pending_still():
             return False
@@ -374,14 +374,14 @@ class ValidationCallback(tune.Callback):
         return self._controller is not None and self._controller.reuses_actors
 
     def _listen_with(self, callbacks: Iterable[Any]) -> None:
-        """Get to know whom to tell of scores."""
+        """Take the callbacks that are told of scores."""
         self._listeners = list(callbacks)
         for listener in self._listeners:
             if isinstance(listener, ValidatedLoggerCallback):
                 listener.attach(lambda: self.state.undecided(), self._validated)
 
     def begin(self) -> None:
-        """Be run by the ``tunekit.Tuner`` that made it.
+        """Note that the ``tunekit.Tuner`` that made it runs it.
 
         Raises:
             tunekit.ConfigError: If it was run before.
@@ -410,7 +410,7 @@ class ValidationCallback(tune.Callback):
         return str(self._controller.storage.experiment_fs_path)
 
     def adopt(self, trial: Trial) -> None:
-        """Get to know a trial: a new one, or one of a restored experiment."""
+        """Take a trial: a new one, or one of a restored experiment."""
         self._trials[trial.trial_id] = trial
         if self._controller is not None:
             self._controller.bring_home(trial)
@@ -429,7 +429,7 @@ class ValidationCallback(tune.Callback):
         return self._stopping.reached(trial_id, result, names, again=self._replaying)
 
     def heard_later(self, trial_id: str) -> bool:
-        """Return whether, in a restore, the scheduler went on to hear of a trial: it ran on."""
+        """Return whether, in a restore, the scheduler heard of a trial again later: it ran on."""
         return self._restoration is not None and self._restoration.heard_later(trial_id)
 
     @property
@@ -459,7 +459,7 @@ class ValidationCallback(tune.Callback):
         if self._past and self._controller is not None:
             self._resume()
         if self._controller is not None and self._controller.finished and self.validator.idle:
-            # A restored sweep whose trials have ended: Tune will make no step.
+            # A restored sweep whose trials have ended: Tune will take no step.
             self._conclude_sweep(list(self._trials.values()))
             self._raise_error()
             self._note_end(list(self._trials.values()))
@@ -467,7 +467,7 @@ class ValidationCallback(tune.Callback):
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """Called by Tune when a trial's actor is up, also after a pause or failure."""
+        """Called by Tune when a trial's actor is up, including after a pause or a failure."""
         fail_for_good(trial)
         self._open_experiment(trial.storage)
         if self._past and self._scheduler is None:
@@ -503,7 +503,7 @@ class ValidationCallback(tune.Callback):
 
     @staticmethod
     def _receive(trial: Trial, result: dict[str, Any]) -> None:
-        """Let a report be such that Tune, loggers and the journal can take it."""
+        """Put a report into a form that Tune, loggers and the journal can take."""
         iteration = (trial.last_result or {}).get(TRAINING_ITERATION, 0) + 1
         clean = received(result, iteration, travels, keep=("config", VALIDATION_KEY))
         if clean is not result:
@@ -518,7 +518,7 @@ class ValidationCallback(tune.Callback):
     # From the outcome to the fold and the delivery ---------------------------------------------
 
     def _conclude(self, outcome: Outcome) -> None:
-        """Let what has ended, and is in the journal, have its effects."""
+        """Act on an outcome that is in the journal."""
         trial = self._trials[outcome.request.trial_id]
         self.fold_in(trial, outcome)
         if not self.history.counts(outcome) and not outcome.validated:
@@ -542,7 +542,7 @@ class ValidationCallback(tune.Callback):
                 getattr(listener, hook)(*known)
 
     def fold_in(self, trial: Trial, outcome: Outcome) -> None:
-        """Show the score of an outcome, if it is one, in Tune's trial."""
+        """Show the score of an outcome, if it has one, in Tune's trial."""
         if self.history.counts(outcome):
             self._take_over_new_criteria()
             self._files.scored(trial, outcome)
@@ -563,16 +563,17 @@ class ValidationCallback(tune.Callback):
             self.fail(error)
 
     def emit(self, event: Event) -> None:
-        """Write down what happens, and take it, before anything comes of it.
+        """Record an event and apply it, before anything comes of it.
 
-        In a sweep that is being restored it is in the journal already, and has its turn there.
+        While a sweep is being restored, the event is in the journal already, and has its turn
+        there.
         """
         if not self._replaying:
             self.ledger.append(event)
             self.take(event)
 
     def take(self, event: Event) -> None:
-        """Take what has happened, without writing it down."""
+        """Apply an event without recording it."""
         self.state.apply(event)
         match event:
             case CheckpointSaved():
@@ -601,7 +602,7 @@ class ValidationCallback(tune.Callback):
         return stands_still(on_pending, scores=1, decisions=decisions)
 
     def on_pending(self, trial_id: str) -> str:
-        """Return what a trial does while scores are pending: what ``"auto"`` comes to for it."""
+        """Return what a trial does while scores are pending, with ``"auto"`` resolved for it."""
         asked, controller = self.config.on_pending, self._controller
         if asked != "auto" or controller is None or self._scheduler is None:
             return asked
@@ -614,31 +615,31 @@ class ValidationCallback(tune.Callback):
         )
 
     def now(self) -> float:
-        """Seconds on the sweep's clock."""
+        """Return the seconds on the sweep's clock."""
         return self._clock.monotonic()
 
     def time(self) -> float:
-        """Seconds since the epoch."""
+        """Return the seconds since the epoch."""
         return self._clock.time()
 
     @property
     def policies(self) -> list[CheckpointPolicy]:
-        """The sweep's checkpoint policies."""
+        """Return the sweep's checkpoint policies."""
         return [one for one in self._listeners if isinstance(one, CheckpointPolicy)]
 
     def failed(self, trial: Trial) -> None:
-        """A trial has failed; Tune may start it again."""
+        """Record that a trial has failed; Tune may start it again."""
         self.validator.check_ray()
         self.emit(TrialFailed(time=self.time(), trial_id=trial.trial_id))
 
     def retried(self, trial: Trial) -> None:
-        """A trial that has failed starts again: it will end again."""
+        """Record that a failed trial starts again: it will end again."""
         self.emit(TrialRetried(time=self.time(), trial_id=trial.trial_id))
 
     # Cloning -----------------------------------------------------------------------------------
 
     def exploited(self, trial: Trial, exploit: Exploit) -> None:
-        """A trial is about to be overwritten: scores of what it was are not delivered any more."""
+        """Record that a trial is about to be overwritten; its old scores will not be delivered."""
         where = self.places.record(exploit.checkpoint)
         self.emit(Exploited.of(exploit, checkpoint=where))
         self.deliveries.give_back(trial.trial_id)
@@ -666,12 +667,12 @@ class ValidationCallback(tune.Callback):
         self._pause()
 
     def _note_end(self, trials: list[Trial]) -> None:
-        """Note whether all is done. Later it would seem so: Tune ends all trials, if it must."""
+        """Note whether all is done, before Tune ends all trials and it would always seem so."""
         over = self._files.all_final and self.validator.idle and self._over(trials)
         self._ended_by_itself = over
 
     def _pause(self) -> None:
-        """Sleep a little where Tune would make its next step at once, and find nothing new."""
+        """Sleep a little if Tune would take its next step at once and find nothing new."""
         controller, idle = self._controller, self.validator.idle
         if idle and self.one_at_a_time():
             self.validator.spare()  # or no trial could start
@@ -683,7 +684,7 @@ class ValidationCallback(tune.Callback):
         self._paused_at = self._clock.monotonic()
 
     def _note_end_of_time(self, trials: list[Trial]) -> None:
-        """Record which trials a used-up time budget has stopped, before their state is."""
+        """Record which trials a used-up time budget has stopped, before Tune's state has them."""
         controller = self._controller
         if self._cut is not None or controller is None or not controller.out_of_time:
             return
@@ -692,7 +693,7 @@ class ValidationCallback(tune.Callback):
         self.emit(BudgetExpired(time=self.time(), trial_ids=sorted(self._cut)))
 
     def _cut_short(self, trial: Trial) -> bool:
-        """Return whether the time budget has stopped it: it goes on when the sweep is restored."""
+        """Return whether the time budget has stopped a trial, which goes on after a restore."""
         return self._cut is not None and trial.trial_id in self._cut
 
     def on_trial_complete(
@@ -713,7 +714,7 @@ class ValidationCallback(tune.Callback):
         self.errored(trial)
 
     def errored(self, trial: Trial) -> None:
-        """Take that a trial has failed for good."""
+        """Let go of a trial that has failed for good."""
         self.deliveries.give_back(trial.trial_id)
         if self._scheduler is not None:
             self._scheduler.gone(trial)
@@ -737,16 +738,16 @@ class ValidationCallback(tune.Callback):
             self._raise_error()
 
     def let_go(self) -> None:
-        """Let another driver have the sweep: this one has ended, however it did."""
+        """Let another driver have the sweep: this one has ended, in whatever way."""
         self.ledger.let_go()
 
     def _give_way(self, error: AlreadyRunningError) -> None:
-        """Another driver has taken the sweep over: end."""
+        """End the sweep here: another driver has taken it over."""
         self._refused = error
         self.fail(error)
 
     def _require_a_checkpoint(self, trials: list[Trial]) -> None:
-        """A sweep to be judged by what validation produces must have saved something."""
+        """Fail a sweep that has saved nothing but has to be judged by what validation produces."""
         reported = {name for trial in trials for name in flatten(trial.last_result)}
         missing = sorted(self.state.required - reported)
         self._failures.conclude(missing, succeeded=bool(self.history.names))
@@ -765,9 +766,9 @@ class ValidationCallback(tune.Callback):
     def _drain(self, trials: list[Trial]) -> None:
         """Wait for the last validations: the sweep is not over before they are.
 
-        Tune works on meanwhile, so that the last trials' resources come free and Ctrl-C is seen.
-        Where its controller is not known, all that can be done is to wait here as long as
-        validations get resources, and for the others when Tune has given back all it had.
+        Tune keeps working meanwhile, so the last trials' resources become free and Ctrl-C is seen.
+        Where its controller is not known, this can only wait here, as long as validations get
+        resources; it waits for the others when Tune has given back all it had.
         """
         if self._pending_still():
             self._draining.goes_on(self._display)
@@ -779,7 +780,7 @@ class ValidationCallback(tune.Callback):
         """Wait for validations without Tune; return whether all have ended.
 
         Args:
-            to_the_end: Whether to wait for those, too, that get no resources.
+            to_the_end: Whether to wait also for those that get no resources.
         """
         while self._pending_still():
             self._left_to_the_end = self.validator.starved_s() > _GRACE_S and not to_the_end
@@ -796,7 +797,7 @@ class ValidationCallback(tune.Callback):
         return True
 
     def _conclude_sweep(self, trials: list[Trial]) -> None:
-        """The last validation has ended: all that is left is told, and written."""
+        """Tell and write all that is left, after the last validation has ended."""
         self._draining.over()
         self._left_to_the_end = False
         self.deliveries.conclude(trial for trial in trials if not self._cut_short(trial))
@@ -827,10 +828,10 @@ class ValidationCallback(tune.Callback):
         return Lineage(self.ancestry)
 
     def summary(self) -> dict[str, int]:
-        """Return how many validations ended how, run, have not begun, or wait to be started.
+        """Return how many validations ended in each way, run, are starting, or wait to be started.
 
-        ``starting`` are those that were handed to Ray and have not begun; of them, ``queued`` wait
-        for resources, none being free.
+        ``starting`` counts those that were handed to Ray and have not begun; ``queued`` of them
+        wait for resources because none are free.
 
         Example:
             >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
@@ -842,11 +843,11 @@ class ValidationCallback(tune.Callback):
         return {**ended, **self.validator.counts()}
 
     def show_on(self, display: Display) -> None:
-        """Show the sweep there, rather than where Tune does by itself; before it begins."""
+        """Show the sweep on ``display``, not where Tune would; to be called before it begins."""
         self._display = display
 
     def progress(self) -> list[str]:
-        """Return how the validations stand, and what waits for them, in lines for the user.
+        """Return how the validations stand, and what waits for them, as lines for the user.
 
         Example:
             >>> config = ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.9})
@@ -865,25 +866,24 @@ class ValidationCallback(tune.Callback):
 
     @property
     def judged_by(self) -> list[str]:
-        """The metrics that the sweep is judged by."""
+        """Return the metrics that the sweep is judged by."""
         return sorted(self.state.required)
 
     @property
     def validated_names(self) -> Collection[str]:
-        """The metrics that validation has produced."""
+        """Return the metrics that validation has produced."""
         return self.history.names.keys()
 
     @property
     def unreported(self) -> Collection[str]:
-        """The metrics of which only validated values count."""
+        """Return the metrics for which only validated values count."""
         return self._validation_names()
 
     def timing(self) -> dict[str, float]:
         """Return where time went, in seconds.
 
-        - ``validations_ran_s``: how long validations ran, one added to the other;
-        - ``trials_waited_s``: how long trials stood still for their scores, one added to the
-          other; 0 with ``on_pending="continue"``;
+        - ``validations_ran_s``: how long validations ran, added up;
+        - ``trials_waited_s``: how long trials stood still for their scores, added up;
         - ``drained_s``: how long the sweep went on after its last trial had ended.
 
         Example:
@@ -898,17 +898,17 @@ class ValidationCallback(tune.Callback):
         }
 
     def recover(self, mended: RestorePoint) -> None:
-        """Be part of a sweep that was restored, from files that were mended."""
+        """Become part of a restored sweep, whose files were repaired."""
         self._mended = mended
 
     def _open_experiment(self, storage: Any) -> None:
-        """Get to know the experiment's folder: take up what was saved, and open the journal."""
+        """Open the experiment's folder: load what was saved, and open the journal."""
         if self.ledger.is_open or self._run_by_ray:
             return
         try:
             self.ledger.claim(storage)
         except AlreadyRunningError as error:
-            self._refused = error  # Tune makes another of what goes wrong while it restores
+            self._refused = error  # Tune replaces an error that is raised while it restores
             raise
         saved, self._saved = self._saved, None
         restored = saved is not None or self._mended is not None
@@ -939,20 +939,19 @@ class ValidationCallback(tune.Callback):
         return state if scheduler is None else {**state, "scheduler": scheduler}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what Tune restores with the experiment; it is taken up when its folder is
-        known."""
+        """Keep what Tune saved with the experiment; it is loaded once the folder is known."""
         self._saved = state
 
     def _take_up(self, saved: Mapping[str, Any]) -> None:
-        """Take up what was saved."""
+        """Load what was saved."""
         self._as_of = saved.get("as_of", 0)
         if self._scheduler is not None and saved.get("scheduler") is not None:
             self._scheduler_as_of = self._as_of
             self._scheduler.set_state(saved["scheduler"], self.places)
-        self._stopping.load(saved.get("criteria", {}))  # of a former version
+        self._stopping.load(saved.get("criteria", {}))  # from a former version
 
     def _replay(self, trials: Mapping[str, Trial], offsets: Offsets) -> None:
-        """Take what happened in former sessions."""
+        """Replay what happened in former sessions."""
         self._restoration = Restoration(
             self, trials, self._past, offsets, self._controller, self._scheduler
         )
@@ -987,7 +986,8 @@ class ValidationCallback(tune.Callback):
                 logger.warning("Trial %s goes on without %s, which is gone.", trial_id, path)
             skip_existing(trial)
             self.leases.prune(trial)
-        remove_left_over(self._trials.values(), self._past, self.places)  # after their names
+        # Only now that the trials skip the names of what is removed.
+        remove_left_over(self._trials.values(), self._past, self.places)
         table = any(isinstance(listener, CSVLoggerCallback) for listener in self._listeners)
         self._files.restore(self._trials, self._past, table=table)
         past, self._past = self._past, []
@@ -999,13 +999,13 @@ class ValidationCallback(tune.Callback):
             self.deliveries.deliver(trial_id)
 
     def _record_lost(self, past: Sequence[Event]) -> None:
-        """Record what Tune's trials have saved and the journal lacks: its end was lost."""
+        """Record what Tune's trials have saved and the journal lacks because its end was lost."""
         known = {self.places.path(e.checkpoint) for e in past if isinstance(e, CheckpointSaved)}
         for trial in self._trials.values():
             self.requests.saved_unrecorded(trial, known)
 
     def _resume_alone(self, trials: list[Trial]) -> None:
-        """Without a scheduler of tunekit's, all there is to do is what was not validated."""
+        """Resume without a scheduler of tunekit's: only pending validations are left to run."""
         known = {trial.trial_id: trial for trial in trials}
         for trial_id, trial in known.items():
             self._trials.setdefault(trial_id, trial)

@@ -23,23 +23,24 @@ __all__ = ["leave_room"]
 
 logger = logging.getLogger(__name__)
 
-# How often to look whether the cluster has grown.
+# How often to check whether the cluster has grown.
 _LOOK_INTERVAL_S = 1.0
 
 
 def leave_room(settings: Settings, validation: ValidationCallback | None) -> None:
-    """See that trials and validations fit beside each other on the cluster; start Ray for that.
+    """Make trials and validations fit beside each other on the cluster; start Ray for that.
 
-    Limits the trials that train at once, or reserves resources for validations if the scheduler
-    pauses trials; says what is needed and what there is if something does not fit.
+    This limits the trials that train at once or, if the scheduler pauses trials, reserves resources
+    for validations. If something does not fit, it says what is needed and what there is.
 
     Args:
-        settings: The sweep's; ``max_concurrent_trials`` is set in them.
+        settings: The sweep's settings; ``max_concurrent_trials`` is set in them.
         validation: The sweep's validations, if it has some.
 
     Raises:
         tunekit.ConfigError: If trials that wait for scores could keep validations from running, or
-            one needs what this machine has not and no other can join.
+            if a trial or a validation needs what this machine does not have and no other machine
+            can join.
     """
     if not ray.is_initialized():
         ray.init()
@@ -75,7 +76,7 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
     _say_what_trials_do(on_pending, lends=lends, swaps=swaps)
     if config.max_concurrent_trials or on_pending == "pause":
         return
-    # What a validation takes besides cannot be reserved: a limit has to leave it.
+    # Nested resources cannot be reserved: a limit has to leave them free.
     swaps = swaps and not validation.config.nested_resources
     room = room_to_leave(
         cluster,
@@ -119,7 +120,7 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
 
 
 def _say_what_trials_do(on_pending: str, *, lends: bool, swaps: bool) -> None:
-    """Say what trials do about pending scores, and why, where that was left open."""
+    """Say what trials do about pending scores, and why, if that was left open."""
     if on_pending != "auto":
         return
     how = {
@@ -174,7 +175,7 @@ def _check_nested(
     per_validation: dict[str, float],
     cluster: dict[str, float],
 ) -> None:
-    """Refuse what could wait for ever: trials hold all, and a validation that runs waits inside."""
+    """Refuse what could wait forever: trials hold all that a running validation waits for."""
     config, trials = validation.config, settings.tune_config.num_samples
     if config.on_pending != "hold" or not config.nested_resources or hasattr(config.fn, "bundles"):
         return

@@ -18,7 +18,7 @@ from tunekit.picklable import why_not_picklable
 
 __all__ = ["PAUSE_NEEDS_OWN_ACTORS", "YIELD_NEEDS_REUSE", "ValidationConfig", "is_built"]
 
-#: Why ``on_pending="pause"`` and ``reuse_actors=True`` exclude each other.
+#: Why ``on_pending="pause"`` and ``reuse_actors=True`` cannot be combined.
 PAUSE_NEEDS_OWN_ACTORS = (
     "on_pending='pause' gives a trial's resources back by ending its actor, and reuse_actors=True "
     "keeps it. Set TuneConfig(reuse_actors=False), or use on_pending='hold'."
@@ -35,79 +35,82 @@ _VALIDATE = "Pass a function like `def validate(checkpoint, **kwargs) -> dict`."
 
 
 class ValidationConfig(train.ValidationConfig):
-    """A ``ray.train.ValidationConfig`` with what a sweep needs besides.
+    """A ``ray.train.ValidationConfig`` with the additional settings that a sweep needs.
 
-    The validation function runs as a Ray task of its own, outside every trial's placement group,
-    while training goes on. It is called as in Ray Train, the checkpoint first, then keyword
-    arguments, and returns a dict of metrics, which overwrite training metrics of the same name.
+    The validation function runs in its own Ray task, outside every trial's placement group, while
+    training continues. As in Ray Train, it takes the checkpoint first, then keyword arguments, and
+    returns a dict of metrics. These overwrite training metrics of the same name.
 
     Args:
-        fn: ``fn(checkpoint, **fn_kwargs) -> dict``. Must be picklable by Ray. With ``evaluators``
-            also a class, or a ``functools.partial`` of one, whose instances are called like that.
-            An argument that has no default and is not in ``task_config.fn_kwargs`` must come
-            with each report; a checkpoint whose report lacks it is a failed validation.
-            :func:`tunekit.get_validation_context` says inside of it which trial the checkpoint
-            is of, and with which hyperparameters.
+        fn: ``fn(checkpoint, **fn_kwargs) -> dict``. Ray must be able to pickle it. With
+            ``evaluators`` it may also be a class, or a ``functools.partial`` of one, whose
+            instances are called in the same way. An argument that has no default and is not in
+            ``task_config.fn_kwargs`` must come with each report; if a report lacks it, the
+            validation of its checkpoint fails. Inside the function,
+            :func:`tunekit.get_validation_context` says which trial the checkpoint belongs to, and
+            which hyperparameters it was trained with.
         task_config: A ``ray.train.ValidationTaskConfig``: the default keyword arguments
-            (``fn_kwargs``) and the time limit of one attempt (``timeout_s``: seconds from the
-            start of running, None for no limit). A checkpoint's own
-            ``tunekit.report(..., validation=ValidationTaskConfig(...))`` overrides them, keyword
-            by keyword.
+            (``fn_kwargs``) and the time limit of one attempt (``timeout_s``: seconds from when it
+            begins to run, None for no limit). A checkpoint's own
+            ``tunekit.report(..., validation=ValidationTaskConfig(...))`` overrides them, keyword by
+            keyword.
         ray_remote_kwargs: Options of the Ray task, such as ``{"num_cpus": 1, "num_gpus": 0.5}``.
-            Ray's own ``max_retries`` is 0 unless it is given here: ``max_retries`` below counts
+            Ray's own ``max_retries`` is 0 unless it is given here; the ``max_retries`` below counts
             attempts of every kind.
-        evaluators: Validate in so many processes (Ray actors) that live on from one validation to
-            the next, and build ``fn`` once if it is a class: its data is loaded and its model made
-            once, and no process is started for a validation. They are started when they are
-            needed, replaced when they die, and end when they have had nothing to do for 30 s.
-            A validation's time limit includes the building that it waits for.
-            ``ray_remote_kwargs`` are options of the actor then. None: each in a task of its own;
-            but those that run in the place of a trial do so in processes that live on likewise,
-            unless ``ray_remote_kwargs`` has ``max_calls``, ``max_retries`` or
-            ``retry_exceptions``, which tasks have only.
-        nested_resources: What one call of ``fn`` takes in tasks, actors and workers of its own,
-            besides ``ray_remote_kwargs``, such as ``{"CPU": 2}`` for a dataset mapped by two
-            actors; so that trials leave room for it. ``fn.nested_resources`` by default, if ``fn``
-            has them, as a :class:`~tunekit.TrainerValidation` does.
-        every: Validate each ``every``-th checkpoint of a trial, counted from its first. With
-            ``"decision"``, only those whose score the scheduler will use (at ASHA's and
-            HyperBand's rungs, PBT's perturbation interval) and the one at the trial's end; with a
-            scheduler that tunekit does not know, each one. :class:`tunekit.AtDecisions` saves
-            where it is needed. With ``"requested"``, as in Ray Train, only those whose report says
-            ``validation=True`` or has a ``ValidationTaskConfig``.
-        max_in_flight: How many validations may be in flight at once, over the whole sweep. None:
+        evaluators: How many long-lived processes (Ray actors) to validate in. Each runs one
+            validation after another. If ``fn`` is a class, each builds it once, so its data is
+            loaded and its model made only once, and no process has to be started for each
+            validation. The processes start when they are needed, are replaced when they die, and
+            end after 30 s without work. A validation's time limit includes any building that it
+            waits for. ``ray_remote_kwargs`` are then options of the actor. None: each validation
+            runs in a task of its own. Those in the place of a trial also run in long-lived
+            processes, and those of a :class:`~tunekit.TrainerValidation` always do, unless
+            ``ray_remote_kwargs`` has ``max_calls``, ``max_retries`` or ``retry_exceptions``,
+            which only tasks have.
+        nested_resources: What one call of ``fn`` takes in tasks, actors and workers of its own, in
+            addition to ``ray_remote_kwargs``, such as ``{"CPU": 2}`` for a dataset mapped by two
+            actors. Trials leave room for it. Defaults to ``fn.nested_resources`` if ``fn`` has
+            them, as a :class:`~tunekit.TrainerValidation` does.
+        every: Which checkpoints to validate. A number n: every n-th checkpoint of a trial, counted
+            from its first. ``"decision"``: only those whose score the scheduler will use (at the
+            rungs of ASHA and HyperBand, at PBT's perturbation interval) and the one at the trial's
+            end; with a scheduler that tunekit does not know, every one.
+            :class:`tunekit.AtDecisions` saves checkpoints where this setting needs them.
+            ``"requested"``: as in Ray Train, only those whose report says ``validation=True`` or
+            has a ``ValidationTaskConfig``.
+        max_in_flight: How many validations may be in flight at once across the whole sweep. None:
             as many as free resources allow, and at least one.
-        max_retries: How many more attempts a validation gets that raised, timed out or lost its
-            process. A return value that is no score is not tried again.
-        on_pending: What a trial does while a score it is judged by is pending. ``"yield"`` stands
-            still where its scheduler decides, and lets its place be used meanwhile: by a
-            validation that fits in there and waits for resources, or by the next trial, in the
-            same process (``reuse_actors``), and comes back when its score is there.
-            ``"continue"`` trains on, up to where the next decision is due, and a STOP takes
-            effect the moment it is known; ``"hold"`` keeps its actor and waits for each score;
-            ``"pause"`` gives its resources back and waits. With all but ``"continue"`` every
-            decision equals the one that validating inline would give, on the same order of
-            results. ``"auto"`` is ``"yield"`` where a trial's place can be used in one of these
-            ways, and ``"continue"`` elsewhere.
-        priority: Which validations go first. ``"decisions"``: those by which the scheduler will
-            decide, before those that it will not look at; ``"turns"``: trials take turns,
-            whatever their scores are for.
-        on_rejected: What becomes of the validations of a trial that the scheduler stops before it
+        max_retries: How many more attempts a validation gets after it raised, timed out or lost its
+            process. A return value that is not a score is not retried.
+        on_pending: What a trial does while a score that it is judged by is pending. ``"yield"``: it
+            stands still where its scheduler decides, and meanwhile lends its place to a validation
+            that fits there and waits for resources, or to the next trial, in the same process
+            (``reuse_actors``); it comes back when its score arrives. ``"continue"``: it trains on,
+            up to where the next decision is due, and a STOP takes effect as soon as it is known.
+            ``"hold"``: it keeps its actor and waits for each score. ``"pause"``: it gives its
+            resources back and waits. With all but ``"continue"``, every decision is the one that
+            validating inline would give for the same order of results. ``"auto"`` is ``"yield"``
+            where a trial's place can be used in one of these ways, and ``"continue"`` elsewhere:
+            a trial also trains on while nobody could use its place, as at the end of a sweep. With
+            a scheduler that compares all trials at the same time, it never trains on.
+        priority: Which validations go first. ``"decisions"``: those that the scheduler will decide
+            by, before those that it will not look at. ``"turns"``: trials take turns, whatever
+            their scores are for.
+        on_rejected: What happens to the validations of a trial that the scheduler stops before it
             has run its course. ``"skip"`` ends those that have not started, as ``skipped``;
-            ``"cancel"`` those that run, too; ``"keep"`` validates them all.
-        on_stale: ``"keep"`` validates every requested checkpoint; with ``"skip"`` a newer
-            checkpoint of a trial replaces its older ones that have not started.
-        on_failure: ``"record"`` keeps a failed validation as a record and judges the trial by its
-            other scores; ``"raise"`` ends the sweep with
-            :class:`~tunekit.errors.ValidationFailedError`.
-        max_initial_failures: When so many validations have failed alike (but for numbers, ids and
-            paths in their reasons) and none has succeeded, the function is broken: the sweep ends
-            with :class:`~tunekit.errors.ValidationFailedError`, rather than train for nothing.
-            Attempts that were tried again do not count, nor do checkpoints that are gone. A
-            restored sweep counts anew. None: it goes on.
+            ``"cancel"`` also ends those that are running; ``"keep"`` validates them all.
+        on_stale: ``"keep"`` validates every requested checkpoint; with ``"skip"``, a newer
+            checkpoint of a trial replaces its older ones whose validation has not started.
+        on_failure: ``"record"`` records a failed validation and judges the trial by its other
+            scores; ``"raise"`` ends the sweep with :class:`~tunekit.errors.ValidationFailedError`.
+        max_initial_failures: When this many validations have failed alike (apart from numbers, ids
+            and paths in their reasons) and none has succeeded, the function is considered broken:
+            the sweep ends with :class:`~tunekit.errors.ValidationFailedError` rather than train for
+            nothing. Attempts that were retried do not count, nor do checkpoints that are gone. A
+            restored sweep counts from zero. None: the sweep goes on.
 
     Raises:
-        tunekit.ConfigError: If any argument is wrong; the message lists all that are.
+        tunekit.ConfigError: If any argument is wrong; the message lists them all.
 
     Example:
         >>> from ray.train import ValidationTaskConfig
@@ -205,14 +208,14 @@ class ValidationConfig(train.ValidationConfig):
         self.max_initial_failures = max_initial_failures
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take settings; those that the version did not know that has pickled them are defaults."""
+        """Restore pickled settings; those unknown to the version that pickled them get defaults."""
         known = inspect.signature(ValidationConfig.__init__).parameters.values()
         defaults = {p.name: p.default for p in known if p.default is not p.empty}
         self.__dict__.update({**defaults, **state})
 
     @property
     def most_in_flight(self) -> int | None:
-        """Return how many validations may be in flight at once; None for no limit but resources."""
+        """Return how many validations may be in flight at once; None leaves it to the resources."""
         limits = [limit for limit in (self.max_in_flight, self.evaluators) if limit is not None]
         return min(limits, default=None)
 
@@ -241,10 +244,10 @@ class ValidationConfig(train.ValidationConfig):
 
         Args:
             validate_fn: Takes the checkpoint and one dict.
-            validate_config: That dict. ``fn_kwargs`` of a checkpoint's own
+            validate_config: That dict. The ``fn_kwargs`` of a checkpoint's own
                 ``ValidationTaskConfig`` override it, key by key.
-            **settings: The other arguments of :class:`ValidationConfig`, but for ``task_config``'s
-                ``fn_kwargs``; ``timeout_s`` (seconds) is taken here, too.
+            **settings: The other arguments of :class:`ValidationConfig`, except ``task_config``,
+                whose ``timeout_s`` (seconds) is passed here instead.
 
         Raises:
             tunekit.ConfigError: If any argument is wrong.
@@ -276,7 +279,7 @@ class ValidationConfig(train.ValidationConfig):
 
 
 class _OneDict:
-    """Calls a function of ``(checkpoint, config)`` with keyword arguments as the config."""
+    """Calls ``validate_fn(checkpoint, config)``, with the keyword arguments as the config."""
 
     def __init__(self, validate_fn: Callable[[Any, dict[str, Any]], Mapping[str, Any]]):
         self._validate_fn = validate_fn
@@ -297,7 +300,7 @@ def _check_task_config(
 
 
 def _check_signature(fn: Callable[..., Any], kwargs: Mapping[str, Any], problems: Problems) -> None:
-    """Add what can never be right; what a report may bring is checked when it is due."""
+    """Add what is certainly wrong; what a report may provide is checked when it is due."""
     if is_built(fn):
         problems.attempt(
             lambda: inspect.signature(fn).bind(),
@@ -367,8 +370,8 @@ def _check_remote_kwargs(kwargs: Mapping[str, Any], problems: Problems, *, actor
 
 
 def _no_validation() -> None:
-    """Stands in for a validation while Ray checks the options of one."""
+    """Stand in for a validation while Ray checks its options."""
 
 
 class _NoValidation:
-    """Stands in for an evaluator while Ray checks the options of one."""
+    """Stands in for an evaluator while Ray checks its options."""

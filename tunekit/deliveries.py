@@ -25,13 +25,13 @@ logger = logging.getLogger(__name__)
 
 
 class Deliveries:
-    """Delivers what is due, each once, and records what the scheduler decided.
+    """Delivers what is due, once each, and records what the scheduler decides.
 
     Args:
         state: The state of the sweep.
         trials: Its trials; others may be added.
         leases: Which checkpoints are needed.
-        emit: Takes what happens, before anything comes of it.
+        emit: Takes each event, before anything comes of it.
         time: Returns the time, in seconds since the epoch.
         fail: Ends the sweep with an error.
     """
@@ -48,15 +48,15 @@ class Deliveries:
     ):
         self._state, self._trials, self._leases = state, trials, leases
         self._emit, self._time, self._fail = emit, time, fail
-        #: Who hears of scores; nobody, as long as they are not known.
+        #: Who hears of scores; None until they are known.
         self.scheduler: SchedulerConsumer | None = None
         self.searcher: SearcherConsumer | None = None
-        # Trials of which nothing is delivered until it is known whose the metrics are that the
-        # sweep is judged by.
+        # Trials of which nothing is delivered until it is known whether the metrics that the sweep
+        # is judged by come from validation or from training.
         self._postponed: dict[str, None] = {}
 
     def postpone(self, trial_id: str) -> None:
-        """Deliver what is due of a trial at the next :meth:`deliver_postponed`."""
+        """Leave what is due of a trial to the next :meth:`deliver_postponed`."""
         self._postponed.setdefault(trial_id)
 
     def deliver_postponed(self) -> None:
@@ -84,7 +84,7 @@ class Deliveries:
         self.give_back(trial_id)
 
     def _pass_over(self, due: Scored | Completion) -> None:
-        """Nobody hears of it."""
+        """Mark it as delivered, although nobody hears of it."""
         if isinstance(due, Scored):
             self._state.delivery.delivered(due.trial_id, due.request.place)
         else:
@@ -101,7 +101,7 @@ class Deliveries:
         self.teach(scored.trial_id, decision, result)
 
     def teach(self, trial_id: str, decision: str, result: dict[str, Any]) -> None:
-        """Let the searcher have a result, of which the scheduler made a decision."""
+        """Give the searcher a result, unless the scheduler has stopped the trial on it."""
         if decision != TrialScheduler.STOP and self.searcher is not None:
             self.searcher.receive(trial_id, result)
 
@@ -118,21 +118,21 @@ class Deliveries:
             self.searcher.finish(trial.trial_id, result)
 
     def complete(self, trial_id: str, *, removed: bool = False) -> None:
-        """Take the end of a trial, which is delivered after its last score.
+        """Record the end of a trial, which is delivered after its last score.
 
         Args:
             trial_id: The trial.
-            removed: Whether it was not running.
+            removed: Whether it ended while it was not running.
         """
         if not self._state.delivery.completed(trial_id):
             self._emit(TrialEnded(time=self._time(), trial_id=trial_id, removed=removed))
         self.deliver(trial_id)
 
     def conclude(self, trials: Iterable[Trial]) -> None:
-        """Deliver all there is to deliver: the sweep is over.
+        """Deliver everything that is left: the sweep is over.
 
         Args:
-            trials: Those that have ended, and do not go on when the sweep is restored.
+            trials: The trials that have ended and do not go on when the sweep is restored.
         """
         ended = [trial for trial in trials if trial.trial_id in self._trials]
         for trial in ended:
@@ -147,11 +147,11 @@ class Deliveries:
                 self.give_back(trial.trial_id)
 
     def give_back(self, trial_id: str, *, tell: bool = True) -> None:
-        """Let checkpoints go whose scores nobody waits for any more.
+        """Release the checkpoints whose scores nobody waits for any more.
 
         Args:
             trial_id: The trial.
-            tell: Whether the scheduler has not heard of that.
+            tell: Whether to tell the scheduler, which has not heard of it.
         """
         for request in self._state.release(trial_id):
             self._leases.release(("validation", request.id))
@@ -159,7 +159,7 @@ class Deliveries:
                 self.scheduler.settled(request)
 
     def _can_be_judged(self, scored: Scored, result: Mapping[str, Any]) -> bool:
-        """Return whether a result has the metrics to judge by; if none ever had, give up."""
+        """Return whether a result has the metrics to judge by; if none ever had them, give up."""
         missing, names = self._state.lacks(result), self._state.history.names
         if not missing:
             return True

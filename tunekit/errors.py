@@ -10,11 +10,11 @@
     ├── WiringError (RuntimeError)        parts that need each other were not all given to Tune
     ├── MetricNotFoundError (ValueError)  neither reports nor validations contain the metric
     ├── DistributedTrialError (RuntimeError)         a distributed trial cannot go on
-    ├── NotResumedError (RuntimeError)    a function was resumed and has begun anew
+    ├── NotResumedError (RuntimeError)    a function was resumed and started over
     ├── StopperError (RuntimeError)       a stopping criterion raised on a validated result
-    ├── JournalError (ValueError)         an experiment's journal is damaged, or of another version
+    ├── JournalError (ValueError)         an experiment's journal is damaged or of another version
     ├── RestoreError (RuntimeError)       an experiment cannot be restored; says what is missing
-    ├── AlreadyRunningError (RuntimeError) another driver goes on with the sweep; says which
+    ├── AlreadyRunningError (RuntimeError) another driver is running the sweep; says which
     └── ValidationFailedError (RuntimeError)
                                           a validation failed and ``on_failure="raise"``, or the
                                           first ones all failed alike
@@ -46,7 +46,7 @@ __getattr__ = former_names(__name__)
 
 
 class TunekitError(Exception):
-    """Base of every exception in this module."""
+    """Base class of every exception in this module."""
 
 
 class ConfigError(TunekitError, ValueError):
@@ -80,7 +80,7 @@ class ConfigError(TunekitError, ValueError):
 
 
 class UnsupportedRayError(TunekitError, ImportError):
-    """The installed Ray lacks something that tunekit needs; says what, and who has it."""
+    """The installed Ray lacks something that tunekit needs; says what, and which version has it."""
 
 
 class MissingExtraError(TunekitError, ModuleNotFoundError):
@@ -92,7 +92,7 @@ class WiringError(TunekitError, RuntimeError):
 
 
 class MetricNotFoundError(TunekitError, ValueError):
-    """A scheduler or searcher is to judge by a metric that nobody produces; lists what is."""
+    """Nothing produces the metric that a scheduler or searcher goes by; lists those that exist."""
 
 
 class DistributedTrialError(TunekitError, RuntimeError):
@@ -102,16 +102,17 @@ class DistributedTrialError(TunekitError, RuntimeError):
 class NotResumedError(TunekitError, RuntimeError):
     """A training function was resumed and has reported without asking for its checkpoint.
 
-    It has begun anew, and its reports would mix two runs of the trial. The trial fails and is not
-    retried; ``Tuner.restore(..., resume_errored=True)`` goes on with a function that is mended.
+    It has started over, and its reports would mix two runs of the trial. The trial fails and is not
+    retried. Once the function is fixed, ``Tuner.restore(..., resume_errored=True)`` continues the
+    trial.
     """
 
 
 class StopperError(TunekitError, RuntimeError):
     """A stopping criterion of ``RunConfig(stop=...)`` raised when it got a validated result.
 
-    Raised out of ``Tuner.fit()`` after the sweep's state has been saved. A sweep that is restored
-    goes on without that criterion.
+    ``Tuner.fit()`` raises this after saving the sweep's state. A restored sweep goes on without
+    that criterion.
     """
 
 
@@ -124,17 +125,17 @@ class RestoreError(TunekitError, RuntimeError):
 
 
 class AlreadyRunningError(TunekitError, RuntimeError):
-    """Another driver goes on with the sweep; says which process, where, and how to take it over.
+    """Another driver is running the sweep; says which process, where, and how to take it over.
 
-    Raised by :class:`~tunekit.Tuner` and :meth:`Tuner.restore <tunekit.Tuner.restore>` while that
-    driver is alive, and out of ``Tuner.fit()`` when another one has taken the sweep over.
+    :class:`~tunekit.Tuner` and :meth:`Tuner.restore <tunekit.Tuner.restore>` raise this while that
+    driver is alive; ``Tuner.fit()`` raises it when another driver has taken the sweep over.
     """
 
 
 class ValidationFailedError(TunekitError, RuntimeError):
-    """A validation failed for good, and the user asked for that to be an error; or all did.
+    """A validation failed for good and ``on_failure`` says to raise, or the first ones all failed.
 
-    Raised out of ``Tuner.fit()``, after the experiment's state has been saved, by the first failure
-    with ``ValidationConfig(on_failure="raise")``, and when the first ``max_initial_failures``
+    ``Tuner.fit()`` raises this after saving the experiment's state: at the first failure with
+    ``ValidationConfig(on_failure="raise")``, and when the first ``max_initial_failures``
     validations have failed alike.
     """

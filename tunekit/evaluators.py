@@ -1,4 +1,4 @@
-"""Validation in processes that live on: what is costly to set up is set up once."""
+"""Validation in long-lived processes: what is costly to set up is set up once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ __all__ = ["EvaluatorExecutor"]
 class _Stage(Enum):
     """How far an evaluator has come."""
 
-    STARTING = "starting"  #: its process is not there yet
+    STARTING = "starting"  #: its process has not started yet
     BUILDING = "building"  #: the validation function is being built
     BUILT = "built"
 
@@ -56,32 +56,32 @@ class _Evaluator:
     """One actor, and what it is doing."""
 
     actor: Any
-    #: Where it and its workers are placed; None if wherever there is room.
+    #: Where it and its workers are placed; None: wherever there is room.
     group: PlacementGroup | None
-    #: What is waited for: that it starts, is built, or returns; None if nothing is.
+    #: What is awaited: that it starts, is built, or returns; None if nothing is.
     awaited: Any
     stage: _Stage = _Stage.STARTING
     attempt: Attempt | None = None
     idle_since: float = 0.0
-    #: Where it runs in the place of trials that stand still; None if it has resources of its own.
+    #: The node on which it runs in the place of trials; None if it has resources of its own.
     place: str | None = None
 
 
 class EvaluatorExecutor:
-    """Runs attempts on actors, each of which has built the validation function once.
+    """Runs attempts on actors, each of which builds the validation function once.
 
-    Actors are started when there is something to do, up to ``count``; one that dies is replaced
-    when it is needed; one that has had nothing to do for a while gives its resources back.
+    Actors start when there is something to do, up to ``count`` of them. One that dies is replaced
+    when it is needed. One that has had nothing to do for a while gives its resources back.
 
     Args:
         fn: A class (or a ``functools.partial`` of one) that is built in each actor and called as
-            ``instance(checkpoint, **kwargs)``; or a function, called like that. If it has
-            ``bundles``, an actor is placed together with these, and told so (``placed``).
+            ``instance(checkpoint, **kwargs)``; or a function, called in the same way. If it has
+            ``bundles``, an actor is placed together with them, and told so (``placed``).
         count: How many actors there may be.
         ray_remote_kwargs: Options of the actor. Each takes one CPU unless they say otherwise.
-        nested_resources: What a call takes besides, in tasks and actors of its own.
-        idle_s: After how many seconds without work an actor ends.
-        monotonic: What the time is read from.
+        nested_resources: What a call takes in addition, in tasks and actors of its own.
+        idle_s: The seconds without work after which an actor ends.
+        monotonic: Returns the time, in seconds.
     """
 
     poll_interval_s = 0.01
@@ -98,7 +98,7 @@ class EvaluatorExecutor:
     ):
         options = dict(ray_remote_kwargs)
         self._name = options.pop("name", None)
-        options.pop("max_retries", None)  # a task's
+        options.pop("max_retries", None)  # an option of tasks
         options.setdefault("num_cpus", 1)
         self._placed = "placement_group" in options or "scheduling_strategy" in options
         if "placement_group" not in options:
@@ -107,9 +107,9 @@ class EvaluatorExecutor:
         self._fn, self._count, self._idle_s, self._monotonic = fn, count, idle_s, monotonic
         self._own = own_resources(options)
         self._need = total(self._own, nested_resources or {})
-        #: How many are to be there whether or not there is anything to do.
+        #: How many to keep, whether or not there is anything to do.
         self._kept = 0
-        #: Groups of those that have died, for those that replace them.
+        #: The placement groups of actors that have died, for those that replace them.
         self._spare: list[PlacementGroup] = []
         self._class: Any = None
         self._fn_ref: Any = None
@@ -141,7 +141,7 @@ class EvaluatorExecutor:
         idle.sort(key=lambda evaluator: list(_Stage).index(evaluator.stage), reverse=True)
         try:
             evaluator = idle[0] if idle else self._build(lender)
-        except Exception as error:  # cannot be pickled, for example
+        except Exception as error:  # it cannot be pickled, for example
             self._unstarted.append(unstarted(attempt, error))
             return
         evaluator.attempt = attempt
@@ -215,7 +215,7 @@ class EvaluatorExecutor:
             remove_placement_group(self._spare.pop())
 
     def _build(self, lender: Trial | None = None) -> _Evaluator:
-        """Start one more, with resources of its own or in the place of a trial."""
+        """Start one more evaluator, with resources of its own or in the place of a trial."""
         if self._class is None:
             self._fn_ref = ray.put(self._fn)
             self._class = ray.remote(**self._options)(_Actor)
@@ -255,7 +255,7 @@ class EvaluatorExecutor:
         attempt = evaluator.attempt
         try:
             value = ray.get(ref)
-        except Exception as error:  # all that a task can end with, Ray's own errors included
+        except Exception as error:  # anything that a task can end with, including Ray's own errors
             yield from self._failed(
                 evaluator, *explain(error), gone=isinstance(error, RayActorError)
             )
@@ -290,15 +290,15 @@ class EvaluatorExecutor:
             yield Failed(attempt.id, what + reason, trace)
 
     def _holding(self) -> list[_Evaluator]:
-        """Return those that hold resources of their own."""
+        """Return the evaluators that hold resources of their own."""
         return [evaluator for evaluator in self._evaluators if evaluator.place is None]
 
     def _can_go(self, evaluator: _Evaluator) -> bool:
-        """Return whether one is not among those that are kept, whether or not they work."""
+        """Return whether an evaluator is not one of those that are kept even without work."""
         return evaluator.place is not None or len(self._holding()) > self._kept
 
     def _forget_dead(self) -> None:
-        """End those that have died with nothing to do: no attempt is to be lost with them."""
+        """End the evaluators that died while idle, so that no attempt is lost with them."""
         for evaluator in list(self._evaluators):
             rests = evaluator.attempt is None and evaluator.stage is _Stage.BUILT
             if rests and has_died(evaluator.actor):

@@ -66,7 +66,7 @@ class Returned:
 
 @dataclass(frozen=True)
 class Failed:
-    """An attempt's function raised, or its process is gone."""
+    """An attempt's function has raised, or its process is gone."""
 
     attempt_id: str
     reason: str
@@ -77,21 +77,21 @@ Event = Began | Returned | Failed
 
 
 class Executor(Protocol):
-    """Runs attempts beside the sweep. No method waits for one.
+    """Runs attempts alongside the sweep. No method waits for one to end.
 
     Attributes:
-        poll_interval_s: Seconds that should pass between two polls: what one costs, times 100.
+        poll_interval_s: Seconds to let pass between two polls: 100 times what one costs.
     """
 
     poll_interval_s: float
 
     @property
     def need(self) -> dict[str, float]:
-        """The logical resources of one attempt: ``{"CPU": 1, ...}``."""
+        """Return the logical resources of one attempt: ``{"CPU": 1, ...}``."""
         ...
 
     def reserve(self, slots: int) -> None:
-        """Keep resources for so many attempts from now on, whatever else wants them."""
+        """Keep resources for this many attempts from now on, whatever else wants them."""
         ...
 
     def fits_in(self, resources: Mapping[str, float]) -> bool:
@@ -116,7 +116,7 @@ class Executor(Protocol):
         ...
 
     def awaited(self) -> Collection[Any]:
-        """Return what is worth a :meth:`poll` when it is there: references to objects of Ray's."""
+        """Return references to Ray objects; once one is ready, a :meth:`poll` is worthwhile."""
         ...
 
     def cancel(self, attempt: Attempt) -> None:
@@ -127,33 +127,33 @@ class Executor(Protocol):
         """Return how many more attempts the free resources can run now.
 
         Args:
-            promised: What each of those needs that wait for resources, too, and go first; to be
-                gone through once, if at all.
+            promised: The needs of others that wait for resources and go first; iterated over at
+                most once.
         """
         ...
 
     def queued(self) -> int:
-        """Return how many attempts were started and wait for resources, none being free.
+        """Return how many attempts were started and wait for resources because none are free.
 
-        Not those that have their resources, and whose processes start.
+        Attempts that have their resources and whose processes are starting are not among them.
         """
         ...
 
     def use_reserve(self) -> None:
-        """Move those that :meth:`queued` counts to what :meth:`reserve` keeps, if it has room."""
+        """Move what :meth:`queued` counts to what :meth:`reserve` keeps, as far as it has room."""
         ...
 
     def spare(self) -> None:
-        """Give back what is kept for later attempts only: others need it now."""
+        """Give back what is kept only for later attempts: others need it now."""
         ...
 
     def close(self) -> None:
-        """Give back what it holds: nothing more is to run."""
+        """Give back what it holds: nothing more will run."""
         ...
 
 
 def own_resources(options: Mapping[str, Any]) -> dict[str, float]:
-    """Return what a task or actor with those options of ``ray.remote`` takes.
+    """Return what a task or actor with these options of ``ray.remote`` takes.
 
     Example:
         >>> own_resources({"num_gpus": 0.5, "resources": {"validation": 1}})
@@ -171,14 +171,14 @@ def own_resources(options: Mapping[str, Any]) -> dict[str, float]:
 class RayExecutor:
     """Runs each attempt as a Ray task, started from the driver.
 
-    The task is placed outside of any placement group (unless ``ray_remote_kwargs`` says
-    otherwise), so that neither the driver's nor a trial's own can capture it. It is a streaming
-    generator: the first thing that it yields says that it has begun to run.
+    The task is placed outside any placement group (unless ``ray_remote_kwargs`` says otherwise), so
+    that neither the driver's nor a trial's can capture it. It is a streaming generator, whose first
+    item says that it has begun to run.
 
     Args:
         fn: ``fn(checkpoint, **kwargs) -> dict``.
         ray_remote_kwargs: Options of the task.
-        nested_resources: What a call takes besides, in tasks and actors of its own.
+        nested_resources: What a call takes in addition, in tasks and actors of its own.
     """
 
     poll_interval_s = 0.02
@@ -198,14 +198,14 @@ class RayExecutor:
             options.setdefault("scheduling_strategy", "DEFAULT")
         self._name = options.pop("name", None)
         self._options = options
-        # Ray itself is to try again after an exception, which it has to see then.
+        # Ray itself is to retry after an exception, so it has to see it.
         self._raises = bool(options.get("retry_exceptions"))
         self._own = own_resources(options)
         self._need = total(self._own, nested_resources or {})
         self._slots = 0
         self._group: PlacementGroup | None = None
         self._in_group: set[str] = set()
-        #: Those that run in the place of a trial.
+        #: The attempts that run in the place of a trial.
         self._lent: set[str] = set()
         self._task: Any = None
         self._fn_ref: Any = None
@@ -247,7 +247,7 @@ class RayExecutor:
                 options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
                     self._group, placement_group_capture_child_tasks=False
                 )
-            # In a list, the function is not fetched before the task has said that it has begun.
+            # In a list, the function is only fetched after the task has said that it has begun.
             stream = self._task.options(**options).remote(
                 [self._fn_ref],
                 request.checkpoint,
@@ -255,7 +255,7 @@ class RayExecutor:
                 self._configs.told(attempt),
                 self._raises,
             )
-        except Exception as error:  # cannot be pickled, for example
+        except Exception as error:  # it cannot be pickled, for example
             self._unstarted.append(unstarted(attempt, error))
             self._in_group.discard(attempt.id)
             self._lent.discard(attempt.id)
@@ -303,8 +303,8 @@ class RayExecutor:
     def use_reserve(self) -> None:
         """See :class:`Executor`.
 
-        What they wait for may be in the reserve itself: it moves to another node when its own is
-        lost, and takes there what looked free when they were started.
+        What the attempts wait for may be in the reserve itself: when its node is lost, it moves to
+        another one, and takes what looked free there when they were started.
         """
         elsewhere = self._in_group | self._lent | self._begun
         waiting = [one for one in self._streams.values() if one.id not in elsewhere]
@@ -328,7 +328,7 @@ class RayExecutor:
         except StopIteration:
             self._forget(stream)
             yield Failed(attempt_id, "ended without a result")
-        except Exception as error:  # all that a task can end with, Ray's own errors included
+        except Exception as error:  # anything that a task can end with, including Ray's own errors
             self._forget(stream)
             yield Failed(attempt_id, *explain(error))
         else:
@@ -370,12 +370,12 @@ def _validate(
 class Configs:
     """Hands each trial's configuration to its validations, as one object in Ray's store.
 
-    It is put there once for each generation of a trial, however large, and however many of its
-    checkpoints are validated; only a function that asks for it fetches it. Those of so many trials
-    are kept at a time.
+    A configuration is put there once for each generation of a trial, however large it is and
+    however many of the trial's checkpoints are validated. Only a function that asks for it fetches
+    it. At most ``most`` of them are kept at a time.
 
     Args:
-        most: How many are kept.
+        most: How many to keep.
     """
 
     def __init__(self, most: int = 64):
@@ -389,7 +389,7 @@ class Configs:
         ref = self._refs.pop(of, None)
         if ref is None:
             config = request.config
-            if config is None:  # of a sweep whose state an older tunekit has saved
+            if config is None:  # from a sweep whose state an older tunekit saved
                 config = request.report.get("config") or {}
             try:
                 ref = ray.put(dict(config))
@@ -402,7 +402,7 @@ class Configs:
 
 
 def outcome_of(call: Callable[[], Any]) -> Any:
-    """Return what a call returns, or what it raised in words: no exception has to be pickled.
+    """Return what a call returns, or a description of what it raised: no exception is pickled.
 
     Example:
         >>> outcome_of(lambda: 1 / 0).reason
@@ -412,34 +412,34 @@ def outcome_of(call: Callable[[], Any]) -> Any:
         return call()
     except _CONTROL:
         raise
-    except RayTaskError as error:  # of a task of its own
+    except RayTaskError as error:  # from a task that the function started
         return replace(described(error.cause or error), trace=described(error).message)
-    except BaseException as error:  # all that a function of the user's can raise
+    except BaseException as error:  # anything that the user's function can raise
         return described(error)
 
 
-# What ends a process, or a task, rather than a function.
+# These end a process or a task, rather than a function.
 _CONTROL = (KeyboardInterrupt, SystemExit, GeneratorExit, TaskCancelledError)
 
 
 def ended(attempt_id: str, value: Any) -> Event:
-    """Return what an attempt has come to that gave :func:`outcome_of`."""
+    """Return the event of an attempt's end, given what :func:`outcome_of` returned."""
     if isinstance(value, Raised):
         return Failed(attempt_id, value.reason, value.trace)
     return Returned(attempt_id, value)
 
 
 def unstarted(attempt: Attempt, error: Exception) -> Failed:
-    """An attempt that could not be started."""
+    """Return the failure of an attempt that could not be started."""
     reason = described(error).reason.removeprefix("raised ")
     return Failed(attempt.id, f"could not be started: {reason}")
 
 
 def plain(value: Any) -> Any:
-    """Return what a validation function has returned, as another process can read it.
+    """Return what a validation function returned, in a form that another process can read.
 
     Arrays and tensors of one element are replaced by the number in them, and other objects by
-    parcels: the driver needs neither torch nor the user's classes.
+    parcels, so the driver needs neither torch nor the user's classes.
 
     Example:
         >>> import numpy
@@ -451,7 +451,7 @@ def plain(value: Any) -> Any:
 
 
 def received(value: Any) -> Any:
-    """Return what a validation has come to, as every part of a sweep can handle it.
+    """Return what a validation returned, in a form that every part of a sweep can handle.
 
     Example:
         >>> received(plain({"accuracy": 0.5, "seen": {3}}))
@@ -462,7 +462,7 @@ def received(value: Any) -> Any:
 
 
 def explain(error: Exception) -> tuple[str, str]:
-    """One line that says what happened, and the traceback."""
+    """Return one line that says what happened, and the traceback."""
     if isinstance(error, RayTaskError):
         cause = getattr(error, "cause", error)
         return described(cause).reason, described(error).message

@@ -1,4 +1,4 @@
-"""Which executor a sweep's validations run on."""
+"""Chooses the executor that a sweep's validations run on."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ __all__ = ["TasksAndEvaluators", "executor_of"]
 
 # As many evaluators as there is room for.
 _ANY_NUMBER = 1_000_000
-# Options that only a task can have: a process for so many calls, or tries of Ray's own.
+# Options that only a task can have: calls per process, and Ray's own retries.
 _OF_TASKS = {"max_calls", "max_retries", "retry_exceptions"}
 
 
 def executor_of(config: ValidationConfig) -> Executor:
     """Return where a sweep's validations run.
 
-    Without ``evaluators`` each is a task of its own; but in the place of trials they run on
-    evaluators, unless an option says that they are to be tasks: see :class:`TasksAndEvaluators`.
+    Without ``evaluators``, each validation is a task of its own, except that those in the place of
+    trials run on evaluators, unless an option makes them tasks, too: see
+    :class:`TasksAndEvaluators`.
 
-    What has workers of its own runs on evaluators in any case: their resources can only be kept
-    for them, and given back whatever happens, in a placement group that the driver owns.
+    Validations with workers of their own always run on evaluators: only a placement group that the
+    driver owns can keep the workers' resources for them, and give them back whatever happens.
     """
     fn, options, nested = config.fn, config.ray_remote_kwargs, config.nested_resources
     if config.evaluators is not None or hasattr(fn, "bundles"):
@@ -43,13 +44,13 @@ def executor_of(config: ValidationConfig) -> Executor:
 class TasksAndEvaluators:
     """Runs attempts as tasks, and those in the place of trials on evaluators.
 
-    Ray ends the process of a task when it has had nothing to do for a second and actors hold all
-    CPUs, as trials do; so nearly each validation would start a process first, and import what it
-    needs. An evaluator in the place of trials takes no resources, and can live on.
+    Ray ends a task's process once it has had nothing to do for a second and actors hold all CPUs,
+    as trials do. So nearly every validation would first have to start a process, and import what it
+    needs. An evaluator in the place of trials takes no resources and can live on.
 
     Args:
-        tasks: Where those run that have resources of their own.
-        evaluators: Where those run that are in the place of a trial.
+        tasks: Where attempts with resources of their own run.
+        evaluators: Where attempts in the place of a trial run.
     """
 
     def __init__(self, tasks: Executor, evaluators: Executor):

@@ -1,8 +1,8 @@
 """Checkpoint policies: callbacks that ask for a checkpoint when one is due.
 
-They set ``should_checkpoint`` in a report. That works for class trainables by itself and for
-functions that have called :func:`tunekit.checkpoint_with`. Policies combine with ``|``: a
-checkpoint is due when any of them says so.
+They set ``should_checkpoint`` in a report. That works for any class trainable, and for functions
+that have called :func:`tunekit.checkpoint_with`. Policies combine with ``|``: a checkpoint is due
+when any of them says so.
 
 >>> policy = EveryIterations(10) | EverySeconds(60) | OnImprovement("loss", mode="min")
 >>> policy
@@ -55,20 +55,20 @@ class CheckpointPolicy(tune.Callback):
     """
 
     def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
-        """Look at a report of a trial, once, in order; True asks for a checkpoint of its state."""
+        """Return whether a report makes a checkpoint due; each report is passed once, in order."""
         raise NotImplementedError
 
     def saved(self, trial: Trial) -> None:
-        """A checkpoint of the trial was saved, whoever asked for it."""
+        """React to a saved checkpoint of the trial, whoever asked for it."""
 
     def started(self, trial: Trial) -> None:
-        """The trial's actor is up, also after a pause or failure."""
+        """React to the start of the trial's actor, including after a pause or a failure."""
 
     def go_by(self, monotonic: Callable[[], float]) -> None:
-        """Read the time, in seconds, from somewhere else than the machine's clock."""
+        """Read the time, in seconds, from something other than the machine's clock."""
 
     def parts(self) -> Iterator[CheckpointPolicy]:
-        """The policies that it is made of."""
+        """Yield the policies that it is made of."""
         yield self
 
     def __or__(self, other: CheckpointPolicy) -> CheckpointPolicy:
@@ -100,7 +100,7 @@ class _RulePolicy(CheckpointPolicy):
     _clock: Callable[[], float] = staticmethod(time.monotonic)
 
     def go_by(self, monotonic: Callable[[], float]) -> None:
-        """Read the time, in seconds, from somewhere else than the machine's clock."""
+        """Read the time, in seconds, from something other than the machine's clock."""
         self._clock = monotonic
 
     def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
@@ -142,7 +142,7 @@ class EveryIterations(_RulePolicy):
 class EverySeconds(_RulePolicy):
     """A checkpoint at the first report at least ``seconds`` after the trial's last checkpoint.
 
-    The time until its first checkpoint counts from its first report.
+    Until the first checkpoint, time counts from the trial's first report.
 
     Args:
         seconds: Seconds between two checkpoints, on the driver's clock.
@@ -166,12 +166,12 @@ class EverySeconds(_RulePolicy):
 
 
 class OnImprovement(_RulePolicy):
-    """A checkpoint whenever a reported (not: validated) metric is the trial's best so far.
+    """A checkpoint whenever a reported (not validated) metric is the trial's best so far.
 
     Args:
         metric: The metric's flat name, such as ``"loss"`` or ``"eval/loss"``.
-        mode: ``"min"`` or ``"max"``: what better means.
-        delta: By how much it must be better, in units of the metric.
+        mode: ``"min"`` or ``"max"``: which values are better.
+        delta: How much better it must be, in units of the metric.
 
     Raises:
         tunekit.ConfigError: If an argument is wrong.
@@ -199,17 +199,17 @@ class OnImprovement(_RulePolicy):
         return {"best": dict(self.rule.best)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what Tune restores with the experiment."""
+        """Load what Tune restores with the experiment."""
         self.rule.best = dict(state["best"])
 
 
 class AtDecisions(CheckpointPolicy):
     """A checkpoint wherever the scheduler will use its score, and at the trial's end.
 
-    At the rungs of ``ASHAScheduler`` and ``HyperBandScheduler``, at the perturbation interval of
-    ``PopulationBasedTraining``, and so on; with a scheduler that tunekit does not know, at each
-    report. It goes with ``ValidationConfig(every="decision")`` and needs a
-    :class:`~tunekit.ValidatedScheduler`, which :class:`tunekit.Tuner` has.
+    That is at the rungs of ``ASHAScheduler`` and ``HyperBandScheduler``, at the perturbation
+    interval of ``PopulationBasedTraining``, and so on; with a scheduler that tunekit does not know,
+    at each report. It goes with ``ValidationConfig(every="decision")`` and needs a
+    :class:`~tunekit.ValidatedScheduler`, which :class:`tunekit.Tuner` provides.
 
     Example:
         >>> import tunekit
@@ -220,11 +220,11 @@ class AtDecisions(CheckpointPolicy):
     _uses: Callable[[Trial, Mapping[str, Any]], bool] | None = None
 
     def attach(self, uses: Callable[[Trial, Mapping[str, Any]], bool]) -> None:
-        """Get what tells whether the scheduler will use the score of a report."""
+        """Connect it with a function that says whether the scheduler will use a report's score."""
         self._uses = uses
 
     def started(self, trial: Trial) -> None:
-        """Let Tune save at the trial's end."""
+        """Make Tune save at the trial's end."""
         set_checkpoint_config(trial, frequency=trial.checkpoint_freq, at_end=True)
 
     def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
@@ -274,10 +274,10 @@ class AnyOf(CheckpointPolicy):
     """A checkpoint when any of several policies asks for one; ``a | b`` is short for it.
 
     Args:
-        *policies: The policies. Each sees each report, also when another has already asked.
+        *policies: The policies. Each sees every report, even if another has already asked.
 
     Raises:
-        tunekit.ConfigError: If one of them is no policy, or there is none.
+        tunekit.ConfigError: If one of them is not a policy, or if there is none.
 
     Example:
         >>> EveryIterations(10) | EverySeconds(60)
@@ -317,12 +317,12 @@ class AnyOf(CheckpointPolicy):
             policy.started(trial)
 
     def go_by(self, monotonic: Callable[[], float]) -> None:
-        """Let all of them read the time from somewhere else than the machine's clock."""
+        """Make all of them read the time from something other than the machine's clock."""
         for policy in self.policies:
             policy.go_by(monotonic)
 
     def parts(self) -> Iterator[CheckpointPolicy]:
-        """The policies."""
+        """Yield the policies."""
         yield from self.policies
 
     def __repr__(self) -> str:
@@ -333,17 +333,17 @@ class AnyOf(CheckpointPolicy):
         return {"policies": [policy.get_state() for policy in self.policies]}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what Tune restores with the experiment."""
+        """Load what Tune restores with the experiment."""
         for policy, saved in zip(self.policies, state["policies"], strict=True):
             if saved:
                 policy.set_state(saved)
 
 
 class FunctionCheckpoints(tune.Callback):
-    """Gives function trainables the ``checkpoint_frequency`` and ``checkpoint_at_end`` they asked.
+    """Gives function trainables their ``checkpoint_frequency`` and ``checkpoint_at_end``.
 
-    Tune drops both for functions, because they cannot save on demand; tunekit's can. The settings
-    are put back into each trial's own, where Tune acts on them as it does for classes.
+    Tune drops both for functions, because they cannot save on demand; tunekit's can. This puts the
+    settings back into each trial's own, where Tune acts on them as it does for classes.
     """
 
     def __init__(self, frequency: int, at_end: bool):

@@ -1,4 +1,4 @@
-"""What a function trainable calls: reporting, and saying how to save."""
+"""What a function trainable calls to report, and to say how to save."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["VALIDATION_KEY", "ValidationOverride", "checkpoint_with", "override_
 
 __getattr__ = former_names(__name__)
 
-#: The key of a result that says whether, and how, the checkpoint of that result is validated:
+#: The key in a result that says whether, and how, to validate the checkpoint of that result:
 #: True, False, or a ``ray.train.ValidationTaskConfig``. A class trainable returns it from
-#: ``step()``; a function passes ``validation=`` to :func:`report` instead. It is taken out of the
+#: ``step()``; a function passes ``validation=`` to :func:`report` instead. It is removed from the
 #: result before anything is logged.
 VALIDATION_KEY = "tunekit_validation"
 
@@ -33,19 +33,20 @@ def report(
     checkpoint: tune.Checkpoint | None = None,
     validation: ValidationOverride = None,
 ) -> None:
-    """Report metrics to Tune, as ``ray.tune.report``, and say how to validate the checkpoint.
+    """Report metrics to Tune, as ``ray.tune.report`` does, and say how to validate the checkpoint.
 
     Args:
         metrics: What to report.
-        checkpoint: A checkpoint to save with them. Without one, the trial saves by what
-            :func:`checkpoint_with` registered whenever a policy asks for it.
+        checkpoint: A checkpoint to save with them. Without one, whenever a policy asks for a
+            checkpoint, the trial saves with what :func:`checkpoint_with` registered.
         validation: None leaves it to the sweep's ``ValidationConfig(every=...)``; False does not
             validate this checkpoint; True validates it; a ``ray.train.ValidationTaskConfig``
-            validates it with these keyword arguments laid over the sweep's, and its ``timeout_s``
-            (seconds) if it has one. With True or a config and no ``checkpoint``, one is saved.
+            validates it with its keyword arguments laid over the sweep's, and with its
+            ``timeout_s`` (seconds) if it has one. With True or a config and no ``checkpoint``, one
+            is saved.
 
     Raises:
-        tunekit.ConfigError: If an argument is wrong, or a validation is asked for and there is
+        tunekit.ConfigError: If an argument is wrong, or if a validation is asked for and there is
             nothing to save.
 
     Example:
@@ -81,16 +82,18 @@ def report(
 def checkpoint_with(save: Callable[[Path], object]) -> None:
     """Register how this function trainable saves, for whenever a checkpoint is due.
 
-    From then on a callback's ``should_checkpoint``, a :class:`~tunekit.CheckpointPolicy`,
-    ``CheckpointConfig(checkpoint_frequency=n)``, ``checkpoint_at_end=True`` and a scheduler's
-    pause work for the function as they do for a class trainable. ``save`` is called while the
-    function is blocked in ``report``, or after it has returned, so that it sees the state of the
-    last report; what it closes over must stay valid until then. Registering again replaces it.
-    The checkpoint comes back through ``ray.tune.get_checkpoint()`` when the trial is resumed. A
-    resumed function that reports without having called it has begun anew: the trial fails with a
-    :class:`tunekit.NotResumedError`. One that needs nothing from there calls it all the same.
+    From then on, a callback's ``should_checkpoint``, a :class:`~tunekit.CheckpointPolicy`,
+    ``CheckpointConfig(checkpoint_frequency=n)``, ``checkpoint_at_end=True`` and a scheduler's pause
+    work for the function as they do for a class trainable. ``save`` is called while the function is
+    blocked in ``report``, or after it has returned, so it sees the state of the last report; what
+    it closes over must stay valid until then. Registering again replaces the previous ``save``.
 
-    Outside of a Tune trial this does nothing, so that the function can be tried by itself.
+    When the trial is resumed, ``ray.tune.get_checkpoint()`` returns the checkpoint. A resumed
+    function that reports without having called it has started over, so the trial fails with a
+    :class:`tunekit.NotResumedError`. A function that needs nothing from the checkpoint has to call
+    it all the same.
+
+    Outside a Tune trial this does nothing, so you can try the function by itself.
 
     Args:
         save: ``save(directory)`` writes the state as files into an empty directory

@@ -1,9 +1,9 @@
-"""Brings a sweep to where it was when it was interrupted, from its journal.
+"""Brings a sweep back to where it was when it was interrupted, from its journal.
 
 The state of the sweep is the sum of its events. Tune's trials, the searcher and the scheduler have
-states of their own, each saved at another time: an event is told to those that have not heard of
-it, in the order of the journal. The scheduler decides again, and is overruled where it decided
-otherwise before: a decision that was recorded may have been carried out.
+states of their own, each saved at a different time. So each is told the events that it has not
+heard of, in the order of the journal. The scheduler decides again, and is overruled where it
+decided otherwise before: a recorded decision may have been carried out.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ def told_before(
 ) -> dict[str, list[Told]]:
     """Return what loggers were told of each trial before the sweep was interrupted.
 
-    A result counts as told as soon as it might have been: nobody hears of it twice.
+    A result counts as told as soon as it might have been, so that nobody hears of it twice.
 
     Args:
-        events: The journal.
-        trials: The trials; events of others are left out.
+        events: The journal's events.
+        trials: The trials; events of any others are left out.
         ancestry: The exploits, which change hyperparameters.
     """
     configs, order, history = configs_of(ancestry), InOrder(), History()
@@ -101,7 +101,7 @@ def told_before(
 
 
 class Restored(Protocol):
-    """What a restoration needs of the sweep's validations."""
+    """What a restoration needs from the sweep's validations."""
 
     config: ValidationConfig
     state: SweepState
@@ -114,26 +114,26 @@ class Restored(Protocol):
 
     @property
     def policies(self) -> list[CheckpointPolicy]:
-        """The sweep's checkpoint policies."""
+        """Return the sweep's checkpoint policies."""
         ...
 
     def take(self, event: Event) -> None:
-        """Take what has happened, without writing it down."""
+        """Apply an event without recording it."""
         ...
 
     def fold_in(self, trial: Trial, outcome: Any) -> None:
-        """Show the score of an outcome, if it is one, in Tune's trial."""
+        """Show the score of an outcome, if it has one, in Tune's trial."""
         ...
 
 
 @dataclass(frozen=True)
 class Offsets:
-    """The numbers of the journal's lines as of which the states are that were saved.
+    """The numbers of the journal's lines as of which the states were saved.
 
     Attributes:
-        trials: That of Tune's trials.
-        searcher: That of the searcher.
-        scheduler: That of the scheduler; 0 if its state was not saved.
+        trials: The line as of which Tune's trials were saved.
+        searcher: The line as of which the searcher was saved.
+        scheduler: The line as of which the scheduler was saved; 0 if it was not.
     """
 
     trials: int = 0
@@ -146,10 +146,10 @@ class Restoration:
 
     Args:
         sweep: The sweep's validations.
-        trials: The trials that it has.
-        events: The journal.
-        offsets: As of when its parts are.
-        controller: The restored experiment, if it is known.
+        trials: The sweep's trials.
+        events: The journal's events.
+        offsets: The lines of the journal as of which the parts were saved.
+        controller: The controller of the restored experiment, if it is known.
         scheduler: The scheduler, if it is one of tunekit's.
     """
 
@@ -170,10 +170,10 @@ class Restoration:
         for event in events:
             if isinstance(event, Exploited):
                 self._odd.update(event.odd)
-        # Each checkpoint that was saved, by trial, generation and iteration, and its score.
+        # The saved checkpoints and their scores, by trial, generation and iteration.
         self._saved: dict[tuple[str, int, int], Request] = {}
         self._scores: dict[tuple[str, int, int], Mapping[str, Any]] = {}
-        # The event that is being told, and of each trial the last score that was delivered.
+        # The event that is being told, and the last delivered score of each trial.
         self._n = 0
         self._last_heard = {e.trial_id: e.n for e in events if isinstance(e, ScoreDelivered)}
 
@@ -182,7 +182,7 @@ class Restoration:
         return self._last_heard.get(trial_id, 0) > self._n
 
     def config_of(self, trial_id: str, generation: int) -> Mapping[str, Any]:
-        """Return the hyperparameters of one of a trial's generations, with their very values."""
+        """Return the hyperparameters of one of a trial's generations, as the original objects."""
         of, trial = (trial_id, generation), self._trials.get(trial_id)
         own: Mapping[str, Any] = {} if trial is None else trial.config
         if of not in self._recorded:
@@ -192,7 +192,7 @@ class Restoration:
         return self._known[of]
 
     def run(self) -> None:
-        """Tell of all events, in order; those of trials that are no more are left out."""
+        """Tell all events in order, except those of trials that no longer exist."""
         count, caught_up = 0, False
         for event in self._events:
             self._n = event.n
@@ -227,7 +227,7 @@ class Restoration:
             logger.info("Restored what happened after the sweep was saved: %d events.", count)
 
     def _settle_as_saved(self) -> None:
-        """Let go what the sweep had let go when the scheduler was saved, which knows of that."""
+        """Release what the sweep had already released when the scheduler was saved."""
         state, scheduler = self._sweep.state, self._scheduler
         if scheduler is not None:
             scheduler.take_leases()
@@ -248,7 +248,7 @@ class Restoration:
                 self._scores[(event.trial_id, *event.key.place)] = event.metrics
 
     def _bring_forward(self, event: Event, trial: Trial) -> None:
-        """Let Tune's trial be as far as it was."""
+        """Bring Tune's trial to where it was."""
         match event:
             case Reported():
                 report = self._sweep.state.record(trial.trial_id).report or {}
@@ -269,7 +269,7 @@ class Restoration:
             self._controller.changed(trial)
 
     def _show(self, event: ValidationEnded, trial: Trial) -> None:
-        """Let a score be seen in Tune's trial, and in the rank of its checkpoint."""
+        """Show a score in Tune's trial, and in the rank of its checkpoint."""
         saved = self._saved.get((trial.trial_id, *event.key.place))
         if saved is None:
             return
@@ -283,7 +283,7 @@ class Restoration:
     # What the scheduler and the searcher are told ------------------------------------------------
 
     def _deliver_again(self, event: ScoreDelivered | EndDelivered, trial: Trial) -> None:
-        """Deliver what was delivered; it is what has come of the events before."""
+        """Deliver again what was delivered; it follows from the events before."""
         scheduler, sweep = self._scheduler, self._sweep
         if scheduler is None:
             return
@@ -301,7 +301,7 @@ class Restoration:
             sweep.deliveries.teach(trial.trial_id, decision, result)
 
     def _catch_up(self, event: Event, trial: Trial) -> None:
-        """Tell the scheduler, and let checkpoints go that are needed no more."""
+        """Tell the scheduler, and release checkpoints that are no longer needed."""
         sweep, scheduler = self._sweep, self._scheduler
         if scheduler is not None:
             if isinstance(event, CheckpointSaved):

@@ -1,4 +1,4 @@
-"""Warns, before a sweep starts, of a function that is going to be resumed and seems not to."""
+"""Warns before a sweep starts if a function will be resumed but seems not to support that."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ logger = logging.getLogger(__name__)
 def warn_of_beginning_anew(
     settings: Settings, scheduler: object, validation: ValidationConfig | None
 ) -> None:
-    """Warn if trials will be resumed and the function seems to save and never to resume.
+    """Warn if trials will be resumed and the function seems to save but never to resume.
 
     Args:
         settings: What the sweep will run with.
-        scheduler: The scheduler, not wrapped.
+        scheduler: The scheduler, without a wrapper.
         validation: How it validates; None if it does not.
     """
     function = function_of(settings.trainable)
@@ -46,8 +46,7 @@ def warn_of_beginning_anew(
 def _reasons(
     settings: Settings, scheduler: object, validation: ValidationConfig | None
 ) -> Iterator[str]:
-    """Yield why trials of a sweep will be resumed; nothing for a sweep that undisturbed resumes
-    none."""
+    """Yield why trials of a sweep will be resumed; nothing if none will be unless disturbed."""
     on_pending = "continue" if validation is None else validation.on_pending
     if on_pending in ("auto", "yield") and settings.tune_config.reuse_actors:
         yield f"on_pending={on_pending!r} resumes a trial when its score is there"

@@ -43,7 +43,7 @@ from tunekit.core.events import (
 )
 from tunekit.core.history import GENERATION
 from tunekit.core.lineage import Exploit
-from tunekit.core.pending import gives_way, stands_still
+from tunekit.core.pending import gives_way, stands_still, trains_on
 from tunekit.core.problems import Problems
 from tunekit.core.reconcile import Action, Actual, Desired, next_action
 from tunekit.core.reminders import Reminders
@@ -75,33 +75,34 @@ _CLONE_NOTHING = (
 
 
 def base_of(scheduler: Any) -> Any:
-    """The scheduler inside of a :class:`ValidatedScheduler`; any other is returned as it is."""
+    """Return the scheduler inside a :class:`ValidatedScheduler`; any other is returned as is."""
     return scheduler.base if isinstance(scheduler, ValidatedScheduler) else scheduler
 
 
 class ValidatedScheduler(TrialScheduler):
-    """Lets an unmodified Tune scheduler see validated results only, in iteration order.
+    """Lets an unmodified Tune scheduler see only validated results, in iteration order.
 
-    Each report of a trial goes to the base scheduler when the checkpoint saved at it has been
-    validated, merged with its score; each once, older iterations of a trial before newer ones, the
-    trial's end after its last score. A report without a validated checkpoint does not reach the
-    base scheduler at all. What the trial does meanwhile is ``ValidationConfig(on_pending=...)``.
+    Each report of a trial goes to the base scheduler once the checkpoint saved with it has been
+    validated, merged with its score. Each is delivered once, older iterations of a trial before
+    newer ones, and the trial's end after its last score. A report without a validated checkpoint
+    never reaches the base scheduler. ``ValidationConfig(on_pending=...)`` says what the trial does
+    meanwhile.
 
-    For the base scheduler each trial is where its newest score was earned: there it pauses, stops
-    and resumes it, and from there it is cloned. So a population based scheduler clones exactly the
-    checkpoint that it has ranked, with the hyperparameters that led to it, however far the donor
-    has trained since.
+    For the base scheduler, each trial is where its newest score was earned: the scheduler pauses,
+    stops and resumes it there, and clones it from there. So a population based scheduler clones
+    exactly the checkpoint that it has ranked, with the hyperparameters that led to it, however far
+    the donor has trained since.
 
     It needs a :class:`~tunekit.ValidationCallback` among the callbacks of the same sweep.
     ``TuneConfig(metric=...)`` and the scheduler's own metric may name what only validation
-    produces. Stopping criteria of ``RunConfig(stop=...)`` that read such a metric are asked with
+    produces. Stopping criteria of ``RunConfig(stop=...)`` that read such a metric are given
     validated results, too.
 
     Args:
-        base: The scheduler; not changed.
+        base: The scheduler; it is not changed.
 
     Raises:
-        tunekit.ConfigError: If ``base`` is no scheduler, or is wrapped already.
+        tunekit.ConfigError: If ``base`` is not a scheduler, or is wrapped already.
 
     Example:
         >>> from ray.tune.schedulers import ASHAScheduler
@@ -124,7 +125,7 @@ class ValidatedScheduler(TrialScheduler):
         self.base = base
         self._mode: str | None = None
         decides = innermost(base)
-        # It takes a trial that restarts for a second one, and refuses that.
+        # It takes a restarted trial for a second one, and refuses it.
         self._replays = isinstance(decides, PopulationBasedTrainingReplay)
         self._never_pauses = type(decides) in (FIFOScheduler, AsyncHyperBandScheduler)
         self._may_clone = type(decides) not in _CLONE_NOTHING
@@ -135,26 +136,26 @@ class ValidatedScheduler(TrialScheduler):
         self._sweep: tuple[Controller, ValidationCallback] | None = None
         self._view: StandInController | None = None
         self._stand_ins: dict[str, StandIn] = {}
-        # Those that the base scheduler may start or resume, and the view that has no others.
+        # The trials that the base scheduler may start or resume, and the view that has only these.
         self._turns: Turns[StandIn] = Turns()
         self._in_turn: Any = None
-        # Those about which something may have to be done.
+        # The trials that something may have to be done about.
         self._open: dict[str, StandIn] = {}
-        # Those that the base scheduler has just done something to.
+        # The trials that the base scheduler has just done something to.
         self._touched: dict[str, StandIn] = {}
-        # What it may clone, and is about to.
+        # What it may clone, and is about to clone.
         self._clones = Clones()
         # Which scores it will use.
         self._usage = ScoreUsage(base)
         # When a trial began to wait for a score.
         self._since: dict[str, float] = {}
-        # Trials that gave way, whose scores are there.
+        # Trials that gave way and whose scores have arrived.
         self._ready: dict[str, Trial] = {}
         self._told_of_no_state = False
         self._reminders = Reminders()
         # Trials that the base scheduler stopped by a decision that is being replayed.
         self._stopped_before: list[StandIn] = []
-        # Trials that were stopped and were as long as they were to be.
+        # Trials that were stopped and had run their course.
         self._finished: set[str] = set()
         # Trials of a restored sweep that the base scheduler knows and Tune has not added yet.
         self._known: set[str] = set()
@@ -164,7 +165,7 @@ class ValidatedScheduler(TrialScheduler):
         return {"base": self.base, "_mode": self._mode}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take a base scheduler; an older version has pickled all that it had."""
+        """Restore the base scheduler; an older version pickled everything it had."""
         ValidatedScheduler.__init__(self, state["base"])
         self._mode = state["_mode"]
 
@@ -186,12 +187,12 @@ class ValidatedScheduler(TrialScheduler):
 
     @property
     def metric(self) -> None:
-        """None: Tune is not to look for the metric in reports, which need not have it."""
+        """Return None: Tune must not look for the metric in reports, which need not have it."""
         return None
 
     @property
     def objectives(self) -> set[str]:
-        """The metric that the base scheduler judges by, if it does."""
+        """Return the metric that the base scheduler judges by, if any."""
         metric = self.base.metric
         return {metric} if isinstance(metric, str) and metric != DEFAULT_METRIC else set()
 
@@ -202,13 +203,12 @@ class ValidatedScheduler(TrialScheduler):
 
     @property
     def mode(self) -> str | None:
-        """Return which values of the metric are better, ``"min"`` or ``"max"``; None if nobody
-        said."""
+        """Return which values of the metric are better, ``"min"`` or ``"max"``; None if unknown."""
         return self._mode or mode_of(self.base)
 
     @property
     def supports_buffered_results(self) -> bool:
-        """False: a trial that waits for a score must not have run ahead."""
+        """Return False: a trial that waits for a score must not have run ahead."""
         return False
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
@@ -217,7 +217,7 @@ class ValidatedScheduler(TrialScheduler):
         return bool(self.base.set_search_properties(metric, mode, **spec))
 
     def debug_string(self) -> str:
-        """The base scheduler's summary, and that of the validations."""
+        """Return the base scheduler's summary, and that of the validations."""
         text = self.base.debug_string()
         if self._sweep is None:
             return text
@@ -226,11 +226,11 @@ class ValidatedScheduler(TrialScheduler):
     # What Tune tells while the sweep runs ------------------------------------------------------
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """A trial was added, or is about to be restarted after a failure."""
+        """Take a trial that was added, or that is about to be restarted after a failure."""
         validation, again = self._wire(tune_controller), trial.trial_id in self._stand_ins
         stand_in = self._stand_in_of(trial)
         stand_in.real, stand_in.ending = trial, False
-        self._turns.add(stand_in, _waits(stand_in))  # Tune has put it to the end of its trials
+        self._turns.add(stand_in, _waits(stand_in))  # Tune has moved it to the end of its trials
         self._open[trial.trial_id] = stand_in
         if trial.trial_id in self._known:
             self._known.discard(trial.trial_id)
@@ -250,11 +250,11 @@ class ValidatedScheduler(TrialScheduler):
             self._take_up()
 
     def started(self, trial: Trial) -> None:
-        """A trial's actor is up."""
+        """Note that a trial's actor is up."""
         self._open[trial.trial_id] = self._stand_in_of(trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """A trial failed; it may be restarted."""
+        """Record that a trial failed; it may be restarted."""
         self._wire(tune_controller).failed(trial)
         self._fail(self._stand_in_of(trial))
 
@@ -266,7 +266,7 @@ class ValidatedScheduler(TrialScheduler):
             self._take_up()
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """A trial reported: whether it is validated is not known before it has saved."""
+        """Answer a trial's report: only when it has saved is it known whether it is validated."""
         validation, stand_in = self._wire(tune_controller), self._stand_in_of(trial)
         validation.requests.offered(trial.trial_id, result[TRAINING_ITERATION])
         self._starts(stand_in)
@@ -283,8 +283,8 @@ class ValidatedScheduler(TrialScheduler):
     def _may_stand_still(self, stand_in: StandIn, result: Mapping[str, Any]) -> bool:
         """Return whether a trial that reports may have to wait for scores.
 
-        It is told to wait then, and what becomes of the report, whether it is saved and validated,
-        says whether it does.
+        If so, it is told to wait. Whether it does depends on whether its report is saved and
+        validated.
         """
         on_pending = self._validation.on_pending(stand_in.trial_id)
         if on_pending in ("hold", "pause"):
@@ -296,7 +296,7 @@ class ValidatedScheduler(TrialScheduler):
         return without or (with_this and self._usage.uses(stand_in, result))
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        """A trial ended; the base scheduler hears of it after the trial's last score."""
+        """Take the end of a trial; the base scheduler hears of it after the trial's last score."""
         self._starts(self._stand_in_of(trial))
         self._complete(self._stand_in_of(trial))
         self._wire(tune_controller).deliveries.complete(trial.trial_id)
@@ -308,7 +308,7 @@ class ValidatedScheduler(TrialScheduler):
             self._void(stand_in)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        """A trial that was not running ended."""
+        """Take the end of a trial that was not running."""
         stand_in = self._stand_in_of(trial)
         self._stands_no_more(stand_in)
         if stand_in.phase is not Desired.ENDED:
@@ -316,7 +316,7 @@ class ValidatedScheduler(TrialScheduler):
         self._wire(tune_controller).deliveries.complete(trial.trial_id, removed=True)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """The next trial to start: those that have waited for a score first, then the base's."""
+        """Return the next trial to start: those that waited for a score first, then the base's."""
         self._wire(tune_controller)
         for trial_id, trial in list(self._ready.items()):
             if trial.status == Trial.PAUSED:
@@ -329,20 +329,21 @@ class ValidatedScheduler(TrialScheduler):
     # What it will use --------------------------------------------------------------------------
 
     def uses(self, trial: Trial, result: Mapping[str, Any]) -> bool:
-        """Return whether the base scheduler will use the score of a report, or that is the trial's
-        last.
+        """Return whether the base scheduler will use a report's score, or it is the trial's last.
 
-        To be asked with each report, as often as one likes.
+        Call this with each report, as often as you like.
         """
         return self._usage.uses(self._stand_in_of(trial), result)
 
     def used(self, request: Request) -> bool:
-        """Return whether it will use the score of a checkpoint that was saved."""
+        """Return whether it will use the score of a saved checkpoint."""
         return self._usage.used(request)
 
     def settled(self, request: Request) -> None:
-        """The score of a checkpoint was delivered, or never will be: its books tell, or a later
-        one takes its place."""
+        """Note that the score of a checkpoint was delivered, or never will be.
+
+        From now on the scheduler's books show the score, or a later one takes its place.
+        """
         if not self._validation.waits(request.trial_id):
             # If it stands still now, it is because the scheduler has paused it.
             self._waited(request.trial_id)
@@ -364,8 +365,8 @@ class ValidatedScheduler(TrialScheduler):
         """Give the base scheduler a validated result of a trial; return what it decided.
 
         The decision is carried out by :meth:`act`, or at the trial's next report. The base
-        scheduler may add to the result. In a sweep that is restored it may have ``decided``
-        before, which holds: it may have been carried out.
+        scheduler may add to the result. In a restored sweep it may have ``decided`` before; that
+        decision holds, because it may have been carried out.
         """
         stand_in, request = self._stand_in_of(trial), scored.request
         checkpoint = request.checkpoint or tune.Checkpoint(
@@ -409,16 +410,17 @@ class ValidatedScheduler(TrialScheduler):
         return decision
 
     def has_run_its_course(self, trial_id: str) -> bool:
-        """Return whether a trial that was stopped was as long as it was to be.
+        """Return whether a trial that was stopped had run its course.
 
-        That is the scheduler's ``max_t``, or a stopping criterion; else it was rejected.
+        It had if it reached the scheduler's ``max_t``, or a stopping criterion; otherwise it was
+        rejected.
         """
         return trial_id in self._finished
 
     def finish(self, trial: Trial, result: Mapping[str, Any] | None) -> None:
-        """A trial has ended, and the base scheduler has got all of its results.
+        """Tell the base scheduler of a trial's end, when it has got all of the trial's results.
 
-        It is told with the trial's newest validated result, unless it has stopped the trial.
+        It gets the trial's newest validated result, unless it has stopped the trial.
         """
         stand_in = self._stand_in_of(trial)
         if stand_in.phase is not Desired.ENDED:
@@ -439,7 +441,7 @@ class ValidatedScheduler(TrialScheduler):
                 self._starts(stand_in)
             doing = stand_in.doing
             if doing is Actual.SAVING:
-                continue  # as may be all that run, step after step
+                continue  # all running trials may be saving, step after step
             move = self._next_action(stand_in, doing)
             if move is not Action.NOTHING:
                 self._make(move, stand_in)
@@ -452,7 +454,7 @@ class ValidatedScheduler(TrialScheduler):
 
     @staticmethod
     def _undecided(stand_in: StandIn, doing: Actual) -> bool:
-        """Return whether something will have to be done about a trial without its saying so."""
+        """Return whether a trial will need something done even if nothing more is heard of it."""
         if doing is Actual.ENDED:
             return False
         return (
@@ -463,15 +465,11 @@ class ValidatedScheduler(TrialScheduler):
         )
 
     def advance(self) -> None:
-        """Let the base scheduler choose from trials that have ended, of which it has not heard.
-
-        Tune asks for trials to run as long as there are any; afterwards the base scheduler may
-        still have to hear of some that it had paused.
-        """
+        """Let the base scheduler choose from ended trials whose end it has not heard of."""
         self._chosen()
 
     def conclude(self, trial: Trial) -> None:
-        """The sweep is over: whatever the base scheduler was about to do with the trial."""
+        """End a trial at the sweep's end, whatever the base scheduler was about to do with it."""
         stand_in = self._stand_in_of(trial)
         if stand_in.phase is not Desired.ENDED:
             self._end(stand_in)
@@ -479,22 +477,22 @@ class ValidatedScheduler(TrialScheduler):
     # What the base scheduler does --------------------------------------------------------------
 
     def moved(self, stand_in: StandIn) -> None:
-        """Its phase is another one: it is to be started, or is not any more."""
+        """Note what a trial waits for, after its phase has changed."""
         self._turns.put(stand_in, _waits(stand_in))
 
     def touched(self, stand_in: StandIn) -> None:
-        """It has paused a trial, or given it something to take up."""
+        """Note that the base scheduler has paused a trial, or given it something to take up."""
         self._open[stand_in.trial_id] = self._touched[stand_in.trial_id] = stand_in
 
     def offered(self, stand_in: StandIn) -> None:
-        """It may clone a trial's checkpoint later: that one is kept until it takes another."""
+        """Keep a trial's checkpoint, which the base scheduler may clone, until it takes another."""
         if stand_in.version is not None:
             self._clones.offer(stand_in.real, stand_in.version)
 
     def stopped(self, stand_in: StandIn) -> None:
-        """It has stopped a trial, as Tune's ``stop_trial`` does.
+        """End a trial that the base scheduler has stopped, as Tune's ``stop_trial`` does.
 
-        In a sweep that is restored, a trial that ran on before runs on.
+        In a restored sweep, a trial that ran on before runs on.
         """
         if stand_in.phase is Desired.ENDED or self._validation.heard_later(stand_in.trial_id):
             return
@@ -502,9 +500,9 @@ class ValidatedScheduler(TrialScheduler):
         self._record_stop(stand_in)
 
     def idle(self) -> bool:
-        """Return whether no trial runs or is about to, and no validation is pending.
+        """Return whether no trial is running or about to run, and no validation is pending.
 
-        Never while what has happened is replayed: more may have happened than is known.
+        Never during a replay: more may have happened than is known.
         """
         return (
             self._controller.still
@@ -518,7 +516,7 @@ class ValidatedScheduler(TrialScheduler):
         self._validation.emit(Decided(time=time, trial_id=stand_in.trial_id, decision=stop))
 
     def _end(self, stand_in: StandIn) -> None:
-        """End a trial by the base scheduler's word: it hears of it at once, as in Tune."""
+        """End a trial by the base scheduler's word; it hears of the end at once, as in Tune."""
         if stand_in.phase is Desired.RUNNING and stand_in.version is not None:
             result = {**stand_in.version.result, DONE: True}
             self.base.on_trial_complete(self._view, stand_in, result)
@@ -529,7 +527,7 @@ class ValidatedScheduler(TrialScheduler):
         self._open[stand_in.trial_id] = stand_in
 
     def _take_up(self) -> None:
-        """Look what the base scheduler has given to trials."""
+        """Process what the base scheduler has given to trials."""
         touched, self._touched = self._touched, {}
         for stand_in in touched.values():
             restored = stand_in.change.restored_from
@@ -548,12 +546,12 @@ class ValidatedScheduler(TrialScheduler):
         stand_in.phase = Desired.PAUSED
 
     def _void(self, stand_in: StandIn) -> None:
-        """A trial has ended before it was overwritten: it remains what it was."""
+        """Leave a trial as it was: it ended before it was overwritten."""
         self._give_up_change(stand_in)
         stand_in.phase = Desired.RUNNING
 
     def _give_up_change(self, stand_in: StandIn) -> None:
-        """The trial will not take up what was given to it."""
+        """Drop what was given to a trial: it will not take it up."""
         stand_in.change = Change()
         self._clones.give_up(stand_in.trial_id)
 
@@ -581,18 +579,17 @@ class ValidatedScheduler(TrialScheduler):
         return None
 
     def _chose(self, stand_in: StandIn, *, runs: bool) -> None:
-        """Record that a trial goes on that it had paused; ``runs``: it has an actor."""
+        """Record that a trial that it had paused goes on; ``runs``: the trial has an actor."""
         time = self._validation.time()
         self._validation.emit(Resumed(time=time, trial_id=stand_in.trial_id, runs=runs))
 
     def _sees(self) -> Any:
-        """Return what the base scheduler chooses from: not all trials, if it looks for the first
-        only."""
+        """Return what the base scheduler chooses from: one trial, if it only wants the first."""
         chooses = getattr(self.base.choose_trial_to_run, "__func__", None)
         return self._in_turn if chooses is FIFOScheduler.choose_trial_to_run else self._view
 
     def _next_in_turn(self) -> list[StandIn]:
-        """The first trial to be started, or if there is none, the first to be resumed."""
+        """Return the first trial to start or, if there is none, the first to resume."""
         for status in (Trial.PENDING, Trial.PAUSED):
             for stand_in in self._turns.of(status):
                 if stand_in.status == status:  # else it has begun to run in this step
@@ -600,7 +597,7 @@ class ValidatedScheduler(TrialScheduler):
         return []
 
     def _remind(self) -> None:
-        """Let a scheduler look again that waits for a trial that has ended."""
+        """Make a scheduler that waits for an ended trial look again."""
         if not self._waits_for_all or not self._controller.still:
             return
         left = [
@@ -653,11 +650,27 @@ class ValidatedScheduler(TrialScheduler):
             doing,
             overwritten=stand_in.change.restored_from is not None,
             changed=bool(stand_in.change),
-            waits=validation.waits(stand_in.trial_id),
+            waits=validation.waits(stand_in.trial_id) and not self._trains_on(stand_in, doing),
             lends=validation.validator.lends(stand_in.trial_id),
             # Those that had to give way, to let validations run, get their turn.
             gives_way=doing is Actual.HELD and self._gives_way(stand_in),
         )
+
+    def _trains_on(self, stand_in: StandIn, doing: Actual) -> bool:
+        """Return whether a trial trains on while its score is pending: its place would be idle."""
+        validation = self._validation
+        if doing is not Actual.HELD or self.compares_all:
+            return False
+        return trains_on(
+            validation.config.on_pending,
+            decisions=validation.state.delivery.decisions(stand_in.trial_id),
+            idle=not (
+                self._ready
+                or self._controller.has_new_trials
+                or validation.one_at_a_time()
+                or validation.validator.will_borrow(self._place_of(stand_in))
+            ),
+        ) and self._usage.decides_again(stand_in)
 
     def _gives_way(self, stand_in: StandIn) -> bool:
         """Return whether a trial that stands still gives its place to others meanwhile."""
@@ -695,7 +708,7 @@ class ValidatedScheduler(TrialScheduler):
             self._change(stand_in)
 
     def _change(self, stand_in: StandIn) -> None:
-        """Let a trial take up what the base scheduler has given to it."""
+        """Let a trial take up what the base scheduler has given it."""
         trial, change = stand_in.real, stand_in.change
         self._ready.pop(stand_in.trial_id, None)
         restored = change.restored_from
@@ -724,7 +737,7 @@ class ValidatedScheduler(TrialScheduler):
             change.restored_from = source.restorable(config=change.config, **instead)
 
     def _starts(self, stand_in: StandIn) -> None:
-        """A trial that was to run does, or has done."""
+        """Note that a trial that was to run is running, or has run."""
         if stand_in.phase is Desired.PENDING and stand_in.real.status not in (
             Trial.PENDING,
             Trial.PAUSED,
@@ -735,7 +748,7 @@ class ValidatedScheduler(TrialScheduler):
     def _give_way(self, stand_in: StandIn, *, for_validations: bool = False) -> None:
         stand_in.held = False
         self._since.setdefault(stand_in.trial_id, self._validation.now())
-        # It resumes what is being validated.
+        # It will resume from the checkpoint that is being validated.
         self._controller.pause(stand_in.real, save=False, for_validations=for_validations)
 
     def _waited(self, trial_id: str) -> None:
@@ -748,7 +761,7 @@ class ValidatedScheduler(TrialScheduler):
     def lenders(self) -> dict[str, Trial]:
         """Return the trials that stand still and in whose place a validation fits.
 
-        None of those that give their resources back.
+        Trials that give their resources back are not among them.
         """
         validator = self._validation.validator
         if self._validation.config.on_pending == "pause":
@@ -763,14 +776,14 @@ class ValidatedScheduler(TrialScheduler):
         }
 
     def _place_of(self, stand_in: StandIn) -> Mapping[str, float]:
-        """Return what a trial has in one place."""
+        """Return a trial's place: the resources of its actor in one bundle."""
         return self._controller.resources_of(stand_in.real)
 
     def _relieve_starvation(self, held: list[StandIn]) -> None:
         """Let a held trial give way if held trials keep every validation from starting.
 
-        Holding and pausing lead to the same decisions; all actors waiting for scores that wait
-        for the actors' resources would lead to none.
+        Holding and pausing lead to the same decisions. If all actors waited for scores that wait
+        for the actors' resources, there would be none.
         """
         controller, validation = self._connected
         now = validation.now()
@@ -829,7 +842,7 @@ class ValidatedScheduler(TrialScheduler):
         return stand_in
 
     def get_state(self, places: Places | None = None) -> bytes | None:
-        """The base scheduler with what it knows of each trial; None if it cannot be pickled."""
+        """Return the base scheduler and what it knows of trials; None if it cannot be pickled."""
         state = {
             "base": self.base.__dict__,
             "judged": {
@@ -853,7 +866,7 @@ class ValidatedScheduler(TrialScheduler):
             return None
 
     def set_state(self, saved: bytes, places: Places | None = None) -> None:
-        """Take up what :meth:`get_state` returned, before Tune adds the trials."""
+        """Load what :meth:`get_state` returned, before Tune adds the trials."""
         filesystem = None if self._sweep is None else self._controller.storage.storage_filesystem
         state = load(
             saved,
@@ -868,10 +881,10 @@ class ValidatedScheduler(TrialScheduler):
             self._stand_ins.setdefault(trial_id, StandIn(self)).load(kept)
         self._known = set(state["judged"])
 
-    # How a sweep goes on that was interrupted --------------------------------------------------
+    # How an interrupted sweep goes on ----------------------------------------------------------
 
     def catch_up(self, event: Event, trial: Trial) -> None:
-        """Do again what was done before the sweep was interrupted."""
+        """Repeat what was done before the sweep was interrupted."""
         stand_in = self._stand_in_of(trial)
         match event:
             case Reported():
@@ -907,7 +920,7 @@ class ValidatedScheduler(TrialScheduler):
         """Give the base scheduler a result again; what it ``decided`` before holds."""
         self._trains(self._stand_in_of(trial))
         decision = self.judge(trial, result, scored, decided)
-        # The base scheduler has stopped others by that; if by chance it has not now, it shall.
+        # The base scheduler stopped others by that result; if by chance it has not now, stop them.
         stopped, self._stopped_before = self._stopped_before, []
         for other in stopped:
             self.stopped(other)
@@ -916,7 +929,7 @@ class ValidatedScheduler(TrialScheduler):
     def exploit_again(
         self, trial: Trial, exploit: Exploit, version: Version | None, *, carried_out: bool
     ) -> None:
-        """Overwrite a trial as it was; ``carried_out``: Tune's trial is what it became."""
+        """Overwrite a trial as before; ``carried_out``: Tune's trial is overwritten already."""
         stand_in = self._stand_in_of(trial)
         stand_in.change, source = self._clones.again(trial, stand_in.change, exploit, version)
         self._overwrite(stand_in, exploit, source)
@@ -926,7 +939,7 @@ class ValidatedScheduler(TrialScheduler):
             self._controller.change(trial, change)
 
     def retried(self, trial: Trial) -> None:
-        """A trial that has failed, or had to stop, is started again."""
+        """Take a trial that failed, or had to stop, and is started again."""
         self._add_again(self._stand_in_of(trial))
 
     @staticmethod
@@ -936,7 +949,7 @@ class ValidatedScheduler(TrialScheduler):
             stand_in.phase = Desired.RUNNING
 
     def resume(self) -> None:
-        """Let each trial stand where it stood when the sweep was interrupted."""
+        """Put each trial where it stood when the sweep was interrupted."""
         controller, validation = self._connected
         self._stand_ins = {
             i: stand_in for i, stand_in in self._stand_ins.items() if stand_in.real is not None
@@ -947,11 +960,11 @@ class ValidatedScheduler(TrialScheduler):
             if stand_in.phase is Desired.ENDED and not (
                 delivery.closed(trial_id) or delivery.completed(trial_id)
             ):
-                self._record_stop(stand_in)  # by chance, it has stopped it now
+                self._record_stop(stand_in)  # by chance, the scheduler has stopped it this time
             if stand_in.real.status == Trial.TERMINATED and not validation.state.delivery.completed(
                 trial_id
             ):
-                # It had made its last report, or is not to go on.
+                # It had made its last report, or must not go on.
                 controller.tell_search_of_end(stand_in.real, failed=False)
                 self.on_trial_complete(controller.wrapped(), stand_in.real, {})
             if stand_in.real.is_finished():
@@ -965,7 +978,7 @@ class ValidatedScheduler(TrialScheduler):
                 stand_in.phase = Desired.PENDING  # it starts again
 
     def take_leases(self) -> None:
-        """Take the leases again that the saved sweep had for cloning."""
+        """Take again the leases that the saved sweep had for cloning."""
         self._clones.take_leases(
             (trial_id, stand_in.version)
             for trial_id, stand_in in self._stand_ins.items()
@@ -975,7 +988,7 @@ class ValidatedScheduler(TrialScheduler):
         )
 
     def save(self, checkpoint_path: str) -> None:
-        """Save the base scheduler, and where it has seen each trial last, to a file.
+        """Save the base scheduler, and where it last saw each trial, to a file.
 
         Raises:
             tunekit.WiringError: If the base scheduler cannot be pickled.
@@ -990,13 +1003,13 @@ class ValidatedScheduler(TrialScheduler):
         self.set_state(Path(checkpoint_path).read_bytes())
 
     def _stands_no_more(self, stand_in: StandIn) -> None:
-        """The trial is not waiting for anything any more."""
+        """Note that a trial no longer waits for anything."""
         stand_in.held = False
         self._ready.pop(stand_in.trial_id, None)
         self._waited(stand_in.trial_id)
 
     def gone(self, trial: Trial) -> None:
-        """A trial has ended or failed for good: nothing of it is cloned any more."""
+        """Note that a trial has ended or failed for good: it is no longer cloned."""
         stand_in = self._stand_in_of(trial)
         self._turns.put(stand_in, None)
         stand_in.change = Change()
@@ -1004,7 +1017,7 @@ class ValidatedScheduler(TrialScheduler):
 
 
 def _waits(stand_in: StandIn) -> str | None:
-    """The status that a trial has in which a scheduler may choose it; None if it cannot be."""
+    """Return the status in which a scheduler may choose a trial; None if it may not choose it."""
     if stand_in.phase is Desired.PENDING:
         return str(Trial.PENDING)
     return str(Trial.PAUSED) if stand_in.phase is Desired.PAUSED else None

@@ -1,4 +1,4 @@
-"""Schedulers beside those that Tune ships; they work with a plain ``ray.tune.Tuner``, too."""
+"""Schedulers in addition to Tune's own; they also work with a plain ``ray.tune.Tuner``."""
 
 from __future__ import annotations
 
@@ -28,49 +28,50 @@ _DECISIONS = {
 class PromotionASHA(JudgingScheduler):
     """Asynchronous successive halving that pauses every trial at its rung and promotes the best.
 
-    This is ASHA as its paper has it (Li et al., 2018, https://arxiv.org/abs/1810.05934, Algorithm
-    2). A trial that comes to a rung pauses. The best ``1 / reduction_factor`` of a rung are
-    promoted: those that have not been are resumed, and train on to the next rung. Promotions go
-    before new trials, those from higher rungs first. A trial that has trained for ``max_t`` is
-    stopped.
+    This is ASHA as its paper describes it (Li et al., 2018, https://arxiv.org/abs/1810.05934,
+    Algorithm 2). A trial that reaches a rung pauses. The best ``1 / reduction_factor`` of a rung
+    are promoted: those of them that are still paused there are resumed, and train on to the next
+    rung. Promotions go before new trials, and those from higher rungs go first. A trial that has
+    trained for ``max_t`` is stopped.
 
-    ``ray.tune.schedulers.ASHAScheduler`` decides at once instead: it stops a trial, or lets it run
-    on, by the scores that are there when it comes to a rung. The first trials run on for want of
-    others to compare them with, and a trial that was stopped is never resumed. Here a trial goes
-    on only if it is among the best of several, however late that is known, and less is trained in
-    all. Each promotion costs a restart from a checkpoint, so trainables have to save and load
-    their state.
+    ``ray.tune.schedulers.ASHAScheduler`` decides at once instead: when a trial reaches a rung, it
+    stops the trial or lets it run on, by the scores known at that moment. The first trials run on
+    because there are no others to compare them with, and a stopped trial is never resumed. Here, a
+    trial goes on only if it is among the best of several, however late that is known, and less is
+    trained in total. Each promotion costs a restart from a checkpoint, so trainables have to save
+    and load their state.
 
-    **The end.** When no trial runs, none can be promoted and the search algorithm makes no more,
-    those that are paused can never be promoted, and are stopped. But fewer than
-    ``reduction_factor`` trials at a rung promote none, so a small sweep would end without a
-    trial that has trained for ``max_t``. So before that, if no trial has ended that went farther
-    than where the most advanced ones are paused, the best of those goes on: to the next rung, and
-    the next, until it reaches ``max_t`` or ends by itself. At least one trial comes to its end.
+    **The end.** When no trial is running, none can be promoted and the search algorithm makes no
+    more, the paused trials can never be promoted and are stopped. But a rung with fewer than
+    ``reduction_factor`` trials promotes none, so a small sweep would end without a trial that has
+    trained for ``max_t``. So before that, if no trial has ended farther than where the most
+    advanced ones are paused, the best of those goes on: to the next rung, and the next, until it
+    reaches ``max_t`` or ends by itself. At least one trial runs to its end.
 
-    **A limit of trials** (``max_concurrent_trials``, ``ConcurrencyLimiter``) counts paused ones.
-    When that keeps the search algorithm from making the next one while nothing else can go on, the
-    worst one that is paused at the lowest rung is stopped; its score counts on. Better, limit
-    trials by their resources.
+    **A limit on trials** (``max_concurrent_trials``, ``ConcurrencyLimiter``) counts paused ones.
+    When it keeps the search algorithm from making the next trial while nothing else can go on, the
+    worst trial that is paused at the lowest rung is stopped; its score still counts. It is better
+    to limit trials by their resources.
 
     Tune asks for the resources of up to 200 new trials at once, which would all start before the
     first promotion. With this scheduler it asks for one at a time, unless the environment variable
     ``TUNE_MAX_PENDING_TRIALS_PG`` is set.
 
     Args:
-        time_attr: The name, in a result, of the time that it goes by; must not decrease.
-        metric: What trials are ranked by; None takes that of ``TuneConfig``.
+        time_attr: The name, in a result, of the time that the scheduler goes by; it must not
+            decrease.
+        metric: The metric to rank trials by; None takes that of ``TuneConfig``.
         mode: Which values are better, ``"min"`` or ``"max"``; None takes that of ``TuneConfig``.
-        max_t: When a trial is stopped, in units of ``time_attr``.
-        grace_period: The first rung, in the same units; the next is ``reduction_factor`` times as
-            late, and so on while that is before ``max_t``.
-        reduction_factor: One out of so many trials is promoted.
-        brackets: How many brackets trials are divided among. Each does without one more of the
-            first rungs. Their shares are those of ``ASHAScheduler``, without the chance.
+        max_t: When to stop a trial, in units of ``time_attr``.
+        grace_period: The first rung, in the same units; each next rung is ``reduction_factor``
+            times as late, as long as that is before ``max_t``.
+        reduction_factor: One out of this many trials is promoted.
+        brackets: How many brackets the trials are divided among. Each bracket skips one more of the
+            first rungs. Their shares are those of ``ASHAScheduler``, but are not drawn at random.
 
     Raises:
-        tunekit.ConfigError: If an argument is wrong; lists all that are. And when a trial is
-            added, if neither the scheduler nor ``TuneConfig`` has a metric and a mode.
+        tunekit.ConfigError: If any argument is wrong; the message lists them all. Also when a trial
+            is added, if neither the scheduler nor ``TuneConfig`` has a metric and a mode.
 
     Example:
         >>> scheduler = PromotionASHA(max_t=27, grace_period=1, reduction_factor=3)
@@ -126,7 +127,7 @@ class PromotionASHA(JudgingScheduler):
     # What Tune tells ---------------------------------------------------------------------------
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Take a new trial, or one that begins again after a failure."""
+        """Take a new trial, or one that starts again after a failure."""
         problems = Problems("PromotionASHA")
         for name, value in (("metric", self.metric), ("mode", self.mode)):
             if not value:
@@ -136,31 +137,31 @@ class PromotionASHA(JudgingScheduler):
         self._books.add(trial.trial_id)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Pause a trial that has come to a rung, and stop one that has trained for ``max_t``."""
+        """Pause a trial that has reached a rung, and stop one that has trained for ``max_t``."""
         if self.time_attr not in result or self.metric not in result:
             return str(TrialScheduler.CONTINUE)
         verdict = self._books.reported(trial.trial_id, result[self.time_attr], self._score(result))
         return str(_DECISIONS[verdict])
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        """Take that a trial has come to its end."""
+        """Record that a trial has ended."""
         if self.time_attr in result and self.metric in result:
             # A score to compare others with.
             self._books.reported(trial.trial_id, result[self.time_attr], self._score(result))
         self._books.ended(trial.trial_id, result.get(self.time_attr))
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """Take that a trial has failed; it may begin again."""
+        """Record that a trial has failed; it may start again."""
         self._books.failed(trial.trial_id)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        """Take that a trial was stopped while it was paused, or before it began."""
+        """Record that a trial was stopped while it was paused, or before it began."""
         self._books.ended(trial.trial_id)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Return the trial to promote, or else a new one.
 
-        When nothing is left to start or to run, stop those that can never be promoted.
+        When nothing is left to start or to run, stop the trials that can never be promoted.
         """
         start_one_by_one(tune_controller)
         pending, paused, runs = None, {}, False
@@ -168,11 +169,11 @@ class PromotionASHA(JudgingScheduler):
             match trial.status:
                 case Trial.PENDING:
                     if self._books.has_begun(trial.trial_id):
-                        return trial  # promoted; the next one is when this one has started
+                        return trial  # promoted; no other is until this one has started
                     pending = pending or trial
                 case Trial.PAUSED:
                     if not self._books.waits(trial.trial_id):
-                        return trial  # promoted, or paused by somebody else
+                        return trial  # promoted, or paused by something else
                     paused[trial.trial_id] = trial
                 case Trial.RUNNING:
                     runs = True
@@ -185,10 +186,10 @@ class PromotionASHA(JudgingScheduler):
         return pending
 
     def _without_promotions(self, tune_controller: Any, paused: dict[str, Trial]) -> Trial | None:
-        """Return the trial that goes on nevertheless, or stop some."""
+        """Return a trial that goes on without a promotion, or stop some."""
         waiting = [trial_id for trial_id in self._books.waiting() if trial_id in paused]
         search_alg = tune_controller.search_alg
-        # One that is at its limit of trials does not look whether it has made the last.
+        # A searcher at its limit of trials does not check whether it has made the last one.
         made = len(tune_controller.get_trials())
         over = search_alg.is_finished() or 0 < search_alg.total_samples <= made
         if over and self._books.is_ahead(waiting[0]):
@@ -199,23 +200,23 @@ class PromotionASHA(JudgingScheduler):
                 tune_controller.stop_trial(paused[trial_id])
         return None
 
-    # What it says of itself --------------------------------------------------------------------
+    # What it says about itself -----------------------------------------------------------------
 
     def rule(self, trial: Trial) -> DecisionRule:
-        """Return which scores of a trial it will use, as its books stand."""
+        """Return which scores of a trial it will use, as its books now stand."""
         return self._books.rule(trial.trial_id)
 
     def rungs(self) -> list[int]:
         """Return the iterations at which it compares trials, if they are all in one bracket.
 
-        Empty if it goes by something else than iterations.
+        Empty if they are not, or if it goes by something other than iterations.
         """
         if len(self._times) > 1 or self.time_attr != TRAINING_ITERATION:
             return []
         return [int(time) for time in (*self._times[0], self.max_t)]
 
     def debug_string(self) -> str:
-        """Return how many trials have come to each rung, and wait there."""
+        """Return how many trials have reached each rung, and how many wait there."""
         rungs = [
             f"{time:g}: {scores} ({waiting} paused)"
             for time, scores, waiting in self._books.counts()
@@ -223,7 +224,7 @@ class PromotionASHA(JudgingScheduler):
         return "Using PromotionASHA: trials at each rung: " + (", ".join(rungs) or "no rungs")
 
     def save(self, checkpoint_path: str) -> None:
-        """Save what it knows of trials to a file."""
+        """Save what it knows about trials to a file."""
         Path(checkpoint_path).write_bytes(pickle.dumps(self.__dict__))
 
     def restore(self, checkpoint_path: str) -> None:

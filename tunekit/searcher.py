@@ -18,21 +18,22 @@ __all__ = ["ValidatedSearcher"]
 class ValidatedSearcher(Searcher):
     """Gives an unmodified Tune searcher its feedback from validated results.
 
-    The searcher gets each validated result once, in iteration order within a trial, and a trial's
-    completion with its newest validated result when its last validation has ended. A completion
-    without any validated result has no result, as that of a trial that never reported.
+    The searcher gets each validated result once, in iteration order within a trial. When a trial's
+    last validation has ended, it gets the trial's completion, with the newest validated result. The
+    completion of a trial without any validated result has no result, like that of a trial that
+    never reported.
 
-    It needs a :class:`~tunekit.ValidatedScheduler` (round a ``FIFOScheduler``, if nothing else) and
-    a :class:`~tunekit.ValidationCallback` in the same sweep. It goes inside of a
-    ``ConcurrencyLimiter``, which then limits the trials that train; but round one with
-    ``batch=True``, whose next batch waits for the scores of the one before, and round a
+    It needs a :class:`~tunekit.ValidatedScheduler` (around a ``FIFOScheduler``, if nothing else)
+    and a :class:`~tunekit.ValidationCallback` in the same sweep. Put it inside a
+    ``ConcurrencyLimiter``, which then limits the trials that train. But put it around one with
+    ``batch=True``, whose next batch waits for the scores of the previous one, and around a
     ``Repeater``, which takes the mean of scores.
 
     Args:
-        base: The searcher; not changed.
+        base: The searcher; it is not changed.
 
     Raises:
-        tunekit.ConfigError: If ``base`` is no searcher, or is wrapped already.
+        tunekit.ConfigError: If ``base`` is not a searcher, or is wrapped already.
 
     Example:
         >>> from ray.tune.search.optuna import OptunaSearch
@@ -61,7 +62,7 @@ class ValidatedSearcher(Searcher):
 
     @classmethod
     def within(cls, controller: Controller) -> ValidatedSearcher | None:
-        """Find the one that a sweep's search algorithm contains, if any."""
+        """Return the one that a sweep's search algorithm contains, if any."""
         found = getattr(controller.search_alg, "searcher", None)
         while found is not None and not isinstance(found, cls):
             found = getattr(found, "searcher", None)
@@ -69,17 +70,17 @@ class ValidatedSearcher(Searcher):
 
     @property
     def metric(self) -> None:
-        """None: Tune is not to look for the metric in reports, which need not have it."""
+        """Return None: Tune must not look for the metric in reports, which need not have it."""
         return None
 
     @property
     def mode(self) -> None:
-        """None, as the metric."""
+        """Return None, as for the metric."""
         return None
 
     @property
     def objectives(self) -> set[str]:
-        """The metrics that the base searcher learns from."""
+        """Return the metrics that the base searcher learns from."""
         base = self.searcher
         while isinstance(getattr(base, "searcher", None), Searcher):
             base = base.searcher  # what wraps it may have a copy from before it was set
@@ -88,7 +89,7 @@ class ValidatedSearcher(Searcher):
         return {name for name in names if isinstance(name, str) and name != DEFAULT_METRIC}
 
     def attach(self, refresh: Callable[[], None]) -> None:
-        """Connect it with a sweep: ``refresh`` looks what has become of its validations."""
+        """Connect it with a sweep: ``refresh`` checks what has become of its validations."""
         self._refresh = refresh
 
     # What Tune asks and tells ------------------------------------------------------------------
@@ -106,13 +107,13 @@ class ValidatedSearcher(Searcher):
         return bool(self.searcher.set_max_concurrency(max_concurrent))
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        """Ask the base searcher for a configuration, after it has heard all that is known."""
+        """Ask the base searcher for a configuration, after telling it everything that is known."""
         if self._refresh is not None:
             self._refresh()
         return self.searcher.suggest(trial_id)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """A report, not validated: not for the base searcher."""
+        """Ignore a report: it is not validated, so it is not for the base searcher."""
         if self._refresh is None:
             raise WiringError(
                 "ValidatedSearcher was given to a sweep without a ValidatedScheduler. Pass "
@@ -123,7 +124,7 @@ class ValidatedSearcher(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """A trial ended; the base searcher hears of it after the trial's last score."""
+        """Take the end of a trial; the base searcher hears of it after the trial's last score."""
         if error:
             self._final.pop(trial_id, None)
             self.searcher.on_trial_complete(trial_id, result=None, error=True)
@@ -132,12 +133,12 @@ class ValidatedSearcher(Searcher):
         self._complete_if_both(trial_id)
 
     def on_pause(self, trial_id: str) -> None:
-        """Tell a base searcher that wants to know (BOHB)."""
+        """Tell a base searcher that wants to know about pauses (BOHB)."""
         if hasattr(self.searcher, "on_pause"):
             self.searcher.on_pause(trial_id)
 
     def on_unpause(self, trial_id: str) -> None:
-        """Tell a base searcher that wants to know (BOHB)."""
+        """Tell a base searcher that wants to know about resumed trials (BOHB)."""
         if hasattr(self.searcher, "on_unpause"):
             self.searcher.on_unpause(trial_id)
 
@@ -152,12 +153,15 @@ class ValidatedSearcher(Searcher):
         self.searcher.on_trial_result(trial_id, {**result, DONE: False})
 
     def finish(self, trial_id: str, result: Mapping[str, Any] | None) -> None:
-        """A trial's last validation has ended; ``result`` is its newest validated result."""
+        """Take a trial's newest validated ``result``, after its last validation has ended."""
         self._final[trial_id] = result
         self._complete_if_both(trial_id)
 
     def _complete_if_both(self, trial_id: str) -> None:
-        """Tune tells the scheduler of a trial's end before the searcher: wait for both."""
+        """Complete a trial once it has ended and its last validation has, too.
+
+        Tune tells the scheduler of a trial's end before it tells the searcher.
+        """
         if trial_id in self._completed and trial_id in self._final:
             self._completed.discard(trial_id)
             result = self._final.pop(trial_id)
@@ -167,11 +171,11 @@ class ValidatedSearcher(Searcher):
     # Saving ------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return what Tune saves beside the base searcher's own state."""
+        """Return what Tune saves in addition to the base searcher's own state."""
         return {"completed": set(self._completed), "final": dict(self._final)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what Tune restores beside the base searcher's own state."""
+        """Load what Tune restores in addition to the base searcher's own state."""
         self._completed, self._final = set(state["completed"]), dict(state["final"])
 
     def save(self, checkpoint_path: str) -> None:

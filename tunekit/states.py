@@ -17,15 +17,17 @@ __all__ = ["load_state"]
 def load_state(checkpoint: tune.Checkpoint) -> dict[str, Any]:
     """Return the dict that a class trainable's ``save_checkpoint`` returned.
 
-    Tune writes such a dict into the checkpoint's folder itself, as a pickle. A validation function
-    reads it with this. Reading a pickle can run any code: read what you trust.
+    Tune itself writes such a dict into the checkpoint's folder, as a pickle; a validation function
+    reads it with ``load_state``. Reading a pickle can run arbitrary code, so read only what you
+    trust.
 
     Args:
-        checkpoint: What a validation function gets, or ``tunekit.load(path).best().checkpoint``.
+        checkpoint: The checkpoint that a validation function gets, or
+            ``tunekit.load(path).best().checkpoint``.
 
     Raises:
-        tunekit.ConfigError: If it is no checkpoint, or ``save_checkpoint`` wrote files instead; the
-            message lists them.
+        tunekit.ConfigError: If it is not a checkpoint, or if ``save_checkpoint`` wrote files
+            instead; the message lists them.
         OSError: If the storage fails.
 
     Example:

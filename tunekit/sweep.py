@@ -1,4 +1,4 @@
-"""A sweep that runs, has ended or has crashed, as tables."""
+"""A sweep that is running, has ended or has crashed, as tables."""
 
 from __future__ import annotations
 
@@ -43,25 +43,25 @@ __getattr__ = former_names(__name__)
 _LEADING = ("trial_id", "generation", "training_iteration", "iteration_runs", "reported_at")
 # Lines of the journal that no table needs.
 _UNTOLD = ("saved", "snapshot")
-_RAYS_NAMES = {"num_cpus": "CPU", "num_gpus": "GPU"}  # of options, and of what there is
-_TRIAL_ERROR = "error.txt"  # what Tune writes into the folder of a trial that has failed
+_RAYS_NAMES = {"num_cpus": "CPU", "num_gpus": "GPU"}  # of options, and of resources
+_TRIAL_ERROR = "error.txt"  # Tune writes this into the folder of a failed trial
 
 
 @dataclass(frozen=True)
 class BestCheckpoint:
-    """A validated checkpoint that was looked for.
+    """The best validated checkpoint that was found.
 
     Attributes:
         trial_id: The trial that saved it.
-        generation: Which of its generations: how often it had been overwritten (PBT).
+        generation: How many times the trial had been overwritten by then (PBT).
         iteration: The training iteration at which it was saved.
-        metric: The metric that it was looked for by.
-        score: Its validated value of that.
+        metric: The metric by which it is the best.
+        score: Its validated value of that metric.
         metrics: All its validated metrics.
-        config: The hyperparameters that it was trained with at the end, as texts where JSON does
-            not know them.
-        path: Where it lies, or lay.
-        checkpoint: What to load it from; None if it was deleted since
+        config: The hyperparameters that it was last trained with; values that JSON cannot represent
+            are texts.
+        path: Where it is, or was.
+        checkpoint: What to load it from; None if it has been deleted since
             (``CheckpointConfig(num_to_keep=...)``) or has not been uploaded.
 
     Example:
@@ -88,10 +88,10 @@ class Ranked:
     Attributes:
         rank: 1 for the best; None without a score.
         trial_id: The trial.
-        name: What it is called where there is little room.
+        name: Its short name, for where there is little room.
         story: What became of it.
         best: Its best validated checkpoint; None if it has none. ``best_value``: its score.
-        last: Its newest one; ``last_value`` likewise.
+        last: Its newest validated checkpoint; ``last_value``: its score.
         config: Its hyperparameters, as of its best checkpoint.
     """
 
@@ -107,7 +107,7 @@ class Ranked:
 
     @cached_property
     def hyperparameters(self) -> dict[str, Any]:
-        """The same by flat name."""
+        """Return the hyperparameters by flat name."""
         return flatten(self.config)
 
 
@@ -118,23 +118,23 @@ def load(
     metric: str | None = None,
     mode: str | None = None,
 ) -> Sweep:
-    """Read what became of a sweep, whether it runs, has ended or has crashed.
+    """Read what became of a sweep, whether it is running, has ended or has crashed.
 
-    It reads the journal in the experiment's folder: nothing is started, no code of the sweep's is
-    run, and nothing is changed. A sweep that runs is as it was at that moment.
+    This reads the journal in the experiment's folder. It starts nothing, runs none of the sweep's
+    code and changes nothing. A running sweep is read as it is at that moment.
 
     Args:
         path: The experiment's folder, ``results.experiment_path``, or its URI, such as
             ``s3://bucket/digits``.
-        storage_filesystem: Where that is, ``results.filesystem``, if it is a filesystem of your
+        storage_filesystem: The filesystem of ``path``, ``results.filesystem``, if it is one of your
             own.
-        metric: The validated metric to rank by, by flat name (``"eval/accuracy"``); by default
+        metric: The validated metric to rank by, as a flat name (``"eval/accuracy"``); by default
             the one that the sweep is judged by.
         mode: ``"min"`` or ``"max"``; by default the sweep's.
 
     Raises:
-        tunekit.ConfigError: If an argument is wrong, or the folder has no journal.
-        tunekit.JournalError: If the journal is damaged, or of another version.
+        tunekit.ConfigError: If an argument is wrong, or if the folder has no journal.
+        tunekit.JournalError: If the journal is damaged or of another version.
         OSError: If the storage fails.
 
     Example:
@@ -163,16 +163,19 @@ def load(
     source = None if storage_filesystem is not None else absolute(os.fspath(path))
     where: dict[str, Any] = {"path": home, "filesystem": filesystem, "source": source}
     with _without_collector():
+        before = driver_of(filesystem, home, time.time())
         record = record_of(folder, without=_UNTOLD)
-        # Asked for afterwards: a driver that has let go since has written down how it ended.
         driver = driver_of(filesystem, home, time.time())
+        if before is not None and driver is None:
+            # It has let go meanwhile, and recorded first how the sweep ended.
+            record = record_of(folder, without=_UNTOLD)
         known = {**where, "metric": metric, "mode": mode, "driver": driver}
         return Sweep(record.events, record.sessions, **known)
 
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Make many objects that all are kept: looking for garbage among them takes half the time."""
+    """Suspend garbage collection: where many objects are made and kept, it takes half the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -185,19 +188,19 @@ def _without_collector() -> Iterator[None]:
 class Sweep:
     """What became of a sweep, as tables. :func:`load` makes it.
 
-    Each table is a ``pandas.DataFrame``, made when it is first asked for. Moments are UTC
-    timestamps, durations are in seconds and named ``..._s``. Nested names are joined with ``/``,
-    as in Tune: ``config/lr``. What there is no value for is NaN, NaT or None.
+    Each table is a ``pandas.DataFrame``, made when it is first asked for. Times are UTC timestamps;
+    durations are in seconds, and their names end in ``_s``. Nested names are joined with ``/``, as
+    in Tune: ``config/lr``. Missing values are NaN, NaT or None.
 
     Args:
         events: The events of the journal.
         sessions: The first line of each session.
         path: The experiment's folder, in its filesystem.
-        filesystem: Where that is.
-        source: What another process can load it by, a path or a URI, if that is enough.
+        filesystem: The filesystem of ``path``.
+        source: The path or URI that another process can load it by, if that is enough.
         metric: The validated metric to rank by; by default the one the sweep is judged by.
         mode: ``"min"`` or ``"max"``; by default the sweep's.
-        driver: Who drives it, or did when it was killed, if its lock says so.
+        driver: The driver that is running it, or was when it was killed, if its lock says so.
 
     Example:
         >>> from tunekit.core.events import Reported, TrialAdded
@@ -225,12 +228,12 @@ class Sweep:
         mode: str | None = None,
         driver: Driver | None = None,
     ):
-        #: Who drives it, or did when it was killed, if its lock says so.
+        #: The driver that is running it, or was when it was killed, if its lock says so.
         self.driver = driver
         #: The experiment's folder, in its filesystem.
         self.path = path
         self.filesystem = filesystem
-        #: What another process can load it by, if that is enough: a path or a URI.
+        #: The path or URI that another process can load it by, if that is enough.
         self.source = source
         #: How each session of the sweep was run: versions, settings, cluster.
         self.sessions = list(sessions)
@@ -247,7 +250,7 @@ class Sweep:
         self.mode: str | None = mode or (known_mode if isinstance(known_mode, str) else None)
         #: Whether tables are ranked as the sweep is judged, which :func:`load` does by default.
         self.as_judged: bool = (self.metric, self.mode) == (own, newest.get("mode"))
-        #: The same as rows, without pandas.
+        #: The same data as rows, without pandas.
         self.timeline = Timeline(events, own or self.metric, self.sessions)
         #: The exploits; ``lineage`` has them as tables.
         self.ancestry = Ancestry()
@@ -265,22 +268,24 @@ class Sweep:
 
     @cached_property
     def trials(self) -> pd.DataFrame:
-        """One row per trial, in the order in which they were added.
+        """Return one row per trial, in the order in which they were added.
 
         Columns:
 
         - ``trial_id``; ``folder``: the name of its folder in the experiment's;
         - ``status``: ``"pending"`` (it has not reported), ``"running"``, ``"terminated"`` or
-          ``"error"``; ``stopped``: whether the scheduler ended it; ``failures``: how often it
+          ``"error"``; ``stopped``: whether the scheduler ended it; ``failures``: how many times it
           failed;
-        - ``iteration``: the training iteration it has reported last; ``generation``: how often it
-          was overwritten with other weights;
-        - ``best``, ``best_iteration``, ``best_generation``, ``best_checkpoint``: its best
-          validated value of the metric, where that was, and the path of the checkpoint;
-        - ``last``, ``last_iteration``, ``last_generation``, ``last_checkpoint``: the newest;
-        - ``validated``, ``not_validated``, ``pending``: how many of its validations had a score,
-          ended without one, have not ended;
-        - ``trained_s``: seconds that it trained; ``waited_s``: that it stood still for scores;
+        - ``iteration``: the last training iteration that it reported; ``generation``: how many
+          times it was overwritten with other weights;
+        - ``best``, ``best_iteration``, ``best_generation``, ``best_checkpoint``: its best validated
+          value of the metric, where that was, and the path of the checkpoint;
+        - ``last``, ``last_iteration``, ``last_generation``, ``last_checkpoint``: the same for its
+          newest validated checkpoint;
+        - ``validated``, ``not_validated``, ``pending``: how many of its validations ended with a
+          score, ended without one, and have not ended;
+        - ``trained_s``: seconds that it trained; ``waited_s``: seconds that it stood still for
+          scores;
         - ``added``, ``ended``: when;
         - ``config/...``: its hyperparameters, those of its newest generation.
         """
@@ -317,7 +322,7 @@ class Sweep:
         }
 
     def _best_and_last(self, trial_id: str) -> tuple[Scored | None, Scored | None]:
-        """A trial's best and its newest validated checkpoint, by the metric to rank by."""
+        """Return a trial's best and newest validated checkpoints, by the metric to rank by."""
         if self.metric is None:
             return None, None
         last = self.timeline.last_score(trial_id, self.metric)
@@ -337,21 +342,21 @@ class Sweep:
 
     @cached_property
     def reports(self) -> pd.DataFrame:
-        """One row per trial, generation and iteration, in that order.
+        """Return one row per trial, generation and iteration, in that order.
 
         Columns:
 
         - ``trial_id``, ``generation``, ``training_iteration``;
-        - ``iteration_runs``: how often the trial has run the iteration; the row is of the newest
-          time;
+        - ``iteration_runs``: how many times the trial has run the iteration; the row is from the
+          newest run;
         - ``reported_at``: when the driver got the report;
         - what the trial reported, and what Tune added: ``time_this_iter_s`` and so on;
         - the validated metrics of the checkpoint that was saved there, NaN where none was
           validated. What training reports under the name of a validated metric is in
           ``reported/...``.
 
-        The same rows are in the trials' ``result.json``, ``progress.csv`` and
-        ``Result.metrics_dataframe``, once the trials have ended.
+        The trials' ``result.json``, ``progress.csv`` and ``Result.metrics_dataframe`` have the same
+        rows, once the trials have ended.
         """
         rows = [flatten(row) for trial in self.timeline.trials for row in self._rows_of(trial)]
         table = _table(rows, _LEADING)
@@ -362,21 +367,21 @@ class Sweep:
 
     @cached_property
     def validations(self) -> pd.DataFrame:
-        """One row per validation, in the order in which they were requested.
+        """Return one row per validation, in the order in which they were requested.
 
         Columns:
 
-        - ``id``; ``trial_id``, ``generation``, ``iteration``: whose checkpoint; ``run``: the
-          how-manieth time the trial had run that iteration;
-        - ``status``: ``"waiting"`` (to be started), ``"starting"`` (Ray has it: it waits
-          for resources, or its process starts), ``"running"``, ``"validated"``, ``"failed"``,
-          ``"timed_out"`` or ``"skipped"``; of a sweep that has crashed, as it was then;
-        - ``requested``, ``started``, ``ended``: when; ``started`` is when Ray got the last
-          attempt, ``ran_from`` when that began to run;
+        - ``id``; ``trial_id``, ``generation``, ``iteration``: whose checkpoint; ``run``: how many
+          times the trial had run that iteration;
+        - ``status``: ``"waiting"`` (to be started), ``"starting"`` (Ray has it: it waits for
+          resources, or its process is starting), ``"running"``, ``"validated"``, ``"failed"``,
+          ``"timed_out"`` or ``"skipped"``; for a sweep that has crashed, the status at that time;
+        - ``requested``, ``started``, ``ended``: when; ``started`` is when Ray got the last attempt,
+          ``ran_from`` is when that attempt began to run;
         - ``attempts``: how many were started;
-        - ``waited_s``: from the request to the last attempt; ``ran_s``: how long that ran;
+        - ``waited_s``: from the request to the last attempt; ``ran_s``: how long that attempt ran;
         - ``lag_s``: from the report to the end of its validation; ``lag_iterations``: how many
-          iterations the trial had reported meanwhile;
+          iterations the trial reported meanwhile;
         - ``reason``, ``error``: why there is no score, and the traceback;
         - ``checkpoint``: its path;
         - ``metrics/...``: the validated metrics.
@@ -390,21 +395,22 @@ class Sweep:
 
     @cached_property
     def decisions(self) -> pd.DataFrame:
-        """One row per decision of the scheduler on a trial, in order. (Exploits: ``lineage``.)
+        """Return one row per decision of the scheduler, in order. (For exploits, see ``lineage``.)
 
         Columns:
 
-        - ``time``: when; ``trial_id``: about whom;
-        - ``generation``, ``iteration``: the validated checkpoint that the trial was judged by; 0
-          if it was stopped before it had one;
-        - ``on``: what was new to the scheduler: ``"own"``, that score; ``"other"``, one of another
-          trial's; ``"again"``, nothing: it was reminded of that score;
+        - ``time``: when; ``trial_id``: on which trial;
+        - ``generation``, ``iteration``: the validated checkpoint that the trial was judged by; 0 if
+          it was stopped before it had one;
+        - ``on``: what was new to the scheduler: ``"own"``, that score; ``"other"``, another trial's
+          score; ``"again"``, nothing: it was reminded of that score;
         - ``decision``: ``"CONTINUE"``, ``"PAUSE"``, ``"STOP"``, or ``"NOOP"``, which leaves the
           trial as it is;
-        - ``score``: the value there of the metric that the sweep is judged by, whatever tables are
-          ranked by;
+        - ``score``: that checkpoint's value of the metric that the sweep is judged by, whatever
+          tables are ranked by;
         - ``reached``: the iteration that the trial had reported by then; ``late_iterations``: how
-          many more than the one judged; ``late_s``: seconds since that one was reported.
+          many iterations that is past the judged one; ``late_s``: seconds since the judged one was
+          reported.
         """
         return _table(self.timeline.decisions, _DECISIONS)
 
@@ -416,7 +422,7 @@ class Sweep:
     # What is asked most ------------------------------------------------------------------------
 
     def ranking(self) -> list[Ranked]:
-        """The trials by their best validated score, the best first; those without one last."""
+        """Return the trials ordered by their best validated score; those without one come last."""
         names = short_names(list(self.timeline.trials))
         found = []
         for trial_id, story in self.timeline.trials.items():
@@ -444,16 +450,17 @@ class Sweep:
     def best(
         self, metric: str | None = None, mode: str | None = None, scope: str = "best"
     ) -> BestCheckpoint:
-        """The best validated checkpoint of the sweep.
+        """Return the best validated checkpoint of the sweep.
 
         Args:
             metric: A validated metric, by flat name; by default the sweep's.
             mode: ``"min"`` or ``"max"``; by default the sweep's.
-            scope: ``"best"``: the best of all checkpoints; ``"last"``: the best of each trial's
-                newest validated one, as ``ResultGrid.get_best_result()`` ranks.
+            scope: ``"best"``: the best of all checkpoints; ``"last"``: the best of the trials'
+                newest validated checkpoints, which is how ``ResultGrid.get_best_result()`` ranks.
 
         Raises:
-            tunekit.ConfigError: If an argument is wrong, or missing and the sweep has none.
+            tunekit.ConfigError: If an argument is wrong, or if one is missing that the sweep has no
+                default for.
             tunekit.MetricNotFoundError: If no validation has produced the metric (yet).
             OSError: If the storage fails.
 
@@ -522,7 +529,7 @@ class Sweep:
         return str(metric), str(mode)
 
     def config_of(self, trial_id: str, generation: int | None = None) -> Mapping[str, Any]:
-        """The hyperparameters of a trial, in one of its generations; the newest by default.
+        """Return a trial's hyperparameters in one of its generations, by default the newest.
 
         Raises:
             tunekit.ConfigError: If there is no such trial.
@@ -539,7 +546,7 @@ class Sweep:
         return self._configs.get((trial_id, generation), story.config)
 
     def trial_errors(self) -> dict[str, str]:
-        """Return what Tune has written down of the failures of trials that failed, by trial.
+        """Return what Tune recorded of the failures of failed trials, by trial.
 
         Raises:
             OSError: If the storage fails.
@@ -554,24 +561,25 @@ class Sweep:
         return found
 
     def summary(self) -> dict[str, Any]:
-        """The sweep in short, in what JSON knows.
+        """Return the sweep in short, in types that JSON has.
 
         - ``path``, ``metric``, ``mode``;
         - ``state``: ``"running"``, ``"killed"``, ``"interrupted"`` or ``"finished"``; ``"open"`` if
-          it has not ended and there is no lock that says whether it runs or was killed;
-        - ``driver``: who drives it, or did when it was killed: ``host``, ``pid``, and since when
-          and when last heard of, in seconds since the epoch; None if no lock says so;
-        - ``began``, ``last``: when it began, and was last heard of, in seconds since the epoch;
-        - ``trials``, ``validations``: how many there are by status;
-        - ``trained_s``, ``trials_waited_s``, ``validations_ran_s``: seconds, one added to the
-          other;
-        - ``iterations``: how many were trained, each time counted; ``iterations_after_stop``: how
+          it has not ended and no lock says whether it is running or was killed;
+        - ``driver``: the driver that is running it, or was when it was killed: its ``host`` and
+          ``pid``, when it began (``since``) and when it was last heard of (``heard``), in seconds
+          since the epoch; None if no lock says so;
+        - ``began``, ``last``: when the sweep began and when it was last heard of, in seconds since
+          the epoch;
+        - ``trials``, ``validations``: how many there are of each status;
+        - ``trained_s``, ``trials_waited_s``, ``validations_ran_s``: seconds, added up;
+        - ``iterations``: how many were trained, counting every run; ``iterations_after_stop``: how
           many of them by trials that the scheduler stopped by the score of an earlier one;
-        - ``training_busy``, ``validation_busy``: in which share of the time, from ``began`` to
-          ``last``, the places in which trials fit on the cluster trained, and validated (above 1
-          where validations have places besides); None if the cluster is not recorded;
-        - ``lag_s``: how long after its report a score was there, in seconds: its ``median``, and
-          its ``p90``, which 9 in 10 did not exceed; None without any;
+        - ``training_busy``, ``validation_busy``: the share of the time, from ``began`` to ``last``,
+          in which the slots for trials on the cluster trained and validated (above 1 where
+          validations have slots of their own); None if the cluster is not recorded;
+        - ``lag_s``: how many seconds after its report a score arrived: the ``median``, and the
+          ``p90``, which 9 in 10 did not exceed; None without any score;
         - ``exploits``, ``sessions``: how many;
         - ``best``: trial, generation, iteration, score, path and configuration of the best
           checkpoint; None if there is none yet, or no metric to rank by.
@@ -604,7 +612,7 @@ class Sweep:
 
     @property
     def slots(self) -> tuple[int, int] | None:
-        """Return how many trials fitted on the cluster at once, and how many validations besides.
+        """Return how many trials fit on the cluster at once, and how many validations besides.
 
         None if that is not recorded, or if a validation takes more than a trial gives back.
         """
@@ -636,7 +644,7 @@ class Sweep:
         end, driver = self.timeline.end, self.driver
         if driver is None:
             return end or "open"
-        if driver.alive and end != "finished":  # what was interrupted may have been restored
+        if driver.alive and end != "finished":  # an interrupted sweep may have been restored
             return "running"
         return end or "killed"
 
@@ -736,7 +744,7 @@ _WHOLE = (
 
 
 def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
-    """Rows as a table that has the columns, and what else the rows have after them."""
+    """Return rows as a table of these columns, followed by any others that the rows have."""
     table = pd.DataFrame(list(rows))
     table = table.reindex(columns=[*columns, *(n for n in table.columns if n not in columns)])
     for name in columns:

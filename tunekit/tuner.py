@@ -1,4 +1,4 @@
-"""``ray.tune.Tuner`` with validation beside training."""
+"""``ray.tune.Tuner`` with validation alongside training."""
 
 from __future__ import annotations
 
@@ -92,15 +92,15 @@ def checkpointable(trainable: Any) -> Any:
 
     :class:`Tuner` does this by itself; a plain ``ray.tune.Tuner`` needs it for functions that call
     :func:`tunekit.checkpoint_with`. There, ask for checkpoints with a
-    :class:`~tunekit.CheckpointPolicy`: ``checkpoint_frequency`` and ``checkpoint_at_end`` work
-    with :class:`Tuner` only.
+    :class:`~tunekit.CheckpointPolicy`: ``checkpoint_frequency`` and ``checkpoint_at_end`` only work
+    with :class:`Tuner`.
 
     Args:
-        trainable: A function, or a name that one was registered by. Class trainables are returned
-            as they are.
+        trainable: A function, or the name that one was registered under. Class trainables are
+            returned unchanged.
 
     Raises:
-        tunekit.ConfigError: If it is no trainable.
+        tunekit.ConfigError: If it is not a trainable.
 
     Example:
         >>> def train(config): ...
@@ -114,49 +114,49 @@ def checkpointable(trainable: Any) -> Any:
 
 
 class Tuner(tune.Tuner):
-    """A ``ray.tune.Tuner`` whose trials are ranked, stopped and searched for by validated metrics.
+    """A ``ray.tune.Tuner`` that ranks, stops and searches by validated metrics.
 
-    It takes what ``ray.tune.Tuner`` takes. With a ``validation_config`` the checkpoints that
-    trials save are validated beside training, the scheduler and the search algorithm judge by
-    validated results, and ``fit()`` returns a ``ray.tune.ResultGrid`` with the validated metrics
-    folded in. Functions can save on demand (:func:`tunekit.checkpoint_with`), so that
-    ``checkpoint_policy``, ``CheckpointConfig(checkpoint_frequency=...)`` and
-    ``checkpoint_at_end`` work for them, too.
+    It takes what ``ray.tune.Tuner`` takes. With a ``validation_config``, the checkpoints that
+    trials save are validated while training continues, the scheduler and the search algorithm judge
+    by validated results, and ``fit()`` returns a ``ray.tune.ResultGrid`` with the validated metrics
+    folded in. Functions can save on demand (:func:`tunekit.checkpoint_with`), so
+    ``checkpoint_policy``, ``CheckpointConfig(checkpoint_frequency=...)`` and ``checkpoint_at_end``
+    work for them, too.
 
-    Unless ``TuneConfig(max_concurrent_trials=...)`` is set, so many trials train at once that
-    ``max_in_flight`` validations (one, if that is None) fit beside them, where the cluster has
-    room for both; schedulers that pause trials (HyperBand, population based training), whose
-    trials take turns, leave resources for so many validations. ``on_pending="pause"`` frees
-    resources by itself, and leaves none.
+    Unless ``TuneConfig(max_concurrent_trials=...)`` is set, the number of trials that train at once
+    is limited so that ``max_in_flight`` validations (one, if that is None) fit beside them, if the
+    cluster has room for both. With schedulers that pause trials (HyperBand, population based
+    training), whose trials take turns, resources for that many validations are reserved instead.
+    ``on_pending="pause"`` frees resources by itself, so no room is left.
 
-    A ``TorchTrainer``, or another data-parallel trainer of Ray Train's, makes distributed trials:
-    each is a run of it, with workers that call ``ray.train.report`` and
-    ``ray.train.get_checkpoint`` as ever. They live in the trial's placement group, so that a trial
-    starts only where all of it fits, and go over from one trial to the next
-    (:class:`~tunekit.WorkerReuseConfig`). The trainer's own ``run_config`` is the sweep's if none
-    is given here, and so is its ``validation_config``, which, if it is a plain one, validates what
-    reports ask for.
+    A ``TorchTrainer``, or another data-parallel trainer from Ray Train, makes distributed trials.
+    Each of them is a run of the trainer, whose workers call ``ray.train.report`` and
+    ``ray.train.get_checkpoint`` as usual. The workers live in the trial's placement group, so a
+    trial starts only where all of it fits, and they take over one trial after another
+    (:class:`~tunekit.WorkerReuseConfig`). If no ``run_config`` is given here, the sweep uses the
+    trainer's own. The same goes for ``validation_config``; a plain one on the trainer validates
+    what reports ask for.
 
     Args:
         trainable: A function, a ``ray.tune.Trainable`` class, the name that one was registered
-            by, a trainer, or a :class:`~tunekit.TrainerFactory`.
-        param_space: The search space, as for ``ray.tune.Tuner``. Of a trainer it has
+            under, a trainer, or a :class:`~tunekit.TrainerFactory`.
+        param_space: The search space, as for ``ray.tune.Tuner``. For a trainer it has
             ``"train_loop_config"`` and ``"scaling_config"`` (a ``ScalingConfig``, or a dict of what
-            differs from the trainer's), which are laid over the trainer's own, ``"datasets"``, and
-            ``"resume_from_checkpoint"``, what ``ray.train.get_checkpoint()`` returns at first.
-        tune_config: As for ``ray.tune.Tuner``. ``metric`` may name what only validation produces.
-            The scheduler and the searcher are wrapped, not changed.
+            differs from the trainer's), which are laid over the trainer's own; ``"datasets"``; and
+            ``"resume_from_checkpoint"``, which ``ray.train.get_checkpoint()`` returns at first.
+        tune_config: As for ``ray.tune.Tuner``. ``metric`` may name one that only validation
+            produces. The scheduler and the searcher are wrapped, not changed.
         run_config: As for ``ray.tune.Tuner``.
         validation_config: How to validate: a :class:`tunekit.ValidationConfig`, or a plain
             ``ray.train.ValidationConfig``. Without one, nothing is validated.
         checkpoint_policy: When to save: a :class:`~tunekit.CheckpointPolicy`, in addition to what
             the trainable and ``CheckpointConfig`` ask for. Not for trainers, whose workers
-            themselves say when.
+            themselves decide when to save.
         worker_config: How the workers of distributed trials are kept.
 
     Raises:
-        tunekit.ConfigError: If an argument is wrong; the message lists all that are.
-        tunekit.AlreadyRunningError: If another driver runs a sweep of that name there.
+        tunekit.ConfigError: If any argument is wrong; the message lists them all.
+        tunekit.AlreadyRunningError: If another driver is running a sweep of that name there.
 
     Example:
         >>> import ray.tune
@@ -261,7 +261,7 @@ class Tuner(tune.Tuner):
             tune_config.search_alg = _validated_search_alg(tune_config.search_alg)
         run_config.callbacks = callbacks
         if validation_config is not None and run_config.name is not None:
-            # Tune's writes its settings into the folder, from which a sweep there is restored.
+            # Tune's Tuner writes its settings into the folder; a sweep there is restored from them.
             _refuse_if_driven(run_config)
         super().__init__(
             trainable,
@@ -286,38 +286,38 @@ class Tuner(tune.Tuner):
         validation_config: train.ValidationConfig | None = None,
         **internal: Any,
     ) -> Tuner:
-        """Restore a sweep that was interrupted, at whatever moment, however.
+        """Restore a sweep that was interrupted at any moment, in any way.
 
-        Nothing is done twice and nothing is left out: validations that were pending run, results
-        that were not delivered are delivered, in order, trials go on from their newest checkpoint,
-        and scheduler and searcher know all that they knew (``docs/how-it-works.md``).
+        Nothing is done twice and nothing is left out: pending validations run, undelivered results
+        are delivered in order, trials go on from their newest checkpoint, and the scheduler and the
+        searcher know all that they knew (``docs/how-it-works.md``).
 
         Args:
-            path: The experiment's folder, a local path or a URI such as ``s3://bucket/digits``; it
-                may have been moved.
+            path: The experiment's folder, as a local path or a URI such as ``s3://bucket/digits``.
+                It may have been moved.
             trainable: What the sweep was started with.
-            resume_unfinished: Whether trials go on that had not ended; otherwise they end.
-            resume_errored: Whether trials that failed go on from their newest checkpoint.
-            restart_errored: Whether they begin anew instead.
-            param_space: The search space again, where it has references to objects of the former
-                Ray cluster; the same names, with new references.
-            storage_filesystem: Where ``path`` is, if it was a filesystem of your own.
+            resume_unfinished: Whether trials that had not ended go on; otherwise they end.
+            resume_errored: Whether failed trials go on from their newest checkpoint.
+            restart_errored: Whether failed trials start over instead.
+            param_space: The search space again, if it has references to objects of the former Ray
+                cluster: the same names, with new references.
+            storage_filesystem: The filesystem of ``path``, if it is one of your own.
             worker_config: As for :class:`Tuner`.
-            validation_config: How to validate from now on, if not as the sweep was started with: a
-                function that was mended, or more memory for it. Its ``every`` and ``on_pending``
-                must be the sweep's. Scores that there are remain, and validations that failed
-                remain failed.
+            validation_config: How to validate from now on, if that differs from how the sweep was
+                started: with a function that was fixed, for example, or more memory for it. Its
+                ``every`` and ``on_pending`` must be the sweep's. Existing scores remain, and
+                validations that failed remain failed.
             **internal: As for ``ray.tune.Tuner.restore``.
 
         Returns:
-            A Tuner whose :meth:`fit` carries the sweep on, or begins it if no trial had begun.
+            A Tuner whose :meth:`fit` continues the sweep, or begins it if no trial had begun.
 
         Raises:
             tunekit.ConfigError: If an argument is wrong.
-            tunekit.AlreadyRunningError: If its driver is alive.
+            tunekit.AlreadyRunningError: If the sweep's driver is alive.
             tunekit.JournalError: If the experiment's journal is damaged, or of another version.
-            tunekit.RestoreError: If what the Tuner was made with cannot be read; or if no trial had
-                begun, and ``param_space`` is needed, because it could not be kept.
+            tunekit.RestoreError: If what the Tuner was made with cannot be read, or if no trial had
+                begun and ``param_space`` is needed because it could not be kept.
             OSError: If the storage fails.
 
         Example:
@@ -435,16 +435,15 @@ class Tuner(tune.Tuner):
     def can_restore(
         cls, path: str, storage_filesystem: pyarrow.fs.FileSystem | None = None
     ) -> bool:
-        """Return whether there is a sweep in a folder that :meth:`restore` can go on with, or
-        begin.
+        """Return whether a folder has a sweep that :meth:`restore` can continue or begin.
 
         Args:
-            path: The experiment's folder, or what may be one.
-            storage_filesystem: Where that is, if it is a filesystem of your own.
+            path: The experiment's folder, or a path that may be one.
+            storage_filesystem: The filesystem of ``path``, if it is one of your own.
 
         Raises:
-            tunekit.ConfigError: If ``path`` is no path.
-            tunekit.JournalError: If there is one, and its journal is damaged.
+            tunekit.ConfigError: If ``path`` is not a path.
+            tunekit.JournalError: If there is a sweep and its journal is damaged.
 
         Example:
             >>> Tuner.can_restore("/no/such/folder")
@@ -460,7 +459,7 @@ class Tuner(tune.Tuner):
 
     @property
     def validation(self) -> ValidationCallback | None:
-        """The sweep's validations: how they ended, and where time went; None without any."""
+        """Return the sweep's validations: how they ended, and where time went; None without any."""
         settings = settings_of(self)
         return None if settings is None else _validation_of(settings)
 
@@ -468,9 +467,9 @@ class Tuner(tune.Tuner):
     def fit(self) -> tune.ResultGrid:
         """Run the sweep until its last trial and its last validation have ended.
 
-        The first Ctrl-C or SIGTERM ends it in a few seconds, with all that was done recorded; a
-        SIGTERM handler of the program's own stays in place. Whenever the sweep has begun and not
-        ended, the command that carries it on is logged.
+        The first Ctrl-C or SIGTERM ends it within a few seconds, with everything that was done
+        recorded; the program's own SIGTERM handler stays in place. Whenever the sweep has begun and
+        not ended, the command that continues it is logged.
 
         Returns:
             The results, with validated metrics in ``get_best_result()``, ``Result.metrics``
@@ -478,13 +477,14 @@ class Tuner(tune.Tuner):
             row per iteration, NaN where it was not validated) and ``best_checkpoints``.
 
         Raises:
-            tunekit.ConfigError: If it was called before, or what is asked for can never run on the
-                cluster.
+            tunekit.ConfigError: If it was called before, or if what is asked for can never run on
+                the cluster.
             tunekit.RestoreError: If Tune cannot restore the sweep.
-            tunekit.MetricNotFoundError: If nothing produces the metric to judge by. Not if all
-                trials have failed: the results have their errors.
+            tunekit.MetricNotFoundError: If nothing produces the metric to judge by, unless all
+                trials have failed: the results then have their errors.
             tunekit.ValidationFailedError: If a validation fails and ``on_failure="raise"``.
-            tunekit.AlreadyRunningError: If another driver runs this sweep, or has taken it over.
+            tunekit.AlreadyRunningError: If another driver is running this sweep, or has taken it
+                over.
         """
         settings = settings_of(self)
         if settings is None:
@@ -517,7 +517,7 @@ class Tuner(tune.Tuner):
 
 @contextmanager
 def _told_how_to_go_on(settings: Settings, validation: ValidationCallback) -> Iterator[None]:
-    """Say how to go on with a sweep that has begun and not ended, unless an error says why."""
+    """Say how to continue a sweep that has begun and not ended, unless an error says why."""
     try:
         yield
     except TunekitError:
@@ -552,7 +552,7 @@ def _has_begun(folder: Folder, record: Record, *, validated: bool) -> bool:
 
 
 def _space_of(folder: Folder, validation: ValidationCallback | None) -> dict[str, Any] | None:
-    """The search space of a sweep that has not begun."""
+    """Return the search space of a sweep that has not begun."""
     if not had_space(folder.read(TUNER_FILE)):
         return None
     if validation is not None and validation.space is not None:
@@ -567,10 +567,10 @@ def _space_of(folder: Folder, validation: ValidationCallback | None) -> dict[str
 
 
 def _renew(restored: tune.Tuner, config: train.ValidationConfig) -> None:
-    """Let a restored sweep validate by other settings.
+    """Give a restored sweep other settings to validate by.
 
     Raises:
-        tunekit.ConfigError: If these could not be the sweep's.
+        tunekit.ConfigError: If the sweep cannot take them.
     """
     problems = Problems("Tuner.restore")
     settings = settings_of(restored)
@@ -594,13 +594,12 @@ def _renew(restored: tune.Tuner, config: train.ValidationConfig) -> None:
 
 
 def _is_pattern(name: str) -> bool:
-    """Return whether Ray, which looks for files of a sweep with ``glob``, takes its name for a
-    pattern."""
+    """Return whether Ray, which globs for the files of a sweep, takes its name for a pattern."""
     return glob.escape(name) != name
 
 
 def _refuse_if_driven(run_config: tune.RunConfig) -> None:
-    """Raise if there is a sweep in the folder already, whose driver is alive."""
+    """Raise if the folder already has a sweep whose driver is alive."""
     try:
         filesystem, home = storage_at(str(run_config.storage_path), run_config.storage_filesystem)
     except (OSError, ValueError):
@@ -611,7 +610,7 @@ def _refuse_if_driven(run_config: tune.RunConfig) -> None:
 
 
 def _folder_of(path: Any, filesystem: Any, problems: Problems) -> Folder | None:
-    """The folder at a path that a user has passed; None if there cannot be one."""
+    """Return the folder at a path that a user has passed; None if there cannot be one."""
     if not problems.instance("path", path, (str, os.PathLike), "Pass an experiment's folder."):
         return None
     try:
@@ -657,9 +656,9 @@ def _check_tune_config(tune_config: Any, problems: Problems) -> None:
 
 
 def _hands_over(trainable: Any, config: ValidationConfig, scheduler: Any) -> bool:
-    """Return whether actors of trials that wait for scores are to go on with other trials."""
+    """Return whether actors of trials that wait for scores are handed over to other trials."""
     if config.on_pending not in ("auto", "yield") or innermost(scheduler) is not scheduler:
-        return False  # one that changes resources starts trials anew
+        return False  # one that changes resources restarts trials
     return config.on_pending == "yield" or can_be_reset(trainable)
 
 
@@ -711,9 +710,9 @@ def _check_run_config(run_config: Any, problems: Problems) -> None:
 def _with_loggers(
     callbacks: list[tune.Callback], validation: ValidationCallback
 ) -> list[tune.Callback]:
-    """Put the validation before all loggers, and tunekit's loggers in the place of Tune's own.
+    """Put the validation before all loggers, and tunekit's loggers in place of Tune's own.
 
-    Others are wrapped, so that they show validated metrics, too.
+    Other loggers are wrapped so that they show validated metrics, too.
     """
     loggers = [callback for callback in callbacks if isinstance(callback, LoggerCallback)]
     others = [callback for callback in callbacks if callback not in loggers]
@@ -756,8 +755,7 @@ def _validated_search_alg(search_alg: Any) -> Any:
 
 
 def _limits_training(search_alg: Any) -> bool:
-    """Return whether it limits the trials that train, rather than those whose scores are not all
-    in."""
+    """Return whether it limits trials that train, rather than those whose scores are not all in."""
     return isinstance(search_alg, ConcurrencyLimiter) and (
         not search_alg.batch or isinstance(search_alg.searcher, ValidatedSearcher)
     )

@@ -1,4 +1,4 @@
-"""Runs a sweep's validations: from the request to the outcome."""
+"""Runs a sweep's validations, from the request to the outcome."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ __all__ = ["Validator"]
 
 logger = logging.getLogger(__name__)
 
-# How often it is asked whether validations wait for resources.
+# How often to ask whether validations wait for resources.
 _LOOK_INTERVAL_S = 0.5
 
 
 class Validator:
-    """Lets the pool decide, the executor run, and the journal know first.
+    """Lets the pool decide and the executor run, and tells the journal first.
 
     Args:
-        config: The limits.
+        config: The user's settings.
         executor: Where validations run.
-        clock: What the time is read from.
-        emit: Called with what happens, before it is acted on.
+        clock: What to read the time from.
+        emit: Called with each event, before it is acted on.
         conclude: Called with each outcome, after it has been recorded.
         judged: Returns the names of metrics that must be numbers.
         promised: Returns the resources of each trial that waits for them.
         lenders: Returns the trials that stand still and in whose place a validation fits.
-        others_wait: Whether a trial could go on in the place of one that stands still.
-        rejected: Returns, once, the trials that the scheduler has rejected.
-        all_count: Whether the scheduler, or anybody else, is to hear of every score.
+        others_wait: Returns whether a trial could go on in the place of one that stands still.
+        rejected: Returns the trials that the scheduler has rejected, each once.
+        all_count: Returns whether the scheduler, or anything else, hears of every score.
     """
 
-    #: Raises if Ray itself is gone, so that nothing is recorded as failed that failed by that.
+    #: Raises if Ray itself is gone, so that what fails because of that is not recorded as failed.
     check_ray: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
@@ -86,23 +86,23 @@ class Validator:
 
     @property
     def resources(self) -> dict[str, float]:
-        """The logical resources of one validation, such as ``{"CPU": 1}``."""
+        """Return the logical resources of one validation, such as ``{"CPU": 1}``."""
         return self._executor.need
 
     def reserve(self, slots: int) -> None:
-        """Keep resources for so many validations from now on, whatever else wants them."""
+        """Keep resources for this many validations from now on, whatever else wants them."""
         self._executor.reserve(slots)
 
     @property
     def wants_room(self) -> bool:
-        """Return whether a validation by which the scheduler will decide waits for resources.
+        """Return whether a validation that the scheduler will decide by waits for resources.
 
         Not if it can run in the place of a trial.
         """
         return self._pool.wants_room and not self._lenders()
 
     def fits_in(self, resources: Mapping[str, float]) -> bool:
-        """Return whether a validation could run in the place of what has those resources."""
+        """Return whether a validation could run in the place of something with these resources."""
         return self._executor.fits_in(resources)
 
     def will_borrow(self, resources: Mapping[str, float]) -> bool:
@@ -114,7 +114,7 @@ class Validator:
         return self._pool.can_start and self._to_borrow() > 0 and self.fits_in(resources)
 
     def _to_borrow(self) -> int:
-        """Return how many validations are to run in the place of trials."""
+        """Return how many validations should run in the place of trials."""
         return self._loans.wanted(
             deciding=self._pool.decisions_waiting,
             in_flight=self._pool.running + self._pool.starting,
@@ -122,11 +122,11 @@ class Validator:
         )
 
     def spare(self) -> None:
-        """Give back what only waits for work: trials need it, and nothing is to be validated."""
+        """Give back what only waits for work: trials need it, and there is nothing to validate."""
         self._executor.spare()
 
     def free(self) -> None:
-        """Give back what is kept for validations: nothing more is to run."""
+        """Give back what is kept for validations: nothing more will run."""
         self._executor.close()
 
     @property
@@ -135,9 +135,9 @@ class Validator:
         return self._pool.idle
 
     def counts(self) -> dict[str, int]:
-        """Return how many validations ended how, run, have not begun, or wait to be started.
+        """Return how many validations are running, have not begun, or wait to be started.
 
-        Of those that have not begun (``starting``), so many wait for resources (``queued``).
+        Of those that have not begun (``starting``), ``queued`` wait for resources.
         """
         return {
             "running": self._pool.running,
@@ -147,15 +147,15 @@ class Validator:
         }
 
     def pending(self) -> list[Request]:
-        """Every request that has not ended."""
+        """Return every request that has not ended."""
         return list(self._pool.pending())
 
     def stages(self) -> list[Pending]:
-        """Return how far every request is that has not ended."""
+        """Return how far each request that has not ended has come."""
         return list(self._pool.stages(self._clock.monotonic()))
 
     def awaited(self) -> Collection[Any]:
-        """Return what is worth a :meth:`poll` when it is there."""
+        """Return references to Ray objects; once one is ready, a :meth:`poll` is worthwhile."""
         return self._executor.awaited()
 
     def submit(self, request: Request) -> None:
@@ -169,7 +169,7 @@ class Validator:
             self._end(outcome)
 
     def _give_up_rejected(self, now: float) -> None:
-        """End the validations of trials that the scheduler has rejected, as the user says."""
+        """End the validations of rejected trials, as ``on_rejected`` says."""
         for trial_id in self._rejected():
             if self._on_rejected == "cancel":
                 self._cancel(*self._pool.drop(trial_id, REJECTED, now))
@@ -181,14 +181,14 @@ class Validator:
         self._end(Outcome(request, Status.FAILED, reason=reason))
 
     def drop(self, trial_id: str, reason: str) -> None:
-        """Give up everything of a trial."""
+        """Give up all validations of a trial."""
         self._cancel(*self._pool.drop(trial_id, reason, self._clock.monotonic()))
 
     def poll(self, *, at_once: bool = False) -> None:
-        """Look what has become of the validations, act on it, and start those that may run.
+        """Check what has become of the validations, act on it, and start those that may run.
 
         Args:
-            at_once: Look now, however recently that was done.
+            at_once: Whether to check now, however recent the last check was.
         """
         now = self._clock.monotonic()
         if self._polling or not (at_once or now >= self._next_poll):
@@ -206,7 +206,7 @@ class Validator:
             self._polling = False
 
     def close(self) -> None:
-        """Cancel what has not ended: it is pending until the sweep is restored."""
+        """Cancel what has not ended; it stays pending until the sweep is restored."""
         if not self._pool.idle:
             logger.warning(
                 "Validations that had not ended: %d. They are pending, and run when the sweep is "
@@ -218,11 +218,11 @@ class Validator:
         self.free()
 
     def starved_s(self) -> float:
-        """For how many seconds all that was started has waited for resources; 0 if it has not."""
+        """Return for how many seconds all started validations have lacked resources; 0 if not."""
         return self._shortage.for_s(self._clock.monotonic())
 
     def relieved(self) -> None:
-        """Somebody has given resources back: starvation counts from now."""
+        """Note that something has given resources back: starvation counts from now."""
         self._shortage.relieved(self._clock.monotonic())
 
     def _take_events(self, now: float) -> None:
@@ -264,7 +264,7 @@ class Validator:
             self._executor.start(attempt)
 
     def _borrow(self) -> None:
-        """Start validations in the place of trials that stand still until these have ended."""
+        """Start validations in the place of trials, which stand still until these have ended."""
         lenders = self._lenders()
         for attempt in self._pool.start_deciding(min(len(lenders), self._to_borrow())):
             lender = self._loans.take(attempt.id, of=attempt.request.trial_id, lenders=lenders)
@@ -276,7 +276,7 @@ class Validator:
         return self._loans.lends(trial_id)
 
     def _look(self, now: float) -> None:
-        """See whether validations wait for resources; not every time, for Ray is asked."""
+        """Check whether validations wait for resources; not every time, because that asks Ray."""
         started = self._pool.running + self._pool.starting
         if not self._pool.starting:
             self._next_look = now

@@ -1,4 +1,4 @@
-"""Says so when Ray itself has died: the driver would wait in silence, and be ended by Ray."""
+"""Says so when Ray itself has died; otherwise the driver would wait silently until Ray ended it."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ def watched(
     interval_s: float = _INTERVAL_S,
     patience_s: float = _PATIENCE_S,
 ) -> Iterator[Callable[[], None]]:
-    """Look after Ray's GCS and the raylet of this node, in a thread of its own.
+    """Watch Ray's GCS and this node's raylet, in a thread of its own.
 
-    Ray ends a driver that has lost one of them in its own code, without an exception: what is to
-    be said must be said before.
+    Ray's own code ends a driver that has lost one of them, without an exception, so anything that
+    is to be said has to be said before that.
 
-    The context is what to call before a failure is recorded: it raises
-    ``ray.exceptions.RaySystemError`` if the raylet is gone, with which all trials and validations
-    fail, and the driver ends. A GCS may come back.
+    The context manager yields a function to call before a failure is recorded. It raises
+    ``ray.exceptions.RaySystemError`` if the raylet is gone: all trials and validations fail with
+    the raylet, and the driver ends. A GCS may come back.
 
     Args:
         how_to_go_on: Returns what to do when Ray is up again.
         find: Returns where the services are.
-        look: Whether one answers.
+        look: Returns whether a service answers.
         interval_s: How often to look, in seconds.
-        patience_s: For how long one must not answer before that is said, in seconds.
+        patience_s: For how many seconds a service must fail to answer before that is said.
     """
     try:
         where = find()
-    except Exception as error:  # to look after Ray is no condition for a sweep
+    except Exception as error:  # a sweep can do without this
         logger.debug("Ray's services are not looked after: %s", error)
         where = {}
     if not where:

@@ -298,6 +298,22 @@ def test_a_sweep_holds_its_lock_until_it_has_ended(tmp_path):
     assert summary["state"] == "finished" and summary["driver"] is None
 
 
+def test_a_sweep_that_ends_while_it_is_read_has_ended(tmp_path, monkeypatch):
+    ran = few(tmp_path)
+    for _ in range(30):
+        ran.sweep.step()
+    asked = []
+
+    def driver_of_one_that_ends(*where):
+        asked.append(where)
+        if len(asked) == 2:
+            ran.sweep.run()
+        return driver_of(*where)
+
+    monkeypatch.setattr("tunekit.sweep.driver_of", driver_of_one_that_ends)
+    assert tunekit.load(ran.home).summary()["state"] == "finished"
+
+
 def test_a_sweep_on_a_folder_that_has_a_driver_does_not_begin(tmp_path):
     ran = few(tmp_path)
     ended = in_a_thread(lock(ran.home).claim)

@@ -60,9 +60,14 @@ def test_asha_over_trainers_ranks_by_validated_accuracy(ray_cluster, tmp_path):
         table = result.metrics_dataframe
         assert table["training_iteration"].tolist() == list(range(1, len(table) + 1))
         assert table["accuracy"].tolist() == [score_of(v, 5.0) for v in table["version"]]
-        # What the workers have uploaded is what Tune tracks: nothing lies anywhere else.
+        # What the workers have uploaded is what Tune tracks. Beside it lies at most what they had
+        # uploaded when the trial was stopped, and Tune had not heard of.
         on_disk = {str(path) for path in Path(result.path).glob("checkpoint_*")}
-        assert on_disk == {checkpoint.path for checkpoint, _ in result.best_checkpoints}
+        tracked = {checkpoint.path for checkpoint, _ in result.best_checkpoints}
+        unheard = on_disk - tracked
+        assert tracked <= on_disk
+        assert not unheard or (len(unheard) == 1 and len(table) < 9)
+        assert all(path > max(tracked) for path in unheard)
         assert {p.name for p in Path(result.checkpoint.path).iterdir()} == {
             "rank0",
             "rank1",

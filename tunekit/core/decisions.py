@@ -1,15 +1,16 @@
-"""Which reports of a trial the scheduler will use the score of.
+"""Which reports' scores the scheduler will use.
 
-Most schedulers decide at some reports only: at a rung, at a perturbation interval. A rule says
-what a scheduler's books say of one trial now: when it decides, and what it has used already. What
-the books cannot know is kept here: the reports that are due and whose scores have not arrived.
+Most schedulers decide only at some reports: at a rung, at a perturbation interval. A rule tells
+what a scheduler's books say about one trial now: when it decides, and what it has already used.
+What the books cannot know is kept here: the reports that are due and whose scores have not arrived.
 
-A report too many does no harm: the scheduler looks at it and goes on. One too few leaves it
+One report too many does no harm: the scheduler looks at it and goes on. One too few leaves it
 without a score to decide by. Where the two cannot be told apart, the report is due.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -18,10 +19,10 @@ __all__ = ["Always", "DecisionRule", "Decisions", "Interval", "Never", "Rungs"]
 
 
 class DecisionRule(Protocol):
-    """When a scheduler uses a score of one trial, as its books stand."""
+    """When a scheduler uses a score of one trial, as its books now stand."""
 
     def serves(self, now: float, coming: Collection[float]) -> float | None:
-        """Return what the score of a report would serve in the scheduler's books; None if nothing.
+        """Return what a report's score would serve in the scheduler's books; None if nothing.
 
         Args:
             now: The time of the report, in the scheduler's own unit.
@@ -36,9 +37,9 @@ class Rungs:
 
     Args:
         times: The milestones, sorted.
-        served: Those that the scheduler has a score for, or will not ask one for.
+        served: The milestones that the scheduler has a score for, or will not ask one for.
         each: What a report that has passed several open milestones at once serves. False: all of
-            them. True: the highest; the next report serves the next lower one, as ASHA has it.
+            them. True: the highest; the next report serves the next lower one, as in ASHA.
 
     Example:
         >>> rule = Rungs((1, 4, 16))
@@ -56,7 +57,7 @@ class Rungs:
     each: bool = False
 
     def serves(self, now: float, coming: Collection[float]) -> float | None:
-        """The milestone that a report at ``now`` would serve."""
+        """Return the milestone that a report at ``now`` would serve."""
         for time in reversed(self.times):
             if time <= now:
                 if time not in self.served and time not in coming:
@@ -72,7 +73,7 @@ class Interval:
 
     Args:
         interval: The time between two scores that are used.
-        burn_in: Nothing is used before.
+        burn_in: No score is used before this time.
         last: The time of the last score that the scheduler has used, 0 at first.
 
     Example:
@@ -88,7 +89,7 @@ class Interval:
     last: float = 0.0
 
     def serves(self, now: float, coming: Collection[float]) -> float | None:
-        """``now``, if it is late enough."""
+        """Return ``now``, if it is late enough."""
         last = max([self.last, *coming])
         return now if now >= self.burn_in and now - last >= self.interval else None
 
@@ -103,7 +104,7 @@ class Always:
     """
 
     def serves(self, now: float, coming: Collection[float]) -> float | None:
-        """``now``."""
+        """Return ``now``."""
         return now
 
 
@@ -116,7 +117,7 @@ class Never:
     """
 
     def serves(self, now: float, coming: Collection[float]) -> float | None:
-        """None."""
+        """Return None."""
         return None
 
 
@@ -126,20 +127,20 @@ class _Trial:
     newest: int = 0
     # The iterations of the reports that are due.
     due: set[int] = field(default_factory=set)
-    # What those of them will serve whose scores have not arrived, by iteration.
+    # What those whose scores have not arrived will serve, by iteration.
     coming: dict[int, float] = field(default_factory=dict)
 
 
 class Decisions:
-    """Keeps, for the trials of a sweep, which reports are due.
+    """Keeps track of which reports of a sweep's trials are due.
 
-    A rule is to be read anew for each report. As soon as the scheduler has got a score, or never
-    will, :meth:`heard` or :meth:`missed` says so: from then on its books tell, which the next rule
-    shows. A rule that shows no books works, too, as long as scores are not said to be heard.
+    Read the rule anew for each report. As soon as the scheduler has got a score, or never will,
+    call :meth:`heard` or :meth:`missed`: from then on its books say so, and the next rule shows
+    them. A rule that shows no books works, too, as long as :meth:`heard` is not called.
 
-    A trial that goes back reports an iteration again that is not newer than its last. What was due
-    from there on and has not been used is due again; what the scheduler has used is in its books.
-    Time does not tell this, because a scheduler's time may stand still for some reports.
+    A trial that goes back reports an iteration that is not newer than its last. What was due from
+    there on and has not been used is due again; what the scheduler has used is in its books. Time
+    does not show that a trial went back: a scheduler's time may stand still for some reports.
 
     Example:
         >>> decisions = Decisions()
@@ -173,14 +174,14 @@ class Decisions:
     def asked(
         self, trial_id: str, iteration: int, now: float | None, rule: DecisionRule, *, done: bool
     ) -> bool:
-        """Look at the next report of a trial, each once and in order; whether it is due.
+        """Return whether the next report of a trial is due; ask about each once, in order.
 
         Args:
             trial_id: The trial.
             iteration: The report's iteration.
-            now: Its time in the scheduler's own unit; None if it lacks that: the scheduler will
+            now: Its time in the scheduler's own unit; None if it lacks that, and the scheduler will
                 not use it.
-            rule: When the scheduler uses a score of the trial, as its books stand.
+            rule: When the scheduler uses a score of the trial, as its books now stand.
             done: Whether the report is the trial's last, which is always due.
         """
         trial = self._trials.setdefault(trial_id, _Trial())
@@ -196,17 +197,17 @@ class Decisions:
         return iteration in trial.due
 
     def heard(self, trial_id: str, iteration: int) -> None:
-        """The scheduler has got the score of a due report: its books show what it served."""
+        """Note that the scheduler got the score of a due report: its books show what it served."""
         self._settle(trial_id, iteration)
 
     def missed(self, trial_id: str, iteration: int) -> None:
-        """The scheduler will not get the score of a due report: a later one takes its place."""
+        """Note that the scheduler will never get a due report's score: a later one replaces it."""
         self._settle(trial_id, iteration)
 
     def moved(self, trial_id: str) -> None:
-        """The trial was given other weights, of any iteration: no score of the old ones counts.
+        """Note that the trial was given other weights, of any iteration: no old score counts.
 
-        What time the scheduler counts from now is in its books.
+        The time that the scheduler counts from now on is in its books.
         """
         trial = self._trials.get(trial_id)
         if trial is not None:
@@ -219,10 +220,27 @@ class Decisions:
     # What follows ------------------------------------------------------------------------------
 
     def due(self, trial_id: str, iteration: int) -> bool:
-        """Return what was answered for the newest report of that iteration; False if there was
-        none."""
+        """Return the answer for the newest report of that iteration; False if there was none."""
         trial = self._trials.get(trial_id)
         return trial is not None and iteration in trial.due
+
+    def decides_again(self, trial_id: str, rule: DecisionRule) -> bool:
+        """Return whether a later report of a trial can be due, in addition to those that are.
+
+        Args:
+            trial_id: The trial.
+            rule: When the scheduler uses a score of it, as its books now stand.
+
+        Example:
+            >>> decisions, rungs = Decisions(), Rungs((1, 3))
+            >>> for time in (1, 3):
+            ...     due = decisions.asked("a", time, time, rungs, done=False)
+            ...     print(decisions.decides_again("a", rungs))
+            True
+            False
+        """
+        trial = self._trials.get(trial_id)
+        return rule.serves(math.inf, trial.coming.values() if trial else ()) is not None
 
     def state(self) -> dict[str, Any]:
         """Return what to save for a restore."""
@@ -236,7 +254,7 @@ class Decisions:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take up what :meth:`state` returned."""
+        """Load what :meth:`state` returned."""
         self._trials = {
             trial_id: _Trial(saved["newest"], set(saved["due"]), dict(saved["coming"]))
             for trial_id, saved in state.items()

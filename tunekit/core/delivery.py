@@ -1,10 +1,10 @@
 """When the scheduler and the searcher may see a score.
 
-They see validated results only, each once, in iteration order within a trial: a score that
-overtakes an older one waits until the older one has ended, one way or another. Where they look at
-some scores only, these do not wait for the others: one that ends after a newer one was delivered
-is not delivered any more. The end of a trial is delivered after its last validation. When a trial
-is overwritten with other weights, the scores of its former ones are not delivered any more.
+They see only validated results, each once, in iteration order within a trial: a score that
+overtakes an older one waits until the older one has ended, one way or another. Where they look only
+at some scores, these do not wait for the others, and one that ends after a newer one was delivered
+is no longer delivered. The end of a trial is delivered after its last validation. When a trial is
+overwritten with other weights, scores of its former weights are no longer delivered.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Delivery:
     """Puts the scores of each trial in order and gives each out once.
 
     Feed it with :meth:`requested`, :meth:`ended`, :meth:`offered` and :meth:`complete`, in any
-    order in which they can happen; :meth:`due` is what may be delivered now.
+    order in which they can happen; :meth:`due` returns what may be delivered now.
 
     Args:
-        counts: Whether a validated result can be judged by; a trial does not end with one that
-            cannot.
+        counts: Returns whether a validated result can be judged by; a trial does not end with one
+            that cannot.
         merged: ``merged(report, metrics)`` is the validated result.
-        all_count: Whether every score has to be delivered; else those that are not used may be
+        all_count: Returns whether every score has to be delivered; if not, unused ones may be
             overtaken.
 
     Example:
@@ -95,17 +95,17 @@ class Delivery:
     # What happens ------------------------------------------------------------------------------
 
     def offered(self, trial_id: str, iteration: int, generation: int = 0) -> None:
-        """Tune asked the scheduler about the report of an iteration.
+        """Note that Tune asked the scheduler about the report of an iteration.
 
         It does not ask about a report that ends the trial by itself (``done``, or a stopping
-        criterion); the score of such a report goes with the completion only, as in Tune.
+        criterion). The score of such a report goes only with the completion, as in Tune.
         """
         line = self._line(trial_id)
         if generation == line.generation:
             line.offered = max(line.offered, iteration)
 
     def requested(self, request: Request) -> None:
-        """A checkpoint is going to be validated: scores of later iterations wait for it."""
+        """Note that a checkpoint will be validated: scores of later iterations wait for it."""
         line = self._line(request.trial_id)
         if request.generation != line.generation:
             return
@@ -115,16 +115,16 @@ class Delivery:
         line.outcomes.pop(request.iteration, None)
 
     def ended(self, outcome: Outcome) -> None:
-        """A validation ended; one that was replaced by a newer run of its iteration is ignored."""
+        """Take an outcome; one that was replaced by a newer run of its iteration is ignored."""
         line, iteration = self._line(outcome.request.trial_id), outcome.request.iteration
         request = line.requests.get(iteration)
         if request is not None and request.id == outcome.request.id:
             line.outcomes[iteration] = outcome
 
     def overwritten(self, trial_id: str, generation: int, iteration: int) -> None:
-        """The trial goes on with other weights, saved at ``iteration``.
+        """Note that the trial goes on with other weights, saved at ``iteration``.
 
-        Scores of its former generations are not delivered any more.
+        Scores of its former generations are no longer delivered.
         """
         line = self._line(trial_id)
         line.generation = generation
@@ -135,20 +135,20 @@ class Delivery:
         line.order.clear()
 
     def close(self, trial_id: str) -> None:
-        """The scheduler has stopped the trial: it gets no more results of it."""
+        """Note that the scheduler has stopped the trial, and gets no more of its results."""
         self._line(trial_id).closed = True
 
     def complete(self, trial_id: str) -> None:
-        """The trial has ended; its completion follows its last validation."""
+        """Note that the trial has ended; its completion follows its last validation."""
         self._line(trial_id).complete = True
 
     def reopen(self, trial_id: str) -> None:
-        """The trial goes on, after a failure or a restore: it will end again."""
+        """Note that the trial goes on, after a failure or a restore: it will end again."""
         line = self._line(trial_id)
         line.complete = line.over = False
 
     def forget(self, trial_id: str) -> None:
-        """The trial is gone with an error: nothing of it is delivered any more."""
+        """Note that the trial is gone with an error: nothing more of it is delivered."""
         line = self._line(trial_id)
         line.requests.clear()
         line.outcomes.clear()
@@ -163,15 +163,14 @@ class Delivery:
         return line is not None and bool(line.order)
 
     def decisions(self, trial_id: str) -> int:
-        """Return how many scores are pending by which the scheduler will decide on the trial."""
+        """Return how many of the trial's pending scores the scheduler will decide by."""
         line = self._lines.get(trial_id)
         if line is None or not line.order:
             return 0
         return sum(line.requests[iteration].used for iteration in line.order)
 
     def holds(self, request: Request) -> bool:
-        """Return whether the score of that request is still to be delivered, or to be waited
-        for."""
+        """Return whether the score of that request still has to be delivered or waited for."""
         line = self._lines.get(request.trial_id)
         kept = None if line is None else line.requests.get(request.iteration)
         return kept is not None and kept.id == request.id
@@ -187,15 +186,15 @@ class Delivery:
         return line is not None and line.closed
 
     def over(self, trial_id: str) -> bool:
-        """Return whether the trial's end was delivered, or nothing of it is any more."""
+        """Return whether the trial's end was delivered, or nothing more of it will be."""
         line = self._lines.get(trial_id)
         return line is not None and line.over
 
     def due(self, trial_id: str) -> Scored | Completion | None:
-        """Return what is to be delivered next of a trial, if anything may be now.
+        """Return what to deliver next of a trial, if anything may be delivered now.
 
-        It stays due until :meth:`delivered` or :meth:`end_delivered` says that it was. What never
-        will be delivered, a validation without a score for example, is left behind.
+        It stays due until :meth:`delivered` or :meth:`end_delivered` says that it was. What will
+        never be delivered, such as a validation without a score, is left behind.
         """
         line = self._line(trial_id)
         overtaken = 0
@@ -221,14 +220,14 @@ class Delivery:
         return None
 
     def score_at(self, trial_id: str, place: tuple[int, int]) -> Scored | None:
-        """Return the score of a generation and iteration that has not been delivered."""
+        """Return the score of a generation and iteration, if it has not been delivered."""
         line, (generation, iteration) = self._line(trial_id), place
         if generation != line.generation or iteration not in line.order:
             return None
         return self._score(line, trial_id, iteration)
 
     def delivered(self, trial_id: str, place: tuple[int, int]) -> None:
-        """The score of a generation and iteration was delivered, or cannot be judged by."""
+        """Note that a score was delivered, or that it cannot be judged by."""
         line, (generation, iteration) = self._line(trial_id), place
         if generation != line.generation:
             return
@@ -238,7 +237,7 @@ class Delivery:
         line.delivered = max(line.delivered, iteration)
 
     def end(self, trial_id: str) -> Completion:
-        """Return the trial's end as it is to be delivered, whatever is not delivered by now."""
+        """Return the trial's end to deliver, leaving behind what has not been delivered by now."""
         line = self._line(trial_id)
         while line.order:
             iteration = line.order[0]
@@ -246,11 +245,11 @@ class Delivery:
         return Completion(trial_id, line.newest)
 
     def end_delivered(self, trial_id: str) -> None:
-        """The trial's end was delivered."""
+        """Note that the trial's end was delivered."""
         self._line(trial_id).over = True
 
     def _score(self, line: _Line, trial_id: str, iteration: int) -> Scored | None:
-        """A validated result that is not older than what was delivered."""
+        """Return a validated result, unless it is older than what was delivered."""
         outcome = line.outcomes.get(iteration)
         if outcome is None or not outcome.validated or iteration <= line.delivered:
             return None
@@ -258,7 +257,7 @@ class Delivery:
         return Scored(trial_id, iteration, result, outcome.request)
 
     def _leave(self, line: _Line, iteration: int, scored: Scored | None) -> None:
-        """Go on to what comes after the oldest validation of a trial."""
+        """Take a validation of a trial out of its line."""
         line.order.remove(iteration)
         line.outcomes.pop(iteration, None)
         del line.requests[iteration]

@@ -7,16 +7,16 @@ type, ``time`` is in seconds since the epoch.
 ``added``      a trial was added
 ``reported``   a trial reported an iteration
 ``saved``      a trial saved a checkpoint at the iteration it reported last
-``requested``  that checkpoint is to be validated
+``requested``  that checkpoint will be validated
 ``started``    an attempt was handed to Ray
 ``began``      it got its resources, and runs
 ``ended``      the validation ended for good
 ``delivered``  the scheduler got the validated result, and decided
 ``decided``    the scheduler stopped a trial on another one's result
-``reminded``   the scheduler got a result that it had seen once more, and decided
+``reminded``   the scheduler got a result again that it had seen, and decided
 ``chosen``     the scheduler resumes a trial that it had paused
 ``completed``  a trial ended
-``finished``   the scheduler and the searcher were told so, after its last score
+``finished``   the scheduler and the searcher were told of that end, after its last score
 ``waited``     a trial stood still for a score
 ``failed``     a trial failed; Tune may start it again
 ``retried``    it is started again
@@ -27,9 +27,9 @@ type, ``time`` is in seconds since the epoch.
 ``closed``     the session ended
 ============== ===================================================================================
 
-Compatibility: a field that is added has a default, so that older journals can be read, and readers
-ignore fields that they do not know. An event that is added, or one whose meaning changes, needs a
-new version of the format, ``tunekit.journal.VERSION``.
+Compatibility: a new field has a default, so that older journals can be read, and readers ignore
+fields that they do not know. A new event, or one whose meaning changes, needs a new version of the
+format, ``tunekit.journal.VERSION``.
 
 A checkpoint is named by its path below the experiment's folder, which may be moved.
 """
@@ -78,7 +78,7 @@ __all__ = [
 
 
 class ValidationKey(NamedTuple):
-    """Names one validation in a sweep, the same after a restore.
+    """The name of one validation in a sweep, the same after a restore.
 
     Attributes:
         trial_id: The trial that saved the checkpoint.
@@ -113,7 +113,7 @@ class ValidationKey(NamedTuple):
 
 
 class Happened(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
-    """What all events have.
+    """What all events have in common.
 
     Attributes:
         n: The number of its line; 0 until it is written.
@@ -153,13 +153,13 @@ class TrialAdded(OfTrial, frozen=True, kw_only=True, tag="added"):
     """A trial was added to the sweep.
 
     Attributes:
-        config: Its hyperparameters, with texts for what JSON does not know.
+        config: Its hyperparameters, with texts for values that JSON cannot represent.
         folder: The name of its folder in the experiment's.
-        resources: What it takes of the cluster.
+        resources: What it takes from the cluster.
         search: The archive with the searcher that suggested it, if one was written.
         tune: Tune's own record of the trial, and of its results.
-        stop: Its stopping criterion, as ``RunConfig(stop=...)`` has it; Tune's record lacks what
-            it says about validated metrics.
+        stop: Its stopping criterion, as in ``RunConfig(stop=...)``; Tune's record lacks what it
+            says about validated metrics.
     """
 
     config: Mapping[Any, Any] = {}
@@ -186,11 +186,11 @@ class CheckpointSaved(OfTrial, frozen=True, kw_only=True, tag="saved"):
     """A trial saved a checkpoint at the iteration that it reported last.
 
     Attributes:
-        id: The name of its validation, should it be validated.
+        id: The name of its validation, if it is validated.
         generation: How often the trial had been overwritten.
         iteration: The iteration.
         run: How many times the trial has run it.
-        checkpoint: Where the checkpoint lies.
+        checkpoint: Where the checkpoint is.
         report: The report that is stored with it, where that is not the trial's last.
         wish: Whether the report asked for a validation; None if it did not say.
         used: Whether the scheduler will use the score, or it is the trial's last checkpoint.
@@ -253,7 +253,7 @@ class EndDelivered(OfTrial, frozen=True, kw_only=True, tag="finished"):
 
 
 class Waited(OfTrial, frozen=True, kw_only=True, tag="waited"):
-    """A trial stood still for a score, for so many ``seconds`` until now."""
+    """A trial stood still for a score, for ``seconds`` until now."""
 
     seconds: float
 
@@ -274,7 +274,7 @@ class Exploited(OfTrial, frozen=True, kw_only=True, tag="exploited"):
     """A trial is overwritten with a checkpoint. See :class:`tunekit.core.lineage.Exploit`.
 
     Attributes:
-        odd: By their texts, the hyperparameters' values that JSON does not know.
+        odd: The values of hyperparameters that JSON cannot represent, by their texts.
     """
 
     generation: int
@@ -296,7 +296,7 @@ class Exploited(OfTrial, frozen=True, kw_only=True, tag="exploited"):
         return cls(**{**known, "checkpoint": checkpoint})
 
     def exploit(self, *, checkpoint: str) -> Exploit:
-        """Return the exploit, of the checkpoint that lies there now."""
+        """Return the exploit; ``checkpoint`` is where its checkpoint is now."""
         known = {field.name: getattr(self, field.name) for field in fields(Exploit)}
         return Exploit(**{**known, "checkpoint": checkpoint})
 
@@ -305,7 +305,7 @@ class Exploited(OfTrial, frozen=True, kw_only=True, tag="exploited"):
 
 
 class ValidationRequested(OfTrial, frozen=True, kw_only=True, tag="requested"):
-    """A checkpoint is to be validated. The fields are those of :class:`CheckpointSaved`."""
+    """A checkpoint will be validated. The fields are those of :class:`CheckpointSaved`."""
 
     id: str
     generation: int = 0
@@ -437,7 +437,7 @@ class Decided(OfTrial, frozen=True, kw_only=True, tag="decided"):
 
 
 class Reminded(OfTrial, frozen=True, kw_only=True, tag="reminded"):
-    """The scheduler got a result that it had seen once more, and made its ``decision``."""
+    """The scheduler got a result again that it had seen, and made its ``decision``."""
 
     generation: int = 0
     iteration: int = 0
@@ -466,7 +466,7 @@ class SnapshotTaken(Happened, frozen=True, kw_only=True, tag="snapshot"):
 
 
 class SessionClosed(Happened, frozen=True, kw_only=True, tag="closed"):
-    """The session ended; ``finished``: and with it the sweep."""
+    """The session ended; ``finished``: so did the sweep."""
 
     finished: bool
 
@@ -497,10 +497,10 @@ Event = (
 
 
 def never(event: NoReturn) -> NoReturn:
-    """Raise: a ``match`` over events has a case for each, which the type checker sees.
+    """Raise: a ``match`` over events has a case for each, which the type checker verifies.
 
     Raises:
-        AssertionError: Whatever is passed.
+        AssertionError: Always.
 
     Example:
         >>> never("no event")
@@ -511,7 +511,7 @@ def never(event: NoReturn) -> NoReturn:
 
 
 def event_of(line: Any) -> Event:
-    """Return the event that a line of a journal says, as JSON has it.
+    """Return the event in a line of a journal, as decoded from JSON.
 
     Raises:
         msgspec.ValidationError: If there is no such event, or a field is missing or wrong.

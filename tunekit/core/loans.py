@@ -8,7 +8,7 @@ __all__ = ["Loans"]
 
 
 class Loans:
-    """The places that trials lend to validations, each until that has ended.
+    """The places that trials lend to validations, each until the validation has ended.
 
     Example:
         >>> loans = Loans()
@@ -36,23 +36,23 @@ class Loans:
     def wanted(self, *, deciding: int, in_flight: int, others_wait: bool) -> int:
         """Return how many more places are wanted.
 
-        Where a trial that stands still can let another one go on in its place, that is the better
-        use of it, unless a validation would have to wait for more than one other.
+        If another trial could go on in a place, that is the better use of it, unless a validation
+        would have to wait for more than one other.
 
         Args:
-            deciding: How many validations by which the scheduler will decide wait to be started.
-            in_flight: How many validations have been started, those in the place of trials among
-                them.
-            others_wait: Whether a trial waits that could go on in such a place.
+            deciding: How many validations that the scheduler will decide by wait to be started.
+            in_flight: How many validations have been started, including those in the place of
+                trials.
+            others_wait: Whether a trial that could go on in such a place is waiting.
         """
         elsewhere = in_flight - len(self._lenders)
         return deciding - (elsewhere if others_wait else 0)
 
     def take(self, attempt_id: str, *, of: str, lenders: Collection[str]) -> str:
-        """Take the place of a trial, best that of the validation's own; return whose.
+        """Take the place of a trial, preferably the validation's own; return which trial's it is.
 
         Args:
-            attempt_id: The validation.
+            attempt_id: The attempt.
             of: The trial whose checkpoint it validates.
             lenders: The trials whose places can be had, at least one.
         """
@@ -61,6 +61,6 @@ class Loans:
         return lender
 
     def settle(self, still_runs: Callable[[str], bool]) -> None:
-        """Give the places back of all that has ended, however it did."""
+        """Give back the places of all attempts that have ended, in whatever way."""
         for attempt_id in [one for one in self._lenders if not still_runs(one)]:
             del self._lenders[attempt_id]

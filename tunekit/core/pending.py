@@ -1,23 +1,31 @@
-"""What a trial does while scores are pending by which it is judged."""
+"""What a trial does while scores that it is judged by are pending."""
 
 from __future__ import annotations
 
-__all__ = ["ON_PENDING", "are_paused", "chosen", "gives_way", "needs_room", "stands_still"]
+__all__ = [
+    "ON_PENDING",
+    "are_paused",
+    "chosen",
+    "gives_way",
+    "needs_room",
+    "stands_still",
+    "trains_on",
+]
 
 #: What ``ValidationConfig(on_pending=...)`` may be.
 ON_PENDING = ("auto", "yield", "continue", "hold", "pause")
 
 
 def chosen(on_pending: str, *, lends: bool, swaps: bool, synchronous: bool = False) -> str:
-    """Return what a trial does about pending scores: what ``"auto"`` comes to for it.
+    """Return what a trial does about pending scores, with ``"auto"`` resolved for it.
 
-    Standing still costs nothing where its place is used meanwhile, by the validation that it waits
-    for or by another trial.
+    Standing still costs nothing if the trial's place is used meanwhile, by the validation that it
+    waits for or by another trial.
 
     Args:
         on_pending: What the user wants.
         lends: Whether a validation can run in the trial's place.
-        swaps: Whether its actor can go on with another trial, and it be resumed.
+        swaps: Whether its actor can go on with another trial, and the trial can be resumed.
         synchronous: Whether the scheduler compares all trials at the same time.
 
     Example:
@@ -34,15 +42,15 @@ def chosen(on_pending: str, *, lends: bool, swaps: bool, synchronous: bool = Fal
 
 
 def stands_still(on_pending: str, *, scores: int, decisions: int) -> bool:
-    """Return whether a trial that has reported stands still, rather than train on.
+    """Return whether a trial that has reported stands still, rather than training on.
 
-    Nobody trains past the point where the next decision is due while an older one is pending: what
-    is trained there is lost if the older one is a STOP, and makes more to validate.
+    No trial trains past the point where the next decision is due while an older one is pending:
+    what is trained there is lost if the older one is a STOP, and makes more to validate.
 
     Args:
         on_pending: What the user wants.
         scores: How many scores of the trial are pending.
-        decisions: How many of them are such by which the scheduler will decide.
+        decisions: How many of them the scheduler will decide by.
 
     Example:
         >>> stands_still("hold", scores=1, decisions=0)
@@ -57,15 +65,40 @@ def stands_still(on_pending: str, *, scores: int, decisions: int) -> bool:
     return decisions > (1 if on_pending == "continue" else 0)
 
 
+def trains_on(on_pending: str, *, decisions: int, idle: bool) -> bool:
+    """Return whether a trial that would stand still trains on.
+
+    If nothing could use its place meanwhile, what it trains costs nothing, even if the pending
+    score turns out to be a STOP. This is asked again after each iteration, so the trial makes room
+    when something can use its place.
+
+    Args:
+        on_pending: What the user wants.
+        decisions: How many pending scores of the trial the scheduler will decide by.
+        idle: Whether its place would be idle if it stood still.
+
+    Example:
+        >>> [trains_on("auto", decisions=1, idle=idle) for idle in (True, False)]
+        [True, False]
+        >>> trains_on("auto", decisions=2, idle=True)  # its next decision is due
+        False
+        >>> trains_on("yield", decisions=1, idle=True)
+        False
+    """
+    if on_pending != "auto" or not idle:
+        return False
+    return not stands_still("continue", scores=1, decisions=decisions)
+
+
 def gives_way(
     on_pending: str, *, will_lend: bool, ready: bool, alone: bool, others_wait: bool
 ) -> bool:
-    """Return whether a trial that stands still gives its actor up to others.
+    """Return whether a trial that stands still gives up its actor to others.
 
     Args:
         on_pending: What the trial does: never ``"auto"``.
         will_lend: Whether a validation is about to run in its place.
-        ready: Whether a trial waits to go on that had given way itself.
+        ready: Whether a trial that gave way itself is waiting to go on.
         alone: Whether trials and validations can only run one after the other.
         others_wait: Whether another trial could go on in its actor.
 
@@ -84,7 +117,7 @@ def gives_way(
 
 
 def are_paused(on_pending: str, *, swaps: bool, scheduler: bool) -> bool:
-    """Return whether trials are paused in the course of a sweep, and others run meanwhile.
+    """Return whether trials are paused in the course of a sweep while others run.
 
     Args:
         on_pending: What the user wants.
@@ -101,9 +134,9 @@ def are_paused(on_pending: str, *, swaps: bool, scheduler: bool) -> bool:
 
 
 def needs_room(on_pending: str, every: int | str, *, lends: bool) -> bool:
-    """Return whether room is to be left for validations beside trials.
+    """Return whether to leave room for validations beside trials.
 
-    Not where trials make room when they wait for scores, and nothing else is validated.
+    Not if trials make room when they wait for scores, and nothing else is validated.
 
     Args:
         on_pending: What the user wants.

@@ -1,7 +1,7 @@
 """When to save a checkpoint: the rules behind :mod:`tunekit.policies`.
 
 A rule looks at one report at a time and says whether a checkpoint is due. It keeps what it needs
-per trial; saving is told to it, whoever asked for the checkpoint.
+per trial, and is told of every saved checkpoint, whoever asked for it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ __all__ = ["EveryIterations", "EverySeconds", "OnImprovement", "Rule"]
 
 
 class Rule(Protocol):
-    """Whether a checkpoint is due."""
+    """Says whether a checkpoint is due."""
 
     def due(self, trial_id: str, iteration: int, report: Mapping[str, Any], now: float) -> bool:
-        """Look at a report of a trial; ``now`` is in seconds."""
+        """Return whether a report of a trial makes a checkpoint due; ``now`` is in seconds."""
         ...
 
     def saved(self, trial_id: str, now: float) -> None:
-        """A checkpoint of the trial was saved."""
+        """Note that a checkpoint of the trial was saved."""
         ...
 
 
 @dataclass
 class EveryIterations:
-    """Due at each multiple of ``n`` iterations, as Tune's ``checkpoint_frequency``.
+    """Due at each multiple of ``n`` iterations, like Tune's ``checkpoint_frequency``.
 
     Example:
         >>> rule = EveryIterations(3)
@@ -40,11 +40,11 @@ class EveryIterations:
     n: int
 
     def due(self, trial_id: str, iteration: int, report: Mapping[str, Any], now: float) -> bool:
-        """Look at a report."""
+        """Return whether a report makes a checkpoint due."""
         return iteration % self.n == 0
 
     def saved(self, trial_id: str, now: float) -> None:
-        """Nothing to keep."""
+        """Keep nothing: the rule needs nothing."""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class EverySeconds:
     since: dict[str, float] = field(default_factory=dict)
 
     def due(self, trial_id: str, iteration: int, report: Mapping[str, Any], now: float) -> bool:
-        """Look at a report."""
+        """Return whether a report makes a checkpoint due."""
         return now - self.since.setdefault(trial_id, now) >= self.seconds
 
     def saved(self, trial_id: str, now: float) -> None:
@@ -97,7 +97,7 @@ class OnImprovement:
     seen: dict[str, float] = field(default_factory=dict)
 
     def due(self, trial_id: str, iteration: int, report: Mapping[str, Any], now: float) -> bool:
-        """Look at a report."""
+        """Return whether a report makes a checkpoint due."""
         value: Any = report
         for key in self.metric.split("/"):
             value = value.get(key) if isinstance(value, Mapping) else None
@@ -111,6 +111,6 @@ class OnImprovement:
         return True
 
     def saved(self, trial_id: str, now: float) -> None:
-        """Note that what was due is safe: from now on, better means better than that."""
+        """Note that the due checkpoint was saved: from now on, a value must be better than its."""
         if trial_id in self.seen:
             self.best[trial_id] = self.seen.pop(trial_id)

@@ -11,7 +11,7 @@ from tunekit.core.validation import Attempt, Outcome, Pending, Request, Stage, S
 
 __all__ = ["REJECTED", "Pool"]
 
-#: Why a validation was skipped of a trial that goes on no more.
+#: Why a validation of a trial that was stopped is skipped.
 REJECTED = "the scheduler has stopped its trial"
 
 
@@ -33,7 +33,7 @@ class _InFlight:
 @dataclass
 class _Trial:
     waiting: OrderedDict[str, _Waiting] = field(default_factory=OrderedDict)
-    # How many of those that wait the scheduler will decide by.
+    # How many of the waiting requests the scheduler will decide by.
     decides: int = 0
     in_flight: int = 0
     served: int = 0
@@ -42,29 +42,31 @@ class _Trial:
 class Pool:
     """The validations of a sweep, from request to outcome.
 
-    It starts nothing and waits for nothing: whoever holds it passes in what happened and the
-    time, and carries out what it returns. Times are seconds on any clock that does not go back.
+    It starts nothing and waits for nothing: its owner passes in what happened and the time, and
+    carries out what it returns. Times are seconds on any clock that does not go back.
 
     Rules:
-        - At most ``max_in_flight`` attempts at once, over the whole sweep. Without that limit, as
-          many as free resources can run, and at least one, which then waits for resources.
-        - A validation by which the scheduler will decide goes before those that it will not look
-          at (unless ``decisions_first`` is False).
-        - Trials take turns: next is the trial with the fewest attempts in flight, among equals
-          the one served longest ago; within a trial, the oldest iteration.
-        - The time limit counts from the start of running, not from the start of waiting for
-          resources. An attempt that exceeds it is cancelled.
-        - A failed or timed-out attempt is tried again up to ``max_retries`` times. A return value
-          that is no score is not: the function ran to its end, and would say the same again.
+        - At most ``max_in_flight`` attempts are in flight at once across the whole sweep. Without
+          that limit, as many as free resources can run, and at least one, even if it has to wait
+          for resources.
+        - A validation that the scheduler will decide by goes before those that it will not look at
+          (unless ``decisions_first`` is False).
+        - Trials take turns. The trial with the fewest attempts in flight is next; among equals, the
+          one served longest ago. Within a trial, the oldest iteration is next.
+        - The time limit counts from when an attempt begins to run, not from when it begins to wait
+          for resources. An attempt that exceeds it is cancelled.
+        - A failed or timed-out attempt is retried up to ``max_retries`` times. A return value that
+          is not a score is not retried: the function ran to its end, and would return the same.
         - When the scheduler has rejected a trial, its validations that have not started end.
         - ``skip_stale``: a newer request of a trial ends its older ones that have not started.
 
     Args:
-        max_in_flight: Attempts that may run at once; None leaves it to the resources.
-        max_retries: Attempts after the first.
+        max_in_flight: How many attempts may be in flight at once; None leaves it to the resources.
+        max_retries: How many attempts there may be after the first.
         skip_stale: Whether a newer request replaces older ones of its trial.
-        decisions_first: Whether those go first by which the scheduler will decide.
-        all_count: Whether a score has to wait for older ones of its trial: they go before it then.
+        decisions_first: Whether validations that the scheduler will decide by go first.
+        all_count: Returns whether a score has to wait for older ones of its trial, which then go
+            before it.
 
     Example:
         >>> pool = Pool(max_in_flight=1)
@@ -103,25 +105,26 @@ class Pool:
 
     @property
     def waiting(self) -> int:
-        """Return how many requests have not been started (or wait to be tried again)."""
+        """Return how many requests have not been started (or wait to be retried)."""
         return self._waiting_count
 
     @property
     def starting(self) -> int:
         """Return how many attempts were started and have not begun to run.
 
-        Some may wait for resources (:attr:`queued`); of the others, processes start.
+        Some of them may wait for resources (:attr:`queued`); the processes of the others are
+        starting.
         """
         return len(self._in_flight) - self._running_count
 
     @property
     def queued(self) -> int:
-        """Return how many attempts were started and wait for resources."""
+        """Return how many attempts that were started wait for resources."""
         return sum(flight.queued for flight in self._in_flight.values())
 
     @property
     def running(self) -> int:
-        """Return how many attempts run."""
+        """Return how many attempts are running."""
         return self._running_count
 
     @property
@@ -139,11 +142,11 @@ class Pool:
         return attempt_id in self._in_flight
 
     def in_flight(self) -> list[Attempt]:
-        """Every attempt that was started and has not ended."""
+        """Return every attempt that was started and has not ended."""
         return [flight.attempt for flight in self._in_flight.values()]
 
     def pending(self) -> Iterator[Request]:
-        """Every request that has not ended: those in flight, then those waiting."""
+        """Yield every request that has not ended: those in flight, then those waiting."""
         for flight in self._in_flight.values():
             yield flight.attempt.request
         for trial in self._trials.values():
@@ -151,7 +154,7 @@ class Pool:
                 yield waiting.request
 
     def stages(self, now: float) -> Iterator[Pending]:
-        """Yield how far every request is that has not ended, in the order of :meth:`pending`."""
+        """Yield the stage of every request that has not ended, in the order of :meth:`pending`."""
         for flight in self._in_flight.values():
             request, began = flight.attempt.request, flight.began
             if began is None:
@@ -187,12 +190,12 @@ class Pool:
 
     @property
     def decisions_waiting(self) -> int:
-        """Return how many validations wait to be started by which the scheduler will decide."""
+        """Return how many validations that the scheduler will decide by wait to be started."""
         return self._deciding_count
 
     @property
     def wants_room(self) -> bool:
-        """Return whether a validation by which the scheduler will decide waits for resources."""
+        """Return whether a validation that the scheduler will decide by waits for resources."""
         if any(
             flight.queued and flight.attempt.request.used for flight in self._in_flight.values()
         ):
@@ -207,11 +210,11 @@ class Pool:
     def start_deciding(self, places: int) -> list[Attempt]:
         """Say which attempts to start now in the place of trials that stand still.
 
-        These are such by which the scheduler will decide, and older ones that have to be delivered
-        before them.
+        These are attempts that the scheduler will decide by, and older ones that have to be
+        delivered before them.
 
         Args:
-            places: How many there are.
+            places: How many such places there are.
         """
         if self._limit is not None:
             places = min(places, self._limit - len(self._in_flight))
@@ -228,7 +231,7 @@ class Pool:
         """Say which attempts to start now.
 
         Args:
-            capacity: How many more attempts the free resources can run; looked at only if
+            capacity: How many more attempts the free resources can run; used only if
                 :attr:`needs_capacity`.
             now: The time.
         """
@@ -243,7 +246,7 @@ class Pool:
         return attempts
 
     def _start(self, trial: _Trial) -> Attempt:
-        """Start what is next of a trial."""
+        """Start the next request of a trial."""
         waiting = self._next_of(trial)
         self._forget_waiting(trial, waiting)
         waiting.tries += 1
@@ -255,14 +258,14 @@ class Pool:
         return attempt
 
     def began(self, attempt_id: str, now: float) -> None:
-        """An attempt got its resources and runs."""
+        """Note that an attempt got its resources and runs."""
         flight = self._in_flight.get(attempt_id)
         if flight is not None and flight.began is None:
             flight.began, flight.queued = now, False
             self._running_count += 1
 
     def queue(self, count: int) -> None:
-        """Take how many attempts wait for resources: the newest of those that have not begun."""
+        """Set how many attempts wait for resources: the newest of those that have not begun."""
         starting = [flight for flight in self._in_flight.values() if flight.began is None]
         for place, flight in enumerate(reversed(starting)):
             flight.queued = place < count
@@ -270,7 +273,7 @@ class Pool:
     def returned(
         self, attempt_id: str, value: object, judged: Collection[str], now: float
     ) -> Outcome | None:
-        """An attempt's function returned ``value``; None if the attempt is no longer wanted."""
+        """End an attempt whose function returned ``value``; None if it is no longer wanted."""
         flight = self._land(attempt_id)
         if flight is None:
             return None
@@ -281,7 +284,7 @@ class Pool:
         return _ended(flight.waiting, Status.VALIDATED, now, flight, metrics=metrics)
 
     def failed(self, attempt_id: str, reason: str, error: str | None, now: float) -> Outcome | None:
-        """An attempt raised or its process died; None if it is tried again or not wanted."""
+        """End an attempt that raised or whose process died; None if it is retried or not wanted."""
         flight = self._land(attempt_id)
         if flight is None:
             return None
@@ -291,7 +294,7 @@ class Pool:
         """Give up the attempts that have run too long.
 
         Returns:
-            The attempts to cancel, and the outcomes of those that are not tried again.
+            The attempts to cancel, and the outcomes of those that are not retried.
         """
         cancel: list[Attempt] = []
         outcomes: list[Outcome] = []
@@ -308,7 +311,7 @@ class Pool:
         return cancel, outcomes
 
     def drop(self, trial_id: str, reason: str, now: float) -> tuple[list[Attempt], list[Outcome]]:
-        """Give up everything of a trial.
+        """Give up all requests of a trial.
 
         Returns:
             The attempts to cancel, and the outcome of each of the trial's requests.
@@ -329,8 +332,7 @@ class Pool:
         return cancel, outcomes
 
     def reject(self, trial_id: str, now: float) -> list[Outcome]:
-        """End what has not started of a trial that the scheduler has rejected; return the
-        outcomes."""
+        """End what has not started of a rejected trial; return the outcomes."""
         self._rejected.add(trial_id)
         trial = self._trials.setdefault(trial_id, _Trial())
         outcomes: list[Outcome] = []
@@ -342,11 +344,11 @@ class Pool:
     # How it is kept ----------------------------------------------------------------------------
 
     def _turn_of(self, trial: _Trial) -> tuple[bool, int, int]:
-        """Return what to compare trials by that have something waiting: the least is next."""
+        """Return the key to order trials with waiting requests by: the least is next."""
         return (not (self._decisions_first and trial.decides), trial.in_flight, trial.served)
 
     def _next_of(self, trial: _Trial) -> _Waiting:
-        """Return what to start next of a trial."""
+        """Return the next request of a trial to start."""
         if trial.decides and self._decisions_first and not self._all_count():
             return next(one for one in trial.waiting.values() if one.request.used)
         return next(iter(trial.waiting.values()))

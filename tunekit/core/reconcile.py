@@ -1,9 +1,9 @@
-"""What a trial is to do next, given where its scheduler believes it to be.
+"""What to do about a trial next, given where its scheduler believes it to be.
 
-A scheduler that judges by validated results lives behind the trials: it has seen a trial up to
-its last delivered score. There the trial is in a *phase*, which changes by the scheduler's word
-only. What the trial is *doing* meanwhile is another matter: it trains ahead, waits for a score
-with or without its resources, saves, or has ended. :func:`next_action` brings the two together.
+A scheduler that judges by validated results lives behind the trials: it has seen a trial up to its
+last delivered score. There the trial is in a *phase*, which only the scheduler's word changes. What
+the trial is *doing* meanwhile is another matter: it trains ahead, waits for a score with or without
+its resources, saves, or has ended. :func:`next_action` brings the two together.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Desired(Enum):
 
 
 class Actual(Enum):
-    """What a trial really does."""
+    """What a trial is really doing."""
 
     STARTING = "starting"  #: it has no actor yet
     TRAINING = "training"
@@ -34,7 +34,7 @@ class Actual(Enum):
 
 
 class Action(Enum):
-    """What is to be done about a trial."""
+    """What to do about a trial."""
 
     NOTHING = "nothing"
     TRAIN = "train"  #: let a held trial run its next iteration
@@ -57,16 +57,16 @@ def next_action(
 ) -> Action:
     """Say what to do about a trial now.
 
-    A trial that is saving is left alone: Tune would keep a decision for the trial's next save,
-    and carry it out then, long after it was overruled. One whose actor starts is left alone until
-    it runs: it starts with what it was given.
+    A trial that is saving is left alone: Tune would keep a decision until the trial's next save
+    and carry it out then, long after it was overruled. A trial whose actor is starting is left
+    alone until it runs: it starts with what it was given.
 
     Args:
         phase: Where the scheduler believes the trial to be.
-        doing: What it does.
-        overwritten: Whether the scheduler has given it other weights, which it has not got yet:
-            what it does now is lost, so that it need not finish it.
-        changed: Whether it has other new settings that it can take up when it is paused.
+        doing: What it is really doing.
+        overwritten: Whether the scheduler has given it other weights that it does not have yet:
+            what it does now is lost, so it need not finish.
+        changed: Whether it has other new settings, which it can take up when it is paused.
         waits: Whether it stands still for a score that is pending.
         gives_way: Whether it gives its resources back meanwhile.
         lends: Whether a validation runs in its place: it does nothing until that has ended.

@@ -22,21 +22,21 @@ __all__ = [
 
 # Ray divides resources no finer.
 _FINEST = 1e-4
-# Other resources may be in what is waited for that were not asked for: those of a placement group.
+# What is waited for may have other resources that were not asked for: those of a placement group.
 _TOLD_APART_BY = {"CPU", "GPU", "memory"}
 
 
 def left_free(
     free: Mapping[str, float], promised: Iterable[Mapping[str, float]]
 ) -> dict[str, float]:
-    """Return what is free besides what those are about to take that can start now.
+    """Return what stays free when those that can start now have taken what they need.
 
     A trial that needs more than is free waits for another to give resources back, which may take
-    long: what is free meanwhile can be used.
+    long, so what is free meanwhile can be used.
 
     Args:
         free: What is free, by name of the resource.
-        promised: What each that waits needs, in the order in which they get it.
+        promised: What each of those that wait needs, in the order in which they get it.
 
     Example:
         >>> left_free({"CPU": 3}, [{"CPU": 2}, {"CPU": 2}])
@@ -55,11 +55,11 @@ def fits(
     promised: Iterable[Mapping[str, float]],
     need: Mapping[str, float],
 ) -> int:
-    """Return how often a need fits into what is free, besides what is promised to others.
+    """Return how many times a need fits into what is free and not promised to others.
 
     Args:
         free: What is free, by name of the resource.
-        promised: What each that waits needs, as for :func:`left_free`.
+        promised: What each of those that wait needs, as for :func:`left_free`.
         need: What one takes; at least one amount is above 0.
 
     Example:
@@ -88,11 +88,11 @@ def slots(
 ) -> tuple[int, int] | None:
     """Return how many trials fit on the cluster at once, and how many validations besides.
 
-    Without any besides, a validation runs where a trial could. None if trials take nothing, or if
+    If no validation fits besides, one runs where a trial could. None if trials take nothing, or if
     validations take more than a trial gives back.
 
     Args:
-        cluster: What there is, by name of the resource.
+        cluster: What the cluster has, by name of the resource.
         trial: What one trial takes.
         validation: What one validation takes.
 
@@ -118,11 +118,11 @@ def slots(
 def fits_in(need: Mapping[str, float], place: Mapping[str, float]) -> bool:
     """Return whether something can run in the place of a process that stands still.
 
-    Its cores are free then. Its memory is not, nor is that of its GPU.
+    The process's cores are free then. Its memory is not, nor is its GPU's.
 
     Args:
-        need: What is to run takes.
-        place: What the process has.
+        need: The resources that it takes.
+        place: The resources that the process has.
 
     Example:
         >>> fits_in({"CPU": 1}, {"CPU": 2}), fits_in({"CPU": 1, "GPU": 1}, {"CPU": 2, "GPU": 1})
@@ -133,7 +133,7 @@ def fits_in(need: Mapping[str, float], place: Mapping[str, float]) -> bool:
 
 
 def total(*parts: Mapping[str, float]) -> dict[str, float]:
-    """Return what several things take together, without what none of them does.
+    """Return what several things take together, without resources that none of them takes.
 
     Example:
         >>> total({"CPU": 1, "GPU": 0}, {"CPU": 2})
@@ -153,10 +153,10 @@ def trials_beside(
     """Return how many trials leave resources for how many validations, at most ``slots``.
 
     Args:
-        cluster: What there is, by name of the resource: ``{"CPU": 8, "GPU": 1}``.
+        cluster: What the cluster has, by name of the resource: ``{"CPU": 8, "GPU": 1}``.
         trial: What one trial takes.
         validation: What one validation takes.
-        slots: Validations to leave room for; fewer if they would leave none for a trial.
+        slots: How many validations to leave room for; fewer if they would leave none for a trial.
 
     Returns:
         The numbers of trials and of validations, both at least 1; None if trials take nothing
@@ -189,8 +189,8 @@ class Room:
 
     Attributes:
         limit: How many trials may have an actor at once; None: as many as fit.
-        validations: For how many validations there is room then.
-        reserved: Whether that is reserved, rather than left by the limit.
+        validations: How many validations there is room for then.
+        reserved: Whether that room is reserved, rather than left by the limit.
     """
 
     limit: int | None
@@ -210,13 +210,13 @@ def room_to_leave(
     """Return what to leave for validations; None if nothing can be, or trials take nothing.
 
     Args:
-        cluster: What there is, by name of the resource.
+        cluster: What the cluster has, by name of the resource.
         trial: What one trial takes.
         validation: What one validation takes.
-        slots: Validations to leave room for.
-        needed: Whether room is needed. If not, no more trials are started than fit: validations of
-            those that have ended go before trials to come.
-        paused: Whether trials are paused: a limit would count them, so that room is reserved.
+        slots: How many validations to leave room for.
+        needed: Whether room is needed. If not, no more trials are started than fit, so that
+            validations of ended trials go before trials to come.
+        paused: Whether trials are paused: a limit would count them, so room is reserved instead.
 
     Example:
         >>> cpus = {"CPU": 4.0}, {"CPU": 1.0}, {"CPU": 1.0}
@@ -247,7 +247,7 @@ def one_at_a_time(
     one of them does not fit at all.
 
     Args:
-        cluster: What there is, by name of the resource.
+        cluster: What the cluster has, by name of the resource.
         trial: What one trial takes.
         validation: What one validation takes.
 
@@ -271,10 +271,10 @@ def one_at_a_time(
 
 
 def queued(demands: Iterable[tuple[Mapping[str, float], int]], need: Mapping[str, float]) -> int:
-    """Return how many of those that wait for resources want what something takes.
+    """Return how many of the demands for resources match what something takes.
 
     Args:
-        demands: What is waited for, by how many. What is to run in a placement group has that in
+        demands: What is waited for, and by how many. A demand in a placement group has the group in
             the names of its resources (``CPU_group_0_3f2a``).
         need: What one takes.
 

@@ -8,8 +8,8 @@ __all__ = ["Shortage"]
 class Shortage:
     """Whether a sweep's validations are short of resources, and since when.
 
-    They are while all that were started wait for resources, none being free. While one runs, or
-    its process starts, which may take long, they are not: it has its resources.
+    They are while all that were started wait for resources, because none are free. While one runs,
+    or its process starts, which may take long, they are not: that one has its resources.
 
     Example:
         >>> shortage = Shortage()
@@ -25,7 +25,7 @@ class Shortage:
         self._since: float | None = None
 
     def seen(self, *, started: int, queued: int, now: float) -> None:
-        """Take how it is.
+        """Take the current numbers.
 
         Args:
             started: How many validations were started and have not ended.
@@ -38,10 +38,10 @@ class Shortage:
             self._since = now
 
     def relieved(self, now: float) -> None:
-        """Somebody has given resources back for them: it counts from now."""
+        """Note that something has given resources back for them: it counts from now."""
         if self._since is not None:
             self._since = now
 
     def for_s(self, now: float) -> float:
-        """For how many seconds they have been short of resources; 0 if they are not."""
+        """Return for how many seconds they have been short of resources; 0 if they are not."""
         return 0.0 if self._since is None else now - self._since

@@ -1,7 +1,7 @@
-"""What has come of a sweep by now: the sum of its events.
+"""What is known of a sweep so far: the sum of its events.
 
-The running sweep and the restored one go through :meth:`SweepState.apply` with the same events, so
-that a restored sweep knows what the former one knew; nothing of it is saved but the events.
+The running sweep and the restored one pass the same events through :meth:`SweepState.apply`, so a
+restored sweep knows what the former one knew. Only the events are saved.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ _SHOULD_CHECKPOINT = "should_checkpoint"
 
 @dataclass
 class TrialRecord:
-    """What is known of a trial.
+    """What is known about a trial.
 
     Attributes:
-        report: What it has reported last, with its hyperparameters.
+        report: Its last report, with its hyperparameters.
         saved: The generation, iteration and run of its newest checkpoint.
         clone: The checkpoint that it was overwritten with, until it has saved one of its own.
         failed: Whether it has failed, and has not been started again.
         pending: How many of its validations have not ended.
-        ended: Those that have ended, of whose scores the scheduler has not heard.
+        ended: Those that have ended and whose scores the scheduler has not heard of.
     """
 
     report: Mapping[str, Any] | None = None
@@ -77,8 +77,8 @@ class SweepState:
 
     Args:
         every: Which checkpoints to validate, as in ``ValidationConfig(every=...)``.
-        path: Where a checkpoint lies that an event names.
-        config_of: ``config_of(trial_id, generation)``: the hyperparameters of a trial.
+        path: Returns where a checkpoint is, from its name in an event.
+        config_of: ``config_of(trial_id, generation)`` returns the hyperparameters of a trial.
 
     Example:
         >>> state = SweepState()
@@ -116,24 +116,24 @@ class SweepState:
         self.delivery = Delivery(
             counts=self._can_be_judged, merged=self.merged, all_count=lambda: self.all_count()
         )
-        #: Whether the scheduler, or anybody else, is to hear of every score.
+        #: Returns whether the scheduler, or anything else, hears of every score.
         self.all_count: Callable[[], bool] = lambda: True
-        #: The trials that the scheduler has stopped before they had run their course, in order;
-        #: whoever ends their validations empties it.
+        #: The trials that the scheduler stopped before they had run their course, in order;
+        #: whoever ends their validations empties this.
         self.rejected: list[str] = []
         self._selection = Selection(every)
         self._in_order = InOrder()
         self._owed: dict[str, Request] = {}
-        #: What was requested and has not ended, by its name, in order.
+        #: The requests that have not ended, by name, in order.
         self.unfinished: dict[str, Request] = {}
         self._unsubmitted: dict[str, Request] = {}
-        #: What listeners are to be told next, in order.
+        #: What to tell listeners next, in order.
         self.untold: list[Outcome] = []
-        #: How many validations ended how.
+        #: How many validations ended in each way.
         self.counts: Counter[Status] = Counter()
-        #: Seconds that validations ran, one added to the other.
+        #: Seconds that validations ran, added up.
         self.ran_s = 0.0
-        #: Seconds that trials stood still for scores, one added to the other.
+        #: Seconds that trials stood still for scores, added up.
         self.waited_s = 0.0
         #: Whether any checkpoint was saved.
         self.has_saved = False
@@ -141,13 +141,13 @@ class SweepState:
         self.has_delivered = False
 
     def record(self, trial_id: str) -> TrialRecord:
-        """Return what is known of a trial."""
+        """Return what is known about a trial."""
         return self.trials.setdefault(trial_id, TrialRecord())
 
     # What happens ------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> None:
-        """Take what has happened."""
+        """Apply an event."""
         match event:
             case Reported():
                 self._report(event)
@@ -214,7 +214,7 @@ class SweepState:
     def request_of(self, event: CheckpointSaved) -> Request:
         """Return the request that would validate a checkpoint."""
         report = {**(event.report or self.record(event.trial_id).report or {})}
-        report.pop(_SHOULD_CHECKPOINT, None)  # Tune stores it without
+        report.pop(_SHOULD_CHECKPOINT, None)  # Tune stores the report without it
         config = self._config_of(event.trial_id, event.generation)
         report.setdefault("config", config)
         return Request(
@@ -264,13 +264,13 @@ class SweepState:
     # What follows ------------------------------------------------------------------------------
 
     def owed(self) -> Iterator[Request]:
-        """Yield what is to be validated, and has not been requested."""
+        """Yield what has to be validated and has not been requested."""
         return iter(list(self._owed.values()))
 
     def unsubmitted(self) -> list[Request]:
-        """Return, once, the requests that have not ended, in order: they are to be run.
+        """Return the requests that have to be run, in order, each once.
 
-        In a restored sweep these are all that had not ended when it was interrupted.
+        In a restored sweep, these are all that had not ended when it was interrupted.
         """
         requests, self._unsubmitted = list(self._unsubmitted.values()), {}
         return requests
@@ -280,22 +280,22 @@ class SweepState:
         return self.history.undecided(self.required)
 
     def hesitates(self) -> bool:
-        """Return whether nobody is to judge by the scores there are, before others have ended."""
+        """Return whether existing scores cannot be judged by until other validations have ended."""
         return self.history.hesitates(self.required)
 
     def lacks(self, result: Mapping[str, Any]) -> list[str]:
-        """Return those metrics to judge by that a flat result has not, as numbers."""
+        """Return the metrics to judge by that a flat result does not have as numbers."""
         return sorted(name for name in self.required if number(result.get(name)) is None)
 
     def _can_be_judged(self, result: Mapping[str, Any]) -> bool:
         return not self.lacks(flatten(result))
 
     def merged(self, report: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a validated result: what validation produces is never training's."""
+        """Return a validated result; what validation produces is never taken from training."""
         return merge(hide(report, self.history.names), metrics)
 
     def release(self, trial_id: str) -> list[Request]:
-        """Return, once, the requests that have ended and whose scores nobody waits for any more."""
+        """Return the ended requests whose scores nobody waits for any more, each once."""
         record = self.record(trial_id)
         if not record.ended:
             return []

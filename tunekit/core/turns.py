@@ -12,10 +12,10 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Turns(Generic[T]):
-    """Keeps those of a row that wait, so that nobody has to look through the whole row for them.
+    """Keeps track of those that wait in a row, so that nobody has to look through the whole row.
 
-    The row is in the order in which its members came. A member may wait for one thing or another,
-    or for nothing.
+    Members are in the order in which they came. A member may wait for one thing or another, or for
+    nothing.
 
     Example:
         >>> turns = Turns()
@@ -42,7 +42,7 @@ class Turns(Generic[T]):
         self._rows: dict[Hashable, list[int]] = {}
 
     def add(self, one: T, waits: Hashable | None) -> None:
-        """Let one come last in the row, also if it stood elsewhere before.
+        """Put a member last in the row, even if it stood elsewhere before.
 
         Example:
             >>> turns = Turns()
@@ -58,7 +58,7 @@ class Turns(Generic[T]):
         self.put(one, waits)
 
     def put(self, one: T, waits: Hashable | None) -> None:
-        """Note for what one waits now; None: for nothing. Who is not in the row is left out.
+        """Set what a member waits for, None for nothing; who is not in the row is ignored.
 
         Example:
             >>> turns = Turns()
@@ -78,7 +78,7 @@ class Turns(Generic[T]):
             self._waits[one] = waits
 
     def of(self, waits: Hashable) -> Iterator[T]:
-        """Give out those that wait for something, in order; nobody may be moved meanwhile.
+        """Yield those that wait for something, in order; nobody may be moved meanwhile.
 
         Example:
             >>> list(Turns().of("pending"))

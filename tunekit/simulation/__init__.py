@@ -1,4 +1,4 @@
-"""A sweep again in virtual time, by recorded curves: what another setting would have come to."""
+"""A sweep run again in virtual time on recorded curves: how other settings would have done."""
 
 from tunekit.simulation.outcome import Simulation
 from tunekit.simulation.run import simulate

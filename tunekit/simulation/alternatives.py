@@ -1,4 +1,4 @@
-"""What a recorded sweep would have come to with other settings, on the machine that it ran on."""
+"""How a recorded sweep would have done with other settings, on the machine that it ran on."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ __all__ = ["AS_RUN", "INLINE", "Alternatives", "alternatives", "simulated"]
 
 #: The setting that a sweep was run with.
 AS_RUN = "as it was run"
-#: What most people would do instead of validating beside training.
+#: What most people would do instead of validating alongside training.
 INLINE = {
     "inline, every iteration": "every",
     "inline, where it decides": "decision",
 }
 # A longer record takes seconds for each setting.
 _MOST_REPORTS = 1_000
-# A simulation that is further from what the sweep took says nothing of other settings.
+# A simulation that is further off what the sweep took says nothing about other settings.
 _FACTOR = 2.0
-# What is recorded of how a sweep validated, and makes a difference to its time.
+# The recorded settings of validation that make a difference to a sweep's time.
 _SETTINGS = (
     "evaluators",
     "every",
@@ -40,7 +40,7 @@ _SETTINGS = (
     "on_stale",
     "priority",
 )
-# Less is not worth another setting.
+# Saving a smaller share of the time is not worth another setting.
 _WORTHWHILE = 0.05
 
 
@@ -50,7 +50,7 @@ class Alternatives:
 
     Attributes:
         slots: How many trials and validations the machine runs at once.
-        validation_slots: How many validations besides.
+        validation_slots: How many more validations it runs at once, in slots of their own.
         took_s: What the sweep took, in seconds.
         by_setting: The simulations, by setting; the first is :data:`AS_RUN`.
     """
@@ -82,9 +82,9 @@ def alternatives(sweep: Sweep) -> Alternatives | None:
         sweep: The sweep.
 
     Returns:
-        What they come to; None if that cannot be said: the sweep has not ended or was restored, its
-        scheduler, its machine, its trials' resources or what was validated are not recorded well
-        enough, it has more than 1,000 reports, or its simulation as it was run is not within a
+        What they come to; None if that cannot be said: the sweep has not ended or was restored; its
+        scheduler, its machine, its trials' resources or what was validated is not recorded well
+        enough; it has more than 1,000 reports; or its simulation as it was run is not within a
         factor of 2 of what it took.
 
     Example:
@@ -115,7 +115,7 @@ def alternatives(sweep: Sweep) -> Alternatives | None:
             found['every="decision" with AtDecisions()'] = simulated(sweep, *machine, **others)
         for name, inline in INLINE.items():
             found[name] = simulated(sweep, *machine, inline=inline)
-    except ConfigError:  # of a scheduler that cannot be made again, for one
+    except ConfigError:  # its scheduler cannot be made again, for example
         return None
     return Alternatives(*machine, took, found)
 
@@ -137,13 +137,13 @@ def simulated(
     Args:
         sweep: The sweep.
         slots: How many trials and validations run at once.
-        validation_slots: How many validations run at once besides.
+        validation_slots: How many more validations run at once, in slots of their own.
         inline: As for :func:`tunekit.simulate`.
         train_s: Seconds that an iteration takes; by default as recorded.
         validate_s: Seconds that a validation takes; likewise.
         resume_s: Seconds to resume a trial.
         start_s: Seconds to start a process.
-        **settings: Of ``ValidationConfig``; the trials save where these need it.
+        **settings: Settings of ``ValidationConfig``; the trials save where these need it.
 
     Raises:
         tunekit.ConfigError: If the sweep cannot be simulated.

@@ -23,7 +23,7 @@ class Arrival:
     """A result that a scheduler got.
 
     Attributes:
-        reported: Which report it is of: these are in the order in which trials made them.
+        reported: The number of its report, in the order in which trials reported.
         trial: The trial.
         result: The result.
         decision: What the scheduler decided.
@@ -38,10 +38,10 @@ class Arrival:
 def wrong_decisions(
     scheduler: TrialScheduler, trials: Sequence[Trial], arrivals: Sequence[Arrival]
 ) -> int | None:
-    """Count the decisions that would have been others without delay.
+    """Count the decisions that would have been different without delay.
 
-    The results are given to a scheduler that has not heard of anything, in the order in which they
-    were reported, up to the one at which either of the two stops the trial.
+    A scheduler that has heard nothing yet gets the results in the order in which they were
+    reported, those of each trial up to the one at which either scheduler stops the trial.
 
     Args:
         scheduler: The scheduler as it was before the sweep; it is changed.
@@ -49,7 +49,7 @@ def wrong_decisions(
         arrivals: What the sweep's own scheduler got.
 
     Returns:
-        How many; None for a scheduler that changes trials, and decides by more than results.
+        How many; None for a scheduler that changes trials or decides by more than results.
     """
     if type(scheduler) not in (AsyncHyperBandScheduler, FIFOScheduler, MedianStoppingRule):
         return None

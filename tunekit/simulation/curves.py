@@ -1,4 +1,4 @@
-"""The recorded curves of a sweep's trials, as a simulation plays them again."""
+"""The recorded curves of a sweep's trials, for a simulation to play back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TRIAL", "Curves"]
 
-#: The column that says which trial a row is of.
+#: The column that says which trial a row belongs to.
 TRIAL = "trial"
 _ITERATION = "training_iteration"
 
@@ -21,12 +21,12 @@ _ITERATION = "training_iteration"
 class Curves:
     """What each trial reported, and what its checkpoints scored, by iteration.
 
-    A trial may be trained further than it was when it was recorded: where its curve ends, the last
-    value holds. Where an iteration in between has no value, the one before holds.
+    A trial may be trained further than it was recorded: beyond the end of its curve, the last value
+    holds. An iteration in between that has no value takes the one before.
 
     Args:
-        rows: For each trial its rows, by iteration, from 1.
-        order: What the trials are called; by default by number, from 0.
+        rows: The rows of each trial, by iteration, from 1.
+        order: The names of the trials; by default numbers, from 0.
 
     Example:
         >>> curves = Curves([{1: {"accuracy": 0.5}, 2: {"accuracy": 0.6}}, {1: {"accuracy": 0.4}}])
@@ -43,18 +43,18 @@ class Curves:
     ):
         self._rows = [_filled(known) for known in rows]
         self._last = [max(known) for known in self._rows]
-        #: What the trials are called, in order.
+        #: The names of the trials, in order.
         self.order = list(range(len(rows)) if order is None else order)
-        #: The metrics that there are.
+        #: The names of all metrics.
         self.names = {name for known in self._rows for row in known.values() for name in row}
-        #: How long the longest is, in iterations.
+        #: The length of the longest curve, in iterations.
         self.length = max(self._last)
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def at(self, curve: int, iteration: int) -> dict[str, Any]:
-        """Return a trial's row."""
+        """Return a trial's row at an iteration."""
         return dict(self._rows[curve][min(iteration, self._last[curve])])
 
     def is_recorded(self, curve: int, iteration: int) -> bool:
@@ -62,7 +62,7 @@ class Curves:
         return iteration <= self._last[curve]
 
     def scores(self, curve: int, metric: str) -> list[float]:
-        """Return a trial's recorded values of a metric, those that are numbers."""
+        """Return a trial's recorded values of a metric, as far as they are numbers."""
         values = (number(row.get(metric)) for row in self._rows[curve].values())
         return [value for value in values if value is not None]
 
@@ -71,7 +71,8 @@ class Curves:
         """Take the curves of a table with the columns ``trial`` and ``training_iteration``.
 
         Raises:
-            tunekit.ConfigError: If it has not.
+            tunekit.ConfigError: If a column is missing, if there are no rows, or if an iteration is
+                below 1.
 
         Example:
             >>> import pandas
@@ -103,9 +104,9 @@ class Curves:
 
 
 def _filled(rows: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Return rows of every iteration, in which no value is missing that was there before."""
+    """Return a row for every iteration; values that are missing there come from the one before."""
     filled: dict[int, dict[str, Any]] = {}
-    # What comes before the first value is taken to be that.
+    # Iterations before the first value get that value.
     known: dict[str, Any] = {}
     for iteration in sorted(rows, reverse=True):
         known.update(rows[iteration])

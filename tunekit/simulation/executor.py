@@ -21,12 +21,13 @@ class VirtualExecutor:
     Each waits for a slot, in the order in which they were started, and begins when there is one.
 
     Args:
-        clock: The time it goes by.
+        clock: The clock that it goes by.
         slots: Where they run.
-        trials: How many trials run.
-        validate: What an attempt comes to.
-        seconds: How long an attempt runs.
-        start_s: How long a process takes to start. One whose attempt has ended runs the next.
+        trials: Returns how many trials are running.
+        validate: Returns the result of an attempt.
+        seconds: Returns how long an attempt runs, in seconds.
+        start_s: How long a process takes to start, in seconds. A process whose attempt has ended
+            runs the next.
 
     Example:
         >>> from tunekit.clock import VirtualClock
@@ -64,11 +65,11 @@ class VirtualExecutor:
         self._waiting: deque[Attempt] = deque()
         self._ends: list[tuple[float, int, Attempt]] = []
         self._cancelled: set[str] = set()
-        # Those in the place of a trial, which hold no slot of their own.
+        # The attempts in the place of a trial, which hold no slot of their own.
         self._lent: set[str] = set()
         self._begun: list[Event] = []
         self._order = 0
-        #: Seconds that validations have run, one added to the other.
+        #: Seconds that validations have run, added up.
         self.busy_s = 0.0
 
     @property
@@ -78,7 +79,7 @@ class VirtualExecutor:
 
     @property
     def need(self) -> dict[str, float]:
-        """One CPU stands for a slot."""
+        """Return one CPU, which stands for a slot."""
         return {"CPU": 1.0}
 
     def reserve(self, slots: int) -> None:
@@ -125,7 +126,7 @@ class VirtualExecutor:
         heapq.heappush(self._ends, (began + seconds, self._order, attempt))
 
     def awaited(self) -> Collection[Any]:
-        """Nothing of Ray's."""
+        """Return nothing: there are no Ray objects to wait for."""
         return ()
 
     def cancel(self, attempt: Attempt) -> None:
@@ -162,7 +163,7 @@ class VirtualExecutor:
         """See :class:`tunekit.executor.Executor`."""
 
     def next_due(self) -> float | None:
-        """Return when a validation ends next; now, if one can begin; None if nothing happens."""
+        """Return when the next validation ends; now, if one can begin; None if there is none."""
         if self._begun or (self._waiting and self._slots.for_validations):
             return self._clock.monotonic()
         return self._ends[0][0] if self._ends else None

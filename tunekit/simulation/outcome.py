@@ -14,7 +14,7 @@ __all__ = ["Decision", "Score", "Simulation"]
 
 @dataclass(frozen=True)
 class Score:
-    """A score, when it was known.
+    """A score, and when it was known.
 
     Attributes:
         time_s: When, in seconds since the sweep began.
@@ -31,14 +31,14 @@ class Score:
 
 @dataclass(frozen=True)
 class Decision:
-    """A decision of the scheduler's.
+    """A decision of the scheduler.
 
     Attributes:
         time_s: When, in seconds since the sweep began.
         trial: The trial, as ``curves`` names it.
         iteration: The iteration of the result that the scheduler got.
         reached: The iteration that the trial had reported by then.
-        score: The metric's value in it; None if it had none.
+        score: The metric's value in that result; None if it had none.
         decision: ``"CONTINUE"``, ``"PAUSE"``, ``"STOP"`` or ``"NOOP"``.
     """
 
@@ -55,26 +55,27 @@ class Simulation:
     """A sweep in virtual time: how long it took, what it trained, and what it found.
 
     Attributes:
-        makespan_s: From its beginning to its end, in virtual seconds.
+        makespan_s: The time from its beginning to its end, in virtual seconds.
         iterations: How many iterations were trained.
-        iterations_after_stop: How many of them trials reported that the scheduler had stopped, or
-            would stop for a score that was on its way: those beyond the iteration it judged.
+        iterations_after_stop: How many of these were reported by trials that the scheduler had
+            stopped, or would stop for a score that was on its way: those beyond the iteration it
+            judged.
         validations: How many validations ended with a score.
-        skipped: How many checkpoints were to be validated and were not.
+        skipped: How many checkpoints should have been validated and were not.
         best: The trial with the best score.
         best_score: That score.
-        regret: By how much that falls short of the best score of all curves, each as far as it
-            was recorded.
-        extrapolated: How many iterations were trained beyond what was recorded: the last recorded
-            values stand for theirs.
-        training_busy: The share of the time of all slots in which trials trained.
-        validation_busy: The share in which validations ran.
+        regret: How far that falls short of the best score of all curves, each as far as it was
+            recorded.
+        extrapolated: How many iterations were trained beyond what was recorded; the last recorded
+            values stand in for theirs.
+        training_busy: The share of the time of all slots during which trials trained.
+        validation_busy: The share during which validations ran.
         scores: Every score, in the order in which they were known.
-        wrong_decisions: How many decisions would have been others, had the scheduler got the same
-            results as soon as they were reported; None for schedulers of which that cannot be said,
-            as they change trials.
-        mode: ``"min"`` or ``"max"``: what is better.
-        decided: What :attr:`decisions` has in a table.
+        wrong_decisions: How many decisions would have been different if the scheduler had got the
+            same results as soon as they were reported. None, because it cannot be said, for
+            schedulers other than FIFO, ``ASHAScheduler`` and ``MedianStoppingRule``.
+        mode: ``"min"`` or ``"max"``: which scores are better.
+        decided: The decisions; :attr:`decisions` has them as a table.
 
     Example:
         >>> import pandas, ray.tune, tunekit
@@ -103,7 +104,7 @@ class Simulation:
     decided: Sequence[Decision] = field(repr=False)
 
     def time_to(self, score: float) -> float | None:
-        """Return when a score was known that is at least as good, in seconds; None if never.
+        """Return when a score at least this good was first known, in seconds; None if never.
 
         Args:
             score: The value of the metric.
@@ -122,10 +123,10 @@ class Simulation:
 
     @property
     def decisions(self) -> pandas.DataFrame:
-        """One row per decision of the scheduler, in order.
+        """Return one row per decision of the scheduler, in order.
 
-        Columns: ``time_s``, when; ``trial``; ``iteration``, of the result that the scheduler got,
-        and ``score``, the metric in it; ``reached``, the iteration that the trial had reported by
+        Columns: ``time_s``: when; ``trial``; ``iteration``: that of the result that the scheduler
+        got; ``score``: the metric in it; ``reached``: the iteration that the trial had reported by
         then; ``decision``.
         """
         import pandas as pd

@@ -1,4 +1,4 @@
-"""The scheduler that a sweep was run with, made again from what is recorded of it."""
+"""The scheduler that a sweep was run with, made again from its record."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["scheduler_of"]
 def scheduler_of(sweep: Sweep) -> TrialScheduler:
     """Return a scheduler like the one of a sweep.
 
-    Its settings are recorded as far as they are numbers: that is enough for FIFO, for ASHA with one
-    bracket that counts iterations, and for HyperBand.
+    Only those of its settings that are numbers are recorded. That is enough for FIFO, for ASHA with
+    one bracket that counts iterations, and for HyperBand.
 
     Args:
         sweep: The sweep.
 
     Raises:
-        tunekit.ConfigError: If its scheduler is another, or not recorded.
+        tunekit.ConfigError: If the sweep has another scheduler, or none is recorded.
     """
     known = (sweep.sessions[-1] if sweep.sessions else {}).get("scheduler") or {}
     kind, settings = known.get("type"), known.get("settings", {})

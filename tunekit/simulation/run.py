@@ -1,5 +1,7 @@
-"""Runs a sweep again in virtual time, by recorded curves: Tune's own controller and this library's
-own code, with other settings."""
+"""Runs a sweep again in virtual time, on recorded curves and with other settings.
+
+Tune's own controller and this library's own code run it.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +47,11 @@ __all__ = ["not_called", "simulate"]
 _CURVE = "curve"
 _MACHINE = "machine"
 
-# The machines that are being simulated, by the number that the trials' configurations have: Tune
-# copies the trainable, and what it refers to.
+# The machines that are being simulated, by the number in the trials' configurations: Tune copies
+# the trainable, and what it refers to.
 _machines: dict[int, _Machine] = {}
 
-# What tells of what happens in a sweep; nothing happens in this one.
+# The loggers that tell what happens in a sweep; nothing really happens in this one.
 _LOGGERS = ("ray", "ray.train", "ray.tune", "tunekit")
 
 
@@ -68,40 +70,42 @@ def simulate(
     inline: str | None = None,
     seed: int = 0,
 ) -> Simulation:
-    """Run a sweep in virtual time, by recorded curves: what if it had been run in another way?
+    """Run a sweep in virtual time on recorded curves: what if it had been run in another way?
 
-    Tune's own controller, the scheduler and this library's own code run as in a real sweep, in one
-    process and without waiting; only training and validation are played from the record, each
-    taking so many virtual seconds. Trials start in the order of ``curves``.
+    Tune's own controller, the scheduler and this library's own code run as in a real sweep, but in
+    one process and without waiting. Only training and validation are played from the record, and
+    take virtual seconds. Trials start in the order of ``curves``.
 
-    What a scheduler of the PBT family changes in a trial is not in the record: a clone goes on
+    The record does not have what a scheduler of the PBT family changes in a trial: a clone goes on
     along its donor's curve. The driver takes no time.
 
     Args:
         curves: A table with the columns ``trial``, ``training_iteration`` and one for each metric;
-            or a sweep, as :func:`tunekit.load` has it. Where a trial is trained further than it
+            or a sweep, as :func:`tunekit.load` returns it. Where a trial is trained further than it
             was then, its last values hold.
-        tune_config: ``metric``, ``mode``, ``scheduler``, ``max_concurrent_trials`` and
-            ``reuse_actors`` are heeded; by default the sweep's metric, and FIFO.
+        tune_config: Its ``metric``, ``mode``, ``scheduler``, ``max_concurrent_trials`` and
+            ``reuse_actors`` are used; by default the sweep's metric, and FIFO.
         validation_config: How to validate; its function is not called.
         checkpoint_policy: When to save; after each iteration by default.
         train_s: Seconds that an iteration takes, or the column that has them; by default 0.4, or
             as recorded in the sweep.
         validate_s: Seconds that a validation takes, likewise.
-        slots: How many trials and validations run at once, one or the other in each.
-        validation_slots: How many validations run at once besides.
+        slots: How many trials and validations run at once, one of either in each slot.
+        validation_slots: How many more validations run at once, in slots of their own.
         resume_s: What it costs to resume a trial, in seconds.
-        start_s: What it costs to start a process, in seconds: of a trial, where it does not get
-            another's, and of a validation, where none has ended that could be used again.
-        inline: None: validate beside training. ``"every"``: as stock Tune does, inside of the
-            trainable, after each iteration; ``"decision"``: only where the scheduler uses it.
-        seed: Of Tune's random choices.
+        start_s: What it costs to start a process, in seconds: for a trial that does not get
+            another's process, and for a validation when no process of an ended one can be used
+            again.
+        inline: None: validate alongside training. ``"every"``: validate inside the trainable after
+            each iteration, as stock Tune does; ``"decision"``: only where the scheduler uses the
+            score.
+        seed: The seed of Tune's random choices.
 
     Returns:
         What came of it, with times in virtual seconds.
 
     Raises:
-        tunekit.ConfigError: If an argument is wrong; the message lists all that are.
+        tunekit.ConfigError: If any argument is wrong; the message lists them all.
 
     Example:
         >>> import pandas
@@ -198,7 +202,7 @@ def _recorded(curves: pandas.DataFrame | Sweep) -> Curves:
 def _seconds(
     curves: Curves, given: float | str | None, recorded: str | None
 ) -> Callable[[int, int], float]:
-    """Return what says how long something takes, for a curve and an iteration."""
+    """Return a function that says how long something takes, by curve and iteration."""
     column = given if isinstance(given, str) else recorded
     if column is None or not (given is None or isinstance(given, str)):
         seconds = 0.4 if given is None else float(given)
@@ -212,7 +216,7 @@ def not_called(checkpoint: Any) -> dict[str, Any]:
 
 
 class _Machine:
-    """A machine that is not there, and the sweep that runs on it."""
+    """A simulated machine, and the sweep that runs on it."""
 
     def __init__(
         self,
@@ -321,8 +325,7 @@ class _Machine:
     def _leave_room(
         self, config: ValidationConfig, executor: VirtualExecutor, *, swaps: bool
     ) -> int:
-        """Leave as much room for validations as a sweep does by default; return for how many
-        trials."""
+        """Leave room for validations as a sweep does by default; return for how many trials."""
         if self._slots.own or config.on_pending == "pause":
             return 0
         one = {"CPU": 1.0}
@@ -368,11 +371,11 @@ class _Machine:
         return self._decisions.asked(trial.trial_id, iteration, iteration, rule, done=done)
 
     def trained(self, curve: int, iteration: int) -> None:
-        """Take that an iteration was trained."""
+        """Record that an iteration was trained."""
         self._extrapolated += not self.curves.is_recorded(curve, iteration)
 
     def reported(self, trial: Trial, report: Mapping[str, Any]) -> None:
-        """Take a report."""
+        """Record a report."""
         trial_id, iteration = trial.trial_id, report[TRAINING_ITERATION]
         self._newest[trial_id] = iteration
         self._reports.append((trial_id, iteration))
@@ -397,14 +400,14 @@ class _Machine:
 
     @property
     def _now(self) -> float:
-        """Return the time; the controller lets a microsecond pass where it would not wait."""
+        """Return the time, rounded: the controller lets a microsecond pass instead of waiting."""
         return round(self._clock.monotonic(), 4)
 
     def _name_of(self, trial_id: str) -> Any:
         return self.curves.order[self._curve_of[trial_id]]
 
     def _listen(self) -> None:
-        """Record what the scheduler gets and decides; it stays the scheduler that it is."""
+        """Record what the scheduler gets and decides; its type stays what it is."""
         on_result = self._base.on_trial_result
 
         def listening(controller: Any, trial: Trial, result: dict[str, Any]) -> str:
@@ -498,12 +501,12 @@ class Replayed(tune.Trainable):
         return {"curve": self.curve, "steps": self.steps}
 
     def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
-        """Go on from there."""
+        """Go on from where it was saved."""
         if checkpoint is not None:
             self.curve, self.steps = checkpoint["curve"], checkpoint["steps"]
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Be another trial."""
+        """Become another trial."""
         self.setup(new_config)
         return True
 
@@ -521,7 +524,7 @@ class _Reports(tune.Callback):
 
 
 def _in_virtual_time(policy: CheckpointPolicy, clock: VirtualClock) -> CheckpointPolicy:
-    """Return a policy like another one, which goes by a clock."""
+    """Return a copy of a policy that goes by a clock."""
     own = copy.deepcopy(policy)
     own.go_by(clock.monotonic)
     return own
@@ -529,7 +532,7 @@ def _in_virtual_time(policy: CheckpointPolicy, clock: VirtualClock) -> Checkpoin
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Say nothing of what is only played."""
+    """Silence what would tell of things that are only simulated."""
     levels = {name: logging.getLogger(name).level for name in _LOGGERS}
     for name in levels:
         logging.getLogger(name).setLevel(logging.ERROR)
