@@ -62,11 +62,12 @@ class ValidationConfig(train.ValidationConfig):
             loaded and its model made only once, and no process has to be started for each
             validation. The processes start when they are needed, are replaced when they die, and
             end after 30 s without work. A validation's time limit includes any building that it
-            waits for. ``ray_remote_kwargs`` are then options of the actor. None: each validation
-            runs in a task of its own. Those in the place of a trial also run in long-lived
-            processes, and those of a :class:`~tunekit.TrainerValidation` always do, unless
-            ``ray_remote_kwargs`` has ``max_calls``, ``max_retries`` or ``retry_exceptions``,
-            which only tasks have.
+            waits for. ``ray_remote_kwargs`` are then options of the actor, and ``max_calls`` among
+            them is the number of validations after which a process is replaced. None: each
+            validation runs in a task of its own. Those in the place of a trial also run in
+            long-lived processes, and those of a :class:`~tunekit.TrainerValidation` always do,
+            unless ``ray_remote_kwargs`` asks for what tasks do: ``max_calls``, ``max_retries``,
+            ``retry_exceptions``.
         nested_resources: What one call of ``fn`` takes in tasks, actors and workers of its own, in
             addition to ``ray_remote_kwargs``, such as ``{"CPU": 2}`` for a dataset mapped by two
             actors. Trials leave room for it. Defaults to ``fn.nested_resources`` if ``fn`` has
@@ -352,6 +353,8 @@ def _check_amounts(name: str, amounts: Mapping[str, Any], problems: Problems) ->
 
 def _check_remote_kwargs(kwargs: Mapping[str, Any], problems: Problems, *, actor: bool) -> None:
     kwargs = dict(kwargs)
+    if actor:  # a task's own is Ray's to check
+        problems.integer("ray_remote_kwargs['max_calls']", kwargs.pop("max_calls", 0), least=0)
     if "num_returns" in kwargs:
         value = kwargs.pop("num_returns")
         problems.add(

@@ -9,7 +9,6 @@ from enum import Enum
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
 from ray.tune.experiment import Trial
 from ray.util.placement_group import (
     PlacementGroup,
@@ -63,6 +62,8 @@ class _Evaluator:
     stage: _Stage = _Stage.STARTING
     attempt: Attempt | None = None
     idle_since: float = 0.0
+    #: How many attempts it has run.
+    calls: int = 0
     #: The node on which it runs in the place of trials; None if it has resources of its own.
     place: str | None = None
 
@@ -71,7 +72,9 @@ class EvaluatorExecutor:
     """Runs attempts on actors, each of which builds the validation function once.
 
     Actors start when there is something to do, up to ``count`` of them. One that dies is replaced
-    when it is needed. One that has had nothing to do for a while gives its resources back.
+    when it is needed, and so is one whose attempt has failed: whatever went wrong in its process,
+    such as an error of CUDA, must not fail the next. One that has had nothing to do for a while
+    gives its resources back.
 
     Args:
         fn: A class (or a ``functools.partial`` of one) that is built in each actor and called as
@@ -79,6 +82,7 @@ class EvaluatorExecutor:
             ``bundles``, an actor is placed together with them, and told so (``placed``).
         count: How many actors there may be.
         ray_remote_kwargs: Options of the actor. Each takes one CPU unless they say otherwise.
+            ``max_calls``, as for tasks: after how many attempts it is replaced; 0 for never.
         nested_resources: What a call takes in addition, in tasks and actors of its own.
         idle_s: The seconds without work after which an actor ends.
         monotonic: Returns the time, in seconds.
@@ -99,6 +103,7 @@ class EvaluatorExecutor:
         options = dict(ray_remote_kwargs)
         self._name = options.pop("name", None)
         options.pop("max_retries", None)  # an option of tasks
+        self._max_calls = options.pop("max_calls", 0)
         options.setdefault("num_cpus", 1)
         self._placed = "placement_group" in options or "scheduling_strategy" in options
         if "placement_group" not in options:
@@ -243,6 +248,7 @@ class EvaluatorExecutor:
 
     def _call(self, evaluator: _Evaluator) -> None:
         assert evaluator.attempt is not None
+        evaluator.calls += 1
         request = evaluator.attempt.request
         name = self._name or f"validate {request.trial_id}@{request.iteration}"
         call = evaluator.actor.evaluate.options(name=name)
@@ -256,12 +262,10 @@ class EvaluatorExecutor:
         try:
             value = ray.get(ref)
         except Exception as error:  # anything that a task can end with, including Ray's own errors
-            yield from self._failed(
-                evaluator, *explain(error), gone=isinstance(error, RayActorError)
-            )
+            yield from self._failed(evaluator, *explain(error))
             return
         if isinstance(value, Raised):
-            yield from self._failed(evaluator, value.reason, value.trace, gone=False)
+            yield from self._failed(evaluator, value.reason, value.trace)
             return
         if evaluator.stage is _Stage.STARTING:
             evaluator.stage = _Stage.BUILDING
@@ -275,16 +279,14 @@ class EvaluatorExecutor:
         else:
             assert attempt is not None
             self._rest(evaluator)
+            if evaluator.calls == self._max_calls:
+                self._end(evaluator)
             yield Returned(attempt.id, value)
 
-    def _failed(
-        self, evaluator: _Evaluator, reason: str, trace: str, *, gone: bool
-    ) -> Iterator[Event]:
+    def _failed(self, evaluator: _Evaluator, reason: str, trace: str) -> Iterator[Event]:
         """Note that what an actor was doing has failed, or that it is gone."""
         attempt, built = evaluator.attempt, evaluator.stage is _Stage.BUILT
-        if gone or not built:
-            self._end(evaluator)
-        self._rest(evaluator)
+        self._end(evaluator)
         if attempt is not None:
             what = "" if built else "its evaluator could not be built: it "
             yield Failed(attempt.id, what + reason, trace)

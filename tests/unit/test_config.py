@@ -99,6 +99,14 @@ def test_an_error_survives_pickling():
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
+def test_an_evaluator_may_run_so_many_validations_as_a_task_of_ray_may():
+    often = {"ray_remote_kwargs": {"max_calls": 100}}
+    assert ValidationConfig(validate, evaluators=1, **often).evaluators == 1
+    assert ValidationConfig(validate, **often).evaluators is None
+    with pytest.raises(ConfigError, match=r"ray_remote_kwargs\['max_calls'\]=-1"):
+        ValidationConfig(validate, evaluators=1, ray_remote_kwargs={"max_calls": -1})
+
+
 def test_a_plain_config_gets_the_defaults():
     task = train.ValidationTaskConfig(fn_kwargs={"batch_size": 8}, timeout_s=5)
     plain = train.ValidationConfig(validate, task, {"num_cpus": 2})

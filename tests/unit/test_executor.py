@@ -17,6 +17,7 @@ from ray.exceptions import (
 from tunekit import evaluators as module
 from tunekit._ray import demand
 from tunekit.core.validation import Attempt, Request
+from tunekit.core.values import Raised
 from tunekit.evaluators import EvaluatorExecutor
 from tunekit.executor import Began, Failed, RayExecutor, Returned
 
@@ -161,8 +162,20 @@ def test_what_waits_elsewhere_moves_to_a_reserve_that_nobody_uses(monkeypatch):
     assert started == [two], "the reserve is full"
 
 
+class Call:
+    """Stands in for an actor's method."""
+
+    def options(self, **options):
+        return self
+
+    def remote(self, *args):
+        return object()
+
+
 class Actor:
     """Stands in for an actor's handle."""
+
+    evaluate = Call()
 
 
 def evaluators(monkeypatch, *known):
@@ -196,6 +209,31 @@ def test_evaluators_in_the_place_of_trials_do_not_count_as_those_that_are_kept(m
     assert executor._evaluators == [kept, lent], "one is kept, the other takes no resources"
     executor._end(kept)  # it has died: its placement group is for the one that replaces it
     assert executor._spare == ["kept"]
+
+
+def returns(monkeypatch, executor, value):
+    """What comes of it when an evaluator calls its function, and that returns a value."""
+    monkeypatch.setattr(executor, "_configs", SimpleNamespace(told=lambda attempt: None))
+    monkeypatch.setattr(ray, "wait", lambda refs, **options: (refs, []))
+    monkeypatch.setattr(ray, "get", lambda ref: value)
+    (evaluator,) = executor._evaluators
+    executor._call(evaluator)
+    return executor.poll()
+
+
+@pytest.mark.parametrize(("most", "left"), [(0, 1), (1, 0), (2, 1)])
+def test_an_evaluator_is_replaced_after_so_many_calls(monkeypatch, most, left):
+    executor = evaluators(monkeypatch, ("built", True, None))
+    executor._max_calls = most
+    assert [type(event) for event in returns(monkeypatch, executor, {})] == [Returned]
+    assert len(executor._evaluators) == left
+
+
+def test_an_evaluator_whose_validation_has_failed_is_replaced(monkeypatch):
+    executor = evaluators(monkeypatch, ("built", True, None))
+    raised = Raised("RuntimeError", "CUDA error: device-side assert triggered", "Traceback")
+    assert [type(event) for event in returns(monkeypatch, executor, raised)] == [Failed]
+    assert executor._evaluators == []
 
 
 def test_evaluators_without_work_end_when_their_resources_are_needed(monkeypatch):
