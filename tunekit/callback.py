@@ -288,11 +288,11 @@ class ValidationCallback(tune.Callback):
         return () if self._controller is None else self._controller.promised()
 
     def _lenders(self) -> dict[str, Trial]:
-        """Return the trials that stand still and in whose place a validation fits."""
+        """Return the trials that wait and in whose place a validation fits."""
         return {} if self._scheduler is None else self._scheduler.lenders()
 
     def others_wait(self) -> bool:
-        """Return whether a trial could go on in the place of one that stands still."""
+        """Return whether a trial could go on in the place of one that waits."""
         controller = self._controller
         return controller is not None and self._reuses_actors and controller.has_new_trials
 
@@ -591,7 +591,7 @@ class ValidationCallback(tune.Callback):
                 self.leases.release(("clone", event.trial_id, event.generation - 1))
 
     def waits(self, trial_id: str) -> bool:
-        """Return whether a trial that has reported stands still for pending scores."""
+        """Return whether a trial that has reported waits for pending scores."""
         delivery = self.state.delivery
         if not delivery.waits(trial_id):
             return False
@@ -883,7 +883,7 @@ class ValidationCallback(tune.Callback):
         """Return where time went, in seconds.
 
         - ``validations_ran_s``: how long validations ran, added up;
-        - ``trials_waited_s``: how long trials stood still for their scores, added up;
+        - ``trials_waited_s``: how long trials waited for their scores, added up;
         - ``drained_s``: how long the sweep went on after its last trial had ended.
 
         Example:

@@ -130,7 +130,7 @@ def _say_what_trials_do(on_pending: str, *, lends: bool, swaps: bool) -> None:
     }
     if lends or swaps:
         logger.info(
-            "on_pending='auto': trials stand still where the scheduler decides, and meanwhile %s.",
+            "on_pending='auto': trials wait where the scheduler decides, and meanwhile %s.",
             how[lends, swaps],
         )
     else:

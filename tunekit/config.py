@@ -84,7 +84,7 @@ class ValidationConfig(train.ValidationConfig):
         max_retries: How many more attempts a validation gets after it raised, timed out or lost its
             process. A return value that is not a score is not retried.
         on_pending: What a trial does while a score that it is judged by is pending. ``"yield"``: it
-            stands still where its scheduler decides, and meanwhile lends its place to a validation
+            waits where its scheduler decides, and meanwhile lends its place to a validation
             that fits there and waits for resources, or to the next trial, in the same process
             (``reuse_actors``); it comes back when its score arrives. ``"continue"``: it trains on,
             up to where the next decision is due, and a STOP takes effect as soon as it is known.

@@ -75,7 +75,7 @@ class SchedulerConsumer(Protocol):
         ...
 
     def lenders(self) -> dict[str, Trial]:
-        """Return the trials that stand still and in whose place a validation fits."""
+        """Return the trials that wait and in whose place a validation fits."""
         ...
 
     def act(self) -> None:

@@ -95,7 +95,7 @@ class Executor(Protocol):
         ...
 
     def fits_in(self, resources: Mapping[str, float]) -> bool:
-        """Return whether an attempt could run in the place of a trial that stands still.
+        """Return whether an attempt could run in the place of a trial that waits.
 
         Args:
             resources: What the trial holds and does not use meanwhile.

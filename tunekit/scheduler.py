@@ -345,7 +345,7 @@ class ValidatedScheduler(TrialScheduler):
         From now on the scheduler's books show the score, or a later one takes its place.
         """
         if not self._validation.waits(request.trial_id):
-            # If it stands still now, it is because the scheduler has paused it.
+            # If it waits now, it is because the scheduler has paused it.
             self._waited(request.trial_id)
         if request.generation == self._validation.ancestry.generation(request.trial_id):
             self._usage.heard(request)
@@ -673,7 +673,7 @@ class ValidatedScheduler(TrialScheduler):
         ) and self._usage.decides_again(stand_in)
 
     def _gives_way(self, stand_in: StandIn) -> bool:
-        """Return whether a trial that stands still gives its place to others meanwhile."""
+        """Return whether a trial that waits gives its place to others meanwhile."""
         validation = self._validation
         return gives_way(
             validation.on_pending(stand_in.trial_id),
@@ -752,14 +752,14 @@ class ValidatedScheduler(TrialScheduler):
         self._controller.pause(stand_in.real, save=False, for_validations=for_validations)
 
     def _waited(self, trial_id: str) -> None:
-        """Record for how long a trial stood still for its scores, if it did."""
+        """Record for how long a trial waited for its scores, if it did."""
         validation, since = self._validation, self._since.pop(trial_id, None)
         if since is not None:
             seconds = round(validation.now() - since, 4)
             validation.emit(Waited(time=validation.time(), trial_id=trial_id, seconds=seconds))
 
     def lenders(self) -> dict[str, Trial]:
-        """Return the trials that stand still and in whose place a validation fits.
+        """Return the trials that wait and in whose place a validation fits.
 
         Trials that give their resources back are not among them.
         """

@@ -284,7 +284,7 @@ class Sweep:
           newest validated checkpoint;
         - ``validated``, ``not_validated``, ``pending``: how many of its validations ended with a
           score, ended without one, and have not ended;
-        - ``trained_s``: seconds that it trained; ``waited_s``: seconds that it stood still for
+        - ``trained_s``: seconds that it trained; ``waited_s``: seconds that it waited for
           scores;
         - ``added``, ``ended``: when;
         - ``config/...``: its hyperparameters, those of its newest generation.

@@ -38,8 +38,8 @@ class Validator:
         conclude: Called with each outcome, after it has been recorded.
         judged: Returns the names of metrics that must be numbers.
         promised: Returns the resources of each trial that waits for them.
-        lenders: Returns the trials that stand still and in whose place a validation fits.
-        others_wait: Returns whether a trial could go on in the place of one that stands still.
+        lenders: Returns the trials that wait and in whose place a validation fits.
+        others_wait: Returns whether a trial could go on in the place of one that waits.
         rejected: Returns the trials that the scheduler has rejected, each once.
         all_count: Returns whether the scheduler, or anything else, hears of every score.
     """
@@ -106,7 +106,7 @@ class Validator:
         return self._executor.fits_in(resources)
 
     def will_borrow(self, resources: Mapping[str, float]) -> bool:
-        """Return whether a validation is going to run in the place of a trial that stands still.
+        """Return whether a validation is going to run in the place of a trial that waits.
 
         Args:
             resources: What the trial has.
@@ -264,7 +264,7 @@ class Validator:
             self._executor.start(attempt)
 
     def _borrow(self) -> None:
-        """Start validations in the place of trials, which stand still until these have ended."""
+        """Start validations in the place of trials, which wait until these have ended."""
         lenders = self._lenders()
         for attempt in self._pool.start_deciding(min(len(lenders), self._to_borrow())):
             lender = self._loans.take(attempt.id, of=attempt.request.trial_id, lenders=lenders)

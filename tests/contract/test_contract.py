@@ -280,7 +280,7 @@ def test_continue_stops_a_trial_the_moment_it_is_known(tmp_path, name):
         if decision == TrialScheduler.STOP:
             late.add(lengths[index] - iteration)
     # 2.5 iterations of 1 s each have passed; the third was running and is given up. A trial whose
-    # next decision was due before stands still, and goes no farther than to the one after.
+    # next decision was due before waits, and goes no farther than to the one after.
     assert late <= {0, 1, 2}, late
     if name.startswith("asha"):
         assert 2 in late

@@ -221,7 +221,7 @@ class Controller:
                 return super().is_finished() and not pending()
 
             def _update_trial_queue(self, blocking: bool = False, timeout: int = 600) -> bool:
-                # It would stand still until the search algorithm has the scores that it waits for.
+                # It would wait until the search algorithm has the scores that it waits for.
                 blocking = blocking and not pending()
                 return bool(super()._update_trial_queue(blocking=blocking, timeout=timeout))
 

@@ -11,7 +11,7 @@ from tunekit.core.room import fits, queued
 
 __all__ = ["waiting_for"]
 
-# For how long to wait for an answer; the sweep stands still meanwhile.
+# For how long to wait for an answer; the sweep waits meanwhile.
 _PATIENCE_S = 5.0
 _ALL = 1_000_000
 

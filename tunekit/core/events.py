@@ -17,7 +17,7 @@ type, ``time`` is in seconds since the epoch.
 ``chosen``     the scheduler resumes a trial that it had paused
 ``completed``  a trial ended
 ``finished``   the scheduler and the searcher were told of that end, after its last score
-``waited``     a trial stood still for a score
+``waited``     a trial waited for a score
 ``failed``     a trial failed; Tune may start it again
 ``retried``    it is started again
 ``errored``    it failed for good
@@ -253,7 +253,7 @@ class EndDelivered(OfTrial, frozen=True, kw_only=True, tag="finished"):
 
 
 class Waited(OfTrial, frozen=True, kw_only=True, tag="waited"):
-    """A trial stood still for a score, for ``seconds`` until now."""
+    """A trial waited for a score, for ``seconds`` until now."""
 
     seconds: float
 

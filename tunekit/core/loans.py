@@ -1,4 +1,4 @@
-"""Which validations run in the place of which trials that stand still."""
+"""Which validations run in the place of which trials that wait."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def chosen(on_pending: str, *, lends: bool, swaps: bool, synchronous: bool = Fal
 
 
 def stands_still(on_pending: str, *, scores: int, decisions: int) -> bool:
-    """Return whether a trial that has reported stands still, rather than training on.
+    """Return whether a trial that has reported waits, rather than training on.
 
     No trial trains past the point where the next decision is due while an older one is pending:
     what is trained there is lost if the older one is a STOP, and makes more to validate.
@@ -66,7 +66,7 @@ def stands_still(on_pending: str, *, scores: int, decisions: int) -> bool:
 
 
 def trains_on(on_pending: str, *, decisions: int, idle: bool) -> bool:
-    """Return whether a trial that would stand still trains on.
+    """Return whether a trial that would wait trains on.
 
     If nothing could use its place meanwhile, what it trains costs nothing, even if the pending
     score turns out to be a STOP. This is asked again after each iteration, so the trial makes room
@@ -75,7 +75,7 @@ def trains_on(on_pending: str, *, decisions: int, idle: bool) -> bool:
     Args:
         on_pending: What the user wants.
         decisions: How many pending scores of the trial the scheduler will decide by.
-        idle: Whether its place would be idle if it stood still.
+        idle: Whether its place would be idle if it waited.
 
     Example:
         >>> [trains_on("auto", decisions=1, idle=idle) for idle in (True, False)]
@@ -93,7 +93,7 @@ def trains_on(on_pending: str, *, decisions: int, idle: bool) -> bool:
 def gives_way(
     on_pending: str, *, will_lend: bool, ready: bool, alone: bool, others_wait: bool
 ) -> bool:
-    """Return whether a trial that stands still gives up its actor to others.
+    """Return whether a trial that waits gives up its actor to others.
 
     Args:
         on_pending: What the trial does: never ``"auto"``.
@@ -141,7 +141,7 @@ def needs_room(on_pending: str, every: int | str, *, lends: bool) -> bool:
     Args:
         on_pending: What the user wants.
         every: Which checkpoints are validated, as in ``ValidationConfig(every=...)``.
-        lends: Whether a validation can run in the place of a trial that stands still.
+        lends: Whether a validation can run in the place of a trial that waits.
 
     Example:
         >>> needs_room("auto", "decision", lends=True), needs_room("auto", 1, lends=True)

@@ -208,7 +208,7 @@ class Pool:
         return self._limit is None or len(self._in_flight) < self._limit
 
     def start_deciding(self, places: int) -> list[Attempt]:
-        """Say which attempts to start now in the place of trials that stand still.
+        """Say which attempts to start now in the place of trials that wait.
 
         These are attempts that the scheduler will decide by, and older ones that have to be
         delivered before them.

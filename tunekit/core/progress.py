@@ -81,7 +81,7 @@ def counted(counts: Mapping[str, int]) -> str:
 
 
 def waiting_trials(waiting: int, left: int) -> str | None:
-    """Say how many trials stand still for their scores; None if none does.
+    """Say how many trials wait for their scores; None if none does.
 
     Args:
         waiting: How many do.

@@ -67,7 +67,7 @@ def next_action(
         overwritten: Whether the scheduler has given it other weights that it does not have yet:
             what it does now is lost, so it need not finish.
         changed: Whether it has other new settings, which it can take up when it is paused.
-        waits: Whether it stands still for a score that is pending.
+        waits: Whether it waits for a score that is pending.
         gives_way: Whether it gives its resources back meanwhile.
         lends: Whether a validation runs in its place: it does nothing until that has ended.
 

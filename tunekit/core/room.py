@@ -116,7 +116,7 @@ def slots(
 
 
 def fits_in(need: Mapping[str, float], place: Mapping[str, float]) -> bool:
-    """Return whether something can run in the place of a process that stands still.
+    """Return whether something can run in the place of a process that waits.
 
     The process's cores are free then. Its memory is not, nor is its GPU's.
 

@@ -133,7 +133,7 @@ class SweepState:
         self.counts: Counter[Status] = Counter()
         #: Seconds that validations ran, added up.
         self.ran_s = 0.0
-        #: Seconds that trials stood still for scores, added up.
+        #: Seconds that trials waited for scores, added up.
         self.waited_s = 0.0
         #: Whether any checkpoint was saved.
         self.has_saved = False

@@ -121,7 +121,7 @@ class TrialSummary:
         added: When it was added, in seconds since the epoch.
         ended: When it ended, likewise; None if it has not.
         trained_s: How long it trained.
-        waited_s: How long it stood still for scores.
+        waited_s: How long it waited for scores.
     """
 
     trial_id: str

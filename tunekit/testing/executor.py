@@ -25,7 +25,7 @@ class FakeExecutor:
         delay: How long an attempt waits for resources before it begins.
         starts: How long its process takes to start, once it has its resources.
         slots: What :meth:`capacity` starts from.
-        lends: Whether attempts may run in the place of trials that stand still.
+        lends: Whether attempts may run in the place of trials that wait.
 
     Example:
         >>> from tunekit.core.validation import Request
@@ -57,7 +57,7 @@ class FakeExecutor:
         self._delay = delay
         self._starts = starts
         self._slots = slots
-        #: Whether attempts may run in the place of trials that stand still.
+        #: Whether attempts may run in the place of trials that wait.
         self.lends = lends
         self._due: list[tuple[float, int, str, Attempt]] = []
         self._order = 0
