@@ -5,10 +5,9 @@ for each of the hundreds of processes that the tests start. Here the first worke
 a process that imports them once, and all are forked from that. What they run is Ray's own start of
 a worker, each in a process of its own.
 
-Workers share a process to be forked from if they have all settings in common that Ray, Tune or
-torch may have read of the environment when imported. One whose runtime environment asks for more
-than environment variables is started as Ray does it; so are all of them where
-``TUNEKIT_REAL_STARTS=1`` is set.
+Workers are forked from the same process if they agree on every environment variable that Ray, Tune
+or torch may have read when imported. A worker whose runtime environment asks for more than
+environment variables is started in Ray's own way; so are all workers if ``TUNEKIT_REAL_STARTS=1``.
 
 This file takes the place of Ray's ``setup_worker.py``, so that it imports little.
 """
