@@ -60,7 +60,8 @@ GROUPS = {
     ),
     "scores": (
         "from the report to the decision",
-        "callback scheduler searcher consumers draining deliveries checkpoint_leases",
+        "callback scheduler searcher consumers waiting deliveries checkpoint_leases "
+        "draining sweep_end",
     ),
     "validations": (
         "running validations",
@@ -68,7 +69,8 @@ GROUPS = {
     ),
     "records": (
         "journal, files and restores",
-        "journal ledger places recorded storage driver_lock snapshots restore leftovers session",
+        "journal ledger places recorded storage driver_lock snapshots restore restored_sweep "
+        "leftovers session",
     ),
     "readers": (
         "results, loggers and tables",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,10 +12,6 @@ from ray.tune.experiment import Trial
 from ray.tune.logger import CSVLoggerCallback
 from ray.tune.result import TRAINING_ITERATION
 
-from tunekit._ray.checkpoints import (
-    forget_missing,
-    skip_existing,
-)
 from tunekit._ray.controller import Controller
 from tunekit._ray.failures import fail_for_good
 from tunekit._ray.progress import Display
@@ -24,7 +20,6 @@ from tunekit.clock import Clock, SystemClock
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, YIELD_NEEDS_REUSE, ValidationConfig
 from tunekit.consumers import SchedulerConsumer, SearcherConsumer
 from tunekit.core.events import (
-    BudgetExpired,
     CheckpointSaved,
     Event,
     Exploited,
@@ -36,8 +31,8 @@ from tunekit.core.events import (
 )
 from tunekit.core.history import History
 from tunekit.core.lineage import Ancestry, Exploit
-from tunekit.core.metrics import flatten, hide
-from tunekit.core.pending import chosen, stands_still
+from tunekit.core.metrics import hide
+from tunekit.core.order import Told
 from tunekit.core.problems import Problems
 from tunekit.core.progress import counted, starved, waiting_trials
 from tunekit.core.reports import own_names, received
@@ -46,7 +41,6 @@ from tunekit.core.state import SweepState
 from tunekit.core.validation import Outcome, Status
 from tunekit.deliveries import Deliveries
 from tunekit.deprecated import former_method
-from tunekit.draining import Draining, Interruption
 from tunekit.errors import (
     AlreadyRunningError,
     ConfigError,
@@ -59,21 +53,22 @@ from tunekit.executors import executor_of
 from tunekit.failures import FailureReports
 from tunekit.forgotten import Forgotten
 from tunekit.ledger import Ledger
-from tunekit.leftovers import remove_left_over
 from tunekit.lineage import Lineage
 from tunekit.loggers import JsonLogger, ValidatedLoggerCallback, validated
 from tunekit.pickles import travels
 from tunekit.places import Places
 from tunekit.policies import AtDecisions, CheckpointPolicy
 from tunekit.report import VALIDATION_KEY
-from tunekit.restore import Offsets, Restoration, told_before
+from tunekit.restored_sweep import RestoredSweep
 from tunekit.session import about
 from tunekit.snapshots import RestorePoint
 from tunekit.stopping_criteria import StoppingCriteria
+from tunekit.sweep_end import SweepEnd
 from tunekit.tensorboard import TensorBoardLogger
 from tunekit.trial_files import TrialFiles
 from tunekit.validation_requests import Requests
 from tunekit.validator import Validator
+from tunekit.waiting import Waiting
 
 __all__ = ["ValidationCallback"]
 
@@ -161,30 +156,9 @@ class ValidationCallback(tune.Callback):
         #: Where the sweep is recorded.
         self.ledger = Ledger(self._clock, on_lost=self._give_way)
         self._refused: TunekitError | None = None
-        self._saved: dict[str, Any] | None = None
-        self._mended: RestorePoint | None = None
+        self._restored = RestoredSweep(self, self._trials)
         self._state_taken = False
-        self._past: list[Event] = []
-        # The lines of the journal as of which Tune's state and the scheduler's were saved.
-        self._as_of = self._scheduler_as_of = 0
-        self._restoration: Restoration | None = None
-
-        # The trials that the time budget has stopped; None while there is time left.
-        self._cut: set[str] | None = None
-        self._stopping = StoppingCriteria(self.fail)
-        self._forgotten = Forgotten()
-        self._interruption = Interruption()
-        self._error: TunekitError | None = None
-        self._display: Display | None = None
-        # Whether the sweep was over at the end of the last step: Tune then takes no further one.
-        self._ended_by_itself = False
-        self._draining = Draining(self._clock, lambda: self.validator.stages())
-        self._left_to_the_end = False
         self._paused_at = 0.0
-        #: Whether trials take resources that validations need.
-        self.shares_with_trials = False
-        #: Whether a trial and a validation can only run one after the other, as far as is known.
-        self.one_at_a_time: Callable[[], bool] = lambda: False
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the settings alone: what has happened is in the journal, and in Tune's state."""
@@ -198,13 +172,6 @@ class ValidationCallback(tune.Callback):
         for name in ("trainable", "space", "owned", "_loggers"):
             if name in state:
                 setattr(self, name, state[name])
-
-    def _config_of(self, trial_id: str, generation: int) -> Mapping[str, Any]:
-        """Return the hyperparameters of one of a trial's generations."""
-        if self._restoration is not None:
-            return self._restoration.config_of(trial_id, generation)
-        trial = self._trials.get(trial_id)
-        return {} if trial is None else trial.config
 
     @property
     def places(self) -> Places:
@@ -222,7 +189,7 @@ class ValidationCallback(tune.Callback):
         return self.state.ancestry
 
     # Pickles of former versions name these methods; what was pickled with them is not used.
-    _has_all = _judged = _merged = _undecided = former_method
+    _has_all = _judged = _merged = _promised = _undecided = former_method
 
     def renew(self, config: ValidationConfig) -> None:
         """Validate by other settings from now on, in a restored sweep that is not running yet."""
@@ -231,6 +198,17 @@ class ValidationCallback(tune.Callback):
 
     def _assemble(self, executor: Executor) -> None:
         """Make the parts that depend on the settings."""
+        #: What is known of the sweep so far.
+        self.state = state = SweepState(
+            self.config.every,
+            path=lambda recorded: self.places.path(recorded),
+            config_of=lambda *generation: self._restored.config_of(*generation),
+        )
+        state.all_count = self._all_count
+        #: Which trials wait, and what may use their places.
+        self.waiting = waiting = Waiting(
+            self.config.on_pending, self._trials, state, lambda: self.validator
+        )
         #: Runs the validations.
         self.validator = Validator(
             self.config,
@@ -239,21 +217,14 @@ class ValidationCallback(tune.Callback):
             emit=self.emit,
             conclude=self._conclude,
             judged=lambda: self.state.required,
-            promised=self._promised,
-            lenders=self._lenders,
-            others_wait=self.others_wait,
-            rejected=self._rejected,
+            promised=waiting.promised,
+            lenders=waiting.lenders,
+            others_wait=waiting.others_wait,
+            rejected=state.take_rejected,
             all_count=lambda: self._all_count(),
         )
-        self._failures = FailureReports(self.config)
-        #: What is known of the sweep so far.
-        self.state = state = SweepState(
-            self.config.every,
-            path=lambda recorded: self.places.path(recorded),
-            config_of=self._config_of,
-        )
-        state.all_count = self._all_count
-        self._files = TrialFiles(
+        #: Shows scores in Tune's trials, and writes their files.
+        self.files = TrialFiles(
             state, changed=self._changed, finalized=partial(self._tell, "on_trial_settled")
         )
         #: What was reported and saved, and has to be validated.
@@ -271,6 +242,18 @@ class ValidationCallback(tune.Callback):
         self.deliveries = Deliveries(
             state, self._trials, self.leases, emit=self.emit, time=self.time, fail=self.fail
         )
+        self._failures, self._forgotten = FailureReports(self.config), Forgotten()
+        self._stopping = StoppingCriteria(self.fail)
+        self._end = SweepEnd(
+            self._clock,
+            state=state,
+            validator=self.validator,
+            deliveries=self.deliveries,
+            files=self.files,
+            failures=self._failures,
+            forgotten=self._forgotten,
+            emit=self.emit,
+        )
 
     def loggers(self, *others: tune.Callback) -> list[tune.Callback]:
         """Return loggers that can handle late scores: for ``result.json``, TensorBoard, and yours.
@@ -283,23 +266,6 @@ class ValidationCallback(tune.Callback):
             self._loggers = [JsonLogger(), TensorBoardLogger(self._goal)]
         self._loggers += [validated(other) for other in others]
         return list(self._loggers)
-
-    def _promised(self) -> Iterable[Mapping[str, float]]:
-        return () if self._controller is None else self._controller.promised()
-
-    def _lenders(self) -> dict[str, Trial]:
-        """Return the trials that wait and in whose place a validation fits."""
-        return {} if self._scheduler is None else self._scheduler.lenders()
-
-    def others_wait(self) -> bool:
-        """Return whether a trial could go on in the place of one that waits."""
-        controller = self._controller
-        return controller is not None and self._reuses_actors and controller.has_new_trials
-
-    def _rejected(self) -> list[str]:
-        """Return the trials that the scheduler has rejected, each once."""
-        rejected, self.state.rejected = self.state.rejected, []
-        return rejected
 
     def _all_count(self) -> bool:
         """Return whether anything hears of scores that the scheduler will not use."""
@@ -340,6 +306,8 @@ class ValidationCallback(tune.Callback):
         self._listen_with(controller.callbacks)
         self.state.required = controller.take_over_metric_check() | scheduler.objectives
         self._stopping.attach(controller, lambda: self.state.required | self.history.names.keys())
+        self.waiting.attach(controller, scheduler)
+        self._end.attach(controller)
         controller.look_at_reports_first(self._receive)
         for callback in self._listeners:
             for policy in callback.parts() if isinstance(callback, CheckpointPolicy) else ():
@@ -349,29 +317,13 @@ class ValidationCallback(tune.Callback):
         if searcher is not None:
             searcher.attach(self.validator.poll)
             self.state.required |= searcher.objectives
-        self._display = self._display or Display(self)
-        self._display.attach(controller)
-        controller.heed(pending=self._pending_still, first=self._validations_first)
-
-    def _pending_still(self) -> bool:
-        """Return whether the sweep has validations to wait for."""
-        return not self.validator.idle and self._error is None
+        display = self._end.display = self._end.display or Display(self)
+        display.attach(controller)
+        controller.heed(pending=lambda: self._end.pending, first=self._validations_first)
 
     def _validations_first(self) -> bool:
-        """Return whether no trial may start before validations have ended or got their resources.
-
-        Where only one thing can run at a time, that goes for all validations. Elsewhere it goes for
-        those that the scheduler will decide by, if trials take what they need. (Where actors are
-        reused, making room would end them.)
-        """
-        if not self._pending_still():
-            return False
-        makes_room = self.shares_with_trials and not self._reuses_actors
-        return self.one_at_a_time() or (makes_room and self.validator.wants_room)
-
-    @property
-    def _reuses_actors(self) -> bool:
-        return self._controller is not None and self._controller.reuses_actors
+        """Return whether no trial may start before validations have what they need."""
+        return self._end.pending and self.waiting.validations_first()
 
     def _listen_with(self, callbacks: Iterable[Any]) -> None:
         """Take the callbacks that are told of scores."""
@@ -414,8 +366,8 @@ class ValidationCallback(tune.Callback):
         self._trials[trial.trial_id] = trial
         if self._controller is not None:
             self._controller.bring_home(trial)
-        self.leases.watch(trial, self._validation_names)
-        self._stopping.restore(trial, self._past)
+        self.watch(trial)
+        self._stopping.restore(trial, self._restored.past)
         self.ledger.add(trial)
         self._stopping.take_over(trial, self.state.required)
 
@@ -426,15 +378,11 @@ class ValidationCallback(tune.Callback):
     def reached(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         """Return whether a validated result ends its trial by ``RunConfig(stop=...)``."""
         names = self.history.names
-        return self._stopping.reached(trial_id, result, names, again=self._replaying)
+        return self._stopping.reached(trial_id, result, names, again=self._restored.replays)
 
     def heard_later(self, trial_id: str) -> bool:
         """Return whether, in a restore, the scheduler heard of a trial again later: it ran on."""
-        return self._restoration is not None and self._restoration.heard_later(trial_id)
-
-    @property
-    def _replaying(self) -> bool:
-        return self._restoration is not None
+        return self._restored.heard_later(trial_id)
 
     # From the report to the request ------------------------------------------------------------
 
@@ -444,10 +392,10 @@ class ValidationCallback(tune.Callback):
             raise RestoreError(_NOT_BY_RAY.format(how_to_resume(self._where(), self.trainable)))
         if self._controller is None:
             self._listen_with(self._loggers)
-        self._interruption.begin()
+        self._end.begin()
         if self._refused is not None:
             raise self._refused
-        if self._mended is not None and not (self._controller and self._controller.resumed):
+        if self._restored.is_mended and not (self._controller and self._controller.resumed):
             raise RestoreError(
                 "Tune could not restore the sweep, for the reason that it has logged above, and "
                 "would begin a new one. Its files are as they were: mend that, and restore again."
@@ -456,13 +404,12 @@ class ValidationCallback(tune.Callback):
             self._controller.begin_anew()
         if self._controller is not None:
             self._controller.look_at_reports_first(self._receive)
-        if self._past and self._controller is not None:
-            self._resume()
-        if self._controller is not None and self._controller.finished and self.validator.idle:
-            # A restored sweep whose trials have ended: Tune will take no step.
-            self._conclude_sweep(list(self._trials.values()))
+        if self._restored.past and self._controller is not None and self._scheduler is not None:
+            self._restored.resume(self._controller, self._scheduler)
+        known = list(self._trials.values())
+        if self._end.conclude_restored(known):
             self._raise_error()
-            self._note_end(list(self._trials.values()))
+            self._end.note(known)
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -470,11 +417,10 @@ class ValidationCallback(tune.Callback):
         """Called by Tune when a trial's actor is up, including after a pause or a failure."""
         fail_for_good(trial)
         self._open_experiment(trial.storage)
-        if self._past and self._scheduler is None:
-            self._resume_alone(trials)
+        self._resume_alone(trials)
         self._trials[trial.trial_id] = trial
-        self._files.add(trial)
-        self.leases.watch(trial, self._validation_names)
+        self.files.add(trial)
+        self.watch(trial)
         if self._scheduler is not None:
             self._scheduler.started(trial)
         elif self.config.every == "decision":
@@ -499,7 +445,7 @@ class ValidationCallback(tune.Callback):
             required, policies = self.state.required, bool(self.policies)
             self._forgotten.reported(trial, result, required, policies=policies)
         self.requests.reported(trial, result)
-        self._files.reported(trial)
+        self.files.reported(trial)
 
     @staticmethod
     def _receive(trial: Trial, result: dict[str, Any]) -> None:
@@ -545,7 +491,7 @@ class ValidationCallback(tune.Callback):
         """Show the score of an outcome, if it has one, in Tune's trial."""
         if self.history.counts(outcome):
             self._take_over_new_criteria()
-            self._files.scored(trial, outcome)
+            self.files.scored(trial, outcome)
         self._changed(trial)
 
     def _note_failure(self, outcome: Outcome) -> None:
@@ -568,7 +514,7 @@ class ValidationCallback(tune.Callback):
         While a sweep is being restored, the event is in the journal already, and has its turn
         there.
         """
-        if not self._replaying:
+        if not self._restored.replays:
             self.ledger.append(event)
             self.take(event)
 
@@ -589,30 +535,6 @@ class ValidationCallback(tune.Callback):
                 path = self.places.path(event.checkpoint)
                 self.leases.take(("clone", event.trial_id, event.generation), path)
                 self.leases.release(("clone", event.trial_id, event.generation - 1))
-
-    def waits(self, trial_id: str) -> bool:
-        """Return whether a trial that has reported waits for pending scores."""
-        delivery = self.state.delivery
-        if not delivery.waits(trial_id):
-            return False
-        on_pending = self.on_pending(trial_id)
-        if on_pending == "continue" and self.one_at_a_time():
-            return False  # nothing is validated before it ends
-        decisions = delivery.decisions(trial_id)
-        return stands_still(on_pending, scores=1, decisions=decisions)
-
-    def on_pending(self, trial_id: str) -> str:
-        """Return what a trial does while scores are pending, with ``"auto"`` resolved for it."""
-        asked, controller = self.config.on_pending, self._controller
-        if asked != "auto" or controller is None or self._scheduler is None:
-            return asked
-        trial = self._trials.get(trial_id)
-        return chosen(
-            asked,
-            lends=trial is not None and self.validator.fits_in(controller.resources_of(trial)),
-            swaps=controller.reuses_actors,
-            synchronous=self._scheduler.compares_all,
-        )
 
     def now(self) -> float:
         """Return the seconds on the sweep's clock."""
@@ -648,33 +570,24 @@ class ValidationCallback(tune.Callback):
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Called by Tune after each event it has handled."""
-        self._note_end_of_time(trials)
+        self._end.note_end_of_time(trials)
         self._keep()
-        if self._past and self._scheduler is None:
-            self._resume_alone(trials)
+        self._resume_alone(trials)
         self.validator.poll(at_once=self._controller is not None and self._controller.woken())
-        self._files.show()
+        self.files.show()
         if self._scheduler is not None:
             self._scheduler.act()
-        if not self._files.all_final:
-            self._files.finalize()
-            if self._over(trials):
-                self._drain(trials)
+        self._end.step(trials)
         self._raise_error()
-        self._note_end(trials)
+        self._end.note(trials)
         if self._controller is not None:
             self._controller.wake_on(self.validator.awaited())
         self._pause()
 
-    def _note_end(self, trials: list[Trial]) -> None:
-        """Note whether all is done, before Tune ends all trials and it would always seem so."""
-        over = self._files.all_final and self.validator.idle and self._over(trials)
-        self._ended_by_itself = over
-
     def _pause(self) -> None:
         """Sleep a little if Tune would take its next step at once and find nothing new."""
         controller, idle = self._controller, self.validator.idle
-        if idle and self.one_at_a_time():
+        if idle and self.waiting.one_at_a_time():
             self.validator.spare()  # or no trial could start
         if idle or controller is None or not controller.awaits_nothing:
             return
@@ -682,19 +595,6 @@ class ValidationCallback(tune.Callback):
         if left > 0:
             self._clock.sleep(left)
         self._paused_at = self._clock.monotonic()
-
-    def _note_end_of_time(self, trials: list[Trial]) -> None:
-        """Record which trials a used-up time budget has stopped, before Tune's state has them."""
-        controller = self._controller
-        if self._cut is not None or controller is None or not controller.out_of_time:
-            return
-        stopped = [trial.trial_id for trial in trials if trial.status == Trial.TERMINATED]
-        self._cut = {t for t in stopped if not self.state.delivery.completed(t)}
-        self.emit(BudgetExpired(time=self.time(), trial_ids=sorted(self._cut)))
-
-    def _cut_short(self, trial: Trial) -> bool:
-        """Return whether the time budget has stopped a trial, which goes on after a restore."""
-        return self._cut is not None and trial.trial_id in self._cut
 
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -722,15 +622,8 @@ class ValidationCallback(tune.Callback):
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         """Called by Tune last: what has not ended was interrupted, and is given up here."""
         self._keep()
-        left = self._left_to_the_end
-        if left and self._wait_here(to_the_end=True):
-            self._conclude_sweep(trials)
-            self._note_end(trials)
-        self._draining.broken_off()
-        finished = self._ended_by_itself and self._files.all_final and self._error is None
-        if self._cut is not None and self._controller is not None:
-            finished = finished and not self._cut and not self._controller.to_come
-        self.has_ended = finished
+        left = self._end.conclude_left(trials)
+        self.has_ended = finished = self._end.has_ended
         self.validator.close()
         self.emit(SessionClosed(time=self.time(), finished=finished))
         self.ledger.close()
@@ -746,73 +639,12 @@ class ValidationCallback(tune.Callback):
         self._refused = error
         self.fail(error)
 
-    def _require_a_checkpoint(self, trials: list[Trial]) -> None:
-        """Fail a sweep that has saved nothing but has to be judged by what validation produces."""
-        reported = {name for trial in trials for name in flatten(trial.last_result)}
-        missing = sorted(self.state.required - reported)
-        self._failures.conclude(missing, succeeded=bool(self.history.names))
-        if not self.state.has_saved:
-            ended = [t for t in trials if t.status == Trial.TERMINATED and not self._cut_short(t)]
-            failed = sum(trial.status == Trial.ERROR for trial in trials)
-            error = self._forgotten.error([t.last_result for t in ended], missing, failed=failed)
-            if error is not None:
-                self.fail(error)
-
-    def _over(self, trials: list[Trial]) -> bool:
-        if self._controller is not None:
-            return self._controller.finished
-        return all(trial.is_finished() for trial in trials)
-
-    def _drain(self, trials: list[Trial]) -> None:
-        """Wait for the last validations: the sweep is not over before they are.
-
-        Tune keeps working meanwhile, so the last trials' resources become free and Ctrl-C is seen.
-        Where its controller is not known, this can only wait here, as long as validations get
-        resources; it waits for the others when Tune has given back all it had.
-        """
-        if self._pending_still():
-            self._draining.goes_on(self._display)
-            if self._controller is not None or not self._wait_here():
-                return
-        self._conclude_sweep(trials)
-
-    def _wait_here(self, *, to_the_end: bool = False) -> bool:
-        """Wait for validations without Tune; return whether all have ended.
-
-        Args:
-            to_the_end: Whether to wait also for those that get no resources.
-        """
-        while self._pending_still():
-            self._left_to_the_end = self.validator.starved_s() > _GRACE_S and not to_the_end
-            if self._left_to_the_end:
-                return False
-            if self._interruption.seen:
-                logger.warning("Interrupted with validations pending.")
-                self._draining.broken_off()
-                return False
-            self._clock.sleep(_PAUSE_S)
-            self.validator.poll(at_once=True)
-            self._files.finalize()
-            self._draining.goes_on(self._display)
-        return True
-
-    def _conclude_sweep(self, trials: list[Trial]) -> None:
-        """Tell and write all that is left, after the last validation has ended."""
-        self._draining.over()
-        self._left_to_the_end = False
-        self.deliveries.conclude(trial for trial in trials if not self._cut_short(trial))
-        self._files.finalize(at_end=True)
-        self._require_a_checkpoint(trials)
-
     def fail(self, error: TunekitError) -> None:
         """End the sweep with an error, at the end of the current step."""
-        self._error = self._error or error
+        self._end.fail(error)
 
     def _raise_error(self) -> None:
-        if self._error is not None:
-            if self._controller is not None and self._refused is None:
-                self._controller.save()
-            raise self._error
+        self._end.raise_error(save=self._refused is None)
 
     # What is kept ------------------------------------------------------------------------------
 
@@ -844,7 +676,7 @@ class ValidationCallback(tune.Callback):
 
     def show_on(self, display: Display) -> None:
         """Show the sweep on ``display``, not where Tune would; to be called before it begins."""
-        self._display = display
+        self._end.display = display
 
     def progress(self) -> list[str]:
         """Return how the validations stand, and what waits for them, as lines for the user.
@@ -855,12 +687,12 @@ class ValidationCallback(tune.Callback):
             ['Validations: none yet']
         """
         left_over = [t for t in self._trials.values() if not t.is_finished()]
-        left, waiting = len(left_over), sum(self.waits(t.trial_id) for t in left_over)
+        left, waiting = len(left_over), sum(self.waiting.waits(t.trial_id) for t in left_over)
         lines = [
             counted(self.summary()),
             waiting_trials(waiting, left),
             starved(self.validator.starved_s()),
-            self._draining.awaited(),
+            self._end.draining.awaited(),
         ]
         return [line for line in lines if line is not None]
 
@@ -894,12 +726,12 @@ class ValidationCallback(tune.Callback):
         return {
             "validations_ran_s": self.state.ran_s,
             "trials_waited_s": self.state.waited_s,
-            "drained_s": self._draining.took_s,
+            "drained_s": self._end.draining.took_s,
         }
 
     def recover(self, mended: RestorePoint) -> None:
         """Become part of a restored sweep, whose files were repaired."""
-        self._mended = mended
+        self._restored.recover(mended)
 
     def _open_experiment(self, storage: Any) -> None:
         """Open the experiment's folder: load what was saved, and open the journal."""
@@ -910,11 +742,9 @@ class ValidationCallback(tune.Callback):
         except AlreadyRunningError as error:
             self._refused = error  # Tune replaces an error that is raised while it restores
             raise
-        saved, self._saved = self._saved, None
-        restored = saved is not None or self._mended is not None
-        if restored:
-            self._past = self.ledger.past()
-            self._take_up(saved or {})
+        saved = self._restored.load(self.ledger, self._scheduler)
+        if saved is not None:
+            self._stopping.load(saved.get("criteria", {}))  # from a former version
         known = about(
             self._clock.time(),
             config=self.config,
@@ -924,7 +754,7 @@ class ValidationCallback(tune.Callback):
             search_alg=None if self._controller is None else self._controller.search_alg,
             trainable=self.trainable,
         )
-        self.ledger.begin(anew=not restored, after=self._as_of, about=known)
+        self.ledger.begin(anew=saved is None, after=self._restored.as_of, about=known)
 
     def _keep(self) -> None:
         saved, self._state_taken = self._state_taken, False
@@ -940,83 +770,27 @@ class ValidationCallback(tune.Callback):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Keep what Tune saved with the experiment; it is loaded once the folder is known."""
-        self._saved = state
-
-    def _take_up(self, saved: Mapping[str, Any]) -> None:
-        """Load what was saved."""
-        self._as_of = saved.get("as_of", 0)
-        if self._scheduler is not None and saved.get("scheduler") is not None:
-            self._scheduler_as_of = self._as_of
-            self._scheduler.set_state(saved["scheduler"], self.places)
-        self._stopping.load(saved.get("criteria", {}))  # from a former version
-
-    def _replay(self, trials: Mapping[str, Trial], offsets: Offsets) -> None:
-        """Replay what happened in former sessions."""
-        self._restoration = Restoration(
-            self, trials, self._past, offsets, self._controller, self._scheduler
-        )
-        self.leases.deletes_nothing = True
-        self._restoration.run()
-        self._restoration, self.leases.deletes_nothing = None, False
-        self.state.untold = []
-        self._take_over_new_criteria()
-        for trial_id, before in told_before(self._past, trials, self.ancestry).items():
-            self._tell("on_trial_restored", trials[trial_id], before)
-
-    def _resume(self) -> None:
-        """Replay what happened since the state was saved, and go on from there."""
-        controller, scheduler = self._controller, self._scheduler
-        if controller is None or scheduler is None:
-            return
-        searched = None if self._mended is None else self._mended.search
-        offsets = Offsets(
-            trials=self._as_of,
-            searcher=self._as_of if searched is None else searched,
-            scheduler=self._scheduler_as_of,
-        )
-        self._replay(self._trials, offsets)
-        for trial_id, trial in self._trials.items():
-            self._files.add(trial)
-            if trial.is_finished():
-                continue
-            if self.state.record(trial_id).failed or self.state.delivery.completed(trial_id):
-                self.retried(trial)
-                scheduler.retried(trial)
-            for path in forget_missing(trial):
-                logger.warning("Trial %s goes on without %s, which is gone.", trial_id, path)
-            skip_existing(trial)
-            self.leases.prune(trial)
-        # Only now that the trials skip the names of what is removed.
-        remove_left_over(self._trials.values(), self._past, self.places)
-        table = any(isinstance(listener, CSVLoggerCallback) for listener in self._listeners)
-        self._files.restore(self._trials, self._past, table=table)
-        past, self._past = self._past, []
-        self.requests.reconcile(restored=True)
-        if past[-1].n < self._as_of:
-            self._record_lost(past)
-        scheduler.resume()
-        for trial_id in list(self._trials):
-            self.deliveries.deliver(trial_id)
-
-    def _record_lost(self, past: Sequence[Event]) -> None:
-        """Record what Tune's trials have saved and the journal lacks because its end was lost."""
-        known = {self.places.path(e.checkpoint) for e in past if isinstance(e, CheckpointSaved)}
-        for trial in self._trials.values():
-            self.requests.saved_unrecorded(trial, known)
+        self._restored.save(state)
 
     def _resume_alone(self, trials: list[Trial]) -> None:
-        """Resume without a scheduler of tunekit's: only pending validations are left to run."""
-        known = {trial.trial_id: trial for trial in trials}
-        for trial_id, trial in known.items():
-            self._trials.setdefault(trial_id, trial)
-        newest = self._past[-1].n
-        self._replay(known, Offsets(newest, newest, newest))
-        self._past = []
-        for request in self.state.unfinished.values():
-            trial = known[request.trial_id]
-            self._files.add(trial)
-            self.leases.watch(trial, self._validation_names)
-        self.requests.reconcile(restored=True)
+        if self._restored.past and self._scheduler is None:
+            self._restored.resume_alone(trials)
+
+    def caught_up(self, told: Mapping[str, list[Told]]) -> None:
+        """Take that what happened in former sessions was told again: go on telling loggers."""
+        self.state.untold = []
+        self._take_over_new_criteria()
+        for trial_id, before in told.items():
+            self._tell("on_trial_restored", self._trials[trial_id], before)
+
+    @property
+    def writes_tables(self) -> bool:
+        """Return whether Tune's ``progress.csv`` is written."""
+        return any(isinstance(listener, CSVLoggerCallback) for listener in self._listeners)
+
+    def watch(self, trial: Trial) -> None:
+        """Keep the checkpoints of a trial that are needed."""
+        self.leases.watch(trial, self._validation_names)
 
     def _changed(self, trial: Trial) -> None:
         if self._controller is not None:

@@ -65,14 +65,14 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
             _listed(per_trial),
             _listed(per_validation),
         )
-        validation.one_at_a_time = _Turns(per_trial, per_validation, validation.now)
+        validation.waiting.one_at_a_time = _Turns(per_trial, per_validation, validation.now)
         return
     if bundles is None or per_trial is None:
         return
     on_pending, every = validation.config.on_pending, validation.config.every
     lends = len(bundles) == 1 and validation.validator.fits_in(bundles[0])
     swaps = bool(config.reuse_actors)
-    validation.shares_with_trials = any(name in per_validation for name in per_trial)
+    validation.waiting.shares_with_trials = any(name in per_validation for name in per_trial)
     _say_what_trials_do(on_pending, lends=lends, swaps=swaps)
     if config.max_concurrent_trials or on_pending == "pause":
         return

@@ -286,7 +286,7 @@ class ValidatedScheduler(TrialScheduler):
         If so, it is told to wait. Whether it does depends on whether its report is saved and
         validated.
         """
-        on_pending = self._validation.on_pending(stand_in.trial_id)
+        on_pending = self._validation.waiting.on_pending(stand_in.trial_id)
         if on_pending in ("hold", "pause"):
             return True
         pending = self._validation.state.delivery.decisions(stand_in.trial_id)
@@ -344,7 +344,7 @@ class ValidatedScheduler(TrialScheduler):
 
         From now on the scheduler's books show the score, or a later one takes its place.
         """
-        if not self._validation.waits(request.trial_id):
+        if not self._validation.waiting.waits(request.trial_id):
             # If it waits now, it is because the scheduler has paused it.
             self._waited(request.trial_id)
         if request.generation == self._validation.ancestry.generation(request.trial_id):
@@ -650,7 +650,8 @@ class ValidatedScheduler(TrialScheduler):
             doing,
             overwritten=stand_in.change.restored_from is not None,
             changed=bool(stand_in.change),
-            waits=validation.waits(stand_in.trial_id) and not self._trains_on(stand_in, doing),
+            waits=validation.waiting.waits(stand_in.trial_id)
+            and not self._trains_on(stand_in, doing),
             lends=validation.validator.lends(stand_in.trial_id),
             # Those that had to give way, to let validations run, get their turn.
             gives_way=doing is Actual.HELD and self._gives_way(stand_in),
@@ -667,7 +668,7 @@ class ValidatedScheduler(TrialScheduler):
             idle=not (
                 self._ready
                 or self._controller.has_new_trials
-                or validation.one_at_a_time()
+                or validation.waiting.one_at_a_time()
                 or validation.validator.will_borrow(self._place_of(stand_in))
             ),
         ) and self._usage.decides_again(stand_in)
@@ -676,18 +677,18 @@ class ValidatedScheduler(TrialScheduler):
         """Return whether a trial that waits gives its place to others meanwhile."""
         validation = self._validation
         return gives_way(
-            validation.on_pending(stand_in.trial_id),
+            validation.waiting.on_pending(stand_in.trial_id),
             will_lend=validation.validator.will_borrow(self._place_of(stand_in)),
             ready=bool(self._ready),
-            alone=validation.one_at_a_time(),
-            others_wait=validation.others_wait(),
+            alone=validation.waiting.one_at_a_time(),
+            others_wait=validation.waiting.others_wait(),
         )
 
     def _make(self, move: Action, stand_in: StandIn) -> None:
         trial, trial_id, controller = stand_in.real, stand_in.trial_id, self._controller
         if move is Action.GIVE_WAY:
             # To validations, or to a trial that is ready.
-            self._give_way(stand_in, for_validations=self._validation.one_at_a_time())
+            self._give_way(stand_in, for_validations=self._validation.waiting.one_at_a_time())
             return
         self._waited(trial_id)
         stand_in.held = False
@@ -770,7 +771,7 @@ class ValidatedScheduler(TrialScheduler):
             trial_id: stand_in.real
             for trial_id, stand_in in self._open.items()
             if stand_in.doing is Actual.HELD
-            and self._validation.waits(trial_id)
+            and self._validation.waiting.waits(trial_id)
             and not validator.lends(trial_id)
             and validator.fits_in(self._place_of(stand_in))
         }
@@ -791,10 +792,12 @@ class ValidatedScheduler(TrialScheduler):
             self._since.setdefault(stand_in.trial_id, now)
         if validation.validator.starved_s() < _STARVED_S:
             return  # their processes may take long to start
-        waiting = [j for j in held if j.doing is Actual.HELD and validation.waits(j.trial_id)]
+        waiting = [
+            j for j in held if j.doing is Actual.HELD and validation.waiting.waits(j.trial_id)
+        ]
         if not waiting or len(waiting) < len(controller.running):
             return
-        if validation.on_pending(waiting[0].trial_id) == "continue":
+        if validation.waiting.on_pending(waiting[0].trial_id) == "continue":
             self._make(Action.TRAIN, waiting[0])  # it might not be able to resume
         else:
             logger.warning(
@@ -971,7 +974,7 @@ class ValidatedScheduler(TrialScheduler):
                 continue
             self._open[trial_id] = stand_in
             self.moved(stand_in)
-            waits = validation.waits(trial_id)
+            waits = validation.waiting.waits(trial_id)
             if stand_in.phase is Desired.PAUSED or (stand_in.phase is Desired.RUNNING and waits):
                 controller.set_status(stand_in.real, Trial.PAUSED)
             elif stand_in.phase is Desired.RUNNING:

@@ -342,7 +342,7 @@ def test_the_same_state_saved_again_is_not_validated_again(tmp_path):
     while not controller.is_finished():
         ran.sweep.step()
         [trial] = ran.trials
-        waits = trial.status == Trial.RUNNING and ran.validation.waits(trial.trial_id)
+        waits = trial.status == Trial.RUNNING and ran.validation.waiting.waits(trial.trial_id)
         if waits and not trial.is_saving and again < 3 * LENGTH:
             controller._schedule_trial_save(trial)
             again += 1

@@ -73,7 +73,7 @@ def on_workstation(folder, base, *, told=True, reuse=False, **options):
     ran = sweep(folder, BASES[base](), trials=4, executor_class=Shared, run=False, **options)
     ran.executor.take_turns_with(ran.sweep)
     if told:
-        ran.validation.one_at_a_time = lambda: True
+        ran.validation.waiting.one_at_a_time = lambda: True
     ran.executor.lends = False  # it is a GPU
     ran.sweep.controller._reuse_actors = reuse or options.get("on_pending") == "yield"
     return ran

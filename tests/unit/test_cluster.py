@@ -122,10 +122,10 @@ def test_on_one_gpu_trials_and_validations_take_turns_until_there_is_more(monkey
     validation, settings = tuner.validation, settings_of(tuner)
     now = [0.0]
     monkeypatch.setattr(validation, "now", lambda: now[0])
-    assert not validation.one_at_a_time()
+    assert not validation.waiting.one_at_a_time()
     leave_room(settings, validation)
-    assert validation.one_at_a_time()
+    assert validation.waiting.one_at_a_time()
     assert settings.tune_config.max_concurrent_trials is None, "it would hinder what grows"
     cluster["GPU"] = 2.0  # another node was added
     now[0] = 5.0
-    assert not validation.one_at_a_time()
+    assert not validation.waiting.one_at_a_time()

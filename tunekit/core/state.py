@@ -118,9 +118,8 @@ class SweepState:
         )
         #: Returns whether the scheduler, or anything else, hears of every score.
         self.all_count: Callable[[], bool] = lambda: True
-        #: The trials that the scheduler stopped before they had run their course, in order;
-        #: whoever ends their validations empties this.
-        self.rejected: list[str] = []
+        # The trials that the scheduler stopped before they had run their course, in order.
+        self._rejected: list[str] = []
         self._selection = Selection(every)
         self._in_order = InOrder()
         self._owed: dict[str, Request] = {}
@@ -259,7 +258,7 @@ class SweepState:
         if event.decision == _STOP:
             self.delivery.close(event.trial_id)
             if not (isinstance(event, ScoreDelivered) and event.finished):
-                self.rejected.append(event.trial_id)
+                self._rejected.append(event.trial_id)
 
     # What follows ------------------------------------------------------------------------------
 
@@ -278,6 +277,12 @@ class SweepState:
     def undecided(self) -> set[str]:
         """Return the metrics to judge by that may be validation's or training's."""
         return self.history.undecided(self.required)
+
+    def take_rejected(self) -> list[str]:
+        """Return, each once, the trials that the scheduler stopped before they had run their
+        course."""
+        rejected, self._rejected = self._rejected, []
+        return rejected
 
     def hesitates(self) -> bool:
         """Return whether existing scores cannot be judged by until other validations have ended."""

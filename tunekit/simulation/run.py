@@ -289,7 +289,7 @@ class _Machine:
         if self.inline is None:
             validation = ValidationCallback(config, executor=executor, clock=self._clock)
             scheduler = ValidatedScheduler(self._base)
-            validation.shares_with_trials = True
+            validation.waiting.shares_with_trials = True
             callbacks += [_in_virtual_time(policy, self._clock), validation]
             reuse_actors = reuse_actors or config.on_pending == "yield"
             if not max_concurrent:
