@@ -51,7 +51,7 @@ import sys, types
 package = types.ModuleType("tunekit")
 package.__path__ = [sys.argv[1]]
 sys.modules["tunekit"] = package
-import tunekit.core.estimates
+import tunekit.core.confidence
 heavy = {"ray", "numpy", "scipy", "torch", "pandas"} & set(sys.modules)
 assert not heavy, heavy
 """
