@@ -7,6 +7,7 @@ from tunekit import schedulers as schedulers
 from tunekit._ray.compat import TESTED as RAY_TESTED
 from tunekit.callback import ValidationCallback
 from tunekit.config import ValidationConfig
+from tunekit.core.estimates import Estimate
 from tunekit.deprecated import former_names
 from tunekit.distributed import TrainerFactory, WorkerReuseConfig
 from tunekit.errors import (
@@ -58,6 +59,7 @@ __all__ = [
     "CheckpointWhen",
     "ConfigError",
     "DistributedTrialError",
+    "Estimate",
     "EveryIterations",
     "EverySeconds",
     "JournalError",

@@ -1,0 +1,397 @@
+"""How far the mean of a metric may be from its estimate, whenever one looks.
+
+A confidence interval for a number of examples that is fixed in advance holds at that number only.
+One that looks again after every batch, and stops once it likes what it sees, is wrong more often
+than it says. A confidence *sequence* holds at all times at once: with a probability of at least the
+confidence, none of its intervals ever misses the mean. So it may be looked at as often as one
+likes, and decide when to stop.
+
+The intervals follow from cumulative sums, at whatever times these are known. For each candidate
+mean ``m`` there is a wealth, a non-negative function of the number of values, their mean and their
+variance, which starts at 1 and is a supermartingale if ``m`` is the mean. By Ville's inequality, it
+ever reaches ``1 / alpha`` with a probability of at most ``alpha``. The interval has the ``m`` whose
+wealth is below that. Below, ``X`` is a value, moved and scaled to [0, 1], ``n`` the number of
+values and ``S`` their sum.
+
+*Bounds alone.* As ``exp`` is convex, ``E exp(l X) <= 1 - m + m exp(l)`` for every real ``l``, so
+``exp(l S - n log(1 - m + m exp(l)))`` is a supermartingale: ``X`` is sub-Bernoulli. Written with
+``q = m exp(l) / (1 - m + m exp(l))``, which takes every value in (0, 1), it is the likelihood ratio
+``(q / m)^S ((1 - q) / (1 - m))^(n - S)``. A mixture of these over ``q`` is one, too; with the
+density of ``Beta(a, b)`` it is ``B(a + S, b + n - S) / B(a, b) / (m^S (1 - m)^(n - S))``. This is
+the beta-binomial mixture (Robbins 1970; Howard, Ramdas, McAuliffe & Sekhon 2021, "Time-uniform,
+nonparametric, nonasymptotic confidence sequences"). The density may depend on ``m``: here it is
+``a = 1/2 + k m`` and ``b = 1/2 + k (1 - m)``, Jeffreys' prior after ``k`` values of mean ``m``,
+which wastes no weight on ``q`` far from ``m``. The logarithm is a convex function of ``m`` for any
+real ``S``, because ``x^2 |psi''(x + 1/2)| <= 1``: the set is an interval.
+
+*Bounds and variance.* For ``Y >= -1`` and ``0 <= l < 1``, ``exp(l Y - Y^2 psi(l)) <= 1 + l Y`` with
+``psi(l) = -log(1 - l) - l`` (Fan, Grama & Liu 2015, "Exponential inequalities for martingales with
+applications"). As ``X - m >= -m``, the same holds for ``Y = X - m`` and ``l < 1 / m`` with
+``psi(l m) / m^2``, and the right side has the expectation 1. So, with ``V`` for the sum of
+``(X - m)^2``, ``exp(l (S - n m) - V psi(l m) / m^2)`` is a supermartingale. This is an empirical
+Bernstein inequality (compare Waudby-Smith & Ramdas 2024, "Estimating means of bounded random
+variables by betting") centred at the candidate itself. It needs no prediction of the mean, and
+``V = n (variance + (mean - m)^2)`` is known whenever the sums are, however the values came in
+batches. The wealth is a weighted mean of this for several ``l``, of the same for ``1 - X``, and of
+the beta-binomial mixture. Averaging is never worse than intersecting their intervals, each with its
+share of ``alpha``.
+
+*Variance alone.* Nothing holds exactly for values without bounds. The interval is the asymptotic
+confidence sequence of Waudby-Smith, Arbour, Sinha, Kennedy & Ramdas (2024), "Time-uniform central
+limit theory and asymptotic confidence sequences".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from tunekit.core.estimates import Estimate
+from tunekit.core.problems import Problems, shown
+from tunekit.core.values import number
+
+__all__ = ["LEAST_UNBOUNDED", "ConfidenceSequence", "Interval"]
+
+#: So many values are needed before a variance alone says anything.
+LEAST_UNBOUNDED = 50
+
+# The weight of the candidate in the beta-binomial mixture, in values. With 20, the interval is
+# close to the narrowest possible for hundreds of values, and within a tenth of it for thousands.
+_PRIOR = 20.0
+# The number of values for which the asymptotic interval is narrowest.
+_NARROWEST = 200
+# The beta-binomial mixture's share of the wealth if the variance is known. The rest belongs to the
+# two sides of the empirical Bernstein inequality. With halves, zeros and ones lose 4 % of width.
+_SHARE = 0.5
+# The slopes of the empirical Bernstein inequality, and their weights. The best slope is about
+# 3 / sqrt(n variance): 0.03 for 50,000 zeros and ones, above 1 for values that hardly vary.
+_EXPONENTS = range(-10, 5)
+_SUM = math.fsum((1 + abs(k + 0.5)) ** -2 for k in _EXPONENTS)
+_SLOPES = tuple((2.0**k, (1 + abs(k + 0.5)) ** -2 / _SUM) for k in _EXPONENTS)
+# Halvings when looking for an end of an interval.
+_HALVINGS = 32
+# What may be rounding in a cumulative estimate, as a share of the sum so far.
+_ROUNDING = 1e-3
+
+
+class Interval(NamedTuple):
+    """The values that a mean can have, both ends included.
+
+    Attributes:
+        low: The least one; ``-inf`` if nothing is known.
+        high: The greatest one; ``inf`` if nothing is known.
+    """
+
+    low: float
+    high: float
+
+    @property
+    def width(self) -> float:
+        """The distance between the ends."""
+        return self.high - self.low
+
+
+EVERYTHING = Interval(-math.inf, math.inf)
+
+
+class ConfidenceSequence:
+    """Say how far a mean may be from its estimate, after each of any number of estimates.
+
+    With a probability of at least ``confidence``, *all* intervals together contain the mean. This
+    holds for values that are independent, and so for examples evaluated **in random order**: if a
+    file has its easy examples first, shuffle them once. The intervals are then for the mean that
+    any number of such examples would have. The mean of one finite set is nearer to the means of
+    its parts than that, and missed less often.
+
+    What is promised depends on the estimates:
+
+    - with bounds: at least ``confidence``, for any values within them and any number of values;
+    - with bounds and variance: the same; the interval is narrower if the values vary less than
+      zeros and ones with the same mean would;
+    - with a variance alone: **approximately**. The interval is ``(-inf, inf)`` up to
+      :data:`LEAST_UNBOUNDED` values and while all values are equal. It relies on the central limit
+      theorem from then on, and misses the mean more often if rare values are very large.
+
+    If two intervals have no value in common, which happens with a probability of less than ``1 -
+    confidence`` in random order, the examples are not in random order. Then nothing is said any
+    more: :attr:`consistent` is False, and each interval from then on is everything that the bounds
+    allow.
+
+    Args:
+        confidence: The probability that all intervals contain the mean, between 0 and 1.
+
+    Raises:
+        ConfigError: If ``confidence`` is not a number between 0 and 1.
+
+    Example:
+        >>> sequence = ConfidenceSequence(confidence=0.95)
+        >>> low, high = sequence.update(Estimate(mean=0.8, n=100, bounds=(0, 1)))
+        >>> round(low, 3), round(high, 3)
+        (0.661, 0.901)
+        >>> low, high = sequence.update(Estimate(mean=0.81, n=1000, bounds=(0, 1)))
+        >>> round(low, 3), round(high, 3)
+        (0.769, 0.847)
+    """
+
+    def __init__(self, confidence: float = 0.95, *, _state: Mapping[str, Any] | None = None):
+        problems = Problems("ConfidenceSequence")
+        found = number(confidence)
+        if found is None or not 0 < found < 1:
+            problems.add(
+                f"confidence={shown(confidence)} must be a number between 0 and 1. "
+                "Pass 0.95 to be wrong at most once in 20 times."
+            )
+        problems.raise_any()
+        self._confidence = float(confidence)
+        self._newest: Estimate | None = None
+        self._interval = EVERYTHING
+        self._consistent = True
+        if _state is not None:
+            self._go_on(_state)
+
+    @property
+    def confidence(self) -> float:
+        """The probability that all intervals contain the mean."""
+        return self._confidence
+
+    @property
+    def newest(self) -> Estimate | None:
+        """The newest estimate; None before the first."""
+        return self._newest
+
+    @property
+    def interval(self) -> Interval:
+        """The newest interval; ``(-inf, inf)`` before the first estimate."""
+        return self._interval
+
+    @property
+    def consistent(self) -> bool:
+        """True while all intervals have a value in common."""
+        return self._consistent
+
+    def update(self, estimate: Estimate) -> Interval:
+        """Return the interval after one more estimate, which lies within all earlier ones.
+
+        Args:
+            estimate: Of *all* examples evaluated so far, those of earlier estimates included.
+
+        Raises:
+            ConfigError: If it is no :class:`Estimate`, if there are not more examples than before,
+                if the bounds are others, if the variance is missing where it was given before, or
+                the other way round, or if mean or variance cannot be those of more examples beside
+                the ones before. The sequence is as it was.
+        """
+        problems = Problems("ConfidenceSequence.update")
+        problems.instance("estimate", estimate, Estimate, "Pass a tunekit.Estimate.")
+        problems.raise_any()
+        if self._newest is not None:
+            _check(self._newest, estimate)
+        self._newest = estimate
+        possible = Interval(*estimate.bounds) if estimate.bounds else EVERYTHING
+        if self._consistent:
+            now = _interval(estimate, 1 - self._confidence)
+            low, high = max(self._interval.low, now.low), min(self._interval.high, now.high)
+            self._consistent = low <= high
+            self._interval = Interval(low, high)
+        if not self._consistent:
+            self._interval = possible
+        return self._interval
+
+    def state(self) -> dict[str, Any]:
+        """Return what :meth:`of` needs to go on, in plain numbers, lists and None.
+
+        Example:
+            >>> sequence = ConfidenceSequence()
+            >>> interval = sequence.update(Estimate(mean=0.8, n=100, bounds=(0, 1)))
+            >>> ConfidenceSequence.of(sequence.state()).interval == interval
+            True
+        """
+        newest = self._newest
+        bounds = None if newest is None or newest.bounds is None else list(newest.bounds)
+        return {
+            "confidence": self._confidence,
+            "mean": None if newest is None else newest.mean,
+            "n": 0 if newest is None else newest.n,
+            "variance": None if newest is None else newest.variance,
+            "bounds": bounds,
+            "interval": [end if math.isfinite(end) else None for end in self._interval],
+            "consistent": self._consistent,
+        }
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> ConfidenceSequence:
+        """Return the sequence that a state was taken from.
+
+        Args:
+            state: What :meth:`state` returned, also after a journey through JSON.
+        """
+        return cls(state["confidence"], _state=state)
+
+    def _go_on(self, state: Mapping[str, Any]) -> None:
+        if state["n"]:
+            bounds = None if state["bounds"] is None else tuple(state["bounds"])
+            self._newest = Estimate(state["mean"], state["n"], state["variance"], bounds)
+        low, high = state["interval"]
+        self._interval = Interval(
+            -math.inf if low is None else low, math.inf if high is None else high
+        )
+        self._consistent = state["consistent"]
+
+
+# What estimates of one validation have in common ------------------------------------------------
+
+
+def _check(before: Estimate, now: Estimate) -> None:
+    """Require an estimate to be of the examples of the one before, and of more."""
+    problems = Problems("Estimate")
+    grows = now.n > before.n
+    if not grows:
+        problems.add(
+            f"n={now.n} after n={before.n}: n counts all examples evaluated so far, so it must "
+            "grow. Pass the mean and the number of all examples, not those of the newest batch."
+        )
+    if now.bounds != before.bounds:
+        problems.add(
+            f"bounds={now.bounds} after bounds={before.bounds}: a metric's bounds are the same for "
+            "all estimates of a validation. Pass the least and the greatest value possible."
+        )
+    if (now.variance is None) is not (before.variance is None):
+        problems.add(
+            f"variance={now.variance} after variance={before.variance}: the variance belongs to "
+            "all estimates of a validation, or to none. Pass it each time."
+        )
+    if grows and now.bounds is not None and now.bounds == before.bounds:
+        _check_mean(problems, before, now, now.bounds)
+    if grows and now.variance is not None and before.variance is not None:
+        _check_variance(problems, before, before.variance, now, now.variance)
+    problems.raise_any()
+
+
+def _check_mean(
+    problems: Problems, before: Estimate, now: Estimate, bounds: tuple[float, float]
+) -> None:
+    """Require the mean of the examples in between to be within the bounds."""
+    low, high = bounds
+    more = now.n - before.n
+    between = (now.n * now.mean - before.n * before.mean) / more
+    slack = _ROUNDING * (high - low) * now.n / more
+    if not low - slack <= between <= high + slack:
+        problems.add(
+            f"mean={now.mean} of n={now.n} after mean={before.mean} of n={before.n}: the {more} "
+            f"examples in between would have a mean of {between:.6g}, outside bounds=({low:g}, "
+            f"{high:g}). Pass the mean of all examples evaluated so far, not of the newest batch."
+        )
+
+
+def _check_variance(
+    problems: Problems, before: Estimate, former: float, now: Estimate, newer: float
+) -> None:
+    """Require the squared deviations of the examples in between to be at least 0."""
+    apart = (now.mean - before.mean) ** 2 * before.n / (now.n - before.n) * now.n
+    between = now.n * newer - before.n * former - apart
+    largest = max(abs(now.mean), abs(before.mean))
+    slack = now.n * (max(former, newer) + largest**2 * _ROUNDING) + apart
+    if between < -_ROUNDING * slack:
+        problems.add(
+            f"variance={newer} of n={now.n} after variance={former} of n={before.n}: squared "
+            f"deviations add up, to at least {before.n * former + apart:.6g} here, and n * "
+            f"variance is {now.n * newer:.6g}. Pass the mean squared deviation of all examples "
+            "evaluated so far, not of the newest batch, and not the variance of the mean."
+        )
+
+
+# Intervals --------------------------------------------------------------------------------------
+
+
+def _interval(estimate: Estimate, alpha: float) -> Interval:
+    """Return the interval of one estimate, whatever came before."""
+    if estimate.bounds is None:
+        return _asymptotic(estimate, alpha)
+    low, high = estimate.bounds
+    width = high - low
+    mean = min(max((estimate.mean - low) / width, 0.0), 1.0)
+    variance = None if estimate.variance is None else estimate.variance / width**2
+    least = _least(mean, estimate.n, variance, alpha)
+    most = _least(1 - mean, estimate.n, variance, alpha)
+    # Rounding must not move an end past the bounds, nor past the estimate.
+    return Interval(
+        max(low, min(low + width * least, estimate.mean)),
+        min(high, max(high - width * most, estimate.mean)),
+    )
+
+
+def _asymptotic(estimate: Estimate, alpha: float) -> Interval:
+    """Return Waudby-Smith et al.'s interval (2024, theorem 2.2), with their rho for _NARROWEST."""
+    n, mean, variance = estimate.n, estimate.mean, estimate.variance or 0.0
+    if n < LEAST_UNBOUNDED or variance <= (1e-8 * mean) ** 2:
+        return EVERYTHING
+    level = -2 * math.log(alpha)
+    time = n * (level + math.log(level) + 1) / _NARROWEST
+    half = math.sqrt(variance / (n - 1) * (1 + 1 / time) * (level + math.log1p(time)))
+    return Interval(mean - half, mean + half)
+
+
+def _least(mean: float, n: int, variance: float | None, alpha: float) -> float:
+    """Return the lower end of the interval for values in [0, 1]; the upper one is a reflection."""
+    if mean == 0:
+        return 0.0
+    share = 1.0 if variance is None else _SHARE
+    level = -math.log(alpha * share)
+    least = _outside(lambda m: _mixture(m, mean, n) >= level, 0.0, mean)
+    if variance is None:
+        return least
+    # Slopes with which the wealth grows as m falls from the mean to there. To leave out the others
+    # makes it smaller, so the interval remains valid.
+    farthest = mean - least
+    slopes = [
+        (slope, weight * (1 - share) / 2)
+        for slope, weight in _SLOPES
+        if slope * mean < 1 and slope >= 2 * farthest * _psi(slope, mean)
+    ]
+
+    def refuted(m: float) -> bool:
+        distance = mean - m
+        deviation = variance + distance**2
+        wealth = 0.0
+        for slope, weight in slopes:
+            growth = n * (slope * distance - deviation * _psi(slope, m))
+            wealth += weight * math.exp(min(growth, 700.0))
+        # As it is at most 1 on both sides of its minimum, it is left out there: what is left falls
+        # from the mean on.
+        mixture = _mixture(m, mean, n)
+        if mixture > 0:
+            wealth += share * math.exp(min(mixture, 700.0))
+        return wealth * alpha >= 1
+
+    return _outside(refuted, least, mean)
+
+
+def _mixture(m: float, mean: float, n: int) -> float:
+    """Return the logarithm of the beta-binomial mixture for the candidate m, in (0, 1)."""
+    hits = n * mean
+    misses = n - hits
+    a, b = 0.5 + _PRIOR * m, 0.5 + _PRIOR * (1 - m)
+    lgamma = math.lgamma
+    found = lgamma(a + hits) - lgamma(a) + lgamma(b + misses) - lgamma(b)
+    found += lgamma(1 + _PRIOR) - lgamma(1 + _PRIOR + n)
+    return found - hits * math.log(m) - (misses * math.log1p(-m) if misses else 0.0)
+
+
+def _psi(slope: float, most: float) -> float:
+    """Return psi(slope * most) / most^2 of the empirical Bernstein inequality."""
+    scaled = slope * most
+    if scaled < 1e-3:  # where the difference below would be rounding; this is a little more
+        return slope**2 * (1 / 2 + scaled / 3 + scaled**2 / 3)
+    return (-math.log1p(-scaled) - scaled) / most**2
+
+
+def _outside(refuted: Callable[[float], bool], outer: float, inner: float) -> float:
+    """Return the end of an interval, from outside: refuted at outer, and not at inner."""
+    for _ in range(_HALVINGS):
+        middle = (outer + inner) / 2
+        if refuted(middle):
+            outer = middle
+        else:
+            inner = middle
+    return outer

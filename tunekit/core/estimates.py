@@ -1,0 +1,159 @@
+"""What a validation knows of a metric before it has seen every example."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from tunekit.core.problems import Problems, shown
+from tunekit.core.values import admitted, number, singled
+
+__all__ = ["Estimate"]
+
+# Rounding of numbers that were added up in single precision, as a share of the metric's range.
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The mean of a metric over the examples evaluated so far.
+
+    Numbers may be Python's, numpy's, or tensors with one element; they are kept as Python's.
+
+    Args:
+        mean: The mean over the ``n`` examples, in the metric's own unit.
+        n: How many examples have been evaluated since the validation began.
+        variance: The mean squared deviation of these ``n`` values from their mean, that is, with
+            the divisor ``n`` (``numpy.var(values)``, ``torch.var(values, correction=0)``), in the
+            metric's unit squared.
+        bounds: ``(low, high)``: the least and the greatest value that a single example can have,
+            ``(0, 1)`` for accuracy. They follow from the metric's definition, not from the values
+            seen.
+
+    Either ``variance`` or ``bounds`` is needed. With bounds, a confidence interval for the mean is
+    exact for any number of examples; with both, it is narrower if the values vary less than the
+    bounds allow; with a variance alone, it is approximate. Rounding in single precision may take
+    the mean out of its bounds, or the variance above what they allow, by a millionth of their
+    width; such values are moved to the limit.
+
+    Raises:
+        ConfigError: If ``mean``, ``variance`` or a bound is not a finite number, ``n`` is not a
+            whole number of at least 1, ``variance`` is negative, the bounds are not in order or do
+            not contain the mean, the variance is larger than bounds and mean allow, or both are
+            missing. It lists all that is wrong.
+
+    Example:
+        >>> Estimate(mean=0.81, n=400, bounds=(0, 1))
+        Estimate(mean=0.81, n=400, variance=None, bounds=(0.0, 1.0))
+        >>> Estimate(mean=float("nan"), n=0, variance=-1)
+        Traceback (most recent call last):
+        tunekit.errors.ConfigError: Estimate: 3 problems:
+          - mean=nan must be a finite number. Pass the mean over the examples evaluated so far.
+          - n=0 must be a whole number of at least 1. Pass how many examples were evaluated so far.
+          - variance=-1 must be a finite number of at least 0. Pass the mean squared deviation.
+    """
+
+    mean: float
+    n: int
+    variance: float | None = None
+    bounds: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        problems = Problems("Estimate")
+        mean, variance = _finite(self.mean), _finite(self.variance)
+        n, bounds = _whole(self.n), _pair(self.bounds)
+        if mean is None:
+            problems.add(
+                f"mean={shown(self.mean)} must be a finite number. "
+                "Pass the mean over the examples evaluated so far."
+            )
+        if n is None or n < 1:
+            problems.add(
+                f"n={shown(self.n)} must be a whole number of at least 1. "
+                "Pass how many examples were evaluated so far."
+            )
+        if self.variance is not None and (variance is None or variance < 0):
+            problems.add(
+                f"variance={shown(self.variance)} must be a finite number of at least 0. "
+                "Pass the mean squared deviation."
+            )
+            variance = None
+        if self.bounds is not None and bounds is None:
+            problems.add(
+                f"bounds={shown(self.bounds)} must be two finite numbers (low, high) with "
+                "low < high. Pass (0, 1) for accuracy."
+            )
+        if self.variance is None and self.bounds is None:
+            problems.add(
+                "variance=None and bounds=None: one of them is needed to say how far the mean may "
+                "be off. Pass bounds=(0, 1) for a metric between 0 and 1, or the variance of the "
+                "values."
+            )
+        if mean is not None and bounds is not None:
+            mean = _within(problems, self.mean, mean, bounds)
+            if mean is not None and variance is not None:
+                variance = _possible(problems, self.variance, variance, mean, bounds)
+        problems.raise_any()
+        object.__setattr__(self, "mean", mean)
+        object.__setattr__(self, "n", n)
+        object.__setattr__(self, "variance", variance)
+        object.__setattr__(self, "bounds", bounds)
+
+
+def _plain(value: Any) -> Any:
+    return admitted(singled(value))
+
+
+def _finite(value: Any) -> float | None:
+    found = number(_plain(value))
+    return found if found is not None and math.isfinite(found) else None
+
+
+def _whole(value: Any) -> int | None:
+    """Return a whole number, also if it is a float, as a sum of a mask is; None for others."""
+    found = _plain(value)
+    if isinstance(found, bool):
+        return None
+    if isinstance(found, int):
+        return found
+    return int(found) if isinstance(found, float) and found.is_integer() else None
+
+
+def _pair(value: Any) -> tuple[float, float] | None:
+    try:
+        low, high = value
+    except (TypeError, ValueError):
+        return None
+    low, high = _finite(low), _finite(high)
+    wide = low is not None and high is not None and low < high and math.isfinite(high - low)
+    return (low, high) if wide else None  # type: ignore[return-value]
+
+
+def _within(
+    problems: Problems, given: Any, mean: float, bounds: tuple[float, float]
+) -> float | None:
+    """Return the mean, moved to a bound that rounding has taken it over; None if it is outside."""
+    low, high = bounds
+    if not low - (high - low) * _ROUNDING <= mean <= high + (high - low) * _ROUNDING:
+        problems.add(
+            f"mean={shown(given)} is outside bounds=({low:g}, {high:g}), which no mean of values "
+            "within them is. Pass the bounds of the metric itself, in the unit of the mean."
+        )
+        return None
+    return min(max(mean, low), high)
+
+
+def _possible(
+    problems: Problems, given: Any, variance: float, mean: float, bounds: tuple[float, float]
+) -> float:
+    """Return the variance, or the largest one possible if rounding has taken it over that."""
+    low, high = bounds
+    most = (mean - low) * (high - mean)
+    if variance > most + (high - low) ** 2 * _ROUNDING:
+        problems.add(
+            f"variance={shown(given)} is more than (mean - low) * (high - mean) = {most:g}, the "
+            f"most that values between {low:g} and {high:g} with that mean can have. Pass the mean "
+            "squared deviation with the divisor n: torch.var(values, correction=0)."
+        )
+    return min(variance, most)
