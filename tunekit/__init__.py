@@ -8,6 +8,7 @@ from tunekit._ray.compat import TESTED as RAY_TESTED
 from tunekit.callback import ValidationCallback
 from tunekit.config import ValidationConfig
 from tunekit.core.estimates import Estimate
+from tunekit.core.sequential import Sequential
 from tunekit.deprecated import former_names
 from tunekit.distributed import TrainerFactory, WorkerReuseConfig
 from tunekit.errors import (
@@ -70,6 +71,7 @@ __all__ = [
     "NotResumedError",
     "OnImprovement",
     "RestoreError",
+    "Sequential",
     "Simulation",
     "StopperError",
     "Sweep",

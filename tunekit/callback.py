@@ -19,6 +19,7 @@ from tunekit.checkpoint_leases import CheckpointLeases
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, YIELD_NEEDS_REUSE, ValidationConfig
 from tunekit.consumers import SchedulerConsumer, SearcherConsumer
+from tunekit.core.confidence import Interval
 from tunekit.core.events import (
     CheckpointSaved,
     Event,
@@ -38,7 +39,7 @@ from tunekit.core.progress import counted, starved, waiting_trials
 from tunekit.core.reports import own_names, received
 from tunekit.core.resume_command import how_to_resume
 from tunekit.core.state import SweepState
-from tunekit.core.validation import Outcome, Status
+from tunekit.core.validation import Outcome, Request, Status
 from tunekit.deliveries import Deliveries
 from tunekit.deprecated import former_method
 from tunekit.errors import (
@@ -222,6 +223,7 @@ class ValidationCallback(tune.Callback):
             others_wait=waiting.others_wait,
             rejected=state.take_rejected,
             all_count=lambda: self._all_count(),
+            alike=self._alike,
         )
         #: Shows scores in Tune's trials, and writes their files.
         self.files = TrialFiles(
@@ -274,6 +276,14 @@ class ValidationCallback(tune.Callback):
             or self.deliveries.searcher is not None
             or self._stopping.by_scores
         )
+
+    def _alike(self, request: Request, name: str, interval: Interval) -> bool:
+        """Return whether all comes out the same wherever in an interval a metric is."""
+        if self._scheduler is None or self.state.may_be_best(name, self._scheduler.mode, interval):
+            return False
+        return self._stopping.alike(
+            request.trial_id, name, interval
+        ) and self._scheduler.decides_alike(request, name, interval)
 
     def _validation_names(self) -> set[str]:
         """Return the metrics for which only validated values count."""

@@ -13,6 +13,7 @@ from ray import train
 from tunekit.core.calls import call_of, is_built, kind_of, never_takes, signature_of
 from tunekit.core.pending import ON_PENDING
 from tunekit.core.problems import Problems, shown
+from tunekit.core.sequential import Sequential
 from tunekit.deprecated import former_value
 from tunekit.picklable import why_not_picklable
 
@@ -42,7 +43,8 @@ class ValidationConfig(train.ValidationConfig):
     returns a dict of metrics. These overwrite training metrics of the same name.
 
     Args:
-        fn: ``fn(checkpoint, **fn_kwargs) -> dict``. Ray must be able to pickle it. With
+        fn: ``fn(checkpoint, **fn_kwargs) -> dict``, or a generator that yields what it knows so far
+            (:class:`~tunekit.Sequential`). Ray must be able to pickle it. With
             ``evaluators`` it may also be a class, or a ``functools.partial`` of one, whose
             instances are called in the same way. An argument that has no default and is not in
             ``task_config.fn_kwargs`` must come with each report; if a report lacks it, the
@@ -109,6 +111,8 @@ class ValidationConfig(train.ValidationConfig):
             the sweep ends with :class:`~tunekit.errors.ValidationFailedError` rather than train for
             nothing. Attempts that were retried do not count, nor do checkpoints that are gone. A
             restored sweep counts from zero. None: the sweep goes on.
+        sequential: How far checkpoints are evaluated if ``fn`` is a generator that yields
+            estimates; None for the defaults of :class:`~tunekit.Sequential`.
 
     Raises:
         tunekit.ConfigError: If any argument is wrong; the message lists them all.
@@ -144,6 +148,7 @@ class ValidationConfig(train.ValidationConfig):
         on_stale: str = "keep",
         on_failure: str = "record",
         max_initial_failures: int | None = 3,
+        sequential: Sequential | None = None,
     ):
         problems = Problems("ValidationConfig")
         callable_ = problems.function("fn", fn, _VALIDATE)
@@ -192,6 +197,13 @@ class ValidationConfig(train.ValidationConfig):
         problems.choice("on_stale", on_stale, ["keep", "skip"])
         problems.choice("on_failure", on_failure, ["record", "raise"])
         problems.integer("max_initial_failures", max_initial_failures, least=1, optional=True)
+        if sequential is not None:
+            problems.instance(
+                "sequential",
+                sequential,
+                Sequential,
+                "Pass tunekit.Sequential(confidence=0.95, min_examples=200).",
+            )
         problems.raise_any()
         super().__init__(fn, task_config, dict(ray_remote_kwargs or {}))
         self.evaluators = evaluators
@@ -207,6 +219,7 @@ class ValidationConfig(train.ValidationConfig):
         self.on_stale = on_stale
         self.on_failure = on_failure
         self.max_initial_failures = max_initial_failures
+        self.sequential = sequential
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore pickled settings; those unknown to the version that pickled them get defaults."""

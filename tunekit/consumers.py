@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
+from tunekit.core.confidence import Interval
 from tunekit.core.delivery import Scored
 from tunekit.core.events import Event
 from tunekit.core.lineage import Exploit
@@ -68,6 +69,10 @@ class SchedulerConsumer(Protocol):
 
     def used(self, request: Request) -> bool:
         """Return whether it will use the score of the newest report of that iteration."""
+        ...
+
+    def decides_alike(self, request: Request, metric: str, interval: Interval) -> bool:
+        """Return whether it decides the same wherever in an interval a metric is."""
         ...
 
     def settled(self, request: Request) -> None:

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 
 import ray
+from ray.exceptions import TaskCancelledError
 from ray.tune.experiment import Trial
 from ray.util.placement_group import (
     PlacementGroup,
@@ -27,14 +28,17 @@ from tunekit.core.values import Raised
 from tunekit.executor import (
     Began,
     Configs,
+    Estimated,
     Event,
     Failed,
     Returned,
+    Yielded,
+    arguments,
     explain,
     in_place_of,
     outcome_of,
     own_resources,
-    plain,
+    produced,
     unstarted,
 )
 from tunekit.validation_context import Told, telling
@@ -62,6 +66,8 @@ class _Evaluator:
     stage: _Stage = _Stage.STARTING
     attempt: Attempt | None = None
     idle_since: float = 0.0
+    #: Whether its attempt has yielded enough, and ends.
+    stopping: bool = False
     #: How many attempts it has run.
     calls: int = 0
     #: The node on which it runs in the place of trials; None if it has resources of its own.
@@ -159,11 +165,15 @@ class EvaluatorExecutor:
         """See :class:`tunekit.executor.Executor`."""
         events, self._unstarted = self._unstarted, []
         awaited = {e.awaited: e for e in self._evaluators if e.awaited is not None}
-        if awaited:
+        while awaited:
             refs = list(awaited)
             ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
             for ref in ready:
                 events.extend(self._take(awaited[ref]))
+                if awaited[ref].awaited is not ref:
+                    del awaited[ref]
+            if not ready:
+                break
         self._end_idle()
         return events
 
@@ -176,6 +186,13 @@ class EvaluatorExecutor:
         for evaluator in list(self._evaluators):
             if evaluator.attempt is attempt:
                 self._end(evaluator)
+
+    def stop(self, attempt: Attempt) -> None:
+        """See :class:`tunekit.executor.Executor`."""
+        for evaluator in self._evaluators:
+            if evaluator.attempt is attempt:
+                evaluator.stopping = True
+                ray.cancel(evaluator.awaited)
 
     def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
         """See :class:`tunekit.executor.Executor`."""
@@ -251,12 +268,15 @@ class EvaluatorExecutor:
         evaluator.calls += 1
         request = evaluator.attempt.request
         name = self._name or f"validate {request.trial_id}@{request.iteration}"
-        call = evaluator.actor.evaluate.options(name=name)
+        call = evaluator.actor.evaluate.options(name=name, num_returns="streaming")
         told = self._configs.told(evaluator.attempt)
-        evaluator.awaited = call.remote(request.checkpoint, dict(request.kwargs), told)
+        evaluator.awaited = call.remote(request.checkpoint, arguments(self._fn, request), told)
 
     def _take(self, evaluator: _Evaluator) -> Iterator[Event]:
         """Yield what an actor has to say."""
+        if evaluator.stage is _Stage.BUILT:
+            yield from self._advance(evaluator)
+            return
         ref, evaluator.awaited = evaluator.awaited, None
         attempt = evaluator.attempt
         try:
@@ -272,22 +292,43 @@ class EvaluatorExecutor:
             evaluator.awaited = evaluator.actor.build.remote()
             if attempt is not None:
                 yield Began(attempt.id)
-        elif evaluator.stage is _Stage.BUILDING:
+        else:
             evaluator.stage = _Stage.BUILT
             if attempt is not None:
                 self._call(evaluator)
-        else:
-            assert attempt is not None
-            self._rest(evaluator)
-            if evaluator.calls == self._max_calls:
-                self._end(evaluator)
-            yield Returned(attempt.id, value)
 
-    def _failed(self, evaluator: _Evaluator, reason: str, trace: str) -> Iterator[Event]:
+    def _advance(self, evaluator: _Evaluator) -> Iterator[Event]:
+        """Yield the next thing that an attempt has yielded, or its end."""
+        attempt = evaluator.attempt
+        assert attempt is not None
+        try:
+            value = ray.get(next(evaluator.awaited))
+        except (StopIteration, TaskCancelledError) as error:
+            if evaluator.stopping:
+                self._rest(evaluator)
+            else:
+                yield from self._failed(evaluator, *_why_ended(error))
+            return
+        except Exception as error:  # anything that a task can end with, including Ray's own errors
+            yield from self._failed(evaluator, *explain(error))
+            return
+        if isinstance(value, Yielded):
+            if not evaluator.stopping:
+                yield Estimated(attempt.id, value.metrics)
+        elif isinstance(value, Raised):
+            yield from self._failed(evaluator, value.reason, value.trace)
+        else:
+            stopping = evaluator.stopping
+            self._rest(evaluator)
+            if not stopping:
+                yield Returned(attempt.id, value)
+
+    def _failed(self, evaluator: _Evaluator, reason: str, trace: str | None) -> Iterator[Event]:
         """Note that what an actor was doing has failed, or that it is gone."""
         attempt, built = evaluator.attempt, evaluator.stage is _Stage.BUILT
+        stopping = evaluator.stopping
         self._end(evaluator)
-        if attempt is not None:
+        if attempt is not None and not stopping:
             what = "" if built else "its evaluator could not be built: it "
             yield Failed(attempt.id, what + reason, trace)
 
@@ -307,7 +348,11 @@ class EvaluatorExecutor:
                 self._end(evaluator)
 
     def _rest(self, evaluator: _Evaluator) -> None:
-        evaluator.attempt, evaluator.idle_since = None, self._monotonic()
+        """Note that an evaluator has nothing to do; one that has run its calls is replaced."""
+        evaluator.attempt, evaluator.awaited, evaluator.stopping = None, None, False
+        evaluator.idle_since = self._monotonic()
+        if evaluator.calls == self._max_calls:
+            self._end(evaluator)
 
     def _end_idle(self) -> None:
         now = self._monotonic()
@@ -329,6 +374,13 @@ class EvaluatorExecutor:
             self._spare.append(evaluator.group)
         else:
             remove_placement_group(evaluator.group)
+
+
+def _why_ended(error: BaseException) -> tuple[str, str | None]:
+    """Return why a call has ended without a result, and the traceback, if there is one."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return explain(error)
+    return "ended without a result", None
 
 
 def _is_ready(group: PlacementGroup) -> bool:
@@ -353,6 +405,6 @@ class _Actor:
         if self._first_bundle is not None:
             self._evaluate.placed(self._first_bundle)
 
-    def evaluate(self, checkpoint: Any, kwargs: dict[str, Any], told: Told) -> Any:
+    def evaluate(self, checkpoint: Any, kwargs: dict[str, Any], told: Told) -> Iterator[Any]:
         with telling(told):
-            return outcome_of(lambda: plain(self._evaluate(checkpoint, **kwargs)))
+            yield from produced(lambda: self._evaluate(checkpoint, **kwargs))

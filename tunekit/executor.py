@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -23,9 +24,10 @@ from ray.util.scheduling_strategies import (
 
 from tunekit._ray.cluster import node_of
 from tunekit._ray.demand import waiting_for
+from tunekit.core.calls import takes_resume
 from tunekit.core.metrics import distinct
 from tunekit.core.room import fits, fits_in, total
-from tunekit.core.validation import Attempt
+from tunekit.core.validation import Attempt, Request
 from tunekit.core.values import Raised, admitted, described, parcelled, singled, unparcelled
 from tunekit.pickles import pack, travels, unpack
 from tunekit.validation_context import Told, telling
@@ -33,17 +35,21 @@ from tunekit.validation_context import Told, telling
 __all__ = [
     "Began",
     "Configs",
+    "Estimated",
     "Event",
     "Executor",
     "Failed",
     "RayExecutor",
     "Returned",
+    "Yielded",
+    "arguments",
     "ended",
     "explain",
     "in_place_of",
     "outcome_of",
     "own_resources",
     "plain",
+    "produced",
     "received",
     "unstarted",
 ]
@@ -54,6 +60,14 @@ class Began:
     """An attempt has got its resources and runs."""
 
     attempt_id: str
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """An attempt's function has yielded what it knows so far."""
+
+    attempt_id: str
+    value: Any
 
 
 @dataclass(frozen=True)
@@ -73,7 +87,7 @@ class Failed:
     error: str | None = None
 
 
-Event = Began | Returned | Failed
+Event = Began | Estimated | Returned | Failed
 
 
 class Executor(Protocol):
@@ -121,6 +135,13 @@ class Executor(Protocol):
 
     def cancel(self, attempt: Attempt) -> None:
         """End an attempt at once; :meth:`poll` says nothing more about it."""
+        ...
+
+    def stop(self, attempt: Attempt) -> None:
+        """End an attempt that has yielded enough, at its next yield; its process lives on.
+
+        :meth:`poll` says nothing more about it.
+        """
         ...
 
     def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
@@ -251,7 +272,7 @@ class RayExecutor:
             stream = self._task.options(**options).remote(
                 [self._fn_ref],
                 request.checkpoint,
-                dict(request.kwargs),
+                arguments(self._fn, request),
                 self._configs.told(attempt),
                 self._raises,
             )
@@ -285,6 +306,13 @@ class RayExecutor:
         if stream is not None:
             self._forget(stream)
             ray.cancel(stream, force=True)
+
+    def stop(self, attempt: Attempt) -> None:
+        """See :class:`Executor`."""
+        stream = self._by_id.get(attempt.id)
+        if stream is not None:
+            self._forget(stream)
+            ray.cancel(stream, force=False)
 
     def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
         """See :class:`Executor`."""
@@ -335,6 +363,8 @@ class RayExecutor:
             if attempt_id not in self._begun:
                 self._begun.add(attempt_id)
                 yield Began(attempt_id)
+            elif isinstance(value, Yielded):
+                yield Estimated(attempt_id, value.metrics)
             else:
                 self._forget(stream)
                 yield ended(attempt_id, value)
@@ -359,12 +389,80 @@ def _validate(
 ) -> Iterator[Any]:
     yield None  # has begun
 
-    def validate() -> Any:
-        return plain(ray.get(fn_ref[0])(checkpoint, **kwargs))
-
     with telling(told):
-        value = validate() if raises else outcome_of(validate)
-    yield value
+        yield from produced(lambda: ray.get(fn_ref[0])(checkpoint, **kwargs), raises=raises)
+
+
+@dataclass(frozen=True)
+class Yielded:
+    """What a validation has yielded, on its way to the driver."""
+
+    metrics: Any
+
+
+def produced(call: Callable[[], Any], *, raises: bool = False) -> Iterator[Any]:
+    """Yield what a validation yields, as :class:`Yielded`, and then what it returns or raises.
+
+    A generator that returns nothing has returned what it yielded last.
+
+    Args:
+        call: Calls the validation function.
+        raises: Whether to raise what it raises, rather than yield a description of that.
+
+    Example:
+        >>> def validate():
+        ...     yield {"accuracy": 0.8}
+        ...     yield {"accuracy": 0.9}
+        >>> list(produced(validate))[1:]
+        [Yielded(metrics={'accuracy': 0.9}), {'accuracy': 0.9}]
+    """
+    safely = (lambda step: step()) if raises else outcome_of
+    returned = safely(call)
+    if not inspect.isgenerator(returned):
+        yield safely(lambda: plain(returned))
+        return
+    newest: Any = None
+    while True:
+        step = safely(lambda: _next(returned))
+        if not isinstance(step, Yielded):
+            yield newest if step is None else step
+            return
+        newest = step.metrics
+        yield step
+        if _is_cancelled():
+            returned.close()
+            return
+
+
+def _next(generator: Iterator[Any]) -> Any:
+    """Return what a generator yields next, as :class:`Yielded`, or what it returns at its end."""
+    try:
+        return Yielded(plain(next(generator)))
+    except StopIteration as end:
+        return None if end.value is None else plain(end.value)
+
+
+def _is_cancelled() -> bool:
+    """Return whether the driver wants this attempt to end."""
+    inside = ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.WORKER_MODE
+    return inside and bool(ray.get_runtime_context().is_canceled())
+
+
+def arguments(fn: Callable[..., Any], request: Request) -> dict[str, Any]:
+    """Return the keyword arguments of a validation.
+
+    A function that takes ``resume`` gets what an earlier attempt has yielded, by the flat names of
+    the metrics; an empty dict if there was none.
+
+    Example:
+        >>> def validate(checkpoint, resume): ...
+        >>> arguments(validate, Request("a", 1))
+        {'resume': {}}
+    """
+    kwargs = dict(request.kwargs)
+    if takes_resume(fn):
+        kwargs.setdefault("resume", dict(request.known))
+    return kwargs
 
 
 class Configs:

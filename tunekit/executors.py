@@ -88,6 +88,11 @@ class TasksAndEvaluators:
         self._tasks.cancel(attempt)
         self._evaluators.cancel(attempt)
 
+    def stop(self, attempt: Attempt) -> None:
+        """See :class:`tunekit.executor.Executor`."""
+        self._tasks.stop(attempt)
+        self._evaluators.stop(attempt)
+
     def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
         """See :class:`tunekit.executor.Executor`."""
         return self._tasks.capacity(promised)

@@ -62,10 +62,10 @@ logger = logging.getLogger(__name__)
 SERIES = "journal"
 
 #: The version of the format, in each file's first line.
-VERSION = 3
+VERSION = 4
 
 #: The versions that can be read.
-READS = (2, 3)
+READS = (2, 3, 4)
 
 #: Events of version 2 that tell nothing: which checkpoints were kept follows from the others.
 RETIRED = ("leased", "released")
@@ -441,7 +441,7 @@ def _check(head: Mapping[str, Any], file: str) -> None:
         )
     if version not in READS:
         raise JournalError(
-            f"{file} has version {version}; this tunekit reads versions "
-            f"{' and '.join(map(str, READS))}. Install the "
+            f"{file} has version {version}; this tunekit reads versions {READS[0]} to {READS[-1]}. "
+            "Install the "
             f"{'newer' if version > VERSION else 'older'} tunekit that wrote it."
         )

@@ -26,8 +26,10 @@ from tunekit._ray.controller import Controller
 from tunekit._ray.decisions import exhausts, innermost, is_synchronous, mode_of
 from tunekit._ray.stand_ins import Change, StandIn, StandInController, Version
 from tunekit.callback import ValidationCallback
+from tunekit.certainty import Certainty
 from tunekit.clones import Clones
 from tunekit.combinations import wrong_together
+from tunekit.core.confidence import Interval
 from tunekit.core.delivery import Scored
 from tunekit.core.events import (
     Decided,
@@ -147,6 +149,8 @@ class ValidatedScheduler(TrialScheduler):
         self._clones = Clones()
         # Which scores it will use.
         self._usage = ScoreUsage(base)
+        # What it would decide.
+        self.certainty = Certainty(base, self._stand_ins)
         # When a trial began to wait for a score.
         self._since: dict[str, float] = {}
         # Trials that gave way and whose scores have arrived.
@@ -338,6 +342,15 @@ class ValidatedScheduler(TrialScheduler):
     def used(self, request: Request) -> bool:
         """Return whether it will use the score of a saved checkpoint."""
         return self._usage.used(request)
+
+    def decides_alike(self, request: Request, metric: str, interval: Interval) -> bool:
+        """Return whether the base scheduler decides the same wherever in an interval a score is."""
+        at, stand_in = self._usage.serves(request), self._stand_ins.get(request.trial_id)
+        if at is None or stand_in is None or metric not in self.objectives:
+            return True
+        return self.certainty.decides_alike(
+            stand_in, at, request.report, metric, interval, self._controller
+        )
 
     def settled(self, request: Request) -> None:
         """Note that the score of a checkpoint was delivered, or never will be.
@@ -954,9 +967,8 @@ class ValidatedScheduler(TrialScheduler):
     def resume(self) -> None:
         """Put each trial where it stood when the sweep was interrupted."""
         controller, validation = self._connected
-        self._stand_ins = {
-            i: stand_in for i, stand_in in self._stand_ins.items() if stand_in.real is not None
-        }
+        for trial_id in [i for i, one in self._stand_ins.items() if one.real is None]:
+            del self._stand_ins[trial_id]
         delivery = validation.state.delivery
         for trial_id, stand_in in self._stand_ins.items():
             stand_in.stands = None

@@ -12,6 +12,7 @@ from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.own_schedulers import JudgingScheduler, nothing_under_way, start_one_by_one
+from tunekit.core.confidence import Interval
 from tunekit.core.decisions import DecisionRule
 from tunekit.core.problems import Problems, shown
 from tunekit.core.promotion import Promotion, Verdict, milestones
@@ -205,6 +206,10 @@ class PromotionASHA(JudgingScheduler):
     def rule(self, trial: Trial) -> DecisionRule:
         """Return which scores of a trial it will use, as its books now stand."""
         return self._books.rule(trial.trial_id)
+
+    def decides_alike(self, trial: Trial, at: float, interval: Interval) -> bool | None:
+        """Return whether it would promote a trial, or not, wherever in an interval its score is."""
+        return self._books.decides_alike(trial.trial_id, at, interval)
 
     def rungs(self) -> list[int]:
         """Return the iterations at which it compares trials, if they are all in one bracket.

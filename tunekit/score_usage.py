@@ -72,6 +72,10 @@ class ScoreUsage:
             del self._unsaved[request.trial_id]
         return self._decisions.due(request.trial_id, request.iteration)
 
+    def serves(self, request: Request) -> float | None:
+        """Return what the score of a checkpoint serves in the scheduler's books; None: nothing."""
+        return self._decisions.serves(request.trial_id, request.iteration)
+
     def heard(self, request: Request) -> None:
         """Take that a score was delivered: the books tell, or a later one takes its place."""
         self._decisions.heard(request.trial_id, request.iteration)

@@ -10,6 +10,7 @@ from ray.tune.experiment import Trial
 
 from tunekit._ray.controller import Controller
 from tunekit._ray.stoppers import ValidatedStopper
+from tunekit.core.confidence import Interval
 from tunekit.core.criteria import Criteria
 from tunekit.core.events import Event, TrialAdded
 from tunekit.errors import StopperError, TunekitError
@@ -102,6 +103,15 @@ class StoppingCriteria:
             trial_id, result, produced, again=again
         )
         return self._least.reached(trial_id, result) or stops
+
+    def alike(self, trial_id: str, metric: str, interval: Interval) -> bool:
+        """Return whether a trial ends, or does not, wherever in an interval a metric is.
+
+        What a stopper that reads validated metrics would say is not known: it may count them.
+        """
+        if self._stopper is not None and self._stopper.by_metrics:
+            return False
+        return self._least.alike(trial_id, metric, interval)
 
     def load(self, state: Mapping[str, Mapping[str, float]]) -> None:
         """Take up what a former version has saved: its journal does not have the criteria."""

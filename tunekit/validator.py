@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ray.tune.experiment import Trial
 
 from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
-from tunekit.core.calls import name_of, signature_of, still_lacks
-from tunekit.core.events import AttemptBegan, AttemptStarted, Event, ValidationEnded
+from tunekit.core.calls import name_of, signature_of, still_lacks, takes_resume
+from tunekit.core.confidence import Interval
+from tunekit.core.events import (
+    AttemptBegan,
+    AttemptStarted,
+    Event,
+    ValidationEnded,
+    ValidationEstimated,
+)
 from tunekit.core.failures import Failures, place_of
 from tunekit.core.loans import Loans
 from tunekit.core.pool import REJECTED, Pool
+from tunekit.core.sequential import Evidence, Sequential, estimates_in
 from tunekit.core.shortage import Shortage
-from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status
-from tunekit.executor import Began, Executor, Failed, Returned, received
+from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status, rejected
+from tunekit.errors import ConfigError
+from tunekit.executor import Began, Estimated, Executor, Failed, Returned, received
 
 __all__ = ["Validator"]
 
@@ -25,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 # How often to ask whether validations wait for resources.
 _LOOK_INTERVAL_S = 0.5
+# How often to write down what a validation has yielded: that much is lost if the driver is killed.
+_NOTE_INTERVAL_S = 1.0
 
 
 class Validator:
@@ -42,6 +54,8 @@ class Validator:
         others_wait: Returns whether a trial could go on in the place of one that waits.
         rejected: Returns the trials that the scheduler has rejected, each once.
         all_count: Returns whether the scheduler, or anything else, hears of every score.
+        alike: Returns whether all comes out the same wherever in an interval a metric of a
+            request's score is.
     """
 
     #: Raises if Ray itself is gone, so that what fails because of that is not recorded as failed.
@@ -61,6 +75,7 @@ class Validator:
         others_wait: Callable[[], bool] = bool,
         rejected: Callable[[], Iterable[str]] = tuple,
         all_count: Callable[[], bool] = lambda: True,
+        alike: Callable[[Request, str, Interval], bool] = lambda *asked: False,
     ):
         self._pool = Pool(
             max_in_flight=config.most_in_flight,
@@ -78,11 +93,17 @@ class Validator:
         self._lenders, self._others_wait = lenders, others_wait
         self._loans = Loans()
         self._fn, self._signature = config.fn, signature_of(config.fn)
+        self._resumes = takes_resume(config.fn)
         self._retried = Failures()
         self._next_poll = 0.0
         self._polling = False
         self._shortage = Shortage()
         self._next_look = 0.0
+        self._sequential, self._alike = config.sequential or Sequential(), alike
+        # What each attempt has yielded that has yielded anything.
+        self._evidence: dict[str, Evidence] = {}
+        # When something that an attempt has yielded is written down next.
+        self._next_note: dict[str, float] = {}
 
     @property
     def resources(self) -> dict[str, float]:
@@ -160,7 +181,8 @@ class Validator:
 
     def submit(self, request: Request) -> None:
         """Take a request that is in the journal; one that cannot be called fails at once."""
-        lacks = still_lacks(self._signature, request.kwargs)
+        given = {*request.kwargs, *(("resume",) if self._resumes else ())}
+        lacks = still_lacks(self._signature, given)
         if lacks:
             self.give_up(request, _uncallable(name_of(self._fn), lacks))
             return
@@ -235,16 +257,89 @@ class Validator:
                 self._pool.began(event.attempt_id, now)
                 continue
             wanted = self._pool.flies(event.attempt_id)
-            if isinstance(event, Returned):
-                value = received(event.value)
-                outcome = self._pool.returned(event.attempt_id, value, self._judged(), now)
+            if isinstance(event, Estimated):
+                outcome = self._take_estimate(event, now) if wanted else None
+            elif isinstance(event, Returned):
+                outcome = self._take_result(event, now) if wanted else None
             else:
+                self._forget(event.attempt_id)
                 self.check_ray()
                 outcome = self._pool.failed(event.attempt_id, event.reason, event.error, now)
                 if wanted and outcome is None:
                     self._tell_of_another_try(event)
             if outcome is not None:
                 self._end(outcome)
+
+    def _take_estimate(self, event: Estimated, now: float) -> Outcome | None:
+        """Take what an attempt has yielded; end its validation if it knows enough."""
+        value = received(event.value)
+        reason = rejected(value, ())
+        if reason is not None:
+            self._stop(event.attempt_id)
+            return self._pool.returned(event.attempt_id, value, (), now)
+        attempt = self._pool.attempt(event.attempt_id)
+        evidence = self._evidence_of(attempt)
+        try:
+            evidence.take(value)
+        except ConfigError as error:
+            self._stop(event.attempt_id)
+            return self._pool.refused(event.attempt_id, f"yielded {error}", now)
+        known = estimates_in(value)
+        if not known:
+            return None
+        self._pool.estimated(event.attempt_id, known)
+        if now >= self._next_note.setdefault(event.attempt_id, now + _NOTE_INTERVAL_S):
+            self._next_note[event.attempt_id] = now + _NOTE_INTERVAL_S
+            self._emit(ValidationEstimated.of(event.attempt_id, known, self._clock.time()))
+        if not self._knows_enough(attempt.request, evidence):
+            return None
+        self._stop(event.attempt_id)
+        score = evidence.score()
+        return self._pool.returned(event.attempt_id, score, self._judged(), now)
+
+    def _evidence_of(self, attempt: Attempt) -> Evidence:
+        """Return what is known from an attempt; one that resumes has what it was given."""
+        evidence = self._evidence.get(attempt.id)
+        if evidence is None:
+            evidence = self._evidence[attempt.id] = Evidence(self._sequential.confidence)
+            if self._resumes:
+                evidence.take(attempt.request.known)
+        return evidence
+
+    def _knows_enough(self, request: Request, evidence: Evidence) -> bool:
+        """Return whether more examples would not change what is decided by a score."""
+        judged = sorted(self._judged())
+        return bool(judged) and all(
+            name in evidence.sequences
+            and self._sequential.is_enough(
+                evidence.examples(name),
+                partial(self._alike, request, name, evidence.sequences[name].interval),
+            )
+            for name in judged
+        )
+
+    def _take_result(self, event: Returned, now: float) -> Outcome | None:
+        """Take what a validation has returned, with numbers for its estimates."""
+        value = received(event.value)
+        if isinstance(value, Mapping) and estimates_in(value):
+            evidence = self._evidence_of(self._pool.attempt(event.attempt_id))
+            try:
+                evidence.take(value)
+            except ConfigError as error:
+                self._forget(event.attempt_id)
+                return self._pool.refused(event.attempt_id, f"returned {error}", now)
+            value = evidence.score()
+        self._forget(event.attempt_id)
+        return self._pool.returned(event.attempt_id, value, self._judged(), now)
+
+    def _stop(self, attempt_id: str) -> None:
+        """Let an attempt end that need not go on."""
+        self._forget(attempt_id)
+        self._executor.stop(self._pool.attempt(attempt_id))
+
+    def _forget(self, attempt_id: str) -> None:
+        self._evidence.pop(attempt_id, None)
+        self._next_note.pop(attempt_id, None)
 
     def _tell_of_another_try(self, failed: Failed) -> None:
         trial_id, generation, iteration, _ = failed.attempt_id.rsplit(":", 3)

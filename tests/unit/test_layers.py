@@ -61,7 +61,7 @@ FLOORS = [
         "validator",
         "watch",
     },
-    {"clones", "deliveries", "executors", "ledger", "validation_requests", "waiting"},
+    {"certainty", "clones", "deliveries", "executors", "ledger", "validation_requests", "waiting"},
     {"restore", "sweep_end"},
     {"restored_sweep"},
     {"callback", "resuming", "searcher", "sweep"},

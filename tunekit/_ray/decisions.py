@@ -31,7 +31,9 @@ __all__ = [
     "exhausts",
     "innermost",
     "is_synchronous",
+    "its",
     "mode_of",
+    "perturbs",
     "rule_for",
     "rungs_of",
     "time_attr_of",
@@ -41,13 +43,13 @@ __all__ = [
 def innermost(scheduler: TrialScheduler) -> TrialScheduler:
     """The scheduler that decides, inside of one that changes resources."""
     while isinstance(scheduler, ResourceChangingScheduler):
-        scheduler = _its(scheduler, "_base_scheduler")
+        scheduler = its(scheduler, "_base_scheduler")
     return scheduler
 
 
 def is_synchronous(scheduler: TrialScheduler) -> bool:
     """Return whether it is PBT (or PB2) that perturbs all trials at the same time."""
-    return isinstance(scheduler, PopulationBasedTraining) and bool(_its(scheduler, "_synch"))
+    return isinstance(scheduler, PopulationBasedTraining) and bool(its(scheduler, "_synch"))
 
 
 def mode_of(scheduler: TrialScheduler) -> str | None:
@@ -85,7 +87,7 @@ def rule_for(base: TrialScheduler, trial: Trial) -> DecisionRule:
     """
     kind = type(base)
     if kind is ResourceChangingScheduler:
-        return rule_for(_its(base, "_base_scheduler"), trial)
+        return rule_for(its(base, "_base_scheduler"), trial)
     if isinstance(base, JudgingScheduler):
         return base.rule(trial) if base.knows_its_rule else Always()
     if kind is FIFOScheduler:
@@ -94,7 +96,7 @@ def rule_for(base: TrialScheduler, trial: Trial) -> DecisionRule:
         return _asha(base, trial)
     if kind in (HyperBandScheduler, HyperBandForBOHB):
         return _hyperband(base, trial)
-    if _perturbs(kind):
+    if perturbs(kind):
         return _pbt(base, trial)
     if kind is PopulationBasedTrainingReplay:
         return _replay(base, trial)
@@ -111,16 +113,16 @@ def time_attr_of(base: TrialScheduler) -> str:
     """
     kind = type(base)
     if kind is ResourceChangingScheduler:
-        return time_attr_of(_its(base, "_base_scheduler"))
+        return time_attr_of(its(base, "_base_scheduler"))
     if isinstance(base, JudgingScheduler):
         return base.time_attr
-    if _perturbs(kind) or kind in (
+    if perturbs(kind) or kind in (
         AsyncHyperBandScheduler,
         HyperBandScheduler,
         HyperBandForBOHB,
         MedianStoppingRule,
     ):
-        return str(_its(base, "_time_attr"))
+        return str(its(base, "_time_attr"))
     return str(TRAINING_ITERATION)
 
 
@@ -149,7 +151,7 @@ def exhausts(base: TrialScheduler, result: Mapping[str, Any]) -> bool:
         HyperBandForBOHB: "_max_t_attr",
     }
     name = names.get(type(decides))
-    return name is not None and reached is not None and reached >= _its(decides, name)
+    return name is not None and reached is not None and reached >= its(decides, name)
 
 
 def rungs_of(scheduler: TrialScheduler) -> list[int]:
@@ -169,35 +171,35 @@ def rungs_of(scheduler: TrialScheduler) -> list[int]:
         return decides.rungs()
     if type(decides) is not AsyncHyperBandScheduler:
         return []
-    brackets = _its(decides, "_brackets")
+    brackets = its(decides, "_brackets")
     if len(brackets) != 1 or time_attr_of(decides) != TRAINING_ITERATION:
         return []
-    return sorted(int(milestone) for milestone, _ in _its(brackets[0], "_rungs"))
+    return sorted(int(milestone) for milestone, _ in its(brackets[0], "_rungs"))
 
 
 def _asha(base: TrialScheduler, trial: Trial) -> DecisionRule:
-    bracket = _its(base, "_trial_info").get(trial.trial_id)
+    bracket = its(base, "_trial_info").get(trial.trial_id)
     if bracket is None:
         return Never()
-    rungs = _its(bracket, "_rungs")
+    rungs = its(bracket, "_rungs")
     times = {milestone for milestone, _ in rungs}
     served = frozenset(milestone for milestone, scores in rungs if trial.trial_id in scores)
     # With stop_last_trials it looks at lower rungs, too, when the highest has a score of the trial.
-    each = bool(_its(base, "_stop_last_trials"))
+    each = bool(its(base, "_stop_last_trials"))
     if each:
-        times.add(_its(base, "_max_t"))
+        times.add(its(base, "_max_t"))
     return Rungs(tuple(sorted(times)), served, each)
 
 
 def _hyperband(base: TrialScheduler, trial: Trial) -> DecisionRule:
-    bracket, _band = _its(base, "_trial_info").get(trial, (None, None))
-    if bracket is None or trial not in _its(bracket, "_live_trials"):
+    bracket, _band = its(base, "_trial_info").get(trial, (None, None))
+    if bracket is None or trial not in its(bracket, "_live_trials"):
         return Never()
     # The numbers of all halvings, as the bracket computes them, past and future. It keeps how many
     # are left, not how many there were.
-    now, left = _its(bracket, "_r"), _its(bracket, "_halves")
-    eta, most = _its(bracket, "_eta"), _its(bracket, "_max_t_attr")
-    times = [_its(bracket, "_r0")]
+    now, left = its(bracket, "_r"), its(bracket, "_halves")
+    eta, most = its(bracket, "_eta"), its(bracket, "_max_t_attr")
+    times = [its(bracket, "_r0")]
     while times[-1] < now:
         grown = int(min(times[-1] * eta, most))
         if grown <= times[-1]:
@@ -205,47 +207,47 @@ def _hyperband(base: TrialScheduler, trial: Trial) -> DecisionRule:
         times.append(grown)
     for _ in range(left):
         times.append(int(min(times[-1] * eta, most)))
-    if not _its(bracket, "stop_last_trials"):
+    if not its(bracket, "stop_last_trials"):
         times.pop()  # after the last halving it lets trials run on
     # What is past for the bracket is past for a trial that came late, after a failure.
-    passed, newest = _its(bracket, "_cumul_r"), bracket._live_trials[trial]
-    reached = 0 if newest is None else newest[_its(base, "_time_attr")]
+    passed, newest = its(bracket, "_cumul_r"), bracket._live_trials[trial]
+    reached = 0 if newest is None else newest[its(base, "_time_attr")]
     served = frozenset(time for time in times if time < passed or time <= reached)
     return Rungs(tuple(sorted(set(times))), served)
 
 
 def _pbt(base: TrialScheduler, trial: Trial) -> DecisionRule:
-    state = _its(base, "_trial_state").get(trial)
+    state = its(base, "_trial_state").get(trial)
     if state is None:
         return Never()
-    last = _its(state, "last_perturbation_time")
-    if _its(base, "_synch"):
+    last = its(state, "last_perturbation_time")
+    if its(base, "_synch"):
         # Its score is in use, and it waits for the others; the perturbation sets the time of all.
-        trained = _its(state, "last_train_time")
-        if trained >= _its(base, "_next_perturbation_sync"):
+        trained = its(state, "last_train_time")
+        if trained >= its(base, "_next_perturbation_sync"):
             last = max(last, trained)
-    return Interval(_its(base, "_perturbation_interval"), _its(base, "_burn_in_period"), last)
+    return Interval(its(base, "_perturbation_interval"), its(base, "_burn_in_period"), last)
 
 
 def _replay(base: TrialScheduler, trial: Trial) -> DecisionRule:
-    if trial != _its(base, "_trial"):
+    if trial != its(base, "_trial"):
         return Never()
     times: list[int] = []
-    for change_at, _config in _its(base, "_policy"):
+    for change_at, _config in its(base, "_policy"):
         # One change per report, and in the order of the policy.
         times.append(max(change_at, times[-1] + 1) if times else change_at)
-    changes = _its(base, "_num_perturbations")
+    changes = its(base, "_num_perturbations")
     return Rungs(tuple(times), frozenset(times[:changes]), each=True)
 
 
-def _perturbs(kind: type) -> bool:
+def perturbs(kind: type) -> bool:
     """Return whether it is PBT, or PB2, whose module is slow to import: no one has it who has
     not."""
     pb2 = getattr(sys.modules.get("ray.tune.schedulers.pb2"), "PB2", None)
     return kind is PopulationBasedTraining or (pb2 is not None and kind is pb2)
 
 
-def _its(thing: Any, name: str) -> Any:
+def its(thing: Any, name: str) -> Any:
     """A private attribute that objects have and classes do not, so it is not checked at import."""
     try:
         return getattr(thing, name)

@@ -11,6 +11,7 @@ from ray.tune.result import DEFAULT_METRIC
 from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.stand_ins import StandInController
+from tunekit.core.confidence import Interval
 from tunekit.core.decisions import DecisionRule
 
 __all__ = ["JudgingScheduler", "nothing_under_way", "start_one_by_one"]
@@ -60,6 +61,16 @@ class JudgingScheduler(TrialScheduler):
     def rule(self, trial: Trial) -> DecisionRule:
         """Return which scores of a trial it will use, as its books stand."""
         raise NotImplementedError
+
+    def decides_alike(self, trial: Trial, at: float, interval: Interval) -> bool | None:
+        """Return whether it decides the same wherever in an interval a score is; None: unknown.
+
+        Args:
+            trial: The trial.
+            at: What the score serves, as :meth:`rule` says.
+            interval: Where the score is; larger is better.
+        """
+        return None
 
     def rungs(self) -> list[int]:
         """Return the iterations at which it compares trials, if these are the same for all."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "never_takes",
     "signature_of",
     "still_lacks",
+    "takes_resume",
 ]
 
 _BY_PLACE = inspect.Parameter.POSITIONAL_ONLY
@@ -91,7 +92,7 @@ def never_takes(signature: inspect.Signature | None, kwargs: Mapping[str, Any]) 
     return None
 
 
-def still_lacks(signature: inspect.Signature | None, kwargs: Mapping[str, Any]) -> list[str]:
+def still_lacks(signature: inspect.Signature | None, kwargs: Collection[str]) -> list[str]:
     """Return the parameters that a call with these keyword arguments has no value for.
 
     Example:
@@ -107,6 +108,17 @@ def still_lacks(signature: inspect.Signature | None, kwargs: Mapping[str, Any]) 
         and parameter.kind not in _VARIABLE
         and name not in kwargs
     ]
+
+
+def takes_resume(fn: Callable[..., Any]) -> bool:
+    """Return whether a validation function can go on from what an earlier attempt has yielded.
+
+    Example:
+        >>> takes_resume(lambda checkpoint, resume=None: {}), takes_resume(lambda checkpoint: {})
+        (True, False)
+    """
+    signature = signature_of(fn)
+    return signature is not None and "resume" in list(signature.parameters)[1:]
 
 
 def kind_of(fn: Callable[..., Any]) -> str | None:
@@ -125,8 +137,6 @@ def kind_of(fn: Callable[..., Any]) -> str | None:
             return "an asynchronous generator function"
         if inspect.iscoroutinefunction(one):
             return "a coroutine function"
-        if inspect.isgeneratorfunction(one):
-            return "a generator function"
     return None
 
 

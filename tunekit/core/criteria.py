@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from tunekit.core.confidence import Interval
+from tunekit.core.sequential import alike_by_value
 from tunekit.core.values import number
 
 __all__ = ["Criteria"]
@@ -45,6 +47,18 @@ class Criteria:
         least = self._least.get(trial_id, {})
         known = {name: number(result.get(name)) for name in least}
         return any(own is not None and own >= least[name] for name, own in known.items())
+
+    def alike(self, trial_id: str, metric: str, interval: Interval) -> bool:
+        """Return whether a trial ends, or does not, wherever in an interval a metric is.
+
+        Example:
+            >>> criteria = Criteria()
+            >>> rest = criteria.take_over("a", {"accuracy": 0.9}, ["accuracy"])
+            >>> [criteria.alike("a", "accuracy", Interval(0.8, high)) for high in (0.85, 0.95)]
+            [True, False]
+        """
+        least = self._least.get(trial_id, {}).get(metric)
+        return least is None or alike_by_value(interval, [least])
 
     def load(self, state: Mapping[str, Mapping[str, float]]) -> None:
         """Take up what was taken over before: by trial, the least values of metrics."""

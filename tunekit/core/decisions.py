@@ -224,6 +224,14 @@ class Decisions:
         trial = self._trials.get(trial_id)
         return trial is not None and iteration in trial.due
 
+    def serves(self, trial_id: str, iteration: int) -> float | None:
+        """Return what a due report's score, which has not arrived, serves in the scheduler's books.
+
+        None if the scheduler will not use it.
+        """
+        trial = self._trials.get(trial_id)
+        return None if trial is None else trial.coming.get(iteration)
+
     def decides_again(self, trial_id: str, rule: DecisionRule) -> bool:
         """Return whether a later report of a trial can be due, in addition to those that are.
 

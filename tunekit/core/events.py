@@ -10,6 +10,7 @@ type, ``time`` is in seconds since the epoch.
 ``requested``  that checkpoint will be validated
 ``started``    an attempt was handed to Ray
 ``began``      it got its resources, and runs
+``estimated``  it has yielded what it knows so far
 ``ended``      the validation ended for good
 ``delivered``  the scheduler got the validated result, and decided
 ``decided``    the scheduler stopped a trial on another one's result
@@ -37,11 +38,12 @@ A checkpoint is named by its path below the experiment's folder, which may be mo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
+from tunekit.core.estimates import Estimate
 from tunekit.core.lineage import Exploit
 from tunekit.core.validation import Attempt, Outcome, Request, Status
 
@@ -69,6 +71,7 @@ __all__ = [
     "TrialFailed",
     "TrialRetried",
     "ValidationEnded",
+    "ValidationEstimated",
     "ValidationKey",
     "ValidationRequested",
     "Waited",
@@ -349,6 +352,31 @@ class AttemptBegan(OfValidation, frozen=True, kw_only=True, tag="began"):
     attempt: int
 
 
+class ValidationEstimated(OfValidation, frozen=True, kw_only=True, tag="estimated"):
+    """An attempt has yielded what it knows so far.
+
+    Attributes:
+        attempt: The attempt, counted from 1.
+        estimates: The fields of each :class:`tunekit.Estimate`, by the flat name of its metric.
+    """
+
+    attempt: int
+    estimates: Mapping[str, Mapping[str, Any]] = {}
+
+    @classmethod
+    def of(
+        cls, attempt_id: str, estimates: Mapping[str, Estimate], time: float
+    ) -> ValidationEstimated:
+        """Make the event of estimates that an attempt has yielded."""
+        request, number = attempt_id.rsplit("#", 1)
+        known = {name: _set_fields(one) for name, one in estimates.items()}
+        return cls(time=time, id=request, attempt=int(number), estimates=known)
+
+
+def _set_fields(estimate: Estimate) -> dict[str, Any]:
+    return {name: value for name, value in asdict(estimate).items() if value is not None}
+
+
 class ValidationEnded(OfValidation, frozen=True, kw_only=True, tag="ended"):
     """A validation ended for good. See :class:`tunekit.core.validation.Outcome`."""
 
@@ -485,6 +513,7 @@ Event = (
     | ValidationRequested
     | AttemptStarted
     | AttemptBegan
+    | ValidationEstimated
     | ValidationEnded
     | ScoreDelivered
     | Decided

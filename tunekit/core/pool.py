@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tunekit.core.estimates import Estimate
 from tunekit.core.validation import Attempt, Outcome, Pending, Request, Stage, Status, rejected
 
 __all__ = ["REJECTED", "Pool"]
@@ -141,6 +142,10 @@ class Pool:
         """Return whether an attempt is in flight."""
         return attempt_id in self._in_flight
 
+    def attempt(self, attempt_id: str) -> Attempt:
+        """Return an attempt that is in flight."""
+        return self._in_flight[attempt_id].attempt
+
     def in_flight(self) -> list[Attempt]:
         """Return every attempt that was started and has not ended."""
         return [flight.attempt for flight in self._in_flight.values()]
@@ -264,6 +269,12 @@ class Pool:
             flight.began, flight.queued = now, False
             self._running_count += 1
 
+    def estimated(self, attempt_id: str, known: Mapping[str, Estimate]) -> None:
+        """Note what an attempt has yielded: another one may go on from there."""
+        flight = self._in_flight.get(attempt_id)
+        if flight is not None:
+            flight.waiting.request = replace(flight.waiting.request, known=known)
+
     def queue(self, count: int) -> None:
         """Set how many attempts wait for resources: the newest of those that have not begun."""
         starting = [flight for flight in self._in_flight.values() if flight.began is None]
@@ -282,6 +293,13 @@ class Pool:
             return _ended(flight.waiting, Status.FAILED, now, flight, reason=reason)
         metrics = value if isinstance(value, Mapping) else {}
         return _ended(flight.waiting, Status.VALIDATED, now, flight, metrics=metrics)
+
+    def refused(self, attempt_id: str, reason: str, now: float) -> Outcome | None:
+        """End an attempt whose function did what it must not: another would do it again."""
+        flight = self._land(attempt_id)
+        if flight is None:
+            return None
+        return _ended(flight.waiting, Status.FAILED, now, flight, reason=reason)
 
     def failed(self, attempt_id: str, reason: str, error: str | None, now: float) -> Outcome | None:
         """End an attempt that raised or whose process died; None if it is retried or not wanted."""

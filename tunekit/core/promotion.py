@@ -13,7 +13,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from tunekit.core.confidence import Interval
 from tunekit.core.decisions import DecisionRule, Never, Rungs
+from tunekit.core.sequential import alike_by_rank
 
 __all__ = ["Promotion", "Verdict", "milestones", "next_bracket"]
 
@@ -279,6 +281,31 @@ class Promotion:
         times = [rung.time for rung in self._brackets[self._bracket[trial_id]]]
         served = frozenset(times[: self._level[trial_id] + 1])
         return Rungs((*times, self._max_t), served)
+
+    def decides_alike(self, trial_id: str, time: float, interval: Interval) -> bool:
+        """Return whether a score may be promoted now, or may not, wherever in an interval it is.
+
+        Args:
+            trial_id: The trial.
+            time: When it comes to the rung.
+            interval: Where its score is, larger is better.
+
+        Example:
+            >>> books = Promotion([(1, 3)], max_t=9, reduction_factor=2)
+            >>> for name, score in [("a", 0.1), ("b", 0.7), ("c", 0.4), ("d", 0.5)]:
+            ...     books.add(name)
+            ...     verdict = books.reported(name, 1, score)
+            >>> books.add("e")
+            >>> [books.decides_alike("e", 1, Interval(low, 0.6)) for low in (0.45, 0.55)]
+            [False, True]
+        """
+        if trial_id not in self._bracket or time >= self._max_t:
+            return True
+        rungs = self._brackets[self._bracket[trial_id]]
+        others = [-entry[0] for rung in rungs if rung.time == time for entry in rung.ranked]
+        count = len(others) + 1
+        rank = count - int(count / self._reduction_factor)
+        return alike_by_rank(interval, others, [rank])
 
     def counts(self) -> list[tuple[float, int, int]]:
         """Return (time, scores, trials that wait) of each rung, from the lowest up."""

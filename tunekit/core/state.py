@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tunekit.core.confidence import Interval
 from tunekit.core.delivery import Delivery
 from tunekit.core.events import (
     AttemptBegan,
@@ -33,6 +34,7 @@ from tunekit.core.events import (
     TrialFailed,
     TrialRetried,
     ValidationEnded,
+    ValidationEstimated,
     ValidationRequested,
     Waited,
     never,
@@ -42,6 +44,7 @@ from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten, hide, merge
 from tunekit.core.order import InOrder
 from tunekit.core.selection import Selection
+from tunekit.core.sequential import resumable
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.core.values import number
 
@@ -134,6 +137,8 @@ class SweepState:
         self.ran_s = 0.0
         #: Seconds that trials waited for scores, added up.
         self.waited_s = 0.0
+        #: The least and the greatest score so far, by the metrics to judge by.
+        self.extremes: dict[str, tuple[float, float]] = {}
         #: Whether any checkpoint was saved.
         self.has_saved = False
         #: Whether the scheduler has heard of any score.
@@ -186,6 +191,9 @@ class SweepState:
                 self.waited_s += event.seconds
             case TrialAdded():
                 self.record(event.trial_id)
+            case ValidationEstimated():
+                if event.id in self.unfinished:
+                    self._estimate(event)
             case AttemptStarted() | AttemptBegan() | Resumed() | BudgetExpired():
                 pass
             case SnapshotTaken() | SessionClosed():
@@ -239,6 +247,12 @@ class SweepState:
         self.delivery.requested(request)
         self._in_order.requested(request)
 
+    def _estimate(self, event: ValidationEstimated) -> None:
+        request = replace(self.unfinished[event.id], known=resumable(event.estimates))
+        self.unfinished[event.id] = request
+        if event.id in self._unsubmitted:
+            self._unsubmitted[event.id] = request
+
     def _end(self, event: ValidationEnded) -> None:
         request = self.unfinished.pop(event.id, None)
         self._unsubmitted.pop(event.id, None)
@@ -249,6 +263,11 @@ class SweepState:
         outcome = event.outcome(request)
         self.counts[outcome.status] += 1
         self.ran_s += outcome.ran_s
+        for name in self.required if outcome.validated else ():
+            score = number(flatten(outcome.metrics).get(name))
+            if score is not None:
+                least, most = self.extremes.get(name, (score, score))
+                self.extremes[name] = min(least, score), max(most, score)
         self.history.ended(outcome)
         self.delivery.ended(outcome)
         record.ended.append(request)
@@ -283,6 +302,21 @@ class SweepState:
         course."""
         rejected, self._rejected = self._rejected, []
         return rejected
+
+    def may_be_best(self, name: str, mode: str | None, interval: Interval) -> bool:
+        """Return whether a score may be the best so far, wherever in its interval it is.
+
+        Args:
+            name: The metric.
+            mode: Which values are better, ``"min"`` or ``"max"``; None if nobody has said.
+            interval: Where the score is.
+        """
+        if name not in self.extremes:
+            return True
+        least, most = self.extremes[name]
+        return (mode != "min" and interval.high >= most) or (
+            mode != "max" and interval.low <= least
+        )
 
     def hesitates(self) -> bool:
         """Return whether existing scores cannot be judged by until other validations have ended."""

@@ -29,6 +29,7 @@ from tunekit.core.events import (
     TrialFailed,
     TrialRetried,
     ValidationEnded,
+    ValidationEstimated,
     ValidationRequested,
     Waited,
     never,
@@ -323,7 +324,7 @@ class Timeline:
                 self.end = "finished" if event.finished else "interrupted"
             case Resumed():
                 self.resumed.add((event.trial_id, *self._heard.get(event.trial_id, (0, 0))))
-            case CheckpointSaved() | EndDelivered() | BudgetExpired():
+            case CheckpointSaved() | EndDelivered() | BudgetExpired() | ValidationEstimated():
                 pass
             case SnapshotTaken():
                 pass

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from tunekit.core.estimates import Estimate
 from tunekit.core.metrics import leaves
 from tunekit.core.values import number, text
 
@@ -68,6 +69,7 @@ class Request:
             not to be changed. None: as the report has them.
         used: Whether the scheduler will use the score, or it is the trial's last: the scheduler
             decides by it.
+        known: What an earlier attempt has yielded, by the flat names of the metrics.
     """
 
     trial_id: str
@@ -81,6 +83,7 @@ class Request:
     timeout_s: float | None = None
     config: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
     used: bool = field(default=True, compare=False, repr=False)
+    known: Mapping[str, Estimate] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def id(self) -> str:

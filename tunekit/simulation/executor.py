@@ -137,6 +137,10 @@ class VirtualExecutor:
             self._cancelled.add(attempt.id)
             self._ended(attempt)
 
+    def stop(self, attempt: Attempt) -> None:
+        """See :class:`tunekit.executor.Executor`."""
+        self.cancel(attempt)
+
     def _ended(self, attempt: Attempt) -> None:
         if attempt.id in self._lent:
             self._lent.discard(attempt.id)

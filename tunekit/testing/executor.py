@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from tunekit.core.validation import Attempt
 from tunekit.core.values import described
-from tunekit.executor import Began, Event, Failed, Returned
+from tunekit.executor import Began, Estimated, Event, Failed, Returned
 from tunekit.testing.clock import FakeClock
 
 __all__ = ["FakeExecutor"]
@@ -20,8 +20,10 @@ class FakeExecutor:
     Args:
         clock: The time it goes by.
         validate: ``validate(attempt)`` returns what the validation function returns; what it
-            raises is the attempt's failure.
-        seconds: How long an attempt runs, in seconds of the clock; ``float("inf")`` hangs.
+            raises is the attempt's failure. If it is a generator, what it yields are estimates,
+            and what it returns is the result.
+        seconds: How long an attempt runs, in seconds of the clock, until it returns, or yields the
+            next time; ``float("inf")`` hangs.
         delay: How long an attempt waits for resources before it begins.
         starts: How long its process takes to start, once it has its resources.
         slots: What :meth:`capacity` starts from.
@@ -66,6 +68,11 @@ class FakeExecutor:
         self._placed: dict[str, float] = {}
         #: Every attempt that was started, in order.
         self.started: list[Attempt] = []
+        # What is left of the validations that yield what they know.
+        self._steps: dict[str, Iterator[Any]] = {}
+        self._newest: dict[str, Any] = {}
+        #: Every attempt that ended because it had yielded enough, in order.
+        self.enough: list[Attempt] = []
         #: Every attempt that was cancelled, in order.
         self.cancelled: list[Attempt] = []
 
@@ -93,24 +100,40 @@ class FakeExecutor:
     def poll(self) -> list[Event]:
         """See :class:`~tunekit.executor.Executor`."""
         events: list[Event] = []
-        while self._due and self._due[0][0] <= self._clock.monotonic():
-            _, _, what, attempt = heapq.heappop(self._due)
+        now = self._clock.monotonic()
+        due = [heapq.heappop(self._due) for _ in range(sum(at <= now for at, *_ in self._due))]
+        for _, _, what, attempt in due:
             if attempt.id not in self._live:
                 continue
             if what == "begin":
                 events.append(Began(attempt.id))
                 continue
-            del self._live[attempt.id]
             try:
-                events.append(Returned(attempt.id, self._validate(attempt)))
+                value = self._steps[attempt.id] if what == "step" else self._validate(attempt)
+                if isinstance(value, Iterator):
+                    self._newest[attempt.id] = next(value)
+                    events.append(Estimated(attempt.id, self._newest[attempt.id]))
+                    self._steps[attempt.id] = value
+                    self._push(now + self._seconds(attempt), "step", attempt)
+                    continue
+                events.append(Returned(attempt.id, value))
+            except StopIteration as end:
+                newest = self._newest.get(attempt.id)
+                events.append(Returned(attempt.id, newest if end.value is None else end.value))
             except Exception as error:  # the test's own way to let a validation fail
                 reason = described(error).reason
                 events.append(Failed(attempt.id, reason, error="Traceback of a test"))
+            del self._live[attempt.id]
         return events
 
     def awaited(self) -> Collection[Any]:
         """Nothing of Ray's."""
         return ()
+
+    def stop(self, attempt: Attempt) -> None:
+        """See :class:`~tunekit.executor.Executor`."""
+        if self._live.pop(attempt.id, None) is not None:
+            self.enough.append(attempt)
 
     def cancel(self, attempt: Attempt) -> None:
         """See :class:`~tunekit.executor.Executor`."""

@@ -1,0 +1,234 @@
+"""When a validation knows enough: its score would be judged alike wherever its interval has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tunekit.core.confidence import ConfidenceSequence, Interval
+from tunekit.core.estimates import Estimate
+from tunekit.core.metrics import leaves
+from tunekit.core.problems import Problems, shown
+from tunekit.core.values import number
+
+__all__ = [
+    "Evidence",
+    "Sequential",
+    "alike_by_rank",
+    "alike_by_value",
+    "estimates_in",
+    "resumable",
+    "spread",
+]
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """How far checkpoints are evaluated by a validation function that yields estimates.
+
+    Such a function is a generator that yields what it knows so far, a dict with a
+    :class:`~tunekit.Estimate` for each metric that it has not finished. After each of them, tunekit
+    asks what the scheduler would decide at both ends of the metric's confidence interval, and ends
+    the validation as soon as that is the same. The interval holds at all times at once, so looking
+    after every batch is allowed.
+
+    Args:
+        confidence: The probability that the true mean was within the interval all the time.
+        min_examples: The least number of examples to evaluate, however clear the decision is.
+            Scores are compared with each other later, so it bounds how far they may be off:
+            accuracies by about ``1 / sqrt(min_examples)``.
+        max_examples: The number of examples after which to end in any case; None for all there are.
+
+    Raises:
+        ConfigError: If ``confidence`` is not between 0 and 1, or a number of examples is less than
+            1, or the most is below the least; the message lists all that is wrong.
+
+    Example:
+        >>> Sequential(min_examples=500)
+        Sequential(confidence=0.95, min_examples=500, max_examples=None)
+    """
+
+    confidence: float = 0.95
+    min_examples: int = 200
+    max_examples: int | None = None
+
+    def __post_init__(self) -> None:
+        problems = Problems("Sequential")
+        found = number(self.confidence)
+        if found is None or not 0 < found < 1:
+            problems.add(
+                f"confidence={shown(self.confidence)} must be a number between 0 and 1. Pass 0.95 "
+                "to be wrong about a mean at most once in 20 times."
+            )
+        problems.integer("min_examples", self.min_examples, least=1)
+        problems.integer("max_examples", self.max_examples, least=1, optional=True)
+        if not problems and self.max_examples is not None and self.max_examples < self.min_examples:
+            problems.add(
+                f"max_examples={self.max_examples} is less than min_examples={self.min_examples}. "
+                "Pass at least as many, or None."
+            )
+        problems.raise_any()
+
+    def is_enough(self, n: int, alike: Callable[[], bool]) -> bool:
+        """Return whether more examples would not change what is decided by a metric.
+
+        Args:
+            n: How many examples were evaluated.
+            alike: Returns whether the same is decided wherever in its interval the mean is; asked
+                only if that matters.
+
+        Example:
+            >>> sequential = Sequential(min_examples=10, max_examples=1000)
+            >>> [sequential.is_enough(n, alike=lambda: n > 50) for n in (5, 50, 500)]
+            [False, False, True]
+            >>> sequential.is_enough(1000, alike=lambda: False)
+            True
+        """
+        if self.max_examples is not None and n >= self.max_examples:
+            return True
+        return n >= self.min_examples and alike()
+
+
+def alike_by_value(interval: Interval, thresholds: Collection[float]) -> bool:
+    """Return whether a decision that changes at some values is the same in a whole interval.
+
+    Example:
+        >>> alike_by_value(Interval(0.7, 0.8), [0.6]), alike_by_value(Interval(0.7, 0.8), [0.75])
+        (True, False)
+    """
+    return not any(interval.low <= one <= interval.high for one in thresholds)
+
+
+def alike_by_rank(
+    interval: Interval, others: Collection[float], ranks: Collection[int], missing: int = 0
+) -> bool:
+    """Return whether a decision by rank is the same wherever in its interval a score is.
+
+    Args:
+        interval: Where the score is; larger is better.
+        others: The scores that it is compared with.
+        ranks: At how many others below it the decision becomes another one.
+        missing: How many more it will be compared with, whose scores are not known.
+
+    Example:
+        The better half of four is kept: a score with two below it is.
+
+        >>> alike_by_rank(Interval(0.7, 0.8), [0.1, 0.2, 0.9], ranks=[2])
+        True
+        >>> alike_by_rank(Interval(0.7, 0.8), [0.1, 0.75, 0.9], ranks=[2])
+        False
+        >>> alike_by_rank(Interval(0.7, 0.8), [0.1, 0.2], ranks=[2], missing=1)
+        True
+        >>> alike_by_rank(Interval(0.7, 0.8), [0.1, 0.9], ranks=[2], missing=1)
+        False
+    """
+    least = sum(one < interval.low for one in others)
+    most = sum(one <= interval.high for one in others) + missing
+    return not any(least < rank <= most for rank in ranks)
+
+
+def estimates_in(metrics: Mapping[str, Any]) -> dict[str, Estimate]:
+    """Return the estimates in what a validation yielded, by the flat names of their metrics.
+
+    Example:
+        >>> estimates_in({"loss": 0.3, "test": {"accuracy": Estimate(0.8, 100, bounds=(0, 1))}})
+        {'test/accuracy': Estimate(mean=0.8, n=100, variance=None, bounds=(0.0, 1.0))}
+    """
+    return {name: value for name, value in leaves(metrics) if isinstance(value, Estimate)}
+
+
+@dataclass
+class Evidence:
+    """What one validation has found out so far.
+
+    Args:
+        confidence: As in :class:`Sequential`.
+
+    Example:
+        >>> evidence = Evidence(0.95)
+        >>> evidence.take({"accuracy": Estimate(0.8, 100, bounds=(0, 1))})
+        >>> {name: round(value, 2) for name, value in evidence.score().items()}
+        {'accuracy': 0.8, 'accuracy_low': 0.66, 'accuracy_high': 0.9, 'accuracy_n': 100}
+    """
+
+    confidence: float
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    sequences: dict[str, ConfidenceSequence] = field(default_factory=dict)
+
+    def take(self, metrics: Mapping[str, Any]) -> None:
+        """Take what a validation yielded or returned.
+
+        Raises:
+            ConfigError: If an estimate does not continue the one before it.
+        """
+        for name, estimate in estimates_in(metrics).items():
+            known = self.sequences.get(name)
+            if known is not None and known.newest == estimate:
+                continue  # what was yielded last is returned once more
+            if known is None:
+                known = self.sequences[name] = ConfidenceSequence(self.confidence)
+            known.update(estimate)
+        self.metrics = metrics
+
+    def examples(self, name: str) -> int:
+        """Return by how many examples a metric was estimated."""
+        newest = self.sequences[name].newest
+        return 0 if newest is None else newest.n
+
+    def score(self) -> dict[str, Any]:
+        """Return the metrics, with numbers for the estimates.
+
+        A metric that was estimated has three more beside it: where its mean is, ``_low`` and
+        ``_high``, as far as that is known, and by how many examples, ``_n``.
+        """
+        return spread(self.metrics, {name: one.interval for name, one in self.sequences.items()})
+
+
+def spread(
+    metrics: Mapping[str, Any], intervals: Mapping[str, Interval], prefix: str = ""
+) -> dict[str, Any]:
+    """Return metrics with the mean of each estimate, its interval, and its number of examples.
+
+    Args:
+        metrics: Metrics, nested as they were yielded.
+        intervals: The intervals of those that are estimates, by their flat names.
+        prefix: Where in the metrics these are.
+
+    Example:
+        >>> estimate = Estimate(0.8, 100, bounds=(0, 1))
+        >>> spread({"accuracy": estimate, "loss": 0.3}, {"accuracy": Interval(0.7, 0.9)})
+        {'accuracy': 0.8, 'accuracy_low': 0.7, 'accuracy_high': 0.9, 'accuracy_n': 100, 'loss': 0.3}
+    """
+    found: dict[str, Any] = {}
+    for key, value in metrics.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            found[key] = spread(value, intervals, f"{name}/")
+        elif isinstance(value, Estimate):
+            found[key] = value.mean
+            interval = intervals.get(name)
+            if interval is not None and interval.width < float("inf"):
+                found[f"{key}_low"], found[f"{key}_high"] = interval
+            found[f"{key}_n"] = value.n
+        else:
+            found[key] = value
+    return found
+
+
+def resumable(estimates: Mapping[str, Mapping[str, Any]]) -> dict[str, Estimate]:
+    """Return the estimates that a journal has, by the flat names of their metrics.
+
+    Example:
+        >>> resumable({"accuracy": {"mean": 0.8, "n": 100, "bounds": [0, 1]}})
+        {'accuracy': Estimate(mean=0.8, n=100, variance=None, bounds=(0.0, 1.0))}
+    """
+    return {
+        name: Estimate(
+            one["mean"],
+            one["n"],
+            one.get("variance"),
+            None if one.get("bounds") is None else (one["bounds"][0], one["bounds"][1]),
+        )
+        for name, one in estimates.items()
+    }
