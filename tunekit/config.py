@@ -13,6 +13,7 @@ from ray import train
 from tunekit.core.calls import call_of, is_built, kind_of, never_takes, signature_of
 from tunekit.core.pending import ON_PENDING
 from tunekit.core.problems import Problems, shown
+from tunekit.core.seeds import check_seed
 from tunekit.deprecated import former_value
 from tunekit.picklable import why_not_picklable
 
@@ -109,6 +110,12 @@ class ValidationConfig(train.ValidationConfig):
             the sweep ends with :class:`~tunekit.errors.ValidationFailedError` rather than train for
             nothing. Attempts that were retried do not count, nor do checkpoints that are gone. A
             restored sweep counts from zero. None: the sweep goes on.
+        seed: The flat name of the hyperparameter that is the random seed, such as ``"seed"`` or
+            ``"train_loop_config/seed"``. Trials that differ in nothing else repeat one
+            configuration: :meth:`Sweep.configurations <tunekit.Sweep.configurations>`,
+            ``tunekit best`` and the report rank configurations by their means over the seeds. The
+            scheduler and the search algorithm do not. None: there is none, or a ``Repeater``
+            repeats trials, whose ``"__trial_index__"`` is the seed.
 
     Raises:
         tunekit.ConfigError: If any argument is wrong; the message lists them all.
@@ -144,6 +151,7 @@ class ValidationConfig(train.ValidationConfig):
         on_stale: str = "keep",
         on_failure: str = "record",
         max_initial_failures: int | None = 3,
+        seed: str | None = None,
     ):
         problems = Problems("ValidationConfig")
         callable_ = problems.function("fn", fn, _VALIDATE)
@@ -192,6 +200,7 @@ class ValidationConfig(train.ValidationConfig):
         problems.choice("on_stale", on_stale, ["keep", "skip"])
         problems.choice("on_failure", on_failure, ["record", "raise"])
         problems.integer("max_initial_failures", max_initial_failures, least=1, optional=True)
+        check_seed(seed, problems)
         problems.raise_any()
         super().__init__(fn, task_config, dict(ray_remote_kwargs or {}))
         self.evaluators = evaluators
@@ -207,6 +216,7 @@ class ValidationConfig(train.ValidationConfig):
         self.on_stale = on_stale
         self.on_failure = on_failure
         self.max_initial_failures = max_initial_failures
+        self.seed = seed
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore pickled settings; those unknown to the version that pickled them get defaults."""
