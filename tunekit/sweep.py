@@ -517,8 +517,8 @@ class Sweep:
             mode: ``"min"`` or ``"max"``; by default the sweep's.
             scope: What stands for a trial, as in :meth:`best`: ``"best"``, its best validated
                 value, or ``"last"``, its newest one. The best of a run is an optimistic value, more
-                so the more checkpoints were validated. Between configurations with equally many
-                that makes no difference; otherwise the last is fairer.
+                so the more checkpoints were validated. It is about as optimistic for all
+                configurations whose trials have equally many; otherwise the last is fairer.
 
         Raises:
             tunekit.ConfigError: If an argument is wrong, if no trial has the hyperparameter, or if
@@ -589,10 +589,12 @@ class Sweep:
         validating = {
             row["trial_id"] for row in self.timeline.validations if row["status"] in UNENDED
         }
-        for trial_id, story in self.timeline.trials.items():
+        trials = self.timeline.trials
+        furthest = max((story.iteration for story in trials.values()), default=0)
+        for trial_id, story in trials.items():
             scored = self._scored(trial_id, metric, mode, scope)
-            pending = trial_id in validating
-            ending = ending_of(story, validating=pending, whole=self._is_whole(story))
+            pending, whole = trial_id in validating, self._is_whole(story, furthest)
+            ending = ending_of(story, validating=pending, whole=whole)
             yield Repeat(
                 trial_id,
                 flatten(self.config_of(trial_id, None if scored is None else scored.generation)),
@@ -600,7 +602,7 @@ class Sweep:
                 ending,
             )
 
-    def _is_whole(self, story: TrialSummary) -> bool:
+    def _is_whole(self, story: TrialSummary, furthest: int) -> bool:
         """Return whether a trial that was stopped had got as far as trials get.
 
         That is the scheduler's ``max_t``, if it is recorded; otherwise, as far as any trial got. A
@@ -615,7 +617,7 @@ class Sweep:
         if most is not None and isinstance(time_attr, str):
             reached = self.timeline.reached(story.trial_id, time_attr)
             return reached is not None and reached >= most
-        return story.iteration >= max(one.iteration for one in self.timeline.trials.values())
+        return story.iteration >= furthest
 
     def hyperparameters(self) -> list[dict[str, Any]]:
         """Return each trial's hyperparameters by flat name, those of its newest generation."""

@@ -168,7 +168,8 @@ def asha(folder: Path, trainable: Any = Endless, **options: Any) -> tunekit.Swee
     base = ASHAScheduler(
         time_attr="training_iteration", max_t=LENGTH, grace_period=1, reduction_factor=2
     )
-    return tunekit.load(run(folder, base, trainable=trainable, **options).home)
+    ran = run(folder, base, trainable=trainable, on_pending="hold", **options)
+    return tunekit.load(ran.home)
 
 
 @pytest.mark.parametrize("trainable", [Counting, Endless])

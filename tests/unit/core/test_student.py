@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tunekit.core.student import quantile, two_sided
@@ -31,6 +31,7 @@ def test_quantiles_are_those_of_printed_tables(df):
         assert quantile(df, confidence) == pytest.approx(expected, abs=5.1e-4)
 
 
+@settings(deadline=None)
 @given(distances)
 def test_few_degrees_of_freedom_have_closed_forms(t):
     cauchy = 1 - 2 / math.pi * math.atan(t)
@@ -38,11 +39,13 @@ def test_few_degrees_of_freedom_have_closed_forms(t):
     assert two_sided(t, 2) == pytest.approx(1 - t / math.hypot(t, math.sqrt(2)), abs=1e-12)
 
 
+@settings(deadline=None)
 @given(st.floats(0, 8))
 def test_many_degrees_of_freedom_are_a_normal_distribution(t):
     assert two_sided(t, 1e8) == pytest.approx(math.erfc(t / math.sqrt(2)), abs=1e-6)
 
 
+@settings(deadline=None)
 @given(distances, distances, degrees)
 def test_what_is_further_off_is_less_likely(one, other, df):
     near, far = sorted((one, other))
@@ -50,6 +53,7 @@ def test_what_is_further_off_is_less_likely(one, other, df):
     assert two_sided(-far, df) == two_sided(far, df)
 
 
+@settings(deadline=None)
 @given(st.floats(1, 1e4), st.floats(0.01, 0.999))
 def test_a_quantile_is_where_the_probability_is(df, confidence):
     assert two_sided(quantile(df, confidence), df) == pytest.approx(1 - confidence, rel=1e-6)
