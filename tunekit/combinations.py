@@ -13,9 +13,10 @@ from ray.tune.schedulers import (
 
 from tunekit._ray.decisions import innermost, is_synchronous
 from tunekit.core.problems import Problems
+from tunekit.core.seeds import space_lacks
 from tunekit.schedulers import PromotionASHA
 
-__all__ = ["pauses", "wrong_together"]
+__all__ = ["check_space", "pauses", "wrong_together"]
 
 
 def pauses(scheduler: Any) -> bool:
@@ -63,6 +64,27 @@ def wrong_together(
         problems.add(
             "ResourceChangingScheduler starts trials anew to change their resources, and "
             "reuse_actors=True keeps them. Set TuneConfig(reuse_actors=False)."
+        )
+
+
+def check_space(seed: str | None, space: Any, search_alg: Any, problems: Problems) -> None:
+    """Add a problem if the search space is known, and lacks the hyperparameter that is the seed.
+
+    Args:
+        seed: ``ValidationConfig(seed=...)``.
+        space: ``Tuner(param_space=...)``.
+        search_alg: ``TuneConfig(search_alg=...)``, as it was passed. A searcher may have a space
+            of its own, and a ``Repeater`` adds its index.
+        problems: Where to add it.
+    """
+    draws = search_alg is None or isinstance(search_alg, (str, tune.search.BasicVariantGenerator))
+    if seed is None or not draws or not (space is None or isinstance(space, dict)):
+        return
+    why = space_lacks(space or {}, seed)
+    if why is not None:
+        problems.add(
+            f"validation_config.seed={seed!r}, and {why} Name the hyperparameter by which trials "
+            "of one configuration differ, or leave seed out."
         )
 
 

@@ -13,6 +13,7 @@ from ray import train
 from tunekit.core.calls import call_of, is_built, kind_of, never_takes, signature_of
 from tunekit.core.pending import ON_PENDING
 from tunekit.core.problems import Problems, shown
+from tunekit.core.seeds import check_seed
 from tunekit.core.sequential import Sequential
 from tunekit.deprecated import former_value
 from tunekit.picklable import why_not_picklable
@@ -113,6 +114,12 @@ class ValidationConfig(train.ValidationConfig):
             restored sweep counts from zero. None: the sweep goes on.
         sequential: How far checkpoints are evaluated if ``fn`` is a generator that yields
             estimates; None for the defaults of :class:`~tunekit.Sequential`.
+        seed: The flat name of the hyperparameter that is the random seed, such as ``"seed"`` or
+            ``"train_loop_config/seed"``. Trials that differ in nothing else repeat one
+            configuration: :meth:`Sweep.configurations <tunekit.Sweep.configurations>`,
+            ``tunekit best`` and the report rank configurations by their means over the seeds. The
+            scheduler and the search algorithm do not. None: there is none, or a ``Repeater``
+            repeats trials, whose ``"__trial_index__"`` is the seed.
 
     Raises:
         tunekit.ConfigError: If any argument is wrong; the message lists them all.
@@ -149,6 +156,7 @@ class ValidationConfig(train.ValidationConfig):
         on_failure: str = "record",
         max_initial_failures: int | None = 3,
         sequential: Sequential | None = None,
+        seed: str | None = None,
     ):
         problems = Problems("ValidationConfig")
         callable_ = problems.function("fn", fn, _VALIDATE)
@@ -204,6 +212,7 @@ class ValidationConfig(train.ValidationConfig):
                 Sequential,
                 "Pass tunekit.Sequential(confidence=0.95, min_examples=200).",
             )
+        check_seed(seed, problems)
         problems.raise_any()
         super().__init__(fn, task_config, dict(ray_remote_kwargs or {}))
         self.evaluators = evaluators
@@ -220,6 +229,7 @@ class ValidationConfig(train.ValidationConfig):
         self.on_failure = on_failure
         self.max_initial_failures = max_initial_failures
         self.sequential = sequential
+        self.seed = seed
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore pickled settings; those unknown to the version that pickled them get defaults."""

@@ -25,7 +25,16 @@ from tunekit.core.metrics import flatten
 from tunekit.core.names import listed, meant
 from tunekit.core.problems import Problems
 from tunekit.core.room import slots
+from tunekit.core.seeds import (
+    Configuration,
+    Repeat,
+    check_known,
+    check_seed,
+    configurations_of,
+    ending_of,
+)
 from tunekit.core.timeline import UNENDED, Scored, Timeline, TrialSummary
+from tunekit.core.values import number
 from tunekit.core.words import short_names
 from tunekit.deprecated import former_names, warn
 from tunekit.driver_lock import Driver, driver_of
@@ -63,6 +72,8 @@ class BestCheckpoint:
         path: Where it is, or was.
         checkpoint: What to load it from; None if it has been deleted since
             (``CheckpointConfig(num_to_keep=...)``) or has not been uploaded.
+        configuration: The configuration that its trial is one seed of, with the mean over seeds;
+            None if trials were compared one by one.
 
     Example:
         >>> found = {"metrics": {"accuracy": 0.9}, "config": {"lr": 0.1}, "path": "/sweep/a/c"}
@@ -79,6 +90,7 @@ class BestCheckpoint:
     config: Mapping[str, Any] = field(repr=False)
     path: str = field(repr=False)
     checkpoint: tune.Checkpoint | None = field(repr=False)
+    configuration: Configuration | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -117,6 +129,7 @@ def load(
     *,
     metric: str | None = None,
     mode: str | None = None,
+    seed: str | None = None,
 ) -> Sweep:
     """Read what became of a sweep, whether it is running, has ended or has crashed.
 
@@ -131,9 +144,13 @@ def load(
         metric: The validated metric to rank by, as a flat name (``"eval/accuracy"``); by default
             the one that the sweep is judged by.
         mode: ``"min"`` or ``"max"``; by default the sweep's.
+        seed: The hyperparameter that is the random seed, as a flat name
+            (``"train_loop_config/seed"``); by default the one that the sweep was started with:
+            ``ValidationConfig(seed=...)``, or the index of a ``Repeater``.
 
     Raises:
-        tunekit.ConfigError: If an argument is wrong, or if the folder has no journal.
+        tunekit.ConfigError: If an argument is wrong, if the folder has no journal, or if no trial
+            has the hyperparameter ``seed``.
         tunekit.JournalError: If the journal is damaged or of another version.
         OSError: If the storage fails.
 
@@ -158,6 +175,7 @@ def load(
         problems.add(f"path={given!r} {no_sweep(filesystem, home, given)}")
     if mode is not None:
         problems.choice("mode", mode, ["min", "max"])
+    check_seed(seed, problems)
     problems.raise_any()
     assert folder is not None and filesystem is not None  # or it was raised
     source = None if storage_filesystem is not None else absolute(os.fspath(path))
@@ -169,8 +187,12 @@ def load(
         if before is not None and driver is None:
             # It has let go meanwhile, and recorded first how the sweep ended.
             record = record_of(folder, without=_UNTOLD)
-        known = {**where, "metric": metric, "mode": mode, "driver": driver}
-        return Sweep(record.events, record.sessions, **known)
+        known = {**where, "metric": metric, "mode": mode, "seed": seed, "driver": driver}
+        sweep = Sweep(record.events, record.sessions, **known)
+    if seed is not None:
+        check_known(seed, sweep.hyperparameters(), problems)
+        problems.raise_any()
+    return sweep
 
 
 @contextmanager
@@ -200,6 +222,8 @@ class Sweep:
         source: The path or URI that another process can load it by, if that is enough.
         metric: The validated metric to rank by; by default the one the sweep is judged by.
         mode: ``"min"`` or ``"max"``; by default the sweep's.
+        seed: The hyperparameter that is the random seed; by default what the sweep was started
+            with.
         driver: The driver that is running it, or was when it was killed, if its lock says so.
 
     Example:
@@ -226,6 +250,7 @@ class Sweep:
         source: str | None = None,
         metric: str | None = None,
         mode: str | None = None,
+        seed: str | None = None,
         driver: Driver | None = None,
     ):
         #: The driver that is running it, or was when it was killed, if its lock says so.
@@ -250,6 +275,11 @@ class Sweep:
         self.mode: str | None = mode or (known_mode if isinstance(known_mode, str) else None)
         #: Whether tables are ranked as the sweep is judged, which :func:`load` does by default.
         self.as_judged: bool = (self.metric, self.mode) == (own, newest.get("mode"))
+        known_seed = newest.get("seed")
+        #: The hyperparameter that is the random seed, if it is known.
+        self.seed: str | None = seed or (known_seed if isinstance(known_seed, str) else None)
+        #: Whether that is the one that the sweep was started with.
+        self.seed_as_started: bool = self.seed == known_seed
         #: The same data as rows, without pandas.
         self.timeline = Timeline(events, own or self.metric, self.sessions)
         #: The exploits; ``lineage`` has them as tables.
@@ -447,16 +477,171 @@ class Sweep:
             for place, one in enumerate(found, start=1)
         ]
 
+    @property
+    def has_seeds(self) -> bool:
+        """Return whether a seed is known, and any trial has it."""
+        return any(self.seed in one for one in self.hyperparameters())
+
+    def configurations(
+        self,
+        seed: str | None = None,
+        *,
+        metric: str | None = None,
+        mode: str | None = None,
+        scope: str = "best",
+    ) -> pd.DataFrame:
+        """Return one row per configuration: the trials that differ in nothing but the seed.
+
+        Columns:
+
+        - ``rank``: by the mean; NA without a score;
+        - ``config/...``: its hyperparameters, without the seed;
+        - ``seeds``: how many seeds are part of the mean; trials of the same seed are one, with
+          their mean;
+        - ``trials``: how many trials it has; ``complete``: how many of them ran their course and
+          have a score;
+        - ``mean``, ``std``: the mean of the scores over seeds, and their standard deviation;
+        - ``low``, ``high``: the 95 % t-interval of the mean. NaN with one seed, and while it
+          would be wrong: when a trial that is part of the mean did not run its course;
+        - ``best_trial``, ``worst_trial``: of those that are part of the mean;
+        - ``trial_ids``: all its trials, those that are part of the mean first, from best to worst.
+
+        A trial that the scheduler stopped early is part of the mean, with what it had reached.
+        Without it, the lucky seeds would stand for a configuration whose unlucky ones were stopped.
+        A trial that failed, still runs or was overwritten (PBT) is not, unless the configuration
+        has none of the others.
+
+        Args:
+            seed: The hyperparameter that is the seed, by flat name; by default the sweep's.
+            metric: A validated metric, by flat name; by default the sweep's.
+            mode: ``"min"`` or ``"max"``; by default the sweep's.
+            scope: What stands for a trial, as in :meth:`best`: ``"best"``, its best validated
+                value, or ``"last"``, its newest one. The best of a run is an optimistic value, more
+                so the more checkpoints were validated. It is about as optimistic for all
+                configurations whose trials have equally many; otherwise the last is fairer.
+
+        Raises:
+            tunekit.ConfigError: If an argument is wrong, if no trial has the hyperparameter, or if
+                an argument is missing that the sweep has no default for.
+
+        Example:
+            >>> from tunekit.core.events import TrialAdded
+            >>> sweep = Sweep([
+            ...     TrialAdded(time=1e9, trial_id=f"{lr}_{seed}", config={"lr": lr, "seed": seed})
+            ...     for lr in (0.1, 0.2) for seed in range(3)
+            ... ], metric="accuracy", mode="max")
+            >>> sweep.configurations(seed="seed")[["config/lr", "seeds", "trials"]]
+               config/lr  seeds  trials
+            0        0.1      0       3
+            1        0.2      0       3
+        """
+        problems = Problems("Sweep.configurations")
+        check_seed(seed, problems)
+        goal = self._goal(metric, mode, scope, problems)
+        rows = [
+            {
+                "rank": one.rank,
+                **{f"config/{name}": value for name, value in one.hyperparameters.items()},
+                "seeds": one.seeds,
+                "trials": len(one.repeats),
+                "complete": one.complete,
+                **({} if one.estimate is None else {n: getattr(one.estimate, n) for n in _MEANS}),
+                "best_trial": None if one.best is None else one.best.trial_id,
+                "worst_trial": None if one.worst is None else one.worst.trial_id,
+                "trial_ids": [repeat.trial_id for repeat in one.repeats],
+            }
+            for one in self._configurations(seed, *goal, scope, problems)
+        ]
+        names = dict.fromkeys(n for row in rows for n in row if n.startswith("config/"))
+        table = _table(rows, ("rank", *names, *_CONFIGURATIONS))
+        return table.astype(dict.fromkeys(("seeds", "trials", "complete"), "int64"))
+
+    def ranked_configurations(self, scope: str = "best") -> list[Configuration]:
+        """Return the configurations as data: what :meth:`configurations` has, and each trial.
+
+        Args:
+            scope: As in :meth:`configurations`.
+
+        Raises:
+            tunekit.ConfigError: As in :meth:`configurations`.
+        """
+        problems = Problems("Sweep.ranked_configurations")
+        goal = self._goal(None, None, scope, problems)
+        return self._configurations(None, *goal, scope, problems)
+
+    def _configurations(
+        self, seed: str | None, metric: str, mode: str, scope: str, problems: Problems
+    ) -> list[Configuration]:
+        seed = seed or self.seed
+        if seed is None:
+            names = list(dict.fromkeys(name for one in self.hyperparameters() for name in one))
+            problems.add(
+                "seed is missing, and the sweep was started without ValidationConfig(seed=...). "
+                "Name the hyperparameter, here or as tunekit.load(path, seed=...): one of "
+                f"{listed(names)}."
+            )
+        else:
+            check_known(seed, self.hyperparameters(), problems)
+        problems.raise_any()
+        return configurations_of(self._repeats(metric, mode, scope), str(seed), mode)
+
+    def _repeats(self, metric: str, mode: str, scope: str) -> Iterator[Repeat]:
+        validating = {
+            row["trial_id"] for row in self.timeline.validations if row["status"] in UNENDED
+        }
+        trials = self.timeline.trials
+        furthest = max((story.iteration for story in trials.values()), default=0)
+        for trial_id, story in trials.items():
+            scored = self._scored(trial_id, metric, mode, scope)
+            pending, whole = trial_id in validating, self._is_whole(story, furthest)
+            ending = ending_of(story, validating=pending, whole=whole)
+            yield Repeat(
+                trial_id,
+                flatten(self.config_of(trial_id, None if scored is None else scored.generation)),
+                None if scored is None else scored.value(metric),
+                ending,
+            )
+
+    def _is_whole(self, story: TrialSummary, furthest: int) -> bool:
+        """Return whether a trial that was stopped had got as far as trials get.
+
+        That is the scheduler's ``max_t``, if it is recorded; otherwise, as far as any trial got. A
+        ``FIFOScheduler`` stops none: a stopping criterion of the user's did, which says when a
+        trial has run its course.
+        """
+        scheduler = (self.sessions[-1].get("scheduler") if self.sessions else None) or {}
+        if scheduler.get("type") == "FIFOScheduler":
+            return True
+        settings = scheduler.get("settings") or {}
+        most, time_attr = number(settings.get("max_t")), settings.get("time_attr")
+        if most is not None and isinstance(time_attr, str):
+            reached = self.timeline.reached(story.trial_id, time_attr)
+            return reached is not None and reached >= most
+        return story.iteration >= furthest
+
+    def hyperparameters(self) -> list[dict[str, Any]]:
+        """Return each trial's hyperparameters by flat name, those of its newest generation."""
+        return [flatten(self.config_of(trial_id)) for trial_id in self.timeline.trials]
+
     def best(
-        self, metric: str | None = None, mode: str | None = None, scope: str = "best"
+        self,
+        metric: str | None = None,
+        mode: str | None = None,
+        scope: str = "best",
+        by: str | None = None,
     ) -> BestCheckpoint:
         """Return the best validated checkpoint of the sweep.
+
+        If a seed is known, that is the best one of the best configuration, rather than that of the
+        luckiest trial: see :meth:`configurations`.
 
         Args:
             metric: A validated metric, by flat name; by default the sweep's.
             mode: ``"min"`` or ``"max"``; by default the sweep's.
             scope: ``"best"``: the best of all checkpoints; ``"last"``: the best of the trials'
                 newest validated checkpoints, which is how ``ResultGrid.get_best_result()`` ranks.
+            by: ``"configuration"``: of the configuration whose mean over seeds is best;
+                ``"trial"``: of all trials. By default the former if the sweep's seed is known.
 
         Raises:
             tunekit.ConfigError: If an argument is wrong, or if one is missing that the sweep has no
@@ -469,14 +654,19 @@ class Sweep:
             Traceback (most recent call last):
             tunekit.errors.MetricNotFoundError: No validation has ended with 'accuracy'...
         """
-        metric, mode = self._goal(metric, mode, scope)
+        problems = Problems("Sweep.best")
+        if by is not None:
+            problems.choice("by", by, ["configuration", "trial"])
+        metric, mode = self._goal(metric, mode, scope, problems)
+        best: Configuration | None = None
+        trial_ids: Sequence[str] = list(self.timeline.trials)
+        if by == "configuration" or (by is None and self.has_seeds):
+            best = next(iter(self._configurations(None, metric, mode, scope, problems)), None)
+            trial_ids = [] if best is None or best.best is None else [best.best.trial_id]
+        problems.raise_any()
         found: list[tuple[float, str, Scored]] = []
-        for trial_id in self.timeline.trials:
-            scored = (
-                self.timeline.best_score(trial_id, metric, mode)
-                if scope == "best"
-                else self.timeline.last_score(trial_id, metric)
-            )
+        for trial_id in trial_ids:
+            scored = self._scored(trial_id, metric, mode, scope)
             value = None if scored is None else scored.value(metric)
             if scored is not None and value is not None:
                 found.append((value, trial_id, scored))
@@ -501,10 +691,19 @@ class Sweep:
             config=self.config_of(trial_id, scored.generation),
             path=path,
             checkpoint=tune.Checkpoint(path, self.filesystem) if there else None,
+            configuration=best,
         )
 
-    def _goal(self, metric: str | None, mode: str | None, scope: str) -> tuple[str, str]:
-        problems = Problems("Sweep.best")
+    def _scored(self, trial_id: str, metric: str, mode: str, scope: str) -> Scored | None:
+        """Return the checkpoint that stands for a trial."""
+        if scope == "best":
+            return self.timeline.best_score(trial_id, metric, mode)
+        return self.timeline.last_score(trial_id, metric)
+
+    def _goal(
+        self, metric: str | None, mode: str | None, scope: str, problems: Problems
+    ) -> tuple[str, str]:
+        """Return the metric and the mode to rank by; what is wrong with them goes to problems."""
         problems.choice("scope", scope, ["best", "last"])
         known = self.mode if metric in (None, self.metric) else None
         metric, mode = metric or self.metric, mode or known
@@ -525,7 +724,6 @@ class Sweep:
             problems.add("mode is missing, and the sweep has none. Pass 'min' or 'max'.")
         else:
             problems.choice("mode", mode, ["min", "max"])
-        problems.raise_any()
         return str(metric), str(mode)
 
     def config_of(self, trial_id: str, generation: int | None = None) -> Mapping[str, Any]:
@@ -582,7 +780,10 @@ class Sweep:
           ``p90``, which 9 in 10 did not exceed; None without any score;
         - ``exploits``, ``sessions``: how many;
         - ``best``: trial, generation, iteration, score, path and configuration of the best
-          checkpoint; None if there is none yet, or no metric to rank by.
+          checkpoint of all trials; None if there is none yet, or no metric to rank by;
+        - ``seed``: the hyperparameter that is the random seed, None if it is not known;
+          ``configuration``: of the best configuration, the hyperparameters, how many ``seeds`` are
+          part of its ``mean``, its ``std``, and its interval, ``low`` to ``high``; None likewise.
         """
         trials = list(self.timeline.trials.values())
         validations = self.timeline.validations
@@ -608,6 +809,8 @@ class Sweep:
             **self._busy(trained_s, validated_s),
             "lag_s": self._lag_in_short(),
             "best": self._best_in_short(),
+            "seed": self.seed,
+            "configuration": self._configuration_in_short(),
         }
 
     @property
@@ -658,7 +861,7 @@ class Sweep:
         if self.metric is None or self.mode is None:
             return None
         try:
-            best = self.best()
+            best = self.best(by="trial")
         except MetricNotFoundError:
             return None
         return {
@@ -669,6 +872,21 @@ class Sweep:
             "checkpoint": best.path,
             "kept": best.checkpoint is not None,
             "config": dict(best.config),
+        }
+
+    def _configuration_in_short(self) -> dict[str, Any] | None:
+        if self.metric is None or self.mode is None or not self.has_seeds:
+            return None
+        best = self.ranked_configurations()[0]
+        if best.estimate is None:
+            return None
+        estimate = {name: getattr(best.estimate, name) for name in _MEANS}
+        known = {name: value for name, value in estimate.items() if not math.isnan(value)}
+        return {
+            "config": dict(best.hyperparameters),
+            "seeds": best.seeds,
+            **dict.fromkeys(_MEANS),
+            **known,
         }
 
     def __repr__(self) -> str:
@@ -720,6 +938,16 @@ _VALIDATIONS = (
     "error",
     "checkpoint",
 )
+_MEANS = ("mean", "std", "low", "high")
+_CONFIGURATIONS = (
+    "seeds",
+    "trials",
+    "complete",
+    *_MEANS,
+    "best_trial",
+    "worst_trial",
+    "trial_ids",
+)
 _DECISIONS = (
     "time",
     "trial_id",
@@ -733,8 +961,9 @@ _DECISIONS = (
     "late_s",
 )
 _MOMENTS = ("added", "ended", "requested", "started", "ran_from", "time", "reported_at")
-_NUMBERS = ("best", "last", "waited_s", "ran_s", "lag_s", "score", "late_s")
+_NUMBERS = ("best", "last", "waited_s", "ran_s", "lag_s", "score", "late_s", *_MEANS)
 _WHOLE = (
+    "rank",
     "best_iteration",
     "best_generation",
     "last_iteration",

@@ -48,7 +48,7 @@ from tunekit._ray.tuner import (
 )
 from tunekit.callback import ValidationCallback
 from tunekit.cluster import leave_room
-from tunekit.combinations import wrong_together
+from tunekit.combinations import check_space, wrong_together
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, YIELD_NEEDS_REUSE, ValidationConfig
 from tunekit.core.events import SnapshotTaken
 from tunekit.core.problems import Problems
@@ -230,6 +230,8 @@ class Tuner(tune.Tuner):
                 search_alg=tune_config.search_alg,
                 problems=problems,
             )
+        seed = getattr(validation_config, "seed", None)
+        check_space(seed, param_space, getattr(tune_config, "search_alg", None), problems)
         problems.raise_any()
 
         imported_from = import_path(trainable)

@@ -14,6 +14,7 @@ import pytest
 
 import tunekit
 from tests.contract.test_analysis import asha, pbt
+from tests.contract.test_seeds import run as seeds
 from tests.sweeps import Ran
 from tunekit.page import write_page
 
@@ -97,7 +98,7 @@ def look(page: Path, folder: Path, width: int) -> dict[str, Any]:
     return json.loads(html.unescape(title.group(1)))
 
 
-@pytest.fixture(scope="module", params=[asha, pbt], ids=["asha", "pbt"])
+@pytest.fixture(scope="module", params=[asha, pbt, seeds], ids=["asha", "pbt", "seeds"])
 def page(request, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sweep")
     ran: Ran = request.param(folder)

@@ -17,7 +17,7 @@ import ray
 from ray import train, tune
 from ray.tune.logger import LoggerCallback
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
-from ray.tune.search import ConcurrencyLimiter
+from ray.tune.search import ConcurrencyLimiter, Repeater
 from ray.tune.search.optuna import OptunaSearch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -241,6 +241,38 @@ def test_optuna_learns_the_validated_metrics(tmp_path, limit):
         assert told.intermediate_values == frame.to_dict()
     starts = sorted((r.metrics["timestamp"] - r.metrics["time_total_s"]) for r in results)
     assert len(starts) == 6
+
+
+def seeded(checkpoint):
+    """Return an accuracy that depends on the seed, the trial's index among its repetitions."""
+    config = tunekit.get_validation_context().config
+    return {"accuracy": config["scale"] + config["__trial_index__"] / 100}
+
+
+def test_trials_of_a_repeater_are_seeds_of_one_configuration(tmp_path):
+    optuna = OptunaSearch({"scale": tune.uniform(1, 2)}, seed=1, **BY_ACCURACY)
+    results = fit(
+        counting,
+        tmp_path,
+        param_space={"length": 2},
+        tune_config=tune.TuneConfig(
+            **BY_ACCURACY, search_alg=Repeater(optuna, repeat=3), num_samples=6
+        ),
+        validation_config=tunekit.ValidationConfig(fn=seeded),
+        checkpoint_policy=EACH,
+    )
+    sweep = tunekit.load(results.experiment_path)
+    table = sweep.configurations()
+    assert sweep.seed == "__trial_index__"
+    assert list(table.complete) == list(table.seeds) == [3, 3]
+    scales = sorted({result.config["scale"] for result in results}, reverse=True)
+    assert list(table["config/scale"]) == scales
+    assert list(table["mean"]) == pytest.approx([scale + 0.01 for scale in scales])
+    assert list(table["std"]) == pytest.approx([0.01, 0.01])
+    # The searcher was given the same means, of its own two suggestions.
+    told = [trial.value for trial in optuna._ot_study.trials]
+    assert sorted(told, reverse=True) == pytest.approx(list(table["mean"]))
+    assert sweep.best().config["__trial_index__"] == 2
 
 
 BAD = {

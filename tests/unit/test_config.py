@@ -57,6 +57,8 @@ WRONG = [
     ({"ray_remote_kwargs": {"num_cpu": 1}}, "Invalid option keyword num_cpu"),
     ({"ray_remote_kwargs": {"num_cpus": -1}}, "cannot be negative"),
     ({"ray_remote_kwargs": {"num_returns": 2}}, "Leave num_returns out"),
+    ({"seed": 3}, "seed=3 is not the name of a hyperparameter. Pass its flat name"),
+    ({"seed": ""}, "seed='' is not the name of a hyperparameter"),
 ]
 
 
@@ -137,3 +139,11 @@ def test_the_older_form_takes_one_dict():
 def test_the_older_form_is_checked_too(wrong):
     with pytest.raises(ConfigError):
         ValidationConfig.from_validate_fn(**{"validate_fn": lambda c, config: {}, **wrong})
+
+
+def test_a_config_of_a_former_version_has_no_seed():
+    former = ValidationConfig(fn=validate)
+    state = {name: value for name, value in vars(former).items() if name != "seed"}
+    restored = ValidationConfig.__new__(ValidationConfig)
+    restored.__setstate__(state)
+    assert restored.seed is None

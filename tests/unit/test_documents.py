@@ -31,6 +31,7 @@ from ray.tune.search.optuna import OptunaSearch
 import tunekit
 import tunekit.testing
 from tests.sweeps import Counting, sweep
+from tunekit._ray.tuner import settings_of
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("[!_]*.md")])
@@ -458,6 +459,33 @@ def given_digits(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch)
     yield
 
 
+def given_seeds(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The sweep has run: one seed of the second configuration was lucky."""
+    yield
+    scores = {
+        0.1: (0.81, 0.93, 0.82, 0.80),
+        0.2: (0.91, 0.90, 0.92, 0.89),
+        0.4: (0.6, 0.7, 0.7, 0.6),
+    }
+
+    def validate(attempt: Any) -> dict[str, float]:
+        config = attempt.request.report["config"]
+        lacks = (9 - attempt.request.iteration) / 100
+        return {"accuracy": scores[config["lr"]][config["seed"]] - lacks}
+
+    ran = sweep(
+        folder / "ran",
+        FIFOScheduler(),
+        trials=1,
+        param_space=settings_of(names["tuner"]).param_space,
+        validate=validate,
+        settings={"seed": names["tuner"].validation.config.seed},
+    )
+    (folder / "seeds").rename(folder / "made")
+    ran.home.rename(folder / "seeds")
+    yield
+
+
 def given_storage(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     """A local folder stands for the bucket."""
     bucket = folder / "bucket/sweeps"
@@ -479,6 +507,7 @@ GIVEN: dict[str, Given] = {
     "Reading a sweep: `tunekit.load`": given_digits,
     "TensorBoard, other loggers, and callbacks of your own": given_loggers,
     "What if: a sweep in virtual time": given_digits,
+    "Repeated seeds": given_seeds,
     "The report": given_digits,
     "When a validation fails": given_digits,
     "When the driver dies": given_digits,

@@ -380,3 +380,46 @@ def test_what_a_sweep_is_made_of_can_be_pickled(tmp_path):
 
 def validate(checkpoint):
     return {"accuracy": 0.5}
+
+
+# The seed ----------------------------------------------------------------------------------------
+
+
+def seeded(folder, name, space, search_alg=None):
+    config = tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.5}, seed=name)
+    tune_config = tune.TuneConfig(metric="accuracy", mode="max", search_alg=search_alg)
+    return make(folder, validation_config=config, param_space=space, tune_config=tune_config)
+
+
+@pytest.mark.parametrize(
+    ("space", "search_alg"),
+    [
+        ({"lr": 0.1}, None),
+        ({"opt": {"seed": tune.grid_search([0, 1])}}, None),
+        (None, None),
+        ({"lr": tune.uniform(0, 1)}, "random"),
+        ({"lr": tune.uniform(0, 1)}, BasicVariantGenerator()),
+    ],
+)
+def test_a_search_space_that_lacks_the_seed_is_refused_before_the_sweep(
+    tmp_path, space, search_alg
+):
+    with pytest.raises(tunekit.ConfigError) as caught:
+        seeded(tmp_path, "seed", space, search_alg)
+    [problem] = caught.value.problems
+    assert problem.startswith("validation_config.seed='seed', and the search space has ")
+    assert ("Did you mean 'opt/seed'?" in problem) is ("opt" in (space or {}))
+
+
+@pytest.mark.parametrize(
+    ("name", "space", "search_alg"),
+    [
+        ("seed", {"seed": tune.grid_search([0, 1])}, None),
+        ("opt/seed", {"opt": {"seed": tune.randint(0, 9)}}, None),
+        ("opt/seed", {"opt": tune.sample_from(lambda spec: {"seed": 1})}, None),
+        ("__trial_index__", None, Repeater(OptunaSearch(), repeat=2)),
+        ("seed", None, OptunaSearch({"seed": tune.randint(0, 9)})),
+    ],
+)
+def test_a_space_that_has_it_or_may_have_it_is_not(tmp_path, name, space, search_alg):
+    assert validation_of(seeded(tmp_path, name, space, search_alg)).config.seed == name

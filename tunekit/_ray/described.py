@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray.tune.search import SearchAlgorithm, SearchGenerator
+from ray.tune.search import Repeater, SearchAlgorithm, SearchGenerator
+from ray.tune.search.repeater import TRIAL_INDEX
 
-__all__ = ["described", "innermost_searcher"]
+__all__ = ["described", "innermost_searcher", "repeat_index"]
 
 # Texts that are no secrets.
 _TEXTS = frozenset({"metric", "mode", "time_attr", "_metric", "_mode", "_time_attr"})
@@ -40,3 +41,21 @@ def innermost_searcher(search_alg: SearchAlgorithm) -> Any:
     while isinstance(found, SearchGenerator) or hasattr(found, "searcher"):
         found = found.searcher
     return found
+
+
+def repeat_index(search_alg: Any) -> str | None:
+    """Return the hyperparameter in which a ``Repeater`` numbers the trials of a configuration.
+
+    None if there is no ``Repeater``, or if it does not number them (``set_index=False``).
+
+    Example:
+        >>> from ray.tune.search.optuna import OptunaSearch
+        >>> repeat_index(Repeater(OptunaSearch(), repeat=3)), repeat_index(OptunaSearch())
+        ('__trial_index__', None)
+    """
+    found = search_alg
+    while found is not None:
+        if isinstance(found, Repeater):
+            return TRIAL_INDEX if getattr(found, "_set_index", True) else None
+        found = getattr(found, "searcher", None)
+    return None

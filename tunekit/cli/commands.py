@@ -17,12 +17,13 @@ import ray
 
 from tunekit._ray.storage import absolute
 from tunekit.cli import tensorboard as board
-from tunekit.cli.status import setting, status_of, text_of
+from tunekit.cli.seeds import seeds_as_data, seeds_as_lines
+from tunekit.cli.status import status_of, text_of
 from tunekit.cli.trainables import lasting, trainable_at
 from tunekit.cli.what_if import table_of, what_if
 from tunekit.core.metrics import flatten, plain
 from tunekit.core.pending import ON_PENDING
-from tunekit.core.words import duration, number
+from tunekit.core.words import duration, number, setting
 from tunekit.demo.command import demo
 from tunekit.driver_lock import TAKE_OVER
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
@@ -82,6 +83,11 @@ _metric = click.option(
 )
 _mode = click.option(
     "--mode", type=click.Choice(["min", "max"]), help="Which is better; by default the sweep's."
+)
+_seed = click.option(
+    "--seed",
+    metavar="NAME",
+    help="The hyperparameter that is the random seed; by default what the sweep was started with.",
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 
@@ -169,31 +175,52 @@ def status(
     show_default=True,
     help="best: of all validated checkpoints; last: of each trial's newest one.",
 )
+@_seed
+@click.option(
+    "--by",
+    type=click.Choice(["configuration", "trial"]),
+    help="configuration: of the one that is best over its seeds; trial: of all trials. By default "
+    "the former if the seed is known.",
+)
 @_json
-def best(path: str, metric: str | None, mode: str | None, scope: str, as_json: bool) -> None:
+def best(
+    path: str,
+    metric: str | None,
+    mode: str | None,
+    scope: str,
+    seed: str | None,
+    by: str | None,
+    as_json: bool,
+) -> None:
     """Name the best validated checkpoint, its score and its hyperparameters.
+
+    If the seed is known, that is the best one of the configuration whose mean over seeds is best;
+    the mean is printed with its interval, and whether it differs from that of the next
+    configuration.
 
     \b
     Examples:
       tunekit best ~/ray_results/digits
+      tunekit best ~/ray_results/digits --seed seed
       tunekit best ~/ray_results/digits --metric validation_loss --mode min
       cp -r "$(tunekit best ~/ray_results/digits --json | jq -r .checkpoint)" best
     """
-    sweep = load(path, metric=metric, mode=mode)
+    sweep = load(path, metric=metric, mode=mode, seed=seed)
     try:
-        found = sweep.best(scope=scope)
+        found = sweep.best(scope=scope, by=by)
     except MetricNotFoundError as error:
         raise _Nothing(str(error)) from error
     if as_json:
-        _print_json(_best_as_data(found, str(sweep.mode), scope))
+        _print_json(_best_as_data(found, sweep, scope))
     else:
         click.echo(_best_as_text(found, path, sweep, scope))
 
 
-def _best_as_data(found: BestCheckpoint, mode: str, scope: str) -> dict[str, Any]:
+def _best_as_data(found: BestCheckpoint, sweep: Sweep, scope: str) -> dict[str, Any]:
+    over_seeds = {} if found.configuration is None else seeds_as_data(sweep, scope)
     return {
         "metric": found.metric,
-        "mode": mode,
+        "mode": str(sweep.mode),
         "scope": scope,
         "score": found.score,
         "trial_id": found.trial_id,
@@ -203,6 +230,7 @@ def _best_as_data(found: BestCheckpoint, mode: str, scope: str) -> dict[str, Any
         "config": found.config,
         "checkpoint": found.path,
         "kept": found.checkpoint is not None,
+        **over_seeds,
     }
 
 
@@ -215,6 +243,8 @@ def _best_as_text(found: BestCheckpoint, path: str, sweep: Sweep, scope: str) ->
         click.style(f"{found.metric} {number(found.score)}", bold=True)
         + f" ({sweep.mode}): trial {found.trial_id} at {at}"
     ]
+    if found.configuration is not None:
+        lines += ["", click.style("over seeds", bold=True), *seeds_as_lines(sweep, scope)]
     for heading, values in (("also", others), ("hyperparameters", flatten(found.config))):
         if values:
             width = max(map(len, values))
@@ -225,9 +255,12 @@ def _best_as_text(found: BestCheckpoint, path: str, sweep: Sweep, scope: str) ->
         lines.append("  It is not there: deleted since (num_to_keep), or not uploaded yet.")
     else:
         arguments = {"metric": found.metric, "mode": sweep.mode, "scope": scope}
+        if sweep.has_seeds:
+            arguments["by"] = "trial" if found.configuration is None else "configuration"
         told = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+        seed = "" if sweep.seed_as_started else f", seed={sweep.seed!r}"
         lines += ["", click.style("in Python", bold=True)]
-        lines.append(f"  tunekit.load({path!r}).best({told}).checkpoint")
+        lines.append(f"  tunekit.load({path!r}{seed}).best({told}).checkpoint")
     return "\n".join(lines)
 
 
@@ -319,6 +352,7 @@ def simulate(
 @_path
 @_metric
 @_mode
+@_seed
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -326,7 +360,12 @@ def simulate(
 )
 @click.option("--open", "show", is_flag=True, help="Show it in the browser.")
 def report(
-    path: str, metric: str | None, mode: str | None, output: Path | None, show: bool
+    path: str,
+    metric: str | None,
+    mode: str | None,
+    seed: str | None,
+    output: Path | None,
+    show: bool,
 ) -> None:
     """Write a sweep's report: one HTML file that needs nothing else. Prints its path.
 
@@ -337,7 +376,7 @@ def report(
     """
     from tunekit.page import write_page
 
-    sweep = load(path, metric=metric, mode=mode)
+    sweep = load(path, metric=metric, mode=mode, seed=seed)
     written = write_page(sweep, output)
     click.echo(written)
     if show:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -9,14 +10,16 @@ from typing import Any
 import click
 
 from tunekit.core.metrics import flatten
+from tunekit.core.seeds import Estimate
 from tunekit.core.timeline import UNENDED, Scored
-from tunekit.core.words import duration, number
+from tunekit.core.words import configuration_names, duration, mean_in_words, number, setting
 from tunekit.sweep import Ranked, Sweep
 
-__all__ = ["setting", "status_of", "text_of"]
+__all__ = ["status_of", "text_of"]
 
 _WIDTH = 100
 _LABEL = 13
+_ESTIMATE = ("mean", "std", "low", "high")
 _FAILED = ("failed", "timed_out")
 _STATES = {
     "open": "cyan",
@@ -170,6 +173,8 @@ def _counts(status: Mapping[str, Any]) -> str:
         lines.append(("best", f"not ranked: say whether {status['metric']} is good: --mode"))
     else:
         lines.append(("best", f"no validated {status['metric']} yet"))
+    if status["configuration"] is not None:
+        lines.append(("over seeds", _over_seeds(status["configuration"])))
     trials = _kinds(status["trials"])
     stopped = sum(bool(row["stopped"]) for row in status["ranking"])
     trials += f"; {stopped} stopped by the scheduler" if stopped else ""
@@ -190,6 +195,12 @@ def _counts(status: Mapping[str, Any]) -> str:
         first = f"; the longest {longest['status']}: trial {longest['trial_id']} at {at}"
         lines.append(("waits for", f"{_kinds(counts)}{first}, {duration(longest['for_s'])}"))
     return "\n".join(_cut(f"{label:<{_LABEL}}{text}") for label, text in lines)
+
+
+def _over_seeds(known: Mapping[str, Any]) -> str:
+    of = {name: math.nan if known[name] is None else known[name] for name in _ESTIMATE}
+    [name] = configuration_names([known["config"]])
+    return f"best mean {mean_in_words(Estimate(known['seeds'], **of))}: {name}"
 
 
 def _times(status: Mapping[str, Any]) -> str:
@@ -306,16 +317,6 @@ def _varied(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     names = dict.fromkeys(name for config in configs for name in config)
     told = {name: {repr(config.get(name)) for config in configs} for name in names}
     return [name for name in names if len(configs) == 1 or len(told[name]) > 1]
-
-
-def setting(value: Any) -> str:
-    """A hyperparameter, in short.
-
-    Example:
-        >>> setting(0.0123456), setting(32), setting("relu")
-        ('0.0123', '32', 'relu')
-    """
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _cut(line: str) -> str:

@@ -235,6 +235,12 @@ class Timeline:
             for (generation, iteration), metrics in self._history.scores(trial_id)
         ]
 
+    def reached(self, trial_id: str, time_attr: str) -> float | None:
+        """Return a trial's newest value of what its reports count time by; None without any."""
+        for report in reversed(self._reports.get(trial_id, [])):
+            return _number(flatten(report).get(time_attr))
+        return None
+
     def last_score(self, trial_id: str, metric: str) -> Scored | None:
         """The newest of a trial's checkpoints whose validation had the metric."""
         known = (scored for scored in reversed(self.scores(trial_id)))

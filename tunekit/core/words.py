@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-__all__ = ["duration", "number", "short_names"]
+from tunekit.core.seeds import Comparison, Estimate
+
+__all__ = [
+    "comparison_in_words",
+    "configuration_names",
+    "duration",
+    "mean_in_words",
+    "number",
+    "setting",
+    "short_names",
+]
+
+# So many hyperparameters are in a configuration's name.
+_MOST_NAMED = 4
 
 
 def duration(seconds: float) -> str:
@@ -48,3 +62,74 @@ def short_names(trial_ids: Sequence[str]) -> dict[str, str]:
     ends = {trial_id: trial_id.rsplit("_", 1)[-1] for trial_id in trial_ids}
     distinct = len(set(ends.values())) == len(ends)
     return ends if distinct else {trial_id: trial_id for trial_id in trial_ids}
+
+
+def setting(value: Any) -> str:
+    """A hyperparameter, in short.
+
+    Example:
+        >>> setting(0.0123456), setting(32), setting("relu")
+        ('0.0123', '32', 'relu')
+    """
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def configuration_names(configurations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what configurations are called: the hyperparameters in which they differ.
+
+    Args:
+        configurations: The hyperparameters of each, by flat name.
+
+    Example:
+        >>> configuration_names([{"lr": 0.1, "width": 8}, {"lr": 0.2, "width": 8}])
+        ['lr=0.1', 'lr=0.2']
+        >>> configuration_names([{"lr": 0.1, "width": 8}]), configuration_names([{}])
+        (['lr=0.1, width=8'], ['the only one'])
+    """
+    names = dict.fromkeys(name for one in configurations for name in one)
+    told = {name: {repr(one.get(name)) for one in configurations} for name in names}
+    differ = [name for name in names if len(told[name]) > 1] or list(names)
+    found = []
+    for one in configurations:
+        parts = [f"{name}={setting(one[name])}" for name in differ if name in one]
+        more = ["..."] if len(parts) > _MOST_NAMED else []
+        found.append(", ".join([*parts[:_MOST_NAMED], *more]) or "the only one")
+    return found
+
+
+def mean_in_words(estimate: Estimate) -> str:
+    """Return a mean over seeds, and how sure it is.
+
+    Example:
+        >>> mean_in_words(Estimate(3, 0.92, 0.02, 0.87, 0.97))
+        '0.9200 over 3 seeds (95 % interval 0.8700 to 0.9700)'
+        >>> mean_in_words(Estimate(1, 0.92))
+        '0.9200, of one seed'
+    """
+    if estimate.n == 1:
+        return f"{number(estimate.mean)}, of one seed"
+    told = f"{number(estimate.mean)} over {estimate.n} seeds"
+    if estimate.low == estimate.low:
+        told += f" (95 % interval {number(estimate.low)} to {number(estimate.high)})"
+    return told
+
+
+def comparison_in_words(comparison: Comparison) -> str:
+    """Return how far the second configuration is behind the first, and whether that is chance.
+
+    Example:
+        >>> print(comparison_in_words(Comparison(0.01, p=0.57)))
+        0.0100 behind: given the seeds, the two can hardly be told apart (Welch's t-test, p = 0.57)
+        >>> print(comparison_in_words(Comparison(0.1, p=1e-9)))
+        0.1000 behind: the seeds tell the two apart (Welch's t-test, p < 0.001)
+        >>> print(comparison_in_words(Comparison(0.1, reason="both have one seed")))
+        0.1000 behind; whether that is chance cannot be said, because both have one seed
+    """
+    behind = "as good" if comparison.margin == 0 else f"{number(comparison.margin)} behind"
+    if comparison.p is None:
+        return f"{behind}; whether that is chance cannot be said, because {comparison.reason}"
+    p = "p < 0.001" if comparison.p < 0.001 else f"p = {comparison.p:.2g}"
+    told = "the seeds tell the two apart"
+    if not comparison.apart:
+        told = "given the seeds, the two can hardly be told apart"
+    return f"{behind}: {told} (Welch's t-test, {p})"

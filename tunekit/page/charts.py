@@ -20,6 +20,7 @@ __all__ = [
     "importance_chart",
     "parallel_chart",
     "rungs_chart",
+    "seeds_chart",
     "timeline_chart",
 ]
 
@@ -34,6 +35,7 @@ _SPANS = {
     "validation queued": "#CFD5DA",
 }
 _DECISIONS = {"went on": "#0072B2", "paused": "#E69F00", "stopped": "#D55E00"}
+_ENDINGS = {"complete": "#0072B2", "stopped": "#D55E00", "unfinished": "#E69F00"}
 _HEIGHT, _ROW = 320, 26
 
 Spec = dict[str, Any]
@@ -125,6 +127,59 @@ def curves_chart(
     lines = base.mark_line(interpolate="linear").encode(strokeWidth=width)
     dots = base.mark_circle(size=38 if validated else 12, opacity=1)
     return _finished(lines + dots, points=rows)
+
+
+def seeds_chart(
+    points: Sequence[Mapping[str, Any]], means: Sequence[Mapping[str, Any]], metric: str
+) -> Spec:
+    """Return the scores of each configuration's seeds, with their mean and its interval.
+
+    Args:
+        points: One for each trial that is part of a mean: see
+            :func:`~tunekit.page.figures.seed_points`.
+        means: One for each configuration: likewise.
+        metric: The name of the metric.
+    """
+    order = [row["configuration"] for row in means]
+    endings = [name for name in _ENDINGS if any(p["ending"] == name for p in points)]
+    y = alt.Y("configuration:N", sort=order, title=None)
+    scale = alt.Scale(zero=False, padding=8)
+    intervals = (
+        alt.Chart(alt.NamedData("means"))
+        .mark_rule(strokeWidth=7, opacity=0.35, color="#90989F", clip=True)
+        .encode(x=alt.X("low:Q", title=f"{metric} (validated)", scale=scale), x2="high:Q", y=y)
+    )
+    ticks = (
+        alt.Chart(alt.NamedData("means"))
+        .mark_tick(thickness=2.5, size=18, color="#333")
+        .encode(
+            x=alt.X("mean:Q", scale=scale),
+            y=y,
+            tooltip=[
+                "configuration:N",
+                alt.Tooltip("mean:Q", format=".5g"),
+                alt.Tooltip("low:Q", format=".5g"),
+                alt.Tooltip("high:Q", format=".5g"),
+                "seeds:Q",
+            ],
+        )
+    )
+    dots = (
+        alt.Chart(alt.NamedData("points"))
+        .mark_circle(size=55, opacity=0.75)
+        .encode(
+            x=alt.X("value:Q", scale=scale),
+            y=y,
+            color=alt.Color(
+                "ending:N",
+                title="the trial is",
+                scale=alt.Scale(domain=endings, range=[_ENDINGS[name] for name in endings]),
+            ),
+            tooltip=["trial:N", "seed:N", alt.Tooltip("value:Q", title=metric, format=".5g")],
+        )
+    )
+    chart = intervals + ticks + dots
+    return _finished(chart, max(_ROW * len(order), 2 * _ROW), points=points, means=means)
 
 
 def timeline_chart(spans: Sequence[Span], names: Mapping[str, str], began: float) -> Spec:

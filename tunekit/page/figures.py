@@ -9,13 +9,16 @@ from typing import Any
 
 from tunekit.core.metrics import flatten
 from tunekit.core.names import FILLED_IN
+from tunekit.core.seeds import Comparison, Configuration, compare
 from tunekit.core.timeline import Span
 from tunekit.core.values import number
+from tunekit.core.words import configuration_names
 from tunekit.sweep import Ranked, Sweep
 
 __all__ = [
     "Axis",
     "Failure",
+    "OverSeeds",
     "Verdict",
     "axes",
     "branches",
@@ -23,8 +26,10 @@ __all__ = [
     "decided",
     "exploits",
     "failures",
+    "over_seeds",
     "rungs",
     "schedule",
+    "seed_points",
     "timeline",
     "training_metrics",
     "verdict",
@@ -84,6 +89,76 @@ def verdict(sweep: Sweep, ranked: Sequence[Ranked]) -> Verdict | None:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class OverSeeds:
+    """The configurations, ranked by their means over seeds.
+
+    Attributes:
+        ranked: The configurations, the best first.
+        names: What each is called: the hyperparameters in which they differ.
+        comparison: Whether the seeds tell the first two apart; None if only one has a score.
+    """
+
+    ranked: list[Configuration]
+    names: list[str]
+    comparison: Comparison | None
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the names of all hyperparameters."""
+        return list(dict.fromkeys(name for one in self.ranked for name in one.hyperparameters))
+
+    @property
+    def winner(self) -> Configuration:
+        """Return the best configuration."""
+        return self.ranked[0]
+
+
+def over_seeds(sweep: Sweep) -> OverSeeds | None:
+    """The configurations; None if no seed is known, or there is no score yet."""
+    if not sweep.has_seeds or sweep.metric is None or sweep.mode is None:
+        return None
+    ranked = sweep.ranked_configurations()
+    if ranked[0].estimate is None:
+        return None
+    names = configuration_names([one.hyperparameters for one in ranked])
+    return OverSeeds(ranked, names, compare(ranked[0], ranked[1]) if len(ranked) > 1 else None)
+
+
+def seed_points(
+    found: OverSeeds, seed: str, most: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the scores of the seeds of the best configurations, and their means.
+
+    Args:
+        found: The configurations.
+        seed: The hyperparameter that is the seed.
+        most: How many configurations.
+
+    Returns:
+        One point for each trial that is part of a mean, and one row for each mean, with its
+        interval if it has one. Scores that are infinite are left out.
+    """
+    points, means = [], []
+    for one, name in list(zip(found.ranked, found.names, strict=True))[:most]:
+        if one.estimate is None or not math.isfinite(one.estimate.mean):
+            continue
+        label = f"{one.rank}. {name}"
+        own = {n: _finite(getattr(one.estimate, n)) for n in ("mean", "low", "high")}
+        means.append({"configuration": label, "seeds": one.seeds, **own})
+        for repeat in one.repeats[: one.counted]:
+            points.append(
+                {
+                    "configuration": label,
+                    "trial": repeat.trial_id,
+                    "seed": str(repeat.hyperparameters.get(seed)),
+                    "value": repeat.value,
+                    "ending": repeat.ending.value,
+                }
+            )
+    return points, means
 
 
 def training_metrics(sweep: Sweep, most: int = 3) -> list[str]:

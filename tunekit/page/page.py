@@ -17,7 +17,7 @@ from pyarrow.fs import LocalFileSystem
 from tunekit.core.metrics import plain
 from tunekit.core.problems import Problems
 from tunekit.core.values import writable
-from tunekit.core.words import duration, number
+from tunekit.core.words import comparison_in_words, duration, mean_in_words, number
 from tunekit.extras import extra
 from tunekit.page import charts, figures
 from tunekit.page.importance import importance
@@ -33,7 +33,7 @@ with extra("report"):
 __all__ = ["render", "write_page"]
 
 #: So many trials' curves, bars and lines a chart shows, the best first.
-MOST_CURVES, MOST_BARS, MOST_LINES = 100, 40, 300
+MOST_CURVES, MOST_BARS, MOST_LINES, MOST_MEANS = 100, 40, 300, 20
 _TABLE, _FAILURES = 20, 50
 _NONE = "\N{EN DASH}"
 
@@ -41,11 +41,12 @@ _NONE = "\N{EN DASH}"
 def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
     """Write the report of a sweep: one HTML file, which needs no network and no other file.
 
-    It has the ranking; learning curves with the validated points; what training and validation did
-    when; what waiting for scores cost, and what the sweep would have taken with other settings, by
-    simulation, if it has at most 1,000 reports; hyperparameters against scores, and their
-    importance; ASHA's rungs, or PBT's family tree and schedule; failures; how the sweep was run;
-    how to go on with it and use its best checkpoint.
+    It has the ranking, also of configurations over their seeds if the seed is known; learning
+    curves with the validated points; what training and validation did when; what waiting for scores
+    cost, and what the sweep would have taken with other settings, by simulation, if it has at most
+    1,000 reports; hyperparameters against scores, and their importance; ASHA's rungs, or PBT's
+    family tree and schedule; failures; how the sweep was run; how to go on with it and use its best
+    checkpoint.
     What a sweep has nothing of is left out. Long lists are cut, the best trials first, and say so.
 
     Args:
@@ -89,7 +90,14 @@ def render(sweep: Sweep) -> str:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     environment.filters.update(
-        number=_number, score=_score, share=_share, seconds=_seconds, moment=_moment, json=_json
+        number=_number,
+        score=_score,
+        share=_share,
+        seconds=_seconds,
+        moment=_moment,
+        json=_json,
+        mean=mean_in_words,
+        compared=comparison_in_words,
     )
     template = resources.files("tunekit.page").joinpath("template.html").read_text("utf-8")
     return environment.from_string(template).render(script=_vega(), **contents(sweep))
@@ -98,7 +106,7 @@ def render(sweep: Sweep) -> str:
 def contents(sweep: Sweep) -> dict[str, Any]:
     """Everything that the report says, as data."""
     ranked = sweep.ranking()
-    verdict = figures.verdict(sweep, ranked)
+    verdict, seeds = figures.verdict(sweep, ranked), figures.over_seeds(sweep)
     metric = sweep.metric or "score"
     axes = figures.axes([one for one in ranked if math.isfinite(one.best_value or 0.0)])
     scores = {
@@ -121,11 +129,15 @@ def contents(sweep: Sweep) -> dict[str, Any]:
         "most": _TABLE,
         "columns": list(dict.fromkeys(name for one in ranked for name in one.hyperparameters)),
         "verdict": verdict,
+        "over_seeds": seeds,
+        "seed": sweep.seed,
+        "trial_names": {one.trial_id: one.name for one in ranked},
         "schedule": [] if verdict is None else figures.schedule(sweep, verdict.winner),
-        "charts": _charts(sweep, ranked, verdict, axes, score),
+        "charts": _charts(sweep, ranked, verdict, seeds, axes, score),
         "cut": {
             "curves": max(0, len(ranked) - MOST_CURVES),
             "bars": max(0, len(ranked) - MOST_BARS),
+            "means": 0 if seeds is None else max(0, len(seeds.ranked) - MOST_MEANS),
         },
         "alternatives": alternatives(sweep),
         "failures": failures[:_FAILURES],
@@ -141,9 +153,10 @@ def contents(sweep: Sweep) -> dict[str, Any]:
 
 def _loads(sweep: Sweep) -> str:
     """The Python that loads the sweep."""
+    seed = "" if sweep.seed_as_started else f", seed={sweep.seed!r}"
     if sweep.source is not None:
-        return f"tunekit.load({sweep.source!r})"
-    return f"tunekit.load({sweep.path!r}, storage_filesystem=filesystem)"
+        return f"tunekit.load({sweep.source!r}{seed})"
+    return f"tunekit.load({sweep.path!r}, storage_filesystem=filesystem{seed})"
 
 
 def _finds(sweep: Sweep) -> str:
@@ -155,6 +168,7 @@ def _charts(
     sweep: Sweep,
     ranked: list[Ranked],
     verdict: figures.Verdict | None,
+    seeds: figures.OverSeeds | None,
     axes: list[figures.Axis],
     score: figures.Axis | None,
 ) -> dict[str, Any]:
@@ -170,6 +184,10 @@ def _charts(
         points = figures.curves(sweep, shown, name)
         if points:
             found[f"training{n}"] = charts.curves_chart(points, ranked, name, validated=False)
+    if seeds is not None and metric is not None:
+        points, means = figures.seed_points(seeds, str(sweep.seed), MOST_MEANS)
+        if means:
+            found["seeds"] = charts.seeds_chart(points, means, metric)
     spans = figures.timeline(sweep, [one.trial_id for one in ranked[:MOST_BARS]])
     if spans:
         found["timeline"] = charts.timeline_chart(spans, names, sweep.timeline.first or 0.0)

@@ -1,0 +1,97 @@
+"""The best configuration over its seeds: as data, which JSON knows, and as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunekit.core.seeds import Configuration, Ending, compare
+from tunekit.core.words import (
+    comparison_in_words,
+    configuration_names,
+    mean_in_words,
+    number,
+    setting,
+)
+from tunekit.sweep import Sweep
+
+__all__ = ["seeds_as_data", "seeds_as_lines"]
+
+# So many seeds are listed; all are in the data.
+_MOST = 20
+_ENDINGS = {
+    Ending.COMPLETE: "",
+    Ending.STOPPED: ", stopped early",
+    Ending.UNFINISHED: ", did not run its course",
+}
+
+
+def seeds_as_data(sweep: Sweep, scope: str) -> dict[str, Any]:
+    """Return what ``tunekit best --json`` says of the best configuration, and of the next.
+
+    Args:
+        sweep: A sweep whose seed is known, with at least one score.
+        scope: What stands for a trial, as in :meth:`tunekit.Sweep.best`.
+    """
+    best, *others = sweep.ranked_configurations(scope)
+    known: dict[str, Any] = {
+        "seed": sweep.seed,
+        "configuration": _as_data(best, sweep),
+        "next": None,
+    }
+    comparison = compare(best, others[0]) if others else None
+    if comparison is not None:
+        known["next"] = {
+            **_as_data(others[0], sweep),
+            "margin": comparison.margin,
+            "p": comparison.p,
+            "apart": comparison.apart,
+            "reason": comparison.reason,
+        }
+    return known
+
+
+def _as_data(one: Configuration, sweep: Sweep) -> dict[str, Any]:
+    estimate = one.estimate
+    names = ("mean", "std", "low", "high")
+    return {
+        "config": dict(one.hyperparameters),
+        "seeds": one.seeds,
+        "complete": one.complete,
+        **{name: getattr(estimate, name, None) for name in names},
+        "trials": [
+            {
+                "trial_id": repeat.trial_id,
+                "seed": repeat.hyperparameters.get(str(sweep.seed)),
+                "value": repeat.value,
+                "ending": repeat.ending.value,
+                "counted": place < one.counted,
+            }
+            for place, repeat in enumerate(one.repeats)
+        ],
+    }
+
+
+def seeds_as_lines(sweep: Sweep, scope: str) -> list[str]:
+    """Return the same as a person reads it.
+
+    Args:
+        sweep: A sweep whose seed is known, with at least one score.
+        scope: As for :func:`seeds_as_data`.
+    """
+    ranked = sweep.ranked_configurations(scope)
+    best, seed = ranked[0], str(sweep.seed)
+    lines = [] if best.estimate is None else [f"  mean {mean_in_words(best.estimate)}"]
+    for place, one in enumerate(best.repeats[:_MOST]):
+        value = number(one.value, "no score")
+        own = setting(one.hyperparameters.get(seed))
+        left_out = "" if place < best.counted else ", not part of the mean"
+        lines.append(
+            f"  {seed} {own}: {value}, trial {one.trial_id}{_ENDINGS[one.ending]}{left_out}"
+        )
+    if len(best.repeats) > _MOST:
+        lines.append(f"  and {len(best.repeats) - _MOST} more: --json has all")
+    comparison = compare(best, ranked[1]) if len(ranked) > 1 else None
+    if comparison is not None:
+        name = configuration_names([one.hyperparameters for one in ranked])[1]
+        lines.append(f"  The next configuration, {name}, is {comparison_in_words(comparison)}.")
+    return lines
