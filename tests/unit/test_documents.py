@@ -31,6 +31,8 @@ from ray.tune.search.optuna import OptunaSearch
 import tunekit
 import tunekit.testing
 from tests.sweeps import Counting, sweep
+from tunekit import later_validations
+from tunekit.clock import SystemClock
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("[!_]*.md")])
@@ -458,6 +460,28 @@ def given_digits(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch)
     yield
 
 
+def given_later(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Validations run in this process."""
+    names["results"] = run_digits(folder)
+    names.update(
+        load_model=lambda folder: str(folder),
+        accuracy_of=lambda folder, images: (
+            0.5 + images[folder.rpartition("/Journey_00000_")[2][:5]]
+        ),
+        noisy_images={"00000": 0.1, "00001": 0.2, "00002": 0.0},
+    )
+
+    def executor_of(config: tunekit.ValidationConfig) -> tunekit.testing.FakeExecutor:
+        def validate(attempt: Any) -> Any:
+            return config.fn(attempt.request.checkpoint)
+
+        return tunekit.testing.FakeExecutor(SystemClock(), validate)  # type: ignore[arg-type]
+
+    patch.setattr(later_validations, "executor_of", executor_of)
+    patch.setattr(later_validations, "_start_ray", lambda executor: None)
+    yield
+
+
 def given_storage(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     """A local folder stands for the bucket."""
     bucket = folder / "bucket/sweeps"
@@ -480,6 +504,7 @@ GIVEN: dict[str, Given] = {
     "TensorBoard, other loggers, and callbacks of your own": given_loggers,
     "What if: a sweep in virtual time": given_digits,
     "The report": given_digits,
+    "Validating a sweep later": given_later,
     "When a validation fails": given_digits,
     "When the driver dies": given_digits,
     "Where results are kept": given_storage,
