@@ -48,6 +48,7 @@ nitpick_ignore_regex = [
     (r"py:class", r"(tune|train)\.(TuneConfig|ValidationConfig)"),
     # Interfaces that only a signature names.
     (r"py:class", r"tunekit\.(_ray\.local\.SteppedClock|storage\.Folder|driver_lock\.Driver)"),
+    (r"py:class", r"tunekit\.core\.later_validations\.LaterSession"),
     (r"py:class", r"tunekit\.simulation\.outcome\.(Score|Decision)"),
 ]
 

@@ -56,7 +56,7 @@ GROUPS = {
     ),
     "checks": (
         "what is said before it starts",
-        "combinations cluster experiments forgotten picklable resuming",
+        "combinations capacity cluster experiments forgotten picklable resuming",
     ),
     "scores": (
         "from the report to the decision",
@@ -65,7 +65,8 @@ GROUPS = {
     ),
     "validations": (
         "running validations",
-        "validator executor evaluators failures watch",
+        "validator executor evaluators failures watch later_validations validation_cache "
+        "fingerprint",
     ),
     "records": (
         "journal, files and restores",
@@ -74,7 +75,7 @@ GROUPS = {
     ),
     "readers": (
         "results, loggers and tables",
-        "fold loggers tensorboard lineage sweep",
+        "fold loggers tensorboard lineage sweep later_scores",
     ),
     "others": ("others", ""),
 }

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import ray
 from ray.tune.search import ConcurrencyLimiter, SearchAlgorithm
 
-from tunekit._ray.cluster import cannot_grow
 from tunekit._ray.tuner import Settings, trial_bundles
 from tunekit.callback import ValidationCallback
+from tunekit.capacity import listed, say_what_is_too_much
 from tunekit.combinations import pauses
 from tunekit.core.pending import are_paused, needs_room
 from tunekit.core.problems import Problems
@@ -50,20 +50,20 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
     per_trial = None if bundles is None else total(*bundles)
     if per_trial is not None:
         advice = "Ask for less with tune.with_resources, or with fewer workers in scaling_config."
-        _say_what_is_too_much("trial", per_trial, cluster, advice, problems)
+        say_what_is_too_much("trial", per_trial, cluster, advice, problems)
     if validation is None:
         problems.raise_any()
         return
     config, per_validation = settings.tune_config, validation.validator.resources
     advice = "Ask for less with ray_remote_kwargs."
-    _say_what_is_too_much("validation", per_validation, cluster, advice, problems)
+    say_what_is_too_much("validation", per_validation, cluster, advice, problems)
     problems.raise_any()
     if per_trial is not None and one_at_a_time(cluster, per_trial, per_validation):
         logger.info(
             "A trial (%s) and a validation (%s) only fit on this cluster one after the other: "
             "checkpoints are validated when no trial runs, and before the next one starts.",
-            _listed(per_trial),
-            _listed(per_validation),
+            listed(per_trial),
+            listed(per_validation),
         )
         validation.waiting.one_at_a_time = _Turns(per_trial, per_validation, validation.now)
         return
@@ -105,17 +105,17 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
             "Set TuneConfig(max_concurrent_trials=...) to change that.",
             room.limit,
             "trials train" if room.limit != 1 else "trial trains",
-            _listed(per_trial),
-            _listed(per_validation),
+            listed(per_trial),
+            listed(per_validation),
         )
     elif any(name in per_validation for name in per_trial):
         logger.warning(
             "A trial (%s) and a validation (%s) do not fit beside each other on this cluster "
             "(%s): scores arrive when trials end. Ask for less with ray_remote_kwargs or "
             "tune.with_resources, or use on_pending='pause'.",
-            _listed(per_trial),
-            _listed(per_validation),
-            _listed({name: cluster.get(name, 0.0) for name in per_validation}),
+            listed(per_trial),
+            listed(per_validation),
+            listed({name: cluster.get(name, 0.0) for name in per_validation}),
         )
 
 
@@ -189,41 +189,10 @@ def _check_nested(
         raise ConfigError(
             "Tuner.fit",
             [
-                f"{trials} trials ({_listed(per_trial)} each) can hold all that there is "
-                f"({_listed({name: cluster.get(name, 0.0) for name in short})}), and a validation "
-                f"would wait for ever for its nested_resources ({_listed(nested)}), which cannot "
+                f"{trials} trials ({listed(per_trial)} each) can hold all that there is "
+                f"({listed({name: cluster.get(name, 0.0) for name in short})}), and a validation "
+                f"would wait for ever for its nested_resources ({listed(nested)}), which cannot "
                 "be kept for it. Use on_pending='pause' or 'continue', or a "
                 "tunekit.TrainerValidation, whose workers are kept."
             ],
         )
-
-
-def _say_what_is_too_much(
-    what: str,
-    need: dict[str, float],
-    cluster: dict[str, float],
-    advice: str,
-    problems: Problems,
-) -> None:
-    lacking = [name for name, amount in need.items() if cluster.get(name, 0) < amount]
-    if lacking and cannot_grow():
-        problems.add(
-            f"a {what} needs {_listed(need)}, and this machine has "
-            f"{_listed({name: cluster.get(name, 0.0) for name in lacking})}: no {what} could ever "
-            f"start. {advice} What Ray counts is what ray.init(num_cpus=, num_gpus=, resources=) "
-            "says; to use a cluster, ray.init(address=...)."
-        )
-    elif lacking:
-        logger.warning(
-            "A %s needs %s, and the cluster has %s: unless it grows, no %s will ever start, and "
-            "the sweep will not end. %s",
-            what,
-            _listed(need),
-            _listed({name: cluster.get(name, 0.0) for name in lacking}),
-            what,
-            advice,
-        )
-
-
-def _listed(resources: dict[str, float]) -> str:
-    return ", ".join(f"{amount:g} {name}" for name, amount in resources.items()) or "nothing"

@@ -85,6 +85,7 @@ class Journal:
 
     Args:
         folder: The experiment's folder.
+        series: The folder of its files in that one.
         begins: Whether a sweep begins, rather than one goes on: what is there of a former one in
             the same folder does not count.
         after: The number of the last line that is known of, if the journal may lack it.
@@ -107,13 +108,14 @@ class Journal:
         self,
         folder: Folder,
         *,
+        series: str = SERIES,
         begins: bool = True,
         after: int = 0,
         about: Mapping[str, Any] | None = None,
     ):
-        self._folder = folder
+        self._folder, self._series = folder, series
         #: The number of the newest line.
-        self.last = max(last_number(folder), after)
+        self.last = max(last_number(folder, series), after)
         head = {"journal": "tunekit", "version": VERSION, "begins": begins, "after": self.last}
         self._append({**head, **(about or {})})
 
@@ -150,7 +152,7 @@ class Journal:
         *,
         later: bool = False,
     ) -> None:
-        self._folder.append(SERIES, f"{_encoded(line, as_written)}\n".encode(), later=later)
+        self._folder.append(self._series, f"{_encoded(line, as_written)}\n".encode(), later=later)
 
 
 class NullJournal:
@@ -233,12 +235,12 @@ def _opened(packed: str, shown: str) -> Any:
 _read_shown, _read_opened = reader(), reader(_opened)
 
 
-def last_number(folder: Folder) -> int:
+def last_number(folder: Folder, series: str = SERIES) -> int:
     """The number of the newest line of a journal; 0 if there is none."""
-    for name in reversed(_files(folder)):
-        lines = _complete_lines(folder.read(f"{SERIES}/{name}"))
+    for name in reversed(_files(folder, series)):
+        lines = _complete_lines(folder.read(f"{series}/{name}"))
         if lines:
-            line = _parsed(lines[-1], f"{SERIES}/{name}", len(lines), unpickle=False)
+            line = _parsed(lines[-1], f"{series}/{name}", len(lines), unpickle=False)
             return int(line.get("n", line.get("after", 0)))
     return 0
 
@@ -270,7 +272,7 @@ def read(
     if isinstance(source, (str, Path)):
         source = folder_at(*storage_at(str(source), filesystem))
     found: list[dict[str, Any]] = []
-    for head, file, lines in _sessions(source):
+    for head, file, lines in _sessions(source, SERIES):
         if head is not None and head.get("begins"):
             found = []
         for number, line in lines:
@@ -312,13 +314,20 @@ class Record:
     events: list[Event] = field(default_factory=list)
 
 
-def record_of(folder: Folder, *, unpickle: bool = False, without: Collection[str] = ()) -> Record:
+def record_of(
+    folder: Folder,
+    *,
+    unpickle: bool = False,
+    without: Collection[str] = (),
+    series: str = SERIES,
+) -> Record:
     """Return what the journal in an experiment's folder has.
 
     Args:
         folder: The folder.
         unpickle: As for :func:`read`.
         without: Events to leave out, unread, by their names.
+        series: The folder of the journal's files in that one.
 
     Raises:
         tunekit.JournalError: As for :func:`read`; also if an event is unknown.
@@ -326,7 +335,7 @@ def record_of(folder: Folder, *, unpickle: bool = False, without: Collection[str
     """
     skipped = _fronts([*without, *RETIRED])
     record = Record()
-    for head, file, lines in _sessions(folder):
+    for head, file, lines in _sessions(folder, series):
         if head is not None:
             if head.get("begins"):
                 record = Record()
@@ -344,11 +353,11 @@ def _fronts(kinds: Iterable[str]) -> tuple[bytes, ...]:
 
 
 def _sessions(
-    folder: Folder,
+    folder: Folder, series: str
 ) -> Iterator[tuple[dict[str, Any] | None, str, Iterator[tuple[int, bytes]]]]:
     """Yield each file's first line, if a session begins there, its name, and its other lines."""
     begun = False
-    for file, lines in _series(folder):
+    for file, lines in _series(folder, series):
         head = _parsed(lines[0], file, 1, unpickle=False)
         numbered = enumerate(lines, start=1)
         if begun and "n" in head:  # a session had to begin another file
@@ -360,10 +369,10 @@ def _sessions(
         yield head, file, numbered
 
 
-def _series(folder: Folder) -> Iterator[tuple[str, list[bytes]]]:
+def _series(folder: Folder, series: str) -> Iterator[tuple[str, list[bytes]]]:
     """The journal's files that have anything, in order: each one's name, and its lines."""
-    for name in _files(folder):
-        file = f"{SERIES}/{name}"
+    for name in _files(folder, series):
+        file = f"{series}/{name}"
         lines = _complete_lines(folder.read(file))
         if lines:
             yield file, lines
@@ -378,8 +387,8 @@ def exploits_of(events: Iterable[Event], places: Places) -> list[Exploit]:
     ]
 
 
-def _files(folder: Folder) -> list[str]:
-    names = (name for name in folder.names(SERIES) if name.endswith(".jsonl"))
+def _files(folder: Folder, series: str) -> list[str]:
+    names = (name for name in folder.names(series) if name.endswith(".jsonl"))
     return sorted(name for name in names if name.split(".")[0].isdigit())
 
 

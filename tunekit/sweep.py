@@ -7,7 +7,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,7 +19,9 @@ import pyarrow.fs
 from ray import tune
 
 from tunekit._ray.storage import absolute, exists, storage_at
+from tunekit.config import ValidationConfig
 from tunekit.core.events import Event
+from tunekit.core.later_validations import LaterSession, in_force, rows_of, scores_of
 from tunekit.core.lineage import Ancestry, configs_of
 from tunekit.core.metrics import flatten
 from tunekit.core.names import listed, meant
@@ -41,7 +43,9 @@ from tunekit.driver_lock import Driver, driver_of
 from tunekit.errors import MetricNotFoundError
 from tunekit.experiments import no_sweep
 from tunekit.journal import SERIES, exploits_of, record_of
+from tunekit.later_validations import Swept, read_sessions, validate_later
 from tunekit.lineage import Lineage
+from tunekit.log import shown
 from tunekit.places import Places
 from tunekit.storage import folder_at
 
@@ -188,6 +192,7 @@ def load(
             # It has let go meanwhile, and recorded first how the sweep ended.
             record = record_of(folder, without=_UNTOLD)
         known = {**where, "metric": metric, "mode": mode, "seed": seed, "driver": driver}
+        known["later"] = read_sessions(folder)
         sweep = Sweep(record.events, record.sessions, **known)
     if seed is not None:
         check_known(seed, sweep.hyperparameters(), problems)
@@ -225,6 +230,7 @@ class Sweep:
         seed: The hyperparameter that is the random seed; by default what the sweep was started
             with.
         driver: The driver that is running it, or was when it was killed, if its lock says so.
+        later: The sessions of later validations beside it.
 
     Example:
         >>> from tunekit.core.events import Reported, TrialAdded
@@ -252,6 +258,7 @@ class Sweep:
         mode: str | None = None,
         seed: str | None = None,
         driver: Driver | None = None,
+        later: Iterable[LaterSession] = (),
     ):
         #: The driver that is running it, or was when it was killed, if its lock says so.
         self.driver = driver
@@ -280,8 +287,10 @@ class Sweep:
         self.seed: str | None = seed or (known_seed if isinstance(known_seed, str) else None)
         #: Whether that is the one that the sweep was started with.
         self.seed_as_started: bool = self.seed == known_seed
+        self._later_rows = rows_of(in_force(later, _began(self.sessions)))
+        scores = scores_of(self._later_rows)
         #: The same data as rows, without pandas.
-        self.timeline = Timeline(events, own or self.metric, self.sessions)
+        self.timeline = Timeline(events, own or self.metric, self.sessions, scores)
         #: The exploits; ``lineage`` has them as tables.
         self.ancestry = Ancestry()
         for exploit in exploits_of(events, self._places):
@@ -381,9 +390,9 @@ class Sweep:
           newest run;
         - ``reported_at``: when the driver got the report;
         - what the trial reported, and what Tune added: ``time_this_iter_s`` and so on;
-        - the validated metrics of the checkpoint that was saved there, NaN where none was
-          validated. What training reports under the name of a validated metric is in
-          ``reported/...``.
+        - the validated metrics of the checkpoint that was saved there, also those of later
+          validations; NaN where none was validated. What training reports under the name of a
+          validated metric is in ``reported/...``.
 
         The trials' ``result.json``, ``progress.csv`` and ``Result.metrics_dataframe`` have the same
         rows, once the trials have ended.
@@ -422,6 +431,28 @@ class Sweep:
             checkpoint = self._places.path(row["checkpoint"])
             rows.append({**row, "checkpoint": checkpoint, **metrics})
         return _table(rows, _VALIDATIONS).drop(columns="metrics", errors="ignore")
+
+    @cached_property
+    def later_validations(self) -> pd.DataFrame:
+        """Return one row per checkpoint that was validated later, with :meth:`validate`.
+
+        Columns:
+
+        - ``name``: what the names of its metrics begin with; ``function``: what it was validated
+          with;
+        - ``id``, ``trial_id``, ``generation``, ``iteration``, ``run``, ``status``, ``requested``,
+          ``started``, ``ran_from``, ``ended``, ``attempts``, ``waited_s``, ``ran_s``, ``reason``,
+          ``error``, ``checkpoint``: as for ``validations``;
+        - ``cached``: whether the score was taken from a cache, or from an earlier session;
+        - ``metrics/...``: the metrics, without the name. In ``reports`` they are beside the sweep's
+          own, as ``name/...``.
+        """
+        rows = []
+        for row in self._later_rows:
+            metrics = {f"metrics/{k}": v for k, v in flatten(row["metrics"]).items()}
+            rows.append({**row, "checkpoint": self._places.path(row["checkpoint"]), **metrics})
+        table = _table(rows, _LATER)
+        return table.drop(columns=["metrics", "lag_s", "lag_iterations"], errors="ignore")
 
     @cached_property
     def decisions(self) -> pd.DataFrame:
@@ -700,6 +731,75 @@ class Sweep:
             return self.timeline.best_score(trial_id, metric, mode)
         return self.timeline.last_score(trial_id, metric)
 
+    @shown()
+    def validate(
+        self,
+        validation: ValidationConfig | Callable[..., Mapping[str, Any]],
+        checkpoints: int | str | Collection[str] = 10,
+        *,
+        name: str | None = None,
+        cache: str | Path | None = None,
+        replace: bool = False,
+        progress: Callable[[Mapping[str, int]], None] | None = None,
+    ) -> Sweep:
+        """Validate checkpoints of the sweep with another function, and return the sweep read anew.
+
+        The new metrics are shown beside the sweep's own, each in the row of its checkpoint:
+        ``best("robust/accuracy", "max")`` ranks by one of them. How the sweep was decided does not
+        change. They are recorded beside the sweep's journal, so the sweep may be running, or may be
+        restored later; neither notices.
+
+        Validations run on Ray, which is started here if it is not yet. Ctrl-C or SIGTERM ends them;
+        to go on, call this again. A checkpoint of the sweep that has a score of the same function,
+        with the same code and arguments, is not validated again.
+
+        Args:
+            validation: A validation function, called as ``fn(checkpoint)``, or a
+                :class:`~tunekit.ValidationConfig` with its arguments, resources, time limit and
+                number of retries. Settings that concern training have no effect.
+            checkpoints: Which ones. A number n: of the n best trials, the best checkpoint of each
+                that is still in the storage. Ids of trials: all of their checkpoints that are.
+                ``"all"``: all of the sweep's. Those that are gone are reported.
+            name: What the names of the metrics begin with: ``"robust"`` makes ``accuracy``
+                ``robust/accuracy``. By default, the name of the function.
+            cache: A folder, or a URI such as ``s3://bucket/scores``, with scores of checkpoints
+                that were validated before, in any sweep: those whose content, function (code and
+                arguments) and hyperparameters are the same are not validated again. New scores are
+                added. None: no cache.
+            replace: Whether scores of another function, or of another version of it, under the same
+                name are not shown any more. They stay in the folder.
+            progress: Called about five times a second with the numbers of validations:
+                ``total``, ``validated``, ``failed``, ``running`` and so on. None: they are logged.
+
+        Raises:
+            tunekit.ConfigError: If an argument is wrong, if none of the checkpoints is there, or if
+                the sweep or other scores already have metrics of that name.
+            tunekit.ValidationFailedError: If the first ``max_initial_failures`` validations have
+                failed alike and none has succeeded.
+            tunekit.JournalError: If a journal is damaged or of another version.
+            OSError: If the storage fails.
+
+        Example:
+            >>> Sweep([]).validate(lambda checkpoint: {"accuracy": 0.9}, name="robust")
+            Traceback (most recent call last):
+            tunekit.errors.ConfigError: Sweep.validate: the sweep is in no folder...
+        """
+        if self.filesystem is None:
+            problems = Problems("Sweep.validate")
+            problems.add("the sweep is in no folder. Read it with tunekit.load(path).")
+            problems.raise_any()
+        assert self.filesystem is not None  # or it was raised
+        config = validation
+        if not isinstance(config, ValidationConfig):
+            config = ValidationConfig(config)
+        where: tuple[Any, ...] = (self.path, self.filesystem)
+        if self.source is not None:
+            where = (self.source,)
+        newest = load(*where, metric=self.metric, mode=self.mode)
+        options: dict[str, Any] = {"name": name, "cache": cache, "replace": replace}
+        validate_later(_swept(newest), config, checkpoints, progress=progress, **options)
+        return load(*where, metric=self.metric, mode=self.mode)
+
     def _goal(
         self, metric: str | None, mode: str | None, scope: str, problems: Problems
     ) -> tuple[str, str]:
@@ -779,6 +879,8 @@ class Sweep:
         - ``lag_s``: how many seconds after its report a score arrived: the ``median``, and the
           ``p90``, which 9 in 10 did not exceed; None without any score;
         - ``exploits``, ``sessions``: how many;
+        - ``later``: what was validated later (:meth:`validate`): for each name the ``function``,
+          the names of the ``metrics``, and how many ``validations`` there are of each status;
         - ``best``: trial, generation, iteration, score, path and configuration of the best
           checkpoint of all trials; None if there is none yet, or no metric to rank by;
         - ``seed``: the hyperparameter that is the random seed, None if it is not known;
@@ -801,6 +903,7 @@ class Sweep:
             "trials": _count(story.status for story in trials),
             "validations": _count(row["status"] for row in validations),
             "exploits": len(self.ancestry),
+            "later": self._later_in_short(),
             "trained_s": trained_s,
             "trials_waited_s": sum(story.waited_s for story in trials),
             "validations_ran_s": validated_s,
@@ -857,6 +960,18 @@ class Sweep:
         names = ("host", "pid", "since", "heard")
         return {name: getattr(self.driver, name) for name in names}
 
+    def _later_in_short(self) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        for row in self._later_rows:
+            own = found.setdefault(
+                row["name"], {"function": row["function"], "metrics": [], "validations": {}}
+            )
+            names = flatten({row["name"]: row["metrics"]}) if row["metrics"] else {}
+            own["metrics"] += [name for name in names if name not in own["metrics"]]
+            counts = own["validations"]
+            counts[row["status"]] = counts.get(row["status"], 0) + 1
+        return found
+
     def _best_in_short(self) -> dict[str, Any] | None:
         if self.metric is None or self.mode is None:
             return None
@@ -892,6 +1007,43 @@ class Sweep:
     def __repr__(self) -> str:
         trials, validations = len(self.timeline.trials), len(self.timeline.validations)
         return f"Sweep({self.path!r}: {trials} trials, {validations} validations)"
+
+
+def _swept(sweep: Sweep) -> Swept:
+    """Return what a later validation has to know of a sweep."""
+    assert sweep.filesystem is not None
+    own = set(sweep.timeline.own_names)
+    later = set(sweep.timeline.names) - own
+    for trial_id in sweep.timeline.trials:
+        for row in sweep.timeline.rows(trial_id):
+            own.update(name for name in flatten(row) if name not in later)
+    return Swept(
+        filesystem=sweep.filesystem,
+        path=sweep.path,
+        began=_began(sweep.sessions),
+        ranked={one.trial_id: _scored_of(sweep, one) for one in sweep.ranking()},
+        names=own,
+        run_of=sweep.timeline.run_of,
+        config_of=sweep.config_of,
+    )
+
+
+def _scored_of(sweep: Sweep, one: Ranked) -> list[tuple[int, int]]:
+    """Return where a trial has scores, the best first; none if it is not ranked."""
+    if one.best is None or sweep.metric is None:
+        return []
+    scored = [
+        (value, (score.generation, score.iteration))
+        for score in sweep.timeline.scores(one.trial_id)
+        if (value := score.value(sweep.metric)) is not None
+    ]
+    scored.sort(key=lambda found: found[0], reverse=sweep.mode == "max")
+    return [place for _, place in scored]
+
+
+def _began(sessions: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return when a sweep began, which tells it from others in the same folder."""
+    return sessions[0].get("time") if sessions else None
 
 
 _TRIALS = (
@@ -948,6 +1100,7 @@ _CONFIGURATIONS = (
     "worst_trial",
     "trial_ids",
 )
+_LATER = ("name", "function", *_VALIDATIONS[:-1], "cached", "checkpoint")
 _DECISIONS = (
     "time",
     "trial_id",

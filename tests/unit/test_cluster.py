@@ -9,7 +9,7 @@ from ray.train.torch import TorchTrainer
 from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler
 
 import tunekit
-from tunekit import cluster
+from tunekit import capacity
 from tunekit._ray.tuner import settings_of
 from tunekit.cluster import leave_room
 
@@ -85,7 +85,7 @@ def test_what_cannot_fit_at_all_is_said(on_cluster, caplog):
 def test_what_a_machine_of_its_own_lacks_is_an_error_rather_than_an_endless_wait(
     on_cluster, monkeypatch
 ):
-    monkeypatch.setattr(cluster, "cannot_grow", lambda: True)
+    monkeypatch.setattr(capacity, "cannot_grow", lambda: True)
     with pytest.raises(tunekit.ConfigError, match="no validation could ever start") as caught:
         on_cluster(4, ray_remote_kwargs={"num_cpus": 1, "num_gpus": 1})
     assert "needs 1 CPU, 1 GPU, and this machine has 0 GPU" in str(caught.value)

@@ -42,7 +42,6 @@ WRONG = [
     ({"fn": None}, "fn=None is not callable"),
     ({"fn": no_arguments}, "cannot be called as fn(checkpoint)"),
     ({"fn": waits}, "is a coroutine function"),
-    ({"fn": yields}, "is a generator function"),
     ({"task_config": {"timeout_s": 3}}, "task_config={'timeout_s': 3} is of type dict"),
     (
         {"task_config": train.ValidationTaskConfig(fn_kwargs={"batchsize": 1})},

@@ -31,7 +31,9 @@ from ray.tune.search.optuna import OptunaSearch
 import tunekit
 import tunekit.testing
 from tests.sweeps import Counting, sweep
+from tunekit import later_validations
 from tunekit._ray.tuner import settings_of
+from tunekit.clock import SystemClock
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("[!_]*.md")])
@@ -483,6 +485,27 @@ def given_seeds(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) 
     )
     (folder / "seeds").rename(folder / "made")
     ran.home.rename(folder / "seeds")
+
+
+def given_later(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Validations run in this process."""
+    names["results"] = run_digits(folder)
+    names.update(
+        load_model=lambda folder: str(folder),
+        accuracy_of=lambda folder, images: (
+            0.5 + images[folder.rpartition("/Journey_00000_")[2][:5]]
+        ),
+        noisy_images={"00000": 0.1, "00001": 0.2, "00002": 0.0},
+    )
+
+    def executor_of(config: tunekit.ValidationConfig) -> tunekit.testing.FakeExecutor:
+        def validate(attempt: Any) -> Any:
+            return config.fn(attempt.request.checkpoint)
+
+        return tunekit.testing.FakeExecutor(SystemClock(), validate)  # type: ignore[arg-type]
+
+    patch.setattr(later_validations, "executor_of", executor_of)
+    patch.setattr(later_validations, "_start_ray", lambda executor: None)
     yield
 
 
@@ -509,6 +532,7 @@ GIVEN: dict[str, Given] = {
     "What if: a sweep in virtual time": given_digits,
     "Repeated seeds": given_seeds,
     "The report": given_digits,
+    "Validating a sweep later": given_later,
     "When a validation fails": given_digits,
     "When the driver dies": given_digits,
     "Where results are kept": given_storage,

@@ -184,7 +184,7 @@ GOOD = '{"journal": "tunekit", "version": 2}\n'
         ('{"event": "ended"}\n', "is no journal of tunekit's"),
         ('{"journal": "other", "version": 2}\n', "is no journal of tunekit's"),
         (
-            '{"journal": "tunekit", "version": 4}\n',
+            '{"journal": "tunekit", "version": 5}\n',
             "version 4; this tunekit reads versions 2 and 3",
         ),
         ('{"journal": "tunekit", "version": 1}\n', "Install the older tunekit"),

@@ -14,13 +14,17 @@ from typing import Any, NoReturn
 
 import click
 import ray
+from ray.train import ValidationTaskConfig
 
 from tunekit._ray.storage import absolute
 from tunekit.cli import tensorboard as board
+from tunekit.cli.later import Progress, later_as_data, later_as_text
 from tunekit.cli.seeds import seeds_as_data, seeds_as_lines
 from tunekit.cli.status import status_of, text_of
 from tunekit.cli.trainables import lasting, trainable_at
 from tunekit.cli.what_if import table_of, what_if
+from tunekit.config import ValidationConfig
+from tunekit.core.later_validations import ALL
 from tunekit.core.metrics import flatten, plain
 from tunekit.core.pending import ON_PENDING
 from tunekit.core.words import duration, number, setting
@@ -98,11 +102,12 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON, and no
 )
 @click.version_option(VERSION, "-V", "--version", prog_name="tunekit")
 def tunekit() -> None:
-    """Ray Tune sweeps ranked by validated accuracy: look at one, or go on with it.
+    """Ray Tune sweeps ranked by validated accuracy: look at one, validate more, or go on with it.
 
     PATH is a sweep's folder: RunConfig(storage_path=..., name=...) makes it storage_path/name, by
     default ~/ray_results/NAME, and results.experiment_path is it. It may be a URI, such as
-    s3://bucket/digits. Only resume starts Ray, or changes anything but what it is told to write.
+    s3://bucket/digits. Only resume and validate start Ray, and only resume changes what a sweep has
+    recorded.
 
     \b
     A first sweep, and what became of it:
@@ -114,7 +119,8 @@ def tunekit() -> None:
     Exit codes:
       0  all is well
       1  something failed while it ran: the storage, a damaged journal, a resumed sweep that did not
-         end, or whose trials all failed; or a package that an extra brings is not installed
+         end, or whose trials all failed; a checkpoint that validate has got no score of; or a
+         package that an extra brings is not installed
       2  wrong usage, such as a PATH that is no sweep with validation
       3  nothing to show yet: no validated score (best)
     """
@@ -262,6 +268,139 @@ def _best_as_text(found: BestCheckpoint, path: str, sweep: Sweep, scope: str) ->
         lines += ["", click.style("in Python", bold=True)]
         lines.append(f"  tunekit.load({path!r}{seed}).best({told}).checkpoint")
     return "\n".join(lines)
+
+
+def _arguments(ctx: click.Context, parameter: click.Parameter, given: str | None) -> Any:
+    """Keyword arguments, as JSON."""
+    try:
+        found = json.loads(given or "{}")
+    except ValueError as error:
+        raise click.BadParameter(f"{given!r} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise click.BadParameter(f"{given!r} is no object, such as '{{\"batch_size\": 512}}'.")
+    return found
+
+
+@tunekit.command(short_help="Validate checkpoints of a sweep with another function.")
+@_path
+@click.option(
+    "--fn",
+    "where",
+    metavar="WHERE",
+    required=True,
+    help="The validation function: module:name or file.py:name. It takes the checkpoint.",
+)
+@click.option(
+    "--top",
+    type=click.IntRange(1),
+    help="Of so many of the best trials, the best checkpoint of each; 10 by default.",
+)
+@click.option(
+    "--trials", metavar="ID", multiple=True, help="All checkpoints of a trial; several times."
+)
+@click.option("--all", "every", is_flag=True, help="All checkpoints.")
+@click.option("--name", help="What the new metrics' names begin with; by default the function's.")
+@click.option("--kwargs", callback=_arguments, metavar="JSON", help="Its keyword arguments.")
+@click.option("--num-cpus", type=click.FloatRange(0), help="CPUs of one validation; 1 by default.")
+@click.option("--num-gpus", type=click.FloatRange(0), help="GPUs of one validation.")
+@click.option(
+    "--max-in-flight",
+    type=click.IntRange(1),
+    help="So many at once; by default as many as resources allow.",
+)
+@click.option(
+    "--max-retries",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="Attempts after one that fails.",
+)
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), help="Seconds of one attempt.")
+@click.option(
+    "--evaluators", type=click.IntRange(1), help="So many long-lived processes; for a class."
+)
+@click.option(
+    "--cache", metavar="DIR", help="A folder or URI with scores of any sweeps, taken and added."
+)
+@click.option(
+    "--replace", is_flag=True, help="Show scores of another version under that name no more."
+)
+@_metric
+@_mode
+@_json
+def validate(
+    path: str,
+    where: str,
+    top: int | None,
+    trials: tuple[str, ...],
+    every: bool,
+    name: str | None,
+    kwargs: dict[str, Any],
+    num_cpus: float | None,
+    num_gpus: float | None,
+    max_in_flight: int | None,
+    max_retries: int,
+    timeout: float | None,
+    evaluators: int | None,
+    cache: str | None,
+    replace: bool,
+    metric: str | None,
+    mode: str | None,
+    as_json: bool,
+) -> None:
+    """Validate checkpoints of a sweep with another function, beside what it was decided by.
+
+    The sweep may have ended, have been killed, or be running. The new metrics are shown beside its
+    own, as NAME/metric, by status, best and report. Ctrl-C ends it; the same command goes on, and
+    validates nothing twice (tunekit.Sweep.validate). --metric and --mode say which trials are the
+    best. The current directory is importable. Ray is started here, or joined: RAY_ADDRESS.
+
+    \b
+    Examples:
+      tunekit validate ~/ray_results/digits --fn evals.py:robust --top 5
+      tunekit validate ~/ray_results/digits --fn evals:robust --all --cache ~/scores
+      tunekit best ~/ray_results/digits --metric robust/accuracy --mode max
+    """
+    if (top is not None) + bool(trials) + every > 1:
+        raise click.UsageError("Pass one of --top, --trials and --all.")
+    sweep = load(path, metric=metric, mode=mode)
+    fn = trainable_at(where, "--fn")
+    name = name or where.rpartition(":")[2].rpartition(".")[2]
+    amounts = {"num_cpus": num_cpus, "num_gpus": num_gpus}
+    config = ValidationConfig(
+        fn,
+        ValidationTaskConfig(fn_kwargs=kwargs, timeout_s=timeout),
+        {option: amount for option, amount in amounts.items() if amount is not None},
+        evaluators=evaluators,
+        max_in_flight=max_in_flight,
+        max_retries=max_retries,
+    )
+    which = ALL if every else list(trials) or top or 10
+    started = not ray.is_initialized()
+    with redirect_stdout(sys.stderr) if as_json else nullcontext(), Progress() as progress:
+        try:
+            sweep = sweep.validate(
+                config,
+                which,
+                name=name,
+                cache=cache and absolute(cache),
+                replace=replace,
+                progress=progress.show if progress.shows else None,
+            )
+        except KeyboardInterrupt:
+            raise _Failed(
+                "Interrupted. The same command goes on; what has been validated stays."
+            ) from None
+        finally:
+            if started:
+                ray.shutdown()
+    known = later_as_data(sweep, name)
+    if as_json:
+        _print_json(known)
+    else:
+        click.echo(later_as_text(known, path))
+    if known["unscored"]:
+        raise click.exceptions.Exit(_Failed.exit_code)
 
 
 @tunekit.command(short_help="What it would have come to with other settings, in virtual time.")

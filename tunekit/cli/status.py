@@ -181,6 +181,9 @@ def _counts(status: Mapping[str, Any]) -> str:
     exploits = status["exploits"]
     trials += f"; {exploits} exploit{'s' * (exploits != 1)}" if exploits else ""
     lines += [("trials", trials), ("validations", _kinds(status["validations"]))]
+    for name, later in status["later"].items():
+        by = f"{name}: {_kinds(later['validations'])}, by {later['function']}"
+        lines.append(("later", by))
     lines.append(("time", _times(status)))
     if status["training_busy"] is not None:
         lines.append(("busy", _busy(status)))

@@ -1,4 +1,4 @@
-"""The trainable that a sweep goes on with, by where it is written."""
+"""The trainable or function that a command is given, by where it is written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["lasting", "trainable_at"]
 _FORMS = "Pass module:name, or file.py:name."
 
 
-def trainable_at(where: str) -> Any:
+def trainable_at(where: str, option: str = "--trainable") -> Any:
     """Return what is at ``module:name`` or ``file.py:name``.
 
     A module is looked for in the current directory first. A file is run as a module of its name,
@@ -28,6 +28,7 @@ def trainable_at(where: str) -> Any:
 
     Args:
         where: The module or the file, a colon, and the name in it, which may have dots.
+        option: What it was given with, for errors.
 
     Raises:
         tunekit.ConfigError: If there is no such module, file or name. What the module itself raises
@@ -40,7 +41,7 @@ def trainable_at(where: str) -> Any:
         Traceback (most recent call last):
         tunekit.errors.ConfigError: --trainable: 'math' has no colon with something on both sides...
     """
-    problems = Problems("--trainable")
+    problems = Problems(option)
     place, colon, name = where.rpartition(":")
     if not colon or not place or not name:
         problems.add(f"{where!r} has no colon with something on both sides. {_FORMS}")

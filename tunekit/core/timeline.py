@@ -30,16 +30,17 @@ from tunekit.core.events import (
     TrialRetried,
     ValidationEnded,
     ValidationEstimated,
+    ValidationKey,
     ValidationRequested,
     Waited,
     never,
 )
 from tunekit.core.history import GENERATION, ITERATION, History
-from tunekit.core.metrics import flatten
+from tunekit.core.metrics import flatten, hide, merge, without
 from tunekit.core.validation import Request
 from tunekit.core.values import number as _number
 
-__all__ = ["UNENDED", "Scored", "Span", "Timeline", "TrialSummary", "better"]
+__all__ = ["UNENDED", "LaterScore", "Scored", "Span", "Timeline", "TrialSummary", "better"]
 
 #: The statuses of validations that have not ended.
 UNENDED = ("waiting", "starting", "running")
@@ -79,6 +80,21 @@ class Scored:
     def value(self, metric: str) -> float | None:
         """Its validated value of a metric, by flat name; None if it has no such number."""
         return _number(flatten(self.metrics).get(metric))
+
+
+@dataclass(frozen=True)
+class LaterScore:
+    """What a later validation, outside of the sweep, has found of a checkpoint.
+
+    Attributes:
+        key: The checkpoint, as its own validation is named.
+        metrics: The metrics, below the name of the later validation.
+        checkpoint: Where the checkpoint lies, or lay, as recorded.
+    """
+
+    key: ValidationKey
+    metrics: Mapping[str, Any]
+    checkpoint: str
 
 
 @dataclass(frozen=True)
@@ -147,6 +163,8 @@ class Timeline:
         events: The journal's lines, in order.
         metric: The validated metric, by flat name, by which the sweep is judged, if one is.
         sessions: The first line of each session.
+        later: What later validations have found. It is shown beside the sweep's own scores, in the
+            row of its checkpoint, and under names that the sweep's own validations do not produce.
 
     Example:
         >>> chronicle = Timeline([
@@ -166,6 +184,7 @@ class Timeline:
         events: Iterable[Event],
         metric: str | None = None,
         sessions: Sequence[Mapping[str, Any]] = (),
+        later: Iterable[LaterScore] = (),
     ):
         self._metric = metric
         self._history = History()
@@ -203,13 +222,41 @@ class Timeline:
             self._take(event)
         for _ in restored:
             self._restored()
+        # By trial, and by (generation, iteration) within one.
+        self._later: dict[str, dict[tuple[int, int], LaterScore]] = {}
+        self._later_names: dict[str, None] = {}
+        for score in later:
+            self._take_later(score)
+
+    def _take_later(self, score: LaterScore) -> None:
+        """Show a score in its row, unless the trial has run that iteration again since."""
+        trial_id, generation, iteration, run = score.key
+        if trial_id not in self.trials or run < self.run_of(trial_id, generation, iteration):
+            return
+        # What the sweep was decided by stays, whatever came under the same name later.
+        metrics = without(score.metrics, self._history.names)
+        own = self._later.setdefault(trial_id, {})
+        known = own.get(score.key.place)
+        if known is not None:
+            metrics = merge(known.metrics, metrics)
+        own[score.key.place] = LaterScore(score.key, metrics, score.checkpoint)
+        self._later_names.update(dict.fromkeys(flatten(metrics)))
 
     # What there was ----------------------------------------------------------------------------
 
     @property
     def names(self) -> list[str]:
-        """The flat names of all metrics that validations have produced."""
+        """The flat names of all metrics that validations have produced, later ones last."""
+        return [*self.own_names, *self._later_names]
+
+    @property
+    def own_names(self) -> list[str]:
+        """The flat names of the metrics that the sweep's own validations have produced."""
         return list(self._history.names)
+
+    def run_of(self, trial_id: str, generation: int, iteration: int) -> int:
+        """Return how many times a trial has run an iteration; 1 if it has not been reported."""
+        return self._history.run_of(trial_id, iteration, generation)
 
     @property
     def iterations(self) -> int:
@@ -225,15 +272,26 @@ class Timeline:
 
     def rows(self, trial_id: str) -> Iterator[dict[str, Any]]:
         """A trial's reports with their scores: one for each iteration of each generation."""
+        later = self._later.get(trial_id, {})
         for row in self._history.rows(trial_id, self._reports.get(trial_id, [])):
-            yield {**row, "reported_at": self._reported[_place(trial_id, row)]}
+            place = _place(trial_id, row)
+            if self._later_names:
+                row = hide(row, self._later_names)
+            if place[1:] in later:
+                row = merge(row, later[place[1:]].metrics)
+            yield {**row, "reported_at": self._reported[place]}
 
     def scores(self, trial_id: str) -> list[Scored]:
         """A trial's validated checkpoints, by generation and iteration."""
-        return [
-            Scored(generation, iteration, metrics, self._paths[trial_id, generation, iteration])
-            for (generation, iteration), metrics in self._history.scores(trial_id)
-        ]
+        found = {
+            place: Scored(*place, metrics, self._paths[(trial_id, *place)])
+            for place, metrics in self._history.scores(trial_id)
+        }
+        for place, score in self._later.get(trial_id, {}).items():
+            own = found.get(place)
+            metrics = score.metrics if own is None else merge(own.metrics, score.metrics)
+            found[place] = Scored(*place, metrics, score.checkpoint)
+        return [found[place] for place in sorted(found)]
 
     def reached(self, trial_id: str, time_attr: str) -> float | None:
         """Return a trial's newest value of what its reports count time by; None without any."""

@@ -13,6 +13,7 @@ from tunekit.core.seeds import Comparison, Configuration, compare
 from tunekit.core.timeline import Span
 from tunekit.core.values import number
 from tunekit.core.words import configuration_names
+from tunekit.later_scores import later_scores, names_in
 from tunekit.sweep import Ranked, Sweep
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "decided",
     "exploits",
     "failures",
+    "later",
     "over_seeds",
     "rungs",
     "schedule",
@@ -408,7 +410,7 @@ class Failure:
 
 
 def failures(sweep: Sweep) -> list[Failure]:
-    """Trials that failed, and validations that failed or took too long."""
+    """Trials that failed, and validations, later ones included, that failed or took too long."""
     found = []
     errors = sweep.trial_errors()
     for trial_id, story in sweep.timeline.trials.items():
@@ -423,4 +425,28 @@ def failures(sweep: Sweep) -> list[Failure]:
             verb = row["status"].replace("_", " ")
             what = f"Validation of {row['trial_id']} at iteration {row['iteration']}: {verb}"
             found.append(Failure(what, row["reason"] or "", row["error"]))
+    for later_row in sweep.later_validations.to_dict("records"):
+        if later_row["status"] in ("failed", "timed_out"):
+            verb = later_row["status"].replace("_", " ")
+            where = f"{later_row['trial_id']} at iteration {later_row['iteration']}"
+            what = f"Later validation of {where}, {later_row['name']}: {verb}"
+            found.append(Failure(what, later_row["reason"] or "", later_row["error"]))
+    return found
+
+
+def later(sweep: Sweep) -> list[dict[str, Any]]:
+    """Return what was validated later: for each name the function, metrics and checkpoints."""
+    found = []
+    for name, known in sweep.summary()["later"].items():
+        rows = later_scores(sweep, name)
+        scored = [row for row in rows if row["status"] == "validated"]
+        found.append(
+            {
+                "name": name,
+                "function": known["function"],
+                "names": names_in(scored),
+                "rows": scored,
+                "unscored": len(rows) - len(scored),
+            }
+        )
     return found

@@ -45,8 +45,8 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
     curves with the validated points; what training and validation did when; what waiting for scores
     cost, and what the sweep would have taken with other settings, by simulation, if it has at most
     1,000 reports; hyperparameters against scores, and their importance; ASHA's rungs, or PBT's
-    family tree and schedule; failures; how the sweep was run; how to go on with it and use its best
-    checkpoint.
+    family tree and schedule; what was validated later; failures; how the sweep was run; how to go
+    on with it and use its best checkpoint.
     What a sweep has nothing of is left out. Long lists are cut, the best trials first, and say so.
 
     Args:
@@ -126,6 +126,7 @@ def contents(sweep: Sweep) -> dict[str, Any]:
         "names": sweep.timeline.names,
         "mode": sweep.mode,
         "ranked": ranked,
+        "names_of": {one.trial_id: one.name for one in ranked},
         "most": _TABLE,
         "columns": list(dict.fromkeys(name for one in ranked for name in one.hyperparameters)),
         "verdict": verdict,
@@ -140,6 +141,7 @@ def contents(sweep: Sweep) -> dict[str, Any]:
             "means": 0 if seeds is None else max(0, len(seeds.ranked) - MOST_MEANS),
         },
         "alternatives": alternatives(sweep),
+        "later": figures.later(sweep),
         "failures": failures[:_FAILURES],
         "more_failures": max(0, len(failures) - _FAILURES),
         "sessions": sweep.sessions,

@@ -94,7 +94,7 @@ class Waiting:
         (functools.partial(waits), "a coroutine function"),
         (Waiting, "a coroutine function"),
         (Waiting(), "a coroutine function"),
-        (yields, "a generator function"),
+        (yields, None),
         (both, "an asynchronous generator function"),
         (narrow, None),
         (Evaluator, None),

@@ -1,0 +1,563 @@
+"""Checkpoints of a sweep are validated with another function, and the sweep stays as it is."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from ray import tune
+from ray.train import ValidationTaskConfig
+from ray.tune.schedulers import ASHAScheduler
+
+import tunekit
+from tests.contract.test_restore import kill, restored
+from tests.sweeps import sweep
+from tunekit import later_validations
+from tunekit.cli import commands
+from tunekit.clock import SystemClock
+from tunekit.executor import Event
+from tunekit.journal import read
+from tunekit.page.page import render
+from tunekit.storage import LocalFolder
+from tunekit.testing import FakeExecutor
+
+CALLS: Counter[str] = Counter()
+
+
+def steps_of(checkpoint: tune.Checkpoint) -> int:
+    with checkpoint.as_directory() as folder:
+        files = [path for path in Path(folder).iterdir() if not path.name.startswith(".")]
+        loaded = [pickle.loads(path.read_bytes()) for path in files]
+    return next(one["steps"] for one in loaded if isinstance(one, dict) and "steps" in one)
+
+
+def robust(checkpoint: tune.Checkpoint, *, noise: float = 0.0) -> dict[str, Any]:
+    """The fewer steps, the better."""
+    CALLS[checkpoint.path] += 1
+    return {"accuracy": noise - steps_of(checkpoint), "by": {"kind": "robust"}}
+
+
+def other(checkpoint: tune.Checkpoint) -> dict[str, Any]:
+    return {"f1": 0.5}
+
+
+def broken(checkpoint: tune.Checkpoint) -> dict[str, Any]:
+    raise ValueError("no data")
+
+
+class Interrupted(FakeExecutor):
+    """Gets Ctrl-C once so many validations have ended."""
+
+    after = 2
+
+    def poll(self) -> list[Event]:
+        if len(self.started) > self.after:
+            raise KeyboardInterrupt
+        return super().poll()
+
+
+#: What validations run on.
+RUNS_ON = {"class": FakeExecutor}
+
+
+@pytest.fixture(autouse=True)
+def executors(monkeypatch) -> list[FakeExecutor]:
+    """Validate in this process; return the executors that were made."""
+    made: list[FakeExecutor] = []
+
+    def executor_of(config: tunekit.ValidationConfig) -> FakeExecutor:
+        def validate(attempt: Any) -> Any:
+            return config.fn(attempt.request.checkpoint, **attempt.request.kwargs)
+
+        made.append(RUNS_ON["class"](SystemClock(), validate))  # type: ignore[arg-type]
+        return made[-1]
+
+    CALLS.clear()
+    monkeypatch.setattr(later_validations, "executor_of", executor_of)
+    monkeypatch.setattr(later_validations, "_start_ray", lambda executor: None)
+    monkeypatch.setattr(later_validations, "_WAIT_S", 0.0)
+    return made
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("swept")
+    sweep(folder, ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3), trials=4)
+    return folder / "sweep"
+
+
+@pytest.fixture
+def home(swept, tmp_path) -> Path:
+    """The folder of a sweep that has ended, with all of its checkpoints."""
+    return Path(shutil.copytree(swept, tmp_path / "sweep"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path): path.read_bytes() for path in paths if "validations" not in path.parts}
+
+
+def best_of(sweep: tunekit.Sweep) -> list[tuple[str, int]]:
+    """The best checkpoint of each trial, the best trial first."""
+    ranked = [one for one in sweep.ranking() if one.best is not None]
+    return [(one.trial_id, one.best.iteration) for one in ranked if one.best]
+
+
+def chosen(sweep: tunekit.Sweep) -> set[tuple[str, int]]:
+    table = sweep.later_validations
+    return set(zip(table["trial_id"], table["iteration"], strict=True))
+
+
+# What comes of it -------------------------------------------------------------------------------
+
+
+def test_new_metrics_are_beside_the_old_and_the_sweep_stays_as_it_was(home):
+    before, files = tunekit.load(home), contents(home)
+    after = before.validate(robust, "all")
+    assert contents(home) == files, "the sweep's own journal above all"
+    for table in ("trials", "validations", "decisions"):
+        assert getattr(after, table).equals(getattr(before, table)), table
+    best = before.best()
+    assert (after.best().trial_id, after.best().score) == (best.trial_id, best.score)
+    assert after.best().metrics.items() > best.metrics.items()
+    old = {k: v for k, v in before.summary().items() if k != "later"}
+    assert {k: v for k, v in after.summary().items() if k != "later"} == old
+    # each in the row that it belongs to
+    rows = after.reports
+    assert len(rows) == len(before.reports)
+    assert (rows["robust/accuracy"] == -rows["training_iteration"]).all()
+    assert rows["accuracy"].equals(before.reports["accuracy"])
+    assert set(rows["robust/by/kind"]) == {"robust"}
+    # and ranked by
+    new = after.best("robust/accuracy", "max")
+    assert (new.iteration, new.score) == (1, -1.0) and new.checkpoint is not None
+    assert "accuracy" in new.metrics, "the old ones, too"
+    by_new = tunekit.load(home, metric="robust/accuracy", mode="min")
+    assert next(one.best_value for one in by_new.ranking()) == -before.trials["iteration"].max()
+
+
+def test_rows_without_the_new_metric_are_not_ranked(home):
+    sweep = tunekit.load(home)
+    top = best_of(sweep)[:2]
+    after = sweep.validate(robust, 2)
+    assert chosen(after) == set(top)
+    assert after.reports["robust/accuracy"].notna().sum() == 2
+    ranked = tunekit.load(home, metric="robust/accuracy", mode="max").ranking()
+    assert {one.trial_id for one in ranked if one.rank} == {trial_id for trial_id, _ in top}
+    assert len(ranked) == 4
+
+
+def test_a_report_shows_them(home):
+    assert "Validated later" not in render(tunekit.load(home))
+    sweep = tunekit.load(home).validate(robust, 2)
+    page = render(sweep)
+    assert "Validated later" in page and "robust/accuracy" in page
+    by_new = render(tunekit.load(home, metric="robust/accuracy", mode="max"))
+    assert "best robust/accuracy" in by_new
+    failed = sweep.validate(tunekit.ValidationConfig(broken, max_initial_failures=None), 1)
+    assert "Later validation of" in render(failed)
+
+
+# Which checkpoints ------------------------------------------------------------------------------
+
+
+def test_of_trials_that_are_named_all_checkpoints_are_validated(home):
+    sweep = tunekit.load(home)
+    trial_id = best_of(sweep)[0][0]
+    after = sweep.validate(robust, [trial_id])
+    iterations = sweep.trials.set_index("trial_id").loc[trial_id, "iteration"]
+    assert chosen(after) == {(trial_id, i) for i in range(1, iterations + 1)}
+
+
+def test_checkpoints_that_are_gone_are_told_of_and_the_next_best_is_taken(home, caplog):
+    sweep = tunekit.load(home)
+    (first, at), (second, other_at) = best_of(sweep)[:2]
+    shutil.rmtree(sweep.best().path)
+    with caplog.at_level(logging.WARNING, logger="tunekit"):
+        after = sweep.validate(robust, 2)
+    [message] = [record.message for record in caplog.records]
+    assert f"1 checkpoint ({first}@{at})" in message
+    assert (first, at) not in chosen(after) and (second, other_at) in chosen(after)
+    assert {trial_id for trial_id, _ in chosen(after)} == {first, second}
+
+
+def test_without_any_checkpoint_left_nothing_is_started(home):
+    sweep = tunekit.load(home)
+    for path in home.glob("*/checkpoint_*"):
+        shutil.rmtree(path)
+    with pytest.raises(tunekit.ConfigError, match="none of the checkpoints is in the storage"):
+        sweep.validate(robust, "all")
+    assert not (home / "validations").exists()
+
+
+def test_a_checkpoint_that_disappears_meanwhile_is_a_failure_that_says_so(home, caplog):
+    sweep = tunekit.load(home)
+    path = sweep.best().path
+
+    def deletes(checkpoint: tune.Checkpoint) -> dict[str, Any]:
+        shutil.rmtree(checkpoint.path, ignore_errors=True)
+        raise FileNotFoundError("weights")
+
+    config = tunekit.ValidationConfig(deletes, max_retries=0)
+    with caplog.at_level(logging.WARNING, logger="tunekit"):
+        after = sweep.validate(config, 1, name="new")
+    assert "was not run: its checkpoint" in caplog.text and "Traceback" not in caplog.text
+    [row] = after.later_validations.to_dict("records")
+    assert row["status"] == "failed" and path in row["reason"] and "any more" in row["reason"]
+
+
+class Hanging(FakeExecutor):
+    """Runs attempts that do not end."""
+
+    def __init__(self, clock: Any, validate: Any):
+        super().__init__(clock, validate, seconds=lambda attempt: float("inf"))
+
+
+def test_what_takes_too_long_is_given_up(home, monkeypatch, executors):
+    monkeypatch.setitem(RUNS_ON, "class", Hanging)
+    limited = ValidationTaskConfig(timeout_s=0.05)
+    sweep = tunekit.load(home).validate(tunekit.ValidationConfig(robust, limited), 1)
+    [row] = sweep.later_validations.to_dict("records")
+    assert (row["status"], row["attempts"]) == ("timed_out", 2)
+    assert len(executors[0].cancelled) == 2
+
+
+def test_progress_is_told_until_the_end(home):
+    told: list[dict[str, int]] = []
+    config = tunekit.ValidationConfig(robust, max_in_flight=1)
+    tunekit.load(home).validate(config, 3, progress=lambda counts: told.append(dict(counts)))
+    assert {counts["total"] for counts in told} == {3}
+    ended = [counts.get("validated", 0) for counts in told]
+    assert ended == sorted(ended) and ended[-1] == 3 and told[-1]["waiting"] == 0
+
+
+# What is refused --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "accuracy"}, "is taken: the sweep itself has 'accuracy'"),
+        ({"name": "loss"}, "is taken: the sweep itself has 'loss'"),
+        ({"name": "config"}, "that Tune or tunekit use themselves"),
+        ({"name": "a/"}, "cannot begin a metric's name"),
+        ({"name": 7}, "is of type int"),
+        ({"checkpoints": 0}, "must be at least 1"),
+        ({"checkpoints": "best"}, "neither a number"),
+        ({"checkpoints": ["nobody"]}, "no trial of the sweep"),
+        ({"checkpoints": []}, "names no trial"),
+        ({"cache": __file__}, "it is a file"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_starts(home, executors, options, message):
+    with pytest.raises(tunekit.ConfigError, match=message):
+        tunekit.load(home).validate(robust, **options)
+    assert not executors and not (home / "validations").exists()
+
+
+def test_a_function_has_to_be_callable_with_what_is_given(home, executors):
+    def needs(checkpoint: Any, data: str) -> dict[str, Any]:
+        return {"accuracy": 0.5}
+
+    sweep = tunekit.load(home)
+    with pytest.raises(tunekit.ConfigError, match="needs has no value for 'data'"):
+        sweep.validate(needs)
+    with pytest.raises(tunekit.ConfigError, match="has no name"):
+        sweep.validate(lambda checkpoint: {"accuracy": 0.5})
+    with pytest.raises(tunekit.ConfigError, match="not callable"):
+        sweep.validate("robust")  # type: ignore[arg-type]
+    assert not executors
+
+
+def test_all_mistakes_are_told_at_once(home):
+    with pytest.raises(tunekit.ConfigError) as caught:
+        tunekit.load(home).validate(robust, 0, name="loss", cache=__file__)
+    assert len(caught.value.problems) == 3
+
+
+# Again, and again -------------------------------------------------------------------------------
+
+
+def test_what_has_a_score_is_not_validated_again(home, executors):
+    sweep = tunekit.load(home).validate(robust, 2)
+    assert sum(CALLS.values()) == 2
+    sweep = sweep.validate(robust, 3)
+    assert sum(CALLS.values()) == 3 and max(CALLS.values()) == 1
+    assert len(chosen(sweep)) == 3
+    sweep.validate(robust, 3)
+    assert sum(CALLS.values()) == 3 and len(executors) == 2
+    journals = list(home.glob("validations/*/*.jsonl"))
+    assert len(journals) == 2 and not sweep.later_validations["cached"].any()
+    assert sum(journal.read_text().count('"requested"') for journal in journals) == 3
+
+
+def test_what_has_failed_is_validated_again(home):
+    sweep = tunekit.load(home)
+    bad = sweep.best().path
+
+    def fails_once(checkpoint: tune.Checkpoint) -> dict[str, Any]:
+        CALLS[checkpoint.path] += 1
+        if checkpoint.path == bad and CALLS[bad] == 1:
+            raise ValueError("no data")
+        return {"accuracy": 0.5}
+
+    config = tunekit.ValidationConfig(fails_once, max_retries=0)
+    sweep = sweep.validate(config, 2, name="new")
+    assert sorted(sweep.later_validations["status"]) == ["failed", "validated"]
+    sweep = sweep.validate(config, 2, name="new")
+    assert set(sweep.later_validations["status"]) == {"validated"}
+    assert CALLS[bad] == 2 and sum(CALLS.values()) == 3
+
+
+def test_scores_under_one_name_are_of_one_function(home):
+    sweep = tunekit.load(home).validate(robust, "all", name="new")
+    assert set(CALLS.values()) == {1}
+    with pytest.raises(tunekit.ConfigError, match="cannot be compared"):
+        sweep.validate(other, 2, name="new")
+    config = tunekit.ValidationConfig(robust, ValidationTaskConfig(fn_kwargs={"noise": 3.0}))
+    with pytest.raises(tunekit.ConfigError, match=r"other code or arguments"):
+        sweep.validate(config, 2, name="new")
+    replaced = sweep.validate(config, 2, name="new", replace=True)
+    assert len(chosen(replaced)) == 2, "those of the other one are not shown any more"
+    assert replaced.reports["new/accuracy"].notna().sum() == 2
+    assert replaced.best("new/accuracy", "max").score > -9 + 2.9
+    # the former ones stay in the folder, and are shown when their function is back
+    back = replaced.validate(robust, 1, name="new", replace=True)
+    assert (
+        len(chosen(back)) == len(sweep.validations) and back.best("new/accuracy", "max").score < 0
+    )
+    assert max(CALLS.values()) == 2, "once with each argument"
+    again = back.validate(robust, "all", name="another")
+    assert again.later_validations.query("name == 'another'")["cached"].all()
+
+
+def test_a_function_that_never_had_a_score_does_not_keep_its_name(home):
+    config = tunekit.ValidationConfig(broken, max_retries=0, max_in_flight=1)
+    with pytest.raises(tunekit.ValidationFailedError, match="have failed alike"):
+        tunekit.load(home).validate(config, "all", name="new")
+    statuses = Counter(tunekit.load(home).later_validations["status"])
+    assert statuses["failed"] == 3 and set(statuses) == {"failed", "skipped"}
+    sweep = tunekit.load(home).validate(other, 2, name="new")
+    assert sweep.best("new/f1", "max").score == 0.5
+
+
+def test_ctrl_c_keeps_what_has_ended_and_the_same_call_goes_on(home, monkeypatch):
+    monkeypatch.setitem(RUNS_ON, "class", Interrupted)
+    config = tunekit.ValidationConfig(robust, max_in_flight=1)
+    with pytest.raises(KeyboardInterrupt):
+        tunekit.load(home).validate(config, "all")
+    [session] = later_validations.read_sessions(LocalFolder(home))
+    assert Counter(row["status"] for row in session.rows)["validated"] == 2
+    assert {row["reason"] for row in session.rows} == {None, "was interrupted"}
+    assert tunekit.load(home).reports["robust/accuracy"].notna().sum() == 2
+    monkeypatch.setitem(RUNS_ON, "class", FakeExecutor)
+    after = tunekit.load(home).validate(config, "all")
+    assert after.reports["robust/accuracy"].notna().all()
+    assert set(CALLS.values()) == {1} and set(after.later_validations["status"]) == {"validated"}
+
+
+@pytest.mark.parametrize("kept", [1, 4, 8, 9.5, 12])
+def test_a_session_that_was_killed_at_any_line_goes_on(home, kept):
+    tunekit.load(home).validate(tunekit.ValidationConfig(robust, max_in_flight=1), 4)
+    [journal] = home.glob("validations/*/000001.jsonl")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    torn = lines[int(kept)][:20] if kept != int(kept) else b""
+    journal.write_bytes(b"".join(lines[: int(kept)]) + torn)
+    ended = sum(b'"ended"' in line for line in lines[: int(kept)])
+    CALLS.clear()
+    after = tunekit.load(home).validate(robust, 4)
+    assert after.reports["robust/accuracy"].notna().sum() == 4
+    assert sum(CALLS.values()) == 4 - ended
+
+
+# The cache --------------------------------------------------------------------------------------
+
+
+def test_a_cache_spares_what_was_validated_in_another_sweep(home, swept, tmp_path, executors):
+    cache = tmp_path / "scores"
+    first = tunekit.load(home).validate(robust, 3, cache=cache)
+    assert sum(CALLS.values()) == 3 and not first.later_validations["cached"].any()
+    elsewhere = shutil.copytree(swept, tmp_path / "elsewhere" / "copy")
+    second = tunekit.load(elsewhere).validate(robust, 4, name="again", cache=cache)
+    assert sum(CALLS.values()) == 4
+    assert sorted(second.later_validations["cached"]) == [False, True, True, True]
+    third = tunekit.load(elsewhere).validate(robust, 4, name="third", cache=str(cache))
+    assert sum(CALLS.values()) == 4 and len(executors) == 2, "all of it, without any executor"
+    for name in ("again", "third"):
+        column = third.reports[f"{name}/accuracy"].dropna()
+        assert (column == -third.reports.loc[column.index, "training_iteration"]).all()
+    assert third.best("third/accuracy", "max").metrics["third"]["by"] == {"kind": "robust"}
+
+
+@pytest.mark.parametrize("what", ["content", "arguments", "function", "hyperparameters"])
+def test_what_a_score_depends_on_is_part_of_its_name(home, swept, tmp_path, what):
+    cache = tmp_path / "scores"
+    tunekit.load(home).validate(robust, 1, cache=cache)
+    sweep = tunekit.load(shutil.copytree(swept, tmp_path / "copy"))
+    fn, kwargs = robust, {}
+    if what == "content":
+        Path(sweep.best().path, "more").write_text("weights")
+    elif what == "arguments":
+        kwargs = {"noise": 1.0}
+    elif what == "function":
+        fn = other
+    else:
+        journal = next(Path(sweep.path).glob("journal/*.jsonl"))
+        text = journal.read_text()
+        assert '"config": {}' in text
+        journal.write_text(text.replace('"config": {}', '"config": {"width": 3}'))
+        sweep = tunekit.load(sweep.path)
+    config = tunekit.ValidationConfig(fn, ValidationTaskConfig(fn_kwargs=kwargs))
+    after = sweep.validate(config, 1, name="new", cache=cache)
+    assert not after.later_validations["cached"].any()
+
+
+def test_a_failed_validation_is_not_kept_and_a_damaged_entry_is_as_none(home, tmp_path, caplog):
+    cache = tmp_path / "scores"
+    config = tunekit.ValidationConfig(broken, max_retries=0)
+    tunekit.load(home).validate(config, 1, cache=cache)
+    assert not list(cache.rglob("*.json"))
+    tunekit.load(home).validate(robust, 1, cache=cache)
+    [entry] = cache.rglob("*.json")
+    entry.write_text('{"metr')
+    shutil.rmtree(home / "validations")
+    after = tunekit.load(home).validate(robust, 1, name="new", cache=cache)
+    assert not after.later_validations["cached"].any() and sum(CALLS.values()) == 2
+    assert "The cache of validations does not work" in caplog.text
+    assert json.loads(entry.read_text())["metrics"]["by"] == {"kind": "robust"}, "written again"
+
+
+def test_nothing_in_a_cache_is_unpickled(home, tmp_path):
+    cache = tmp_path / "scores"
+    tunekit.load(home).validate(robust, 1, cache=cache)
+    [entry] = cache.rglob("*.json")
+    bad = {"__pickled__": "Y29zCnN5c3RlbQooUyd0b3VjaCAvdG1wL3gnCnRSLg==", "shown": "harmless"}
+    shutil.rmtree(home / "validations")
+    entry.write_text(json.dumps({"metrics": {"accuracy": 0.5, "bad": bad}}))
+    after = tunekit.load(home).validate(robust, 1, name="new", cache=cache)
+    assert after.best("new/accuracy", "max").metrics["new"]["bad"] == "harmless"
+
+
+# A sweep that goes on ---------------------------------------------------------------------------
+
+
+def test_a_restored_sweep_does_what_it_would_have_done(tmp_path):
+    kill(tmp_path / "one", 90)
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    killed = tunekit.load(tmp_path / "two" / "sweep")
+    after = killed.validate(tunekit.ValidationConfig(robust), "all")
+    assert len(chosen(after)) > 3 and after.summary()["state"] == killed.summary()["state"]
+    lines = {}
+    for name in ("one", "two"):
+        restored(tmp_path / name)
+        lines[name] = [
+            {k: v for k, v in line.items() if k not in ("file", "search", "tune", "report")}
+            for line in read(tmp_path / name / "sweep")
+        ]
+    assert lines["one"] == lines["two"]
+    ended = tunekit.load(tmp_path / "two" / "sweep")
+    assert ended.summary()["state"] == "finished"
+    shown = ended.reports.dropna(subset="robust/accuracy")
+    assert len(shown) == len(chosen(after)), "what was validated is still there"
+
+
+def test_another_sweep_in_the_same_folder_has_no_such_scores(swept, tmp_path):
+    home = Path(shutil.copytree(swept, tmp_path / "sweep"))
+    tunekit.load(home).validate(robust, 2)
+    for path in home.iterdir():
+        if path.name != "validations":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    journal = swept / "journal" / "000001.jsonl"
+    (home / "journal").mkdir()
+    head, *lines = journal.read_text().splitlines(keepends=True)
+    later = json.dumps({**json.loads(head), "time": 2e9})
+    (home / "journal" / "000001.jsonl").write_text(f"{later}\n{''.join(lines)}")
+    assert len(tunekit.load(home).later_validations) == 0
+
+
+# On the command line ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_folder(tmp_path, monkeypatch) -> Callable[..., Any]:
+    """Run the command in a folder with a module of validation functions."""
+    (tmp_path / "of_the_command.py").write_text(
+        "def accurate(checkpoint, part=1.0):\n    return {'accuracy': part}\n"
+        "def bad(checkpoint):\n    raise ValueError('no data')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    monkeypatch.setattr(commands.ray, "shutdown", lambda: None)
+
+    def run(*arguments: Any) -> Any:
+        return CliRunner().invoke(commands.tunekit, ["validate", *map(str, arguments)])
+
+    yield run
+    sys.modules.pop("of_the_command", None)
+
+
+def test_the_command_shows_the_new_scores_beside_the_old(home, in_folder):
+    done = in_folder(
+        "sweep", "--fn", "of_the_command:accurate", "--top", 2, "--kwargs", '{"part": 3}'
+    )
+    assert done.exit_code == 0, done.output
+    best = best_of(tunekit.load(home))
+    lines = done.stdout.splitlines()
+    assert lines[0] == "accurate: of_the_command:accurate has validated 2 checkpoints"
+    assert lines[2].split() == ["trial", "iteration", "accuracy", "accurate/accuracy"]
+    assert [line.split()[0] for line in lines[3:5]] == [trial_id for trial_id, _ in best[:2]]
+    assert {line.split()[-1] for line in lines[3:5]} == {"3.0000"}
+    assert f"tunekit best {home} --metric accurate/accuracy --mode max" in done.stdout
+    status = CliRunner().invoke(commands.tunekit, ["status", str(home)]).stdout
+    assert "accurate: 2 validated, by of_the_command:accurate" in status
+
+
+def test_the_command_prints_json_alone(home, in_folder):
+    found = in_folder("sweep", "--fn", "of_the_command.py:accurate", "--all", "--json")
+    known = json.loads(found.stdout)
+    assert known["scored"] == len(tunekit.load(home).validations) and known["unscored"] == 0
+    scores = [row["score"] for row in known["rows"]]
+    assert scores == sorted(scores, reverse=True)
+    assert known["rows"][0]["metrics"] == {"accurate/accuracy": 1.0}
+
+
+def test_the_command_fails_if_a_checkpoint_got_no_score(home, in_folder):
+    done = in_folder("sweep", "--fn", "of_the_command:bad", "--top", 1, "--max-retries", 0)
+    assert done.exit_code == 1
+    assert "failed: raised ValueError: no data" in done.stdout
+
+
+def test_the_command_says_what_is_wrong_with_its_arguments(home, in_folder, executors):
+    trial_id = best_of(tunekit.load(home))[0][0]
+    for arguments, message in [
+        (["--fn", "of_the_command:nothing"], "has no 'nothing'"),
+        (["--fn", "nowhere:fn"], "there is no module 'nowhere'"),
+        (["--fn", "of_the_command:accurate", "--kwargs", "{"], "is no JSON"),
+        (["--fn", "of_the_command:accurate", "--kwargs", '{"n": 1}'], "unexpected keyword"),
+        (["--fn", "of_the_command:accurate", "--all", "--trials", trial_id], "Pass one of --top"),
+        (["--fn", "of_the_command:accurate", "--name", "loss"], "is taken"),
+        (["--fn", "of_the_command:accurate", "--metric", "nothing"], "no trial has a score"),
+    ]:
+        done = in_folder("sweep", *arguments)
+        assert done.exit_code == 2 and message in done.stderr, (arguments, done.output)
+    assert not executors
+
+
+def test_the_command_can_be_interrupted(home, in_folder, monkeypatch):
+    monkeypatch.setitem(RUNS_ON, "class", Interrupted)
+    arguments = ["sweep", "--fn", "of_the_command:accurate", "--all", "--max-in-flight", 1]
+    done = in_folder(*arguments)
+    assert done.exit_code == 1 and "The same command goes on" in done.stderr
+    monkeypatch.setitem(RUNS_ON, "class", FakeExecutor)
+    assert in_folder(*arguments).exit_code == 0
+    assert len(os.listdir(home / "validations")) == 2

@@ -1,0 +1,142 @@
+"""Sweeps that have ended, or were killed, are validated with another function on a real Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs
+import pytest
+from click.testing import CliRunner
+from ray import train, tune
+
+import tunekit
+from tests.contract.test_frozen import FROZEN
+from tests.integration.s3 import S3Server
+from tunekit.cli.commands import tunekit as command
+
+pytestmark = pytest.mark.ray
+
+
+def unpacked(name: str, folder: Path) -> Path:
+    """A sweep of version 2 of the journal, with its checkpoints."""
+    with zipfile.ZipFile(FROZEN / f"{name}.zip") as archive:
+        archive.extractall(folder)
+    return folder / name
+
+
+def halved(checkpoint: tune.Checkpoint, *, log: str) -> dict[str, Any]:
+    """Half of the weights, and the learning rate; each call is a line of a log."""
+    with open(log, "a") as calls:
+        calls.write(f"{checkpoint.path}\n")
+    with checkpoint.as_directory() as folder:
+        weights = json.loads(Path(folder, "weights.json").read_text())
+    return {"accuracy": weights / 2, "lr": tunekit.get_validation_context().config["lr"]}
+
+
+def lines(log: Path) -> list[str]:
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def config(log: Path) -> tunekit.ValidationConfig:
+    kwargs = train.ValidationTaskConfig(fn_kwargs={"log": str(log)}, timeout_s=60)
+    return tunekit.ValidationConfig(halved, kwargs, {"num_cpus": 1}, max_in_flight=3)
+
+
+@pytest.mark.parametrize("name", ["asha", "pbt-killed"])
+def test_a_sweep_is_validated_later(ray_cluster, tmp_path, name):
+    sweep = tunekit.load(unpacked(name, tmp_path))
+    log, cache = tmp_path / "log", tmp_path / "scores"
+    after = sweep.validate(config(log), "all", cache=cache)
+    table = after.reports.dropna(subset="halved/accuracy")
+    assert len(table) == len(lines(log)) == len(after.later_validations) > 5
+    both = table.dropna(subset="accuracy")
+    assert (both["halved/accuracy"] == both["accuracy"] / 2).all() and len(both) > 3
+    for row in table.itertuples():
+        assert row[table.columns.get_loc("halved/lr") + 1] == pytest.approx(
+            after.config_of(row.trial_id, row.generation)["lr"]
+        )
+    assert after.best().score == after.best("halved/accuracy", "max").score * 2
+    # another copy of the sweep takes all of it from the cache
+    copy = tunekit.load(unpacked(name, tmp_path / "copy"))
+    again = copy.validate(config(log), "all", name="again", cache=cache)
+    assert again.later_validations["cached"].all() and len(lines(log)) == len(table)
+    scores = [
+        found.dropna().tolist()
+        for found in (table["halved/accuracy"], again.reports["again/accuracy"])
+    ]
+    assert scores[0] == scores[1]
+
+
+def test_a_sweep_on_an_object_store_is_validated_later(ray_cluster, tmp_path, monkeypatch):
+    local = unpacked("asha", tmp_path)
+    log = tmp_path / "log"
+    with S3Server() as s3:
+        for name, value in s3.environment().items():
+            monkeypatch.setenv(name, value)
+        s3.make_bucket("sweeps")
+        filesystem, cache = s3.filesystem(), s3.uri("sweeps/scores")
+        for home in ("sweeps/one", "sweeps/two"):
+            pyarrow.fs.copy_files(str(local), home, pyarrow.fs.LocalFileSystem(), filesystem)
+        sweep = tunekit.load("sweeps/one", filesystem)
+        after = sweep.validate(config(log), 2, cache=cache)
+        assert len(lines(log)) == 2 and after.best("halved/accuracy", "max").checkpoint
+        assert len(after.reports.dropna(subset="halved/accuracy")) == 2
+        # the other one by its URI: all of it is in the cache
+        again = tunekit.load(s3.uri("sweeps/two")).validate(config(log), 2, cache=cache)
+        assert again.later_validations["cached"].all() and len(lines(log)) == 2
+        # one that is not
+        filesystem.delete_dir(again.best().path)
+        other = tunekit.load("sweeps/two", filesystem).validate(config(log), 1, name="other")
+        assert len(lines(log)) == 3
+        assert other.best("other/accuracy", "max").path != again.best().path
+
+
+WAITS = """
+import os, time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+def waits(checkpoint):
+    with open(HERE / "log", "a") as log:
+        log.write(f"{checkpoint.path}\\n")
+    while len((HERE / "log").read_text().splitlines()) > 2 and not (HERE / "go").exists():
+        time.sleep(0.05)
+    return {"accuracy": 1.0}
+"""
+
+
+def test_an_interrupted_command_goes_on_where_it_was(ray_cluster, tmp_path, monkeypatch):
+    home, log = unpacked("asha", tmp_path), tmp_path / "log"
+    (tmp_path / "evals.py").write_text(WAITS)
+    arguments = ["validate", str(home), "--fn", "evals.py:waits", "--top", "4"]
+    arguments += ["--max-in-flight", "1", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(tunekit.__file__).parents[1])}
+    program = [sys.executable, "-m", "tunekit", *arguments]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    first = subprocess.Popen(program, env=environment, cwd=tmp_path, **pipes)
+    ends = time.monotonic() + 120
+    while len(lines(log)) < 3:
+        assert first.poll() is None and time.monotonic() < ends, first.communicate()
+        time.sleep(0.1)
+    first.send_signal(signal.SIGTERM)  # as Ctrl-C
+    _, said = first.communicate(timeout=60)
+    assert first.returncode == 1 and "The same command goes on" in said, said
+    known = tunekit.load(home).later_validations
+    assert sorted(known["status"]) == ["skipped", "skipped", "validated", "validated"]
+    (tmp_path / "go").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    again = CliRunner().invoke(command, arguments)
+    assert again.exit_code == 0, again.output
+    assert json.loads(again.stdout)["scored"] == 4
+    counts = [lines(log).count(path) for path in set(lines(log))]
+    assert sorted(counts) == [1, 1, 1, 2], "only the one that was running is run again"

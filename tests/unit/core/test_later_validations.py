@@ -1,0 +1,108 @@
+"""Which later scores are shown, and where."""
+
+from __future__ import annotations
+
+import pytest
+
+from tunekit.core.events import Reported, ValidationEnded, ValidationKey, ValidationRequested
+from tunekit.core.later_validations import LaterSession, in_force, name_problem, rows_of, scores_of
+from tunekit.core.timeline import LaterScore, Timeline
+
+
+def reported(iteration, **metrics):
+    return Reported(trial_id="a", report={"training_iteration": iteration, **metrics})
+
+
+def later(iteration, run=1, **metrics):
+    return LaterScore(ValidationKey("a", 0, iteration, run), {"new": metrics}, f"./a/c{iteration}")
+
+
+def rows(events, scores):
+    timeline = Timeline(events, "accuracy", (), scores)
+    return {row["training_iteration"]: row for row in timeline.rows("a")}
+
+
+def test_a_score_is_in_the_row_of_its_checkpoint_alone():
+    found = rows([reported(1), reported(2)], [later(2, f1=0.5)])
+    assert found[2]["new"] == {"f1": 0.5} and "new" not in found[1]
+
+
+def test_a_score_of_an_older_run_is_not_shown_in_the_newer_ones_row():
+    events = [reported(1), reported(2), reported(2)]
+    assert "new" not in rows(events, [later(2, run=1, f1=0.5)])[2]
+    assert rows(events, [later(2, run=2, f1=0.5)])[2]["new"] == {"f1": 0.5}
+    assert Timeline(events, None, (), [later(2, run=1, f1=0.5)]).scores("a") == []
+
+
+def test_a_checkpoint_that_the_sweep_has_not_validated_may_have_a_later_score():
+    timeline = Timeline([reported(1), reported(2)], "accuracy", (), [later(2, f1=0.5)])
+    [score] = timeline.scores("a")
+    assert (score.iteration, score.value("new/f1"), score.checkpoint) == (2, 0.5, "./a/c2")
+    assert timeline.best_score("a", "new/f1", "max") == score
+    assert timeline.best_score("a", "accuracy", "max") is None
+    assert timeline.validations == [] and timeline.own_names == []
+
+
+def test_a_name_that_the_sweep_itself_produces_since_is_the_sweeps():
+    events = [
+        reported(1),
+        ValidationRequested(trial_id="a", id="a:0:1:1", iteration=1),
+        ValidationEnded(id="a:0:1:1", status="validated", metrics={"new": {"f1": 0.9}}),
+    ]
+    timeline = Timeline(events, "new/f1", (), [later(1, f1=0.1, recall=0.2)])
+    [score] = timeline.scores("a")
+    assert score.value("new/f1") == 0.9 and score.value("new/recall") == 0.2
+    assert timeline.names == ["new/f1", "new/recall"]
+
+
+def test_what_is_not_of_the_sweep_is_left_out():
+    score = LaterScore(ValidationKey("b", 0, 1, 1), {"new": {"f1": 0.5}}, "./b/c1")
+    timeline = Timeline([reported(1)], None, (), [score])
+    assert timeline.names == [] and list(timeline.trials) == ["a"]
+
+
+def session(number, *outcomes):
+    events = []
+    for iteration, status in outcomes:
+        name = f"a:0:{iteration}:1"
+        events.append(ValidationRequested(trial_id="a", id=name, iteration=iteration))
+        metrics = {"from": number} if status == "validated" else {}
+        events.append(ValidationEnded(id=name, status=status, metrics=metrics, attempts=1))
+    return LaterSession(f"s{number}", {"name": "new", "time": float(number)}, events)
+
+
+def test_of_several_outcomes_the_newest_score_is_shown_or_the_newest():
+    sessions = [
+        session(1, (1, "validated"), (2, "failed"), (3, "failed")),
+        session(2, (1, "failed"), (2, "validated"), (3, "timed_out")),
+    ]
+    found = {row["iteration"]: row for row in rows_of(sessions)}
+    assert [found[i]["status"] for i in (1, 2, 3)] == ["validated", "validated", "timed_out"]
+    assert {score.key.iteration for score in scores_of(found.values())} == {1, 2}
+
+
+def test_a_newer_function_takes_a_name_over_once_it_has_a_score():
+    old = session(1, (1, "validated"))
+    failed = session(2, (1, "failed"))
+    scored = session(3, (2, "validated"))
+    heads = [
+        {**one.head, "fingerprint": f} for one, f in ((old, "f"), (failed, "g"), (scored, "g"))
+    ]
+    old, failed, scored = (
+        LaterSession(one.id, head, one.events)
+        for one, head in zip((old, failed, scored), heads, strict=True)
+    )
+    assert [one.id for one in in_force([old, failed], None)] == ["s1"]
+    assert [one.id for one in in_force([failed], None)] == ["s2"]
+    assert [one.id for one in in_force([old, failed, scored], None)] == ["s2", "s3"]
+
+
+@pytest.mark.parametrize("name", ["", " ", "a//b", "/a", "a/", "a\n", "pid", "trial_id", "done/x"])
+def test_names_that_no_metric_can_have(name):
+    assert name_problem(name, [])
+
+
+def test_names_that_are_one_within_another_are_not_told_apart():
+    assert name_problem("eval", ["eval"]) and name_problem("eval", ["eval/f1"])
+    assert name_problem("eval/new", ["eval"])
+    assert name_problem("eval/new", ["eval/f1"]) is None and name_problem("ev", ["eval"]) is None

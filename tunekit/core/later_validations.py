@@ -1,0 +1,285 @@
+"""Later validations: those of a sweep's checkpoints with another function, outside of the sweep.
+
+Each session of them has a journal of its own beside the sweep's. The first line says which function
+it validates with and under which name its metrics are shown; the other lines are the same events as
+in the sweep's own journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tunekit.core.events import CheckpointSaved, Event, ValidationKey, ValidationRequested
+from tunekit.core.names import FILLED_IN, listed
+from tunekit.core.timeline import LaterScore, Timeline
+from tunekit.core.validation import RESERVED
+
+__all__ = [
+    "ALL",
+    "Choice",
+    "LaterSession",
+    "SavedCheckpoint",
+    "choose",
+    "in_force",
+    "name_problem",
+    "rows_of",
+    "saved_in",
+    "scores_of",
+]
+
+#: What to pass for all checkpoints that are kept.
+ALL = "all"
+
+Place = tuple[str, int, int]  # trial, generation, iteration
+
+
+# Which checkpoints ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SavedCheckpoint:
+    """A checkpoint that a trial has saved.
+
+    Attributes:
+        key: The checkpoint, as its validation is named.
+        path: Where it lies, or lay, as recorded.
+    """
+
+    key: ValidationKey
+    path: str
+
+
+def saved_in(events: Iterable[Event]) -> dict[Place, SavedCheckpoint]:
+    """Return the checkpoints that a journal names, by place: those of the newest run of each.
+
+    Example:
+        >>> events = [
+        ...     CheckpointSaved(trial_id="a", id="a:0:2:1", checkpoint="./a/c1"),
+        ...     CheckpointSaved(trial_id="a", id="a:0:2:2", checkpoint="./a/c2"),
+        ... ]
+        >>> saved_in(events)["a", 0, 2].path
+        './a/c2'
+    """
+    found: dict[Place, SavedCheckpoint] = {}
+    for event in events:
+        if isinstance(event, (CheckpointSaved, ValidationRequested)) and event.checkpoint:
+            key = ValidationKey.parse(event.id)
+            place = (key.trial_id, *key.place)
+            if place not in found or found[place].key.run <= key.run:
+                found[place] = SavedCheckpoint(key, event.checkpoint)
+    return found
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The checkpoints that are to be validated.
+
+    Attributes:
+        kept: Those that are in the storage.
+        gone: Those that would have been chosen, and are not there any more.
+    """
+
+    kept: list[SavedCheckpoint]
+    gone: list[SavedCheckpoint]
+
+
+def choose(
+    which: int | str | Collection[str],
+    ranked: Mapping[str, Sequence[tuple[int, int]]],
+    saved: Mapping[Place, SavedCheckpoint],
+    is_kept: Callable[[SavedCheckpoint], bool],
+) -> Choice:
+    """Choose checkpoints of a sweep.
+
+    Args:
+        which: A number: the best checkpoint that is kept of each of so many of the best trials;
+            :data:`ALL`, or the ids of trials: all of their checkpoints that are kept.
+        ranked: The trials, the best first, and the (generation, iteration) of each one's scored
+            checkpoints, the best first; none for a trial that has no score.
+        saved: The checkpoints that were saved.
+        is_kept: Returns whether one is still there.
+
+    Example:
+        >>> saved = {
+        ...     (trial, 0, i): SavedCheckpoint(ValidationKey(trial, 0, i, 1), f"./{trial}/c{i}")
+        ...     for trial in "abc"
+        ...     for i in (1, 2)
+        ... }
+        >>> ranked = {"b": [(0, 2), (0, 1)], "a": [(0, 1)], "c": []}
+        >>> choice = choose(2, ranked, saved, lambda one: one.path != "./b/c2")
+        >>> [str(one.key) for one in choice.kept], [str(one.key) for one in choice.gone]
+        (['b:0:1:1', 'a:0:1:1'], ['b:0:2:1'])
+        >>> choice = choose(["c"], ranked, saved, lambda one: True)
+        >>> [str(one.key) for one in choice.kept]
+        ['c:0:1:1', 'c:0:2:1']
+    """
+    kept: list[SavedCheckpoint] = []
+    gone: list[SavedCheckpoint] = []
+    if isinstance(which, int):
+        for trial_id, places in ranked.items():
+            if len(kept) == which:
+                break
+            for place in places:
+                one = saved.get((trial_id, *place))
+                if one is None:
+                    continue
+                if is_kept(one):
+                    kept.append(one)
+                    break
+                gone.append(one)
+        return Choice(kept, gone)
+    order = {trial_id: number for number, trial_id in enumerate(ranked)}
+    wanted = [one for one in saved.values() if which == ALL or one.key.trial_id in which]
+    for one in sorted(wanted, key=lambda w: (order.get(w.key.trial_id, len(order)), w.key)):
+        (kept if is_kept(one) else gone).append(one)
+    return Choice(kept, gone)
+
+
+# Under which name -------------------------------------------------------------------------------
+
+
+def name_problem(name: str, taken: Collection[str]) -> str | None:
+    """Say why the metrics of a later validation cannot be shown under a name; None if they can.
+
+    Args:
+        name: The name, to which theirs are joined with ``/``.
+        taken: The flat names of what the sweep itself has reported and validated.
+
+    Example:
+        >>> name_problem("robust", ["loss", "accuracy"])
+        >>> name_problem("eval", ["loss", "eval/accuracy"])
+        "is taken: the sweep itself has 'eval/accuracy'. Pass another name."
+        >>> name_problem("config", [])
+        'is a name that Tune or tunekit use themselves. Pass another name.'
+    """
+    parts = name.split("/")
+    if not all(part and part == part.strip() and part.isprintable() for part in parts):
+        return (
+            "cannot begin a metric's name: it needs characters, and none of them a space at its "
+            "ends. Pass a name such as 'robust'; the metrics are then 'robust/accuracy' and so on."
+        )
+    if parts[0] in RESERVED | FILLED_IN:
+        return "is a name that Tune or tunekit use themselves. Pass another name."
+    same = [
+        one
+        for one in taken
+        if one == name or one.startswith(f"{name}/") or name.startswith(f"{one}/")
+    ]
+    if same:
+        return f"is taken: the sweep itself has {listed(same)}. Pass another name."
+    return None
+
+
+# Which scores count -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LaterSession:
+    """A session of later validations, as its journal says.
+
+    Attributes:
+        id: The name of its folder.
+        head: Its journal's first line.
+        events: The other lines.
+    """
+
+    id: str
+    head: Mapping[str, Any]
+    events: Sequence[Event]
+
+    @property
+    def name(self) -> str:
+        """Return the name under which its metrics are shown."""
+        return str(self.head.get("name") or self.id)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return what tells its function and arguments from others; its own id if nothing does."""
+        return str(self.head.get("fingerprint") or self.id)
+
+    @property
+    def function(self) -> str:
+        """Return the name of its function."""
+        return str(self.head.get("function") or "a function")
+
+    @property
+    def began(self) -> float:
+        """Return when it began, in seconds since the epoch."""
+        return float(self.head.get("time") or 0.0)
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each of its validations, as in :attr:`tunekit.core.timeline.Timeline`."""
+        return Timeline(self.events).validations
+
+    @property
+    def scored(self) -> bool:
+        """Return whether any of its validations has ended with a score."""
+        return any(row["status"] == "validated" for row in self.rows)
+
+
+def in_force(sessions: Iterable[LaterSession], sweep: float | None) -> list[LaterSession]:
+    """Return the sessions whose scores are shown, in the order in which they began.
+
+    All scores under one name are of one function with the same arguments, so that they can be
+    compared: that of the newest session that has any score. Without any, the newest session counts.
+
+    Args:
+        sessions: All sessions beside a sweep.
+        sweep: When the sweep began. Another sweep may have been run in the same folder since.
+
+    Example:
+        >>> from tunekit.core.events import ValidationEnded
+        >>> def session(id, time, fingerprint, *, scores):
+        ...     head = {"name": "robust", "time": time, "sweep": 5.0, "fingerprint": fingerprint}
+        ...     ended = ValidationEnded(id="a:0:1:1", status="validated", metrics={"f1": 0.5})
+        ...     asked = ValidationRequested(trial_id="a", id="a:0:1:1", iteration=1)
+        ...     return LaterSession(id, head, [asked, ended] if scores else [asked])
+        >>> old, new = session("s1", 6.0, "f", scores=True), session("s2", 7.0, "g", scores=True)
+        >>> [one.id for one in in_force([new, old], 5.0)]
+        ['s2']
+        >>> [one.id for one in in_force([session("s3", 8.0, "g", scores=False), old, new], 5.0)]
+        ['s2', 's3']
+        >>> in_force([old], 99.0)
+        []
+    """
+    own = sorted(
+        (one for one in sessions if one.head.get("sweep") == sweep),
+        key=lambda one: (one.began, one.id),
+    )
+    decides: dict[str, LaterSession] = {}
+    for session in own:
+        known = decides.get(session.name)
+        if known is None or session.scored or not known.scored:
+            decides[session.name] = session
+    return [one for one in own if one.fingerprint == decides[one.name].fingerprint]
+
+
+def rows_of(sessions: Iterable[LaterSession]) -> list[dict[str, Any]]:
+    """Return a row for each checkpoint that was validated later, for each name.
+
+    Args:
+        sessions: Those in force. One that went on with another has the newer outcomes, but a score
+            stays.
+    """
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for session in sessions:
+        for row in session.rows:
+            known = found.get((session.name, row["id"]))
+            if known is None or known["status"] != "validated" or row["status"] == "validated":
+                cached = row["status"] == "validated" and not row["attempts"]
+                own = {"name": session.name, "function": session.function, "cached": cached}
+                found[session.name, row["id"]] = {**own, **row}
+    return list(found.values())
+
+
+def scores_of(rows: Iterable[Mapping[str, Any]]) -> list[LaterScore]:
+    """Return the scores among the rows that :func:`rows_of` has returned."""
+    return [
+        LaterScore(ValidationKey.parse(row["id"]), {row["name"]: row["metrics"]}, row["checkpoint"])
+        for row in rows
+        if row["status"] == "validated"
+    ]
