@@ -79,6 +79,57 @@ def test_two_values_with_their_variance_are_too(low, high, p, confidence):
     assert chance_of_a_miss(low, high, p, confidence, variance=True) <= 1 - confidence
 
 
+def wealth(m, n, mean, variance=None):
+    """Return the wealth of a candidate mean, written down as the module explains it."""
+    hits, k = n * mean, 20
+    a, b = 0.5 + k * m, 0.5 + k * (1 - m)
+    beta = math.lgamma(a + hits) + math.lgamma(b + n - hits) - math.lgamma(a + b + n)
+    beta -= math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+    parts = [(1.0, beta - hits * math.log(m) - (n - hits) * math.log(1 - m))]
+    if variance is not None:
+        parts = [(0.5, parts[0][1])]
+        slopes = {2.0**power: (1 + abs(power + 0.5)) ** -2 for power in range(-10, 5)}
+        deviations = n * (variance + (mean - m) ** 2)
+        for slope, weight in slopes.items():
+            weight /= 4 * sum(slopes.values())
+            for sign, most in ((1, m), (-1, 1 - m)):
+                if slope * most < 1:
+                    psi = (-math.log(1 - slope * most) - slope * most) / most**2
+                    parts.append((weight, sign * slope * n * (mean - m) - deviations * psi))
+        # They start with 1 altogether, and those with too large a slope with nothing.
+        assert math.fsum(weight for weight, _ in parts) <= 1 + 1e-12
+    return math.fsum(weight * math.exp(min(growth, 700)) for weight, growth in parts)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 1e-3])
+@pytest.mark.parametrize(
+    ("n", "mean", "variance"),
+    [
+        *[(n, mean, None) for n in (30, 300, 3000) for mean in (0.02, 0.6, 0.9)],
+        *[(n, 0.6, variance) for n in (200, 1000, 30000) for variance in (0.01, 0.05, 0.24)],
+        *[(n, 0.95, variance) for n in (200, 1000, 30000) for variance in (0.001, 0.04)],
+    ],
+)
+def test_an_interval_ends_where_the_wealth_reaches_its_limit(n, mean, variance, alpha):
+    low, high = interval_of(n, mean, variance, UNIT, 1 - alpha)
+    for end in (low, high):
+        within = end + (mean - end) * 0.005
+        assert wealth(end, n, mean, variance) >= (1 - 1e-9) / alpha
+        assert wealth(within, n, mean, variance) < 1 / alpha
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.integers(2, 200), st.floats(0.01, 0.99), st.floats(0, 1), st.sampled_from([0.5, 0.05, 1e-4])
+)
+def test_every_candidate_outside_has_reached_the_limit(n, mean, share, alpha):
+    for variance in (None, share**2 * mean * (1 - mean)):
+        low, high = interval_of(n, mean, variance, UNIT, 1 - alpha)
+        for candidate in (*np.linspace(0, low, 40)[1:], *np.linspace(high, 1, 40)[:-1]):
+            if 1e-9 < candidate < 1 - 1e-9:
+                assert wealth(candidate, n, mean, variance) >= (1 - 1e-6) / alpha
+
+
 # What is promised, in simulations ---------------------------------------------------------------
 
 
@@ -301,7 +352,7 @@ def test_a_loss_is_as_good_as_an_accuracy(path, variance):
         strict=True,
     ):
         low, high = one.update(a)
-        assert other.update(b) == pytest.approx((1 - high, 1 - low), abs=1e-6)
+        assert other.update(b) == pytest.approx((1 - high, 1 - low), abs=1e-5)
 
 
 @settings(max_examples=40, deadline=None)
@@ -368,6 +419,13 @@ def test_it_says_nothing_before_the_first_estimate():
 def test_more_confidence_is_wider():
     widths = [interval_of(500, 0.8, 0.1, UNIT, c).width for c in (0.5, 0.9, 0.99, 0.999999)]
     assert widths == sorted(widths) and widths[0] < widths[1] < widths[2] < widths[3]
+
+
+@pytest.mark.parametrize("confidence", [1e-20, 1e-3, 0.3, 0.39, 0.4, 1 - 1e-15])
+def test_any_confidence_gives_an_interval_around_the_estimate(confidence):
+    for variance, bounds in ((None, UNIT), (0.1, UNIT), (0.1, None)):
+        low, high = interval_of(1000, 0.8, variance, bounds, confidence)
+        assert 0.5 < low <= 0.8 <= high < 0.99
 
 
 @pytest.mark.parametrize("n", [10**9, 10**12])

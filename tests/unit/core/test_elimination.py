@@ -110,6 +110,11 @@ def test_the_leader_and_its_closest_challenger_are_next_the_wider_one_first():
     assert found.next() == ("b", "a")
 
 
+def test_who_was_never_evaluated_does_not_lead():
+    found = race(a=None, b=(0.2, 0.3), c=None)
+    assert found.verdict().winner == "b" and found.next() == ("a", "b")
+
+
 def test_nobody_exhausted_is_next():
     assert race(a=0.85, b=(0.7, 0.9), c=(0.8, 0.86)).next() == ("b",)
     assert race(a=(0.7, 0.9), b=0.85, c=(0.8, 0.86)).next() == ("a",)
