@@ -54,7 +54,7 @@ from tunekit.core.values import number
 __all__ = ["LEAST_UNBOUNDED", "ConfidenceSequence", "Interval"]
 
 #: So many values are needed before a variance alone says anything.
-LEAST_UNBOUNDED = 50
+LEAST_UNBOUNDED = 100
 
 # The weight of the candidate in the beta-binomial mixture, in values. With 20, the interval is
 # close to the narrowest possible for hundreds of values, and within a tenth of it for thousands.
@@ -69,8 +69,8 @@ _SHARE = 0.5
 _EXPONENTS = range(-10, 5)
 _SUM = math.fsum((1 + abs(k + 0.5)) ** -2 for k in _EXPONENTS)
 _SLOPES = tuple((2.0**k, (1 + abs(k + 0.5)) ** -2 / _SUM) for k in _EXPONENTS)
-# Halvings when looking for an end of an interval.
-_HALVINGS = 32
+# How much farther from the mean an end of an interval may be than computed exactly, as a share.
+_PRECISION = 1e-6
 # What may be rounding in a cumulative estimate, as a share of the sum so far.
 _ROUNDING = 1e-3
 
@@ -109,9 +109,12 @@ class ConfidenceSequence:
     - with bounds: at least ``confidence``, for any values within them and any number of values;
     - with bounds and variance: the same; the interval is narrower if the values vary less than
       zeros and ones with the same mean would;
-    - with a variance alone: **approximately**. The interval is ``(-inf, inf)`` up to
-      :data:`LEAST_UNBOUNDED` values and while all values are equal. It relies on the central limit
-      theorem from then on, and misses the mean more often if rare values are very large.
+    - with a variance alone: **approximately**. The interval is ``(-inf, inf)`` below
+      :data:`LEAST_UNBOUNDED` values, and while all values are equal. From then on, it relies on the
+      central limit theorem. If most of the mean comes from a few large values, it misses too often:
+      of 2,000 simulated validations with a confidence of 0.95, 3 % were missed for exponential
+      values (skewness 2), 6 % for log-normal ones (6), 9 % for gamma ones with a shape of 0.1 (6),
+      and 8 % for zeros with a one among a hundred (10). Pass bounds if there are any.
 
     If two intervals have no value in common, which happens with a probability of less than ``1 -
     confidence`` in random order, the examples are not in random order. Then nothing is said any
@@ -327,28 +330,21 @@ def _asymptotic(estimate: Estimate, alpha: float) -> Interval:
     if n < LEAST_UNBOUNDED or variance <= (1e-8 * mean) ** 2:
         return EVERYTHING
     level = -2 * math.log(alpha)
-    time = n * (level + math.log(level) + 1) / _NARROWEST
+    time = n * (level + math.log(level) + 1 if level > 1 else 2) / _NARROWEST
     half = math.sqrt(variance / (n - 1) * (1 + 1 / time) * (level + math.log1p(time)))
     return Interval(mean - half, mean + half)
 
 
 def _least(mean: float, n: int, variance: float | None, alpha: float) -> float:
     """Return the lower end of the interval for values in [0, 1]; the upper one is a reflection."""
-    if mean == 0:
+    if mean < 1e-12:  # 0, or rounding
         return 0.0
     share = 1.0 if variance is None else _SHARE
     level = -math.log(alpha * share)
     least = _outside(lambda m: _mixture(m, mean, n) >= level, 0.0, mean)
     if variance is None:
         return least
-    # Slopes with which the wealth grows as m falls from the mean to there. To leave out the others
-    # makes it smaller, so the interval remains valid.
-    farthest = mean - least
-    slopes = [
-        (slope, weight * (1 - share) / 2)
-        for slope, weight in _SLOPES
-        if slope * mean < 1 and slope >= 2 * farthest * _psi(slope, mean)
-    ]
+    slopes: list[tuple[float, float]] = []
 
     def refuted(m: float) -> bool:
         distance = mean - m
@@ -356,7 +352,7 @@ def _least(mean: float, n: int, variance: float | None, alpha: float) -> float:
         wealth = 0.0
         for slope, weight in slopes:
             growth = n * (slope * distance - deviation * _psi(slope, m))
-            wealth += weight * math.exp(min(growth, 700.0))
+            wealth += (1 - share) / 2 * weight * math.exp(min(growth, 700.0))
         # As it is at most 1 on both sides of its minimum, it is left out there: what is left falls
         # from the mean on.
         mixture = _mixture(m, mean, n)
@@ -364,7 +360,24 @@ def _least(mean: float, n: int, variance: float | None, alpha: float) -> float:
             wealth += share * math.exp(min(mixture, 700.0))
         return wealth * alpha >= 1
 
-    return _outside(refuted, least, mean)
+    # Each time, the end comes nearer, and more slopes can be used.
+    while len(more := _growing(mean, mean - least)) > len(slopes):
+        slopes = more
+        least = _outside(refuted, least, mean)
+    return least
+
+
+def _growing(mean: float, farthest: float) -> list[tuple[float, float]]:
+    """Return the slopes, and their weights, whose wealth grows with the distance from the mean.
+
+    It does for candidates down to ``mean - farthest`` at least. To leave out the others makes the
+    wealth smaller, so the interval remains valid.
+    """
+    return [
+        (slope, weight)
+        for slope, weight in _SLOPES
+        if slope * mean < 1 and slope >= 2 * farthest * _psi(slope, mean)
+    ]
 
 
 def _mixture(m: float, mean: float, n: int) -> float:
@@ -386,12 +399,15 @@ def _psi(slope: float, most: float) -> float:
     return (-math.log1p(-scaled) - scaled) / most**2
 
 
-def _outside(refuted: Callable[[float], bool], outer: float, inner: float) -> float:
-    """Return the end of an interval, from outside: refuted at outer, and not at inner."""
-    for _ in range(_HALVINGS):
+def _outside(refuted: Callable[[float], bool], outer: float, mean: float) -> float:
+    """Return the end of an interval, or a value next to it outside: refuted, as outer is."""
+    inner = mean
+    for _ in range(60):
         middle = (outer + inner) / 2
         if refuted(middle):
             outer = middle
         else:
             inner = middle
+        if inner - outer <= _PRECISION * (mean - outer):
+            break
     return outer
