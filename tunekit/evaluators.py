@@ -367,6 +367,7 @@ class EvaluatorExecutor:
         if evaluator not in self._evaluators:
             return
         self._evaluators.remove(evaluator)
+        evaluator.awaited = None
         ray.kill(evaluator.actor)
         if evaluator.group is None:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import ray
@@ -19,7 +20,7 @@ from tunekit._ray import demand
 from tunekit.core.validation import Attempt, Request
 from tunekit.core.values import Raised
 from tunekit.evaluators import EvaluatorExecutor
-from tunekit.executor import Began, Failed, RayExecutor, Returned
+from tunekit.executor import Began, Estimated, Failed, RayExecutor, Returned, Yielded
 
 
 class Stream:
@@ -163,13 +164,15 @@ def test_what_waits_elsewhere_moves_to_a_reserve_that_nobody_uses(monkeypatch):
 
 
 class Call:
-    """Stands in for an actor's method."""
+    """Stands in for an actor's method, which yields this."""
+
+    yields: tuple[Any, ...] = (None,)
 
     def options(self, **options):
         return self
 
     def remote(self, *args):
-        return object()
+        return iter(self.yields)
 
 
 class Actor:
@@ -227,6 +230,54 @@ def test_an_evaluator_is_replaced_after_so_many_calls(monkeypatch, most, left):
     executor._max_calls = most
     assert [type(event) for event in returns(monkeypatch, executor, {})] == [Returned]
     assert len(executor._evaluators) == left
+
+
+def yielding(monkeypatch, *yields):
+    """An executor whose only evaluator has been called, and yields this."""
+    executor = evaluators(monkeypatch, ("built", True, None))
+    monkeypatch.setattr(executor, "_configs", SimpleNamespace(told=lambda attempt: None))
+    monkeypatch.setattr(Call, "yields", yields)
+    monkeypatch.setattr(ray, "get", lambda ref: ref)
+    monkeypatch.setattr(ray, "cancel", lambda stream: None)
+    ready = []
+    monkeypatch.setattr(ray, "wait", lambda refs, **options: (refs if ready else [], []))
+    (evaluator,) = executor._evaluators
+    executor._call(evaluator)
+
+    def poll() -> list[Any]:
+        ready.append(True)
+        monkeypatch.setattr(
+            ray, "wait", lambda refs, **options: ([ready.pop()] and refs if ready else [], [])
+        )
+        return executor.poll()
+
+    return executor, evaluator, poll
+
+
+def test_what_an_evaluator_yields_comes_out_one_by_one(monkeypatch):
+    executor, evaluator, poll = yielding(monkeypatch, Yielded({"accuracy": 0.5}), {"accuracy": 0.6})
+    assert [(type(one), one.value) for one in poll()] == [(Estimated, {"accuracy": 0.5})]
+    assert evaluator.attempt is not None
+    assert [(type(one), one.value) for one in poll()] == [(Returned, {"accuracy": 0.6})]
+    assert evaluator.attempt is None and executor._evaluators == [evaluator]
+
+
+@pytest.mark.parametrize("rest", [(), (Yielded({}),), ({"accuracy": 0.6},)])
+def test_an_evaluator_that_has_yielded_enough_works_until_its_next_yield_and_lives_on(
+    monkeypatch, rest
+):
+    executor, evaluator, poll = yielding(monkeypatch, Yielded({"accuracy": 0.5}), *rest)
+    assert len(poll()) == 1
+    executor.stop(evaluator.attempt)
+    assert evaluator.attempt is not None, "it takes nothing else before"
+    assert [poll(), poll()] == [[], []], "nothing more is said of it"
+    assert evaluator.attempt is None and executor._evaluators == [evaluator]
+
+
+def test_an_evaluator_whose_call_is_cancelled_from_outside_fails_its_attempt(monkeypatch):
+    executor, _, poll = yielding(monkeypatch)
+    assert [(type(one), one.reason) for one in poll()] == [(Failed, "ended without a result")]
+    assert executor._evaluators == []
 
 
 def test_an_evaluator_whose_validation_has_failed_is_replaced(monkeypatch):

@@ -185,7 +185,7 @@ GOOD = '{"journal": "tunekit", "version": 2}\n'
         ('{"journal": "other", "version": 2}\n', "is no journal of tunekit's"),
         (
             '{"journal": "tunekit", "version": 5}\n',
-            "version 4; this tunekit reads versions 2 and 3",
+            "version 5; this tunekit reads versions 2 to 4",
         ),
         ('{"journal": "tunekit", "version": 1}\n', "Install the older tunekit"),
         (GOOD + '{"n": 1, "event": "end\n{"n": 2, "event": "ended"}\n', "line 2, cannot be read"),
@@ -278,7 +278,14 @@ def test_what_only_an_older_version_had_is_left_out_and_what_it_lacked_has_a_def
 
 def example(kind: type, field: str) -> Any:
     """A value for a field of an event."""
-    typed = {"trial_ids": ["a", "b"], "tune": ["{}", "{}"], "id": "a:1:2:3", "odd": {}}
+    estimates = {"accuracy": {"mean": 0.5, "n": 100, "bounds": [0.0, 1.0]}}
+    typed = {
+        "trial_ids": ["a", "b"],
+        "estimates": estimates,
+        "tune": ["{}", "{}"],
+        "id": "a:1:2:3",
+        "odd": {},
+    }
     numbers = {"n": 7, **dict.fromkeys(["time", "seconds", "timeout_s", "waited_s", "ran_s"], 2.5)}
     counts = ["generation", "iteration", "run", "reached", "donor_generation", "attempts"]
     if field in ("removed", "runs", "finished", "offered", "used", "wish"):
