@@ -644,23 +644,22 @@ class ValidatedScheduler(TrialScheduler):
     # What is done about a trial ----------------------------------------------------------------
 
     def _next_action(self, stand_in: StandIn, doing: Actual) -> Action:
-        validation = self._validation
+        validation, held = self._validation, doing is Actual.HELD
+        waits = validation.waits(stand_in.trial_id)
         return next_action(
             stand_in.phase,
             doing,
             overwritten=stand_in.change.restored_from is not None,
             changed=bool(stand_in.change),
-            waits=validation.waits(stand_in.trial_id) and not self._trains_on(stand_in, doing),
+            waits=waits and not (held and self._trains_on(stand_in)),
             lends=validation.validator.lends(stand_in.trial_id),
             # Those that had to give way, to let validations run, get their turn.
-            gives_way=doing is Actual.HELD and self._gives_way(stand_in),
+            gives_way=held and self._gives_way(stand_in),
         )
 
-    def _trains_on(self, stand_in: StandIn, doing: Actual) -> bool:
+    def _trains_on(self, stand_in: StandIn) -> bool:
         """Return whether a trial trains on while its score is pending: its place would be idle."""
         validation = self._validation
-        if doing is not Actual.HELD or self.compares_all:
-            return False
         return trains_on(
             validation.config.on_pending,
             decisions=validation.state.delivery.decisions(stand_in.trial_id),
@@ -670,7 +669,9 @@ class ValidatedScheduler(TrialScheduler):
                 or validation.one_at_a_time()
                 or validation.validator.will_borrow(self._place_of(stand_in))
             ),
-        ) and self._usage.decides_again(stand_in)
+            decides_again=lambda: self._usage.decides_again(stand_in),
+            synchronous=self.compares_all,
+        )
 
     def _gives_way(self, stand_in: StandIn) -> bool:
         """Return whether a trial that waits gives its place to others meanwhile."""
