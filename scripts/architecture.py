@@ -60,7 +60,12 @@ GROUPS = {
     ),
     "scores": (
         "from the report to the decision",
-        "callback scheduler searcher consumers draining deliveries checkpoint_leases",
+        "callback searcher consumers draining deliveries checkpoint_leases",
+    ),
+    "scheduling": (
+        "what the scheduler sees, and what comes of it",
+        "scheduler base_scheduler stand_ins next_trial trial_actions clones score_usage "
+        "scheduler_state scheduler_restore",
     ),
     "validations": (
         "running validations",
