@@ -60,8 +60,12 @@ GROUPS = {
     ),
     "scores": (
         "from the report to the decision",
-        "callback scheduler searcher consumers waiting deliveries checkpoint_leases "
-        "draining sweep_end",
+        "callback searcher consumers waiting deliveries checkpoint_leases draining sweep_end",
+    ),
+    "scheduling": (
+        "what the scheduler sees, and what comes of it",
+        "scheduler base_scheduler stand_ins next_trial trial_actions clones score_usage "
+        "scheduler_state scheduler_restore certainty",
     ),
     "validations": (
         "running validations",

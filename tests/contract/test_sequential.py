@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
+import tunekit.scheduler as scheduler_module
 from tests.schedulers import CASES, seed_all
 from tests.sweeps import Endless, quality, sweep
 from tunekit import Estimate, Sequential
@@ -85,19 +86,13 @@ class Checked:
         self.missed: list[tuple[str, Interval]] = []
 
     def decides_alike(
-        self,
-        stand_in: Any,
-        at: float,
-        report: Any,
-        metric: str,
-        interval: Interval,
-        controller: Any,
+        self, stand_in: Any, at: float, report: Any, metric: str, interval: Interval
     ) -> bool:
-        alike = self.rule(stand_in, at, report, metric, interval, controller)
+        alike = self.rule(stand_in, at, report, metric, interval)
         middle = (interval.low + interval.high) / 2
         draws = [random.Random(len(self.said)).uniform(*interval) for _ in range(2)]
         decided = [
-            self.certainty.decided(stand_in.trial_id, {**report, metric: score}, controller)
+            self.certainty.decided(stand_in.trial_id, {**report, metric: score})
             for score in (*interval, middle, *draws)
         ]
         assert decided[0] is not None, "the scheduler was copied"
@@ -108,15 +103,24 @@ class Checked:
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("pb2")])
-def test_copies_of_the_scheduler_decide_alike_wherever_its_rule_says_so(tmp_path, name):
-    made = ran(tmp_path, name, exact, run=False)
-    scheduler = made.sweep.controller._scheduler_alg
-    checked = Checked(scheduler.certainty)
-    scheduler.certainty.decides_alike = checked.decides_alike
-    made.sweep.run(most=50_000)
-    assert not checked.missed
+def test_copies_of_the_scheduler_decide_alike_wherever_its_rule_says_so(
+    tmp_path, monkeypatch, name
+):
+    checked: list[Checked] = []
+    made = scheduler_module.Certainty
+
+    def make(*args: Any) -> Any:
+        certainty = made(*args)
+        checked.append(Checked(certainty))
+        certainty.decides_alike = checked[0].decides_alike
+        return certainty
+
+    monkeypatch.setattr(scheduler_module, "Certainty", make)
+    ran(tmp_path, name, exact)
+    [checks] = checked
+    assert not checks.missed
     if name not in ("fifo", "pbt-replay"):
-        assert any(checked.said)
+        assert any(checks.said)
 
 
 class Picky(ASHAScheduler):

@@ -314,7 +314,7 @@ class Population:
             self.problems += check_rows(self.ran, events)
 
     def _standing(self) -> dict[str, Any]:
-        judged = self.ran.sweep.controller._scheduler_alg._stand_ins
+        judged = self.ran.sweep.controller._scheduler_alg._stand_ins.by_id
         return {
             str(t): (t.status, judged[t.trial_id].phase, judged[t.trial_id].doing)
             for t in self.ran.trials
@@ -491,17 +491,18 @@ def check_left(ran: Ran) -> Iterator[Problem]:
     controller = ran.sweep.controller
     scheduler = controller._scheduler_alg
     for owner, name in (
-        (scheduler._clones, "planned"),
-        (scheduler._clones, "offers"),
-        (scheduler, "_ready"),
-        (scheduler, "_since"),
-        (scheduler, "_touched"),
+        (scheduler._state.clones, "planned"),
+        (scheduler._state.clones, "offers"),
+        (scheduler._sweep.actions, "_ready"),
+        (scheduler._sweep.actions, "_since"),
+        (scheduler._stand_ins, "_touched"),
     ):
         if left := getattr(owner, name):
             yield Problem(Wrong.STATE_LEFT, (name, left))
     # Of a trial that has ended there would be nothing to do at the next step, which is none.
-    if left := [judged for judged in scheduler._open.values() if not judged.is_finished()]:
-        yield Problem(Wrong.STATE_LEFT, ("_open", left))
+    still_open = scheduler._stand_ins.open.values()
+    if left := [judged for judged in still_open if not judged.is_finished()]:
+        yield Problem(Wrong.STATE_LEFT, ("open", left))
     if controller._cached_trial_decisions:
         yield Problem(Wrong.STATE_LEFT, dict(controller._cached_trial_decisions))
     restorable = {trial.checkpoint.path for trial in ran.trials if trial.checkpoint}
@@ -595,7 +596,7 @@ def test_where_a_trial_stands_is_never_deleted(tmp_path):
     """A clone stands at its donor's checkpoint until its own first score, and may be cloned."""
 
     def watch(ran: Ran) -> None:
-        for judged in ran.sweep.controller._scheduler_alg._stand_ins.values():
+        for judged in ran.sweep.controller._scheduler_alg._stand_ins.by_id.values():
             if judged.version is not None and not judged.is_finished():
                 assert Path(judged.version.checkpoint.path).exists()
 
@@ -610,12 +611,13 @@ def test_an_ended_trial_drops_the_exploit_it_was_to_make(tmp_path):
 
     def watch(ran: Ran) -> None:
         scheduler = ran.sweep.controller._scheduler_alg
-        if ended or not scheduler._clones.planned:
+        clones = scheduler._state.clones
+        if ended or not clones.planned:
             return
-        ended.append(next(iter(scheduler._clones.planned)))
+        ended.append(next(iter(clones.planned)))
         [trial_id] = ended
-        scheduler.conclude(scheduler._stand_ins[trial_id].real)
-        assert trial_id not in scheduler._clones.planned
+        scheduler.conclude(scheduler._stand_ins.by_id[trial_id].real)
+        assert trial_id not in clones.planned
         coming = ran.validation.ancestry.generation(trial_id) + 1
         assert ran.validation.leases.held(("clone", trial_id, coming)) is None
 

@@ -8,20 +8,20 @@ import pytest
 from ray.tune import ResumeConfig
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule
 
-import tunekit
 from tests.kills import Killed, bury, killed_after
 from tests.schedulers import MODES
 from tests.sweeps import Counting, sweep
-from tunekit._ray.stand_ins import StandIn
+from tunekit._ray.stand_ins import StandInController
 from tunekit.core.events import TrialErrored
 from tunekit.journal import events_in
 from tunekit.snapshots import prepare_restore
+from tunekit.stand_ins import StandIns
 from tunekit.storage import LocalFolder
 
 
 def waiting(ran):
     """The trials that a scheduler would be offered, one after the other."""
-    turns = ran.sweep.controller.scheduler_alg._turns
+    turns = ran.sweep.controller.scheduler_alg._stand_ins._turns
     return [*turns.of("PENDING"), *turns.of("PAUSED")]
 
 
@@ -45,16 +45,19 @@ SCHEDULERS = {
 @pytest.fixture
 def chosen(monkeypatch):
     """What was chosen; the test fails where a look at all trials would have found another."""
-    seen, told = [], tunekit.ValidatedScheduler._next_in_turn
+    seen, with_only = [], StandInController.with_only
 
-    def checked(self):
-        first = FIFOScheduler.choose_trial_to_run(self.base, self._view)
-        offered = told(self)
-        assert offered == ([] if first is None else [first])
-        seen.append(first)
-        return offered
+    def watched(view, trials):
+        def checked():
+            first = FIFOScheduler.choose_trial_to_run(None, view)
+            offered = trials()
+            assert offered == ([] if first is None else [first])
+            seen.append(first)
+            return offered
 
-    monkeypatch.setattr(tunekit.ValidatedScheduler, "_next_in_turn", checked)
+        return with_only(view, checked)
+
+    monkeypatch.setattr(StandInController, "with_only", watched)
     return seen
 
 
@@ -109,11 +112,10 @@ def test_the_first_that_waits_is_offered_in_a_restored_sweep(tmp_path, chosen, o
 
 def test_a_trial_that_has_begun_to_run_waits_no_more():
     """Nor does one that has failed, whether or not the scheduler has heard of it."""
-    scheduler = tunekit.ValidatedScheduler(FIFOScheduler())
+    stand_ins = StandIns(offer=lambda trial, version: None)
     for name, status in enumerate(["RUNNING", "ERROR", "PENDING", "PENDING"]):
-        judged = StandIn(scheduler, SimpleNamespace(trial_id=str(name), status=status))
-        scheduler._turns.add(judged, "PENDING")
-    assert [judged.trial_id for judged in scheduler._next_in_turn()] == ["2"]
+        stand_ins.add(SimpleNamespace(trial_id=str(name), status=status))
+    assert [judged.trial_id for judged in stand_ins.first_in_turn()] == ["2"]
 
 
 def test_a_scheduler_that_chooses_in_its_own_way_sees_all_trials(tmp_path, chosen):

@@ -38,14 +38,6 @@ class Scheduling(Protocol):
         """The scheduler has got hold of its checkpoint, and may clone it later."""
         ...
 
-    def stopped(self, stand_in: StandIn) -> None:
-        """The scheduler has stopped it, other than by a decision about its result."""
-        ...
-
-    def idle(self) -> bool:
-        """Return whether no trial runs or is about to, and no validation is pending."""
-        ...
-
 
 @dataclass(frozen=True)
 class Version:
@@ -329,16 +321,21 @@ class StandInController:
     Args:
         wrapped: The controller as Tune gives it to schedulers.
         stand_in: The stand-in of a trial.
-        scheduling: Who hears of what is done to one.
+        stopped: Called with a trial that the scheduler has stopped other than by a decision about
+            its result.
+        idle: Returns whether no trial runs or is about to, and no validation is pending.
     """
 
     def __init__(
         self,
         wrapped: TrialRunnerWrapper,
         stand_in: Callable[[Trial], StandIn],
-        scheduling: Scheduling,
+        *,
+        stopped: Callable[[StandIn], None],
+        idle: Callable[[], bool],
     ):
-        self._wrapped, self._stand_ins, self._scheduling = wrapped, stand_in, scheduling
+        self._wrapped, self._stand_ins = wrapped, stand_in
+        self._stopped, self._idle = stopped, idle
         self._trials: list[StandIn] = []
         self._as_of: tuple[int, Trial | None] = (0, None)
 
@@ -358,7 +355,7 @@ class StandInController:
     @property
     def idle(self) -> bool:
         """Return whether nothing is under way that a search algorithm may wait for."""
-        return self._scheduling.idle()
+        return self._idle()
 
     def with_only(self, trials: Callable[[], list[StandIn]]) -> Any:
         """The same for a scheduler that is to see some trials only."""
@@ -369,7 +366,7 @@ class StandInController:
         return {stand_in for stand_in in self.get_trials() if stand_in.status not in ended}
 
     def stop_trial(self, trial: StandIn) -> None:
-        self._scheduling.stopped(trial)
+        self._stopped(trial)
 
     def pause_trial(self, trial: StandIn, should_checkpoint: bool = True) -> None:
         trial.pause()

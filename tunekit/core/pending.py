@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 __all__ = [
     "ON_PENDING",
     "are_paused",
@@ -65,29 +67,47 @@ def stands_still(on_pending: str, *, scores: int, decisions: int) -> bool:
     return decisions > (1 if on_pending == "continue" else 0)
 
 
-def trains_on(on_pending: str, *, decisions: int, idle: bool) -> bool:
+def trains_on(
+    on_pending: str,
+    *,
+    decisions: int,
+    idle: bool,
+    decides_again: Callable[[], bool],
+    synchronous: bool = False,
+) -> bool:
     """Return whether a trial that would wait trains on.
 
     If nothing could use its place meanwhile, what it trains costs nothing, even if the pending
     score turns out to be a STOP. This is asked again after each iteration, so the trial makes room
     when something can use its place.
 
+    It waits nevertheless if the scheduler compares all trials at the same time, or will not decide
+    by a later report of the trial.
+
     Args:
         on_pending: What the user wants.
         decisions: How many pending scores of the trial the scheduler will decide by.
         idle: Whether its place would be idle if it waited.
+        decides_again: Returns whether the scheduler can decide by a later report of the trial, too.
+            It is called only if the answer depends on it.
+        synchronous: Whether the scheduler compares all trials at the same time.
 
     Example:
-        >>> [trains_on("auto", decisions=1, idle=idle) for idle in (True, False)]
+        >>> yes = lambda: True
+        >>> [trains_on("auto", decisions=1, idle=i, decides_again=yes) for i in (True, False)]
         [True, False]
-        >>> trains_on("auto", decisions=2, idle=True)  # its next decision is due
+        >>> trains_on("auto", decisions=2, idle=True, decides_again=yes)  # its next one is due
         False
-        >>> trains_on("yield", decisions=1, idle=True)
+        >>> trains_on("auto", decisions=1, idle=True, decides_again=lambda: False)
+        False
+        >>> trains_on("auto", decisions=1, idle=True, decides_again=yes, synchronous=True)
+        False
+        >>> trains_on("yield", decisions=1, idle=True, decides_again=yes)
         False
     """
-    if on_pending != "auto" or not idle:
+    if on_pending != "auto" or synchronous or not idle:
         return False
-    return not stands_still("continue", scores=1, decisions=decisions)
+    return not stands_still("continue", scores=1, decisions=decisions) and decides_again()
 
 
 def gives_way(

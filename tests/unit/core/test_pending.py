@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from tunekit.core.pending import ON_PENDING, chosen, gives_way, needs_room, stands_still
+from tunekit.core.pending import (
+    ON_PENDING,
+    chosen,
+    gives_way,
+    needs_room,
+    stands_still,
+    trains_on,
+)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +44,23 @@ def test_continue_trains_on_while_one_decision_is_pending_and_yield_does_not():
 @pytest.mark.parametrize("policy", ["yield", "continue"])
 def test_scores_that_the_scheduler_will_not_look_at_stop_nobody(policy):
     assert not stands_still(policy, scores=5, decisions=0)
+
+
+def test_a_trial_trains_on_if_its_place_is_idle_and_it_is_judged_again():
+    idle = {"decisions": 1, "idle": True, "decides_again": lambda: True}
+    assert trains_on("auto", **idle)
+    assert not trains_on("auto", **{**idle, "decides_again": lambda: False})
+    assert not trains_on("auto", **idle, synchronous=True)
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [{"on_pending": "hold"}, {"idle": False}, {"decisions": 2}, {"synchronous": True}],
+)
+def test_the_schedulers_books_are_opened_only_if_that_matters(instead):
+    known = {"on_pending": "auto", "decisions": 1, "idle": True, **instead}
+    on_pending = known.pop("on_pending")
+    assert not trains_on(on_pending, **known, decides_again=lambda: pytest.fail("opened"))
 
 
 def test_room_is_left_unless_trials_make_it():

@@ -1,0 +1,114 @@
+"""The trials of a sweep as its base scheduler sees them, and which of them to look at next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ray.tune.experiment import Trial
+
+from tunekit._ray.stand_ins import StandIn, Version
+from tunekit.core.reconcile import Desired
+from tunekit.core.turns import Turns
+
+__all__ = ["StandIns"]
+
+
+class StandIns:
+    """Has a stand-in for each trial, and hears of what the base scheduler does to it.
+
+    Args:
+        offer: Takes a trial and its version whenever the base scheduler gets hold of that, and may
+            clone it later.
+
+    Example:
+        >>> stand_ins = StandIns(offer=print)
+        >>> trial = Trial("train", stub=True)
+        >>> stand_in = stand_ins.add(trial)
+        >>> stand_ins.first_in_turn() == [stand_in]
+        True
+        >>> stand_in.pause()
+        >>> stand_ins.take_touched() == [stand_in]
+        True
+    """
+
+    def __init__(self, offer: Callable[[Trial, Version], None]):
+        self._offer = offer
+        #: Them, by trial.
+        self.by_id: dict[str, StandIn] = {}
+        #: Those of the trials that something may have to be done about.
+        self.open: dict[str, StandIn] = {}
+        #: The trials that a saved scheduler knows and that Tune has not added yet.
+        self.known: set[str] = set()
+        # Those that the base scheduler has just done something to.
+        self._touched: dict[str, StandIn] = {}
+        # Those of the trials that it may start or resume.
+        self._turns: Turns[StandIn] = Turns()
+
+    def of(self, trial: Trial) -> StandIn:
+        """Return a trial's stand-in."""
+        stand_in = self.by_id.get(trial.trial_id)
+        if stand_in is None:
+            stand_in = self.by_id[trial.trial_id] = StandIn(self, trial)
+        return stand_in
+
+    def named(self, trial_id: str) -> StandIn:
+        """Return the stand-in of a trial that Tune need not have added yet."""
+        return self.by_id.setdefault(trial_id, StandIn(self))
+
+    def forget_unadded(self) -> None:
+        """Drop those of trials that Tune has not added."""
+        self.by_id = {i: one for i, one in self.by_id.items() if one.real is not None}
+
+    def reopen(self, stand_in: StandIn) -> None:
+        """Note that something may have to be done about a trial."""
+        self.open[stand_in.trial_id] = stand_in
+
+    # Whose turn it is --------------------------------------------------------------------------
+
+    def add(self, trial: Trial) -> StandIn:
+        """Return the stand-in of a trial that is about to start: it is the last of Tune's now."""
+        stand_in = self.of(trial)
+        stand_in.real, stand_in.ending = trial, False
+        self._turns.add(stand_in, _waits(stand_in))
+        self.reopen(stand_in)
+        self.known.discard(trial.trial_id)
+        return stand_in
+
+    def leave(self, stand_in: StandIn) -> None:
+        """Take that a trial has ended or failed for good: it is not chosen any more."""
+        self._turns.put(stand_in, None)
+
+    def first_in_turn(self) -> list[StandIn]:
+        """Return the first trial to start or, if there is none, the first to resume."""
+        for status in (Trial.PENDING, Trial.PAUSED):
+            for stand_in in self._turns.of(status):
+                if stand_in.status == status:  # else it has begun to run in this step
+                    return [stand_in]
+        return []
+
+    # What is done to one -----------------------------------------------------------------------
+
+    def moved(self, stand_in: StandIn) -> None:
+        """Note what a trial waits for, after its phase has changed."""
+        self._turns.put(stand_in, _waits(stand_in))
+
+    def touched(self, stand_in: StandIn) -> None:
+        """Note that the base scheduler has paused a trial, or given it something to take up."""
+        self.open[stand_in.trial_id] = self._touched[stand_in.trial_id] = stand_in
+
+    def take_touched(self) -> list[StandIn]:
+        """Return, once, those that the base scheduler has done something to."""
+        touched, self._touched = self._touched, {}
+        return list(touched.values())
+
+    def offered(self, stand_in: StandIn) -> None:
+        """Offer a trial's version to be cloned."""
+        if stand_in.version is not None:
+            self._offer(stand_in.real, stand_in.version)
+
+
+def _waits(stand_in: StandIn) -> str | None:
+    """Return the status in which a scheduler may choose a trial; None if it may not choose it."""
+    if stand_in.phase is Desired.PENDING:
+        return str(Trial.PENDING)
+    return str(Trial.PAUSED) if stand_in.phase is Desired.PAUSED else None
