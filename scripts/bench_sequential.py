@@ -217,8 +217,12 @@ def virtual(right: np.ndarray, orders: int) -> None:
         for name, sequential in (
             ("in full", None),
             ("the defaults", tunekit.Sequential()),
-            ("min_examples=500", tunekit.Sequential(min_examples=500)),
-            ("min_examples=1000", tunekit.Sequential(min_examples=1000)),
+            ("best_in_full=False", tunekit.Sequential(best_in_full=False)),
+            ("that, min_examples=1000", tunekit.Sequential(min_examples=1000, best_in_full=False)),
+            (
+                "that, confidence=0.7",
+                tunekit.Sequential(confidence=0.7, min_examples=1000, best_in_full=False),
+            ),
         ):
             ran = [swept(right, seed, every, sequential) for seed in range(orders)]
             fewer = sum(one.in_full for one in ran) / sum(one.examples for one in ran)

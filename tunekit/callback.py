@@ -279,11 +279,15 @@ class ValidationCallback(tune.Callback):
 
     def _alike(self, request: Request, name: str, interval: Interval) -> bool:
         """Return whether all comes out the same wherever in an interval a metric is."""
-        if self._scheduler is None or self.state.may_be_best(name, self._scheduler.mode, interval):
+        scheduler = self._scheduler
+        if scheduler is None:
             return False
-        return self._stopping.alike(
-            request.trial_id, name, interval
-        ) and self._scheduler.decides_alike(request, name, interval)
+        in_full = self.config.sequential is None or self.config.sequential.best_in_full
+        if in_full and self.state.may_be_best(name, scheduler.mode, interval):
+            return False
+        return self._stopping.alike(request.trial_id, name, interval) and scheduler.decides_alike(
+            request, name, interval
+        )
 
     def _validation_names(self) -> set[str]:
         """Return the metrics for which only validated values count."""

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
 import tunekit.scheduler as scheduler_module
+from tests.contract.test_kills import SCHEDULES, killed_often
+from tests.kills import run_killed
 from tests.schedulers import CASES, seed_all
 from tests.sweeps import Endless, quality, sweep
 from tunekit import Estimate, Sequential
 from tunekit.core.confidence import Interval
+from tunekit.core.events import ValidationEstimated
 from tunekit.core.validation import Attempt
+from tunekit.journal import events_in
+from tunekit.testing import check_journal
 
 MOST = 12.0  # no score is greater
 SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)
@@ -217,3 +223,91 @@ def test_a_stopping_criterion_is_decided_by_more_examples(tmp_path):
             assert not metrics["accuracy_low"] < 5.0 < metrics["accuracy_high"] or (
                 metrics["accuracy_n"] == SIZES[-1]
             )
+
+
+# Killed and restored ----------------------------------------------------------------------------
+
+
+def resumed(attempt: Attempt) -> Iterator[dict[str, Any]]:
+    """Go on from what an earlier attempt has yielded."""
+    known = attempt.request.known.get("accuracy")
+    mean = quality(index_of(attempt), attempt.request.iteration)
+    for n in SIZES:
+        if known is None or n > known.n:
+            yield {"accuracy": Estimate(mean, n, bounds=(0, MOST))}
+
+
+@pytest.mark.parametrize("name", ["asha", "hyperband", "pbt", "promotion"])
+@pytest.mark.parametrize("on_pending", ["hold", "yield"])
+def test_killed_sweeps_with_estimates_lose_nothing(tmp_path, name, on_pending):
+    case = CASES[name]
+
+    def make(folder, **options):
+        seed_all(seed)
+        return sweep(
+            folder,
+            case.make(folder / "made"),
+            on_pending=on_pending,
+            trainable=Endless,
+            validate=resumed,
+            validation_s=lambda attempt: draw.choice([0.2, 0.7, 1.5]),
+            settings={"fn": lambda checkpoint, resume: {}},
+            saved_every_s=draw.choice([0.0, float("inf")]),
+            seed=seed,
+            listening=False,
+            run=False,
+            loggers=True,
+            **({"trials": 5, "stop": {"training_iteration": 9}} | case.options()),
+            **options,
+        )
+
+    for seed in range(SCHEDULES):
+        folder, draw = tmp_path / str(seed), random.Random(seed)
+        made, _ = run_killed(folder, make, killed_often(seed), torn=bool(seed % 2))
+        lives = check_journal(events_in(folder / "sweep"))
+        assert all(trial.status == "TERMINATED" for trial in made.trials)
+        for trial in made.trials:
+            history = made.validation.history
+            for (generation, iteration), metrics in history.scores(trial.trial_id):
+                recorded = lives.scores[f"{trial.trial_id}:{generation}:{iteration}"]
+                assert recorded == metrics
+                assert metrics["accuracy_low"] <= metrics["accuracy"] <= metrics["accuracy_high"]
+
+
+def test_a_killed_validation_goes_on_from_what_was_written_down(tmp_path):
+    given: list[int] = []
+
+    def validate(attempt):
+        known = attempt.request.known.get("accuracy")
+        given.append(0 if known is None else known.n)
+        for n in range(given[-1] + 100, 10_100, 100):
+            yield {"accuracy": Estimate(0.5, n, bounds=(0, 1))}
+
+    def make(folder, **options):
+        return sweep(
+            folder,
+            FIFOScheduler(),
+            on_pending="hold",
+            trials=1,
+            stop={"training_iteration": 1},
+            validate=validate,
+            settings={"fn": lambda checkpoint, resume: {}},
+            validation_s=lambda attempt: 0.3,
+            listening=False,
+            run=False,
+            **options,
+        )
+
+    made, kills = run_killed(tmp_path, make, iter([14, 14]))
+    assert kills == 2 and len(given) == 3
+    [last] = [m for t in made.trials for _, m in made.validation.history.scores(t.trial_id)]
+    assert last["accuracy_n"] == 10_000
+    written = [
+        event.estimates["accuracy"]["n"]
+        for event in events_in(tmp_path / "sweep")
+        if isinstance(event, ValidationEstimated)
+    ]
+    assert given[0] == 0 < given[1] < given[2]
+    assert set(given[1:]) <= set(written)
+    # Four estimates come in 1.2 s, and one in so much time is written down.
+    assert all(later - earlier <= 500 for earlier, later in pairwise([0, *written, 10_000]))

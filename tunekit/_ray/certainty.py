@@ -75,7 +75,12 @@ def _asha(base: Any, trial: Trial, at: float, interval: Interval) -> bool:
         return True
     recorded = dict(its(bracket, "_rungs")).get(at, {})
     cutoff = bracket.cutoff(recorded)
-    return cutoff is None or alike_by_value(interval, [float(cutoff)])
+    if cutoff is None:
+        return True
+    # Where the next trials' cutoff will be depends on the scores beside this one.
+    below = [score for score in recorded.values() if score < cutoff]
+    above = [score for score in recorded.values() if score >= cutoff]
+    return alike_by_value(interval, [float(cutoff), *(below and [max(below)]), min(above)])
 
 
 def _hyperband(base: Any, trial: Trial, interval: Interval) -> bool:

@@ -39,6 +39,10 @@ class Sequential:
             Scores are compared with each other later, so it bounds how far they may be off:
             accuracies by about ``1 / sqrt(min_examples)``.
         max_examples: The number of examples after which to end in any case; None for all there are.
+        best_in_full: Whether to evaluate on, whatever the scheduler would decide, as long as the
+            score may be the best of the sweep so far. So the winner is chosen by all examples. With
+            False, far fewer examples are evaluated, and the best score is one of many estimates;
+            :meth:`tunekit.Sweep.validate` evaluates the few best once more.
 
     Raises:
         ConfigError: If ``confidence`` is not between 0 and 1, or a number of examples is less than
@@ -46,12 +50,13 @@ class Sequential:
 
     Example:
         >>> Sequential(min_examples=500)
-        Sequential(confidence=0.95, min_examples=500, max_examples=None)
+        Sequential(confidence=0.95, min_examples=500, max_examples=None, best_in_full=True)
     """
 
     confidence: float = 0.95
     min_examples: int = 200
     max_examples: int | None = None
+    best_in_full: bool = True
 
     def __post_init__(self) -> None:
         problems = Problems("Sequential")
