@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class SchedulerState:
-    """Has what is saved of a scheduler: the scheduler itself, and what it knows of trials.
+    """Holds what is saved of a scheduler: the scheduler itself, and what it knows of trials.
 
     Args:
         base: The user's scheduler.

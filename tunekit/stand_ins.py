@@ -14,7 +14,7 @@ __all__ = ["StandIns"]
 
 
 class StandIns:
-    """Has a stand-in for each trial, and hears of what the base scheduler does to it.
+    """Holds the stand-in of each trial, and notes what the base scheduler does to it.
 
     Args:
         offer: Takes a trial and its version whenever the base scheduler gets hold of that, and may
@@ -33,9 +33,9 @@ class StandIns:
 
     def __init__(self, offer: Callable[[Trial, Version], None]):
         self._offer = offer
-        #: Them, by trial.
+        #: The stand-ins, by trial.
         self.by_id: dict[str, StandIn] = {}
-        #: Those of the trials that something may have to be done about.
+        #: The trials that something may have to be done about.
         self.open: dict[str, StandIn] = {}
         #: The trials that a saved scheduler knows and that Tune has not added yet.
         self.known: set[str] = set()
@@ -57,7 +57,8 @@ class StandIns:
 
     def forget_unadded(self) -> None:
         """Drop those of trials that Tune has not added."""
-        self.by_id = {i: one for i, one in self.by_id.items() if one.real is not None}
+        for trial_id in [i for i, stand_in in self.by_id.items() if stand_in.real is None]:
+            del self.by_id[trial_id]
 
     def reopen(self, stand_in: StandIn) -> None:
         """Note that something may have to be done about a trial."""
