@@ -80,7 +80,8 @@ def _asha(base: Any, trial: Trial, at: float, interval: Interval) -> bool:
     # Where the next trials' cutoff will be depends on the scores beside this one.
     below = [score for score in recorded.values() if score < cutoff]
     above = [score for score in recorded.values() if score >= cutoff]
-    return alike_by_value(interval, [float(cutoff), *(below and [max(below)]), min(above)])
+    beside = [*(below and [max(below)]), *(above and [min(above)])]
+    return alike_by_value(interval, [float(cutoff), *beside])
 
 
 def _hyperband(base: Any, trial: Trial, interval: Interval) -> bool:
