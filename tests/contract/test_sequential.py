@@ -15,11 +15,13 @@ from tests.contract.test_kills import SCHEDULES, killed_often
 from tests.kills import run_killed
 from tests.schedulers import CASES, seed_all
 from tests.sweeps import Endless, quality, sweep
-from tunekit import Estimate, Sequential
+from tunekit import Estimate, Sequential, load
 from tunekit.core.confidence import Interval
 from tunekit.core.events import ValidationEstimated
 from tunekit.core.validation import Attempt
 from tunekit.journal import events_in
+from tunekit.page import write_page
+from tunekit.page.figures import curves
 from tunekit.testing import check_journal
 
 MOST = 12.0  # no score is greater
@@ -311,3 +313,12 @@ def test_a_killed_validation_goes_on_from_what_was_written_down(tmp_path):
     assert set(given[1:]) <= set(written)
     # Four estimates come in 1.2 s, and one in so much time is written down.
     assert all(later - earlier <= 500 for earlier, later in pairwise([0, *written, 10_000]))
+
+
+def test_the_report_has_the_interval_of_each_score(tmp_path):
+    made = sweep(tmp_path, FIFOScheduler(), validate=exact, on_pending="hold", trials=2)
+    loaded = load(made.home)
+    points = curves(loaded, [trial.trial_id for trial in made.trials], "accuracy")
+    assert points and all(point["low"] < point["value"] < point["high"] for point in points)
+    assert "accuracy_n" in loaded.reports
+    assert write_page(loaded).exists()

@@ -80,6 +80,8 @@ def curves_chart(
 ) -> Spec:
     """Values of a metric by training iteration: a line for each trial, the five best in colour.
 
+    Estimated values have a bar for their interval.
+
     Args:
         points: What :func:`~tunekit.page.figures.curves` returns.
         ranked: The ranking.
@@ -102,13 +104,10 @@ def curves_chart(
     values = [point["value"] for point in points]
     log = not validated and min(values) > 0 and max(values) / min(values) > 100
     title = f"{metric} ({'validated' if validated else 'training'}{', log scale' if log else ''})"
+    scale = alt.Scale(zero=False, type="log" if log else "linear", nice=not log)
     base = alt.Chart(alt.NamedData("points")).encode(
         x=_iterations("iteration:Q"),
-        y=alt.Y(
-            "value:Q",
-            title=title,
-            scale=alt.Scale(zero=False, type="log" if log else "linear", nice=not log),
-        ),
+        y=alt.Y("value:Q", title=title, scale=scale),
         color=alt.Color(
             "who:N",
             title="trial",
@@ -126,7 +125,14 @@ def curves_chart(
     width = alt.condition("datum.who == 'others'", alt.value(1.2), alt.value(2.2))
     lines = base.mark_line(interpolate="linear").encode(strokeWidth=width)
     dots = base.mark_circle(size=38 if validated else 12, opacity=1)
-    return _finished(lines + dots, points=rows)
+    if not any("low" in point for point in points):
+        return _finished(lines + dots, points=rows)
+    bars = (
+        base.transform_filter("isValid(datum.low)")
+        .mark_rule(strokeOpacity=0.45, strokeWidth=1.5)
+        .encode(y=alt.Y("low:Q", title=title, scale=scale), y2="high:Q")
+    )
+    return _finished(bars + lines + dots, points=rows)
 
 
 def seeds_chart(

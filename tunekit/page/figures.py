@@ -177,21 +177,26 @@ def training_metrics(sweep: Sweep, most: int = 3) -> list[str]:
 
 
 def curves(sweep: Sweep, trial_ids: Sequence[str], metric: str) -> list[dict[str, Any]]:
-    """The values of a metric, training's or validation's, by trial, generation and iteration."""
+    """The values of a metric, training's or validation's, by trial, generation and iteration.
+
+    A value that was estimated has the ends of its interval, ``low`` and ``high``, too.
+    """
     points = []
     for trial_id in trial_ids:
         for row in sweep.timeline.rows(trial_id):
-            value = flatten(row).get(metric)
-            own = number(value)
-            if own is not None and math.isfinite(own):
-                points.append(
-                    {
-                        "trial": trial_id,
-                        "generation": row["generation"],
-                        "iteration": row["training_iteration"],
-                        "value": own,
-                    }
-                )
+            known = flatten(row)
+            own, low, high = (number(known.get(f"{metric}{end}")) for end in ("", "_low", "_high"))
+            if own is None or not math.isfinite(own):
+                continue
+            point = {
+                "trial": trial_id,
+                "generation": row["generation"],
+                "iteration": row["training_iteration"],
+                "value": own,
+            }
+            if low is not None and high is not None and low <= own <= high:
+                point |= {"low": low, "high": high}
+            points.append(point)
     return points
 
 
