@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import math
 import os
-import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import pandas as pd
 import pyarrow.fs
 from ray import tune
 
+from tunekit import sweep_summary, tables
 from tunekit._ray.storage import absolute, exists, storage_at
 from tunekit.config import ValidationConfig
 from tunekit.core.events import Event
@@ -26,7 +26,6 @@ from tunekit.core.lineage import Ancestry, configs_of
 from tunekit.core.metrics import flatten
 from tunekit.core.names import listed, meant
 from tunekit.core.problems import Problems
-from tunekit.core.room import slots
 from tunekit.core.seeds import (
     Configuration,
     Repeat,
@@ -53,10 +52,8 @@ __all__ = ["BestCheckpoint", "Ranked", "Sweep", "load"]
 
 __getattr__ = former_names(__name__)
 
-_LEADING = ("trial_id", "generation", "training_iteration", "iteration_runs", "reported_at")
 # Lines of the journal that no table needs.
 _UNTOLD = ("saved", "snapshot")
-_RAYS_NAMES = {"num_cpus": "CPU", "num_gpus": "GPU"}  # of options, and of resources
 _TRIAL_ERROR = "error.txt"  # Tune writes this into the folder of a failed trial
 
 
@@ -338,7 +335,7 @@ class Sweep:
             self._trial_row(story, counts.get(trial_id, {}))
             for trial_id, story in self.timeline.trials.items()
         ]
-        return _table(rows, _TRIALS)
+        return tables.table(rows, tables.TRIALS)
 
     def _trial_row(self, story: TrialSummary, counts: Mapping[str, int]) -> dict[str, Any]:
         best, last = self._best_and_last(story.trial_id)
@@ -398,8 +395,10 @@ class Sweep:
         rows, once the trials have ended.
         """
         rows = [flatten(row) for trial in self.timeline.trials for row in self._rows_of(trial)]
-        table = _table(rows, _LEADING)
-        return table[[*_LEADING, *(name for name in table.columns if name not in _LEADING)]]
+        table = tables.table(rows, tables.LEADING)
+        return table[
+            [*tables.LEADING, *(name for name in table.columns if name not in tables.LEADING)]
+        ]
 
     def _rows_of(self, trial_id: str) -> Iterable[dict[str, Any]]:
         return ({"trial_id": trial_id, **row} for row in self.timeline.rows(trial_id))
@@ -430,7 +429,7 @@ class Sweep:
             metrics = {f"metrics/{k}": v for k, v in flatten(row["metrics"]).items()}
             checkpoint = self._places.path(row["checkpoint"])
             rows.append({**row, "checkpoint": checkpoint, **metrics})
-        return _table(rows, _VALIDATIONS).drop(columns="metrics", errors="ignore")
+        return tables.table(rows, tables.VALIDATIONS).drop(columns="metrics", errors="ignore")
 
     @cached_property
     def later_validations(self) -> pd.DataFrame:
@@ -451,7 +450,7 @@ class Sweep:
         for row in self._later_rows:
             metrics = {f"metrics/{k}": v for k, v in flatten(row["metrics"]).items()}
             rows.append({**row, "checkpoint": self._places.path(row["checkpoint"]), **metrics})
-        table = _table(rows, _LATER)
+        table = tables.table(rows, tables.LATER)
         return table.drop(columns=["metrics", "lag_s", "lag_iterations"], errors="ignore")
 
     @cached_property
@@ -473,7 +472,7 @@ class Sweep:
           many iterations that is past the judged one; ``late_s``: seconds since the judged one was
           reported.
         """
-        return _table(self.timeline.decisions, _DECISIONS)
+        return tables.table(self.timeline.decisions, tables.DECISIONS)
 
     @property
     def lineage(self) -> Lineage:
@@ -576,7 +575,11 @@ class Sweep:
                 "seeds": one.seeds,
                 "trials": len(one.repeats),
                 "complete": one.complete,
-                **({} if one.estimate is None else {n: getattr(one.estimate, n) for n in _MEANS}),
+                **(
+                    {}
+                    if one.estimate is None
+                    else {n: getattr(one.estimate, n) for n in tables.MEANS}
+                ),
                 "best_trial": None if one.best is None else one.best.trial_id,
                 "worst_trial": None if one.worst is None else one.worst.trial_id,
                 "trial_ids": [repeat.trial_id for repeat in one.repeats],
@@ -584,7 +587,7 @@ class Sweep:
             for one in self._configurations(seed, *goal, scope, problems)
         ]
         names = dict.fromkeys(n for row in rows for n in row if n.startswith("config/"))
-        table = _table(rows, ("rank", *names, *_CONFIGURATIONS))
+        table = tables.table(rows, ("rank", *names, *tables.CONFIGURATIONS))
         return table.astype(dict.fromkeys(("seeds", "trials", "complete"), "int64"))
 
     def ranked_configurations(self, scope: str = "best") -> list[Configuration]:
@@ -893,8 +896,8 @@ class Sweep:
         validated_s = sum(row["ran_s"] or 0.0 for row in validations)
         return {
             "path": self.path,
-            "state": self._state(),
-            "driver": self._driver_in_short(),
+            "state": sweep_summary.state_of(self.timeline.end, self.driver),
+            "driver": sweep_summary.driver_in_short(self.driver),
             "began": self.timeline.first,
             "last": self.timeline.last,
             "sessions": len(self.sessions),
@@ -903,14 +906,14 @@ class Sweep:
             "trials": _count(story.status for story in trials),
             "validations": _count(row["status"] for row in validations),
             "exploits": len(self.ancestry),
-            "later": self._later_in_short(),
+            "later": sweep_summary.later_in_short(self._later_rows),
             "trained_s": trained_s,
             "trials_waited_s": sum(story.waited_s for story in trials),
             "validations_ran_s": validated_s,
             "iterations": self.timeline.iterations,
             "iterations_after_stop": self.timeline.iterations_after_stop,
-            **self._busy(trained_s, validated_s),
-            "lag_s": self._lag_in_short(),
+            **sweep_summary.busy(self.timeline, self.slots, trained_s, validated_s),
+            "lag_s": sweep_summary.lag_in_short(validations),
             "best": self._best_in_short(),
             "seed": self.seed,
             "configuration": self._configuration_in_short(),
@@ -922,55 +925,10 @@ class Sweep:
 
         None if that is not recorded, or if a validation takes more than a trial gives back.
         """
-        session = self.sessions[-1] if self.sessions else {}
-        cluster = (session.get("cluster") or {}).get("resources")
         trial = next(iter(self.timeline.trials.values()), None)
-        if not cluster or trial is None:
+        if not self.sessions or trial is None:
             return None
-        options = {"CPU": 1.0, **session.get("validation", {}).get("resources", {})}
-        asked = {_RAYS_NAMES.get(name, name): amount for name, amount in options.items()}
-        return slots(cluster, trial.resources, asked)
-
-    def _busy(self, trained_s: float, validated_s: float) -> dict[str, float | None]:
-        began, last, places = self.timeline.first, self.timeline.last, self.slots
-        whole = 0.0
-        if began is not None and last is not None and places is not None:
-            whole = (last - began) * places[0]
-        shares = {"training_busy": trained_s, "validation_busy": validated_s}
-        return {name: seconds / whole if whole else None for name, seconds in shares.items()}
-
-    def _lag_in_short(self) -> dict[str, float] | None:
-        lags = sorted(row["lag_s"] for row in self.timeline.validations if row["lag_s"] is not None)
-        if not lags:
-            return None
-        at = max(0, math.ceil(0.9 * len(lags)) - 1)
-        return {"median": statistics.median(lags), "p90": lags[at]}
-
-    def _state(self) -> str:
-        end, driver = self.timeline.end, self.driver
-        if driver is None:
-            return end or "open"
-        if driver.alive and end != "finished":  # an interrupted sweep may have been restored
-            return "running"
-        return end or "killed"
-
-    def _driver_in_short(self) -> dict[str, Any] | None:
-        if self.driver is None:
-            return None
-        names = ("host", "pid", "since", "heard")
-        return {name: getattr(self.driver, name) for name in names}
-
-    def _later_in_short(self) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
-        for row in self._later_rows:
-            own = found.setdefault(
-                row["name"], {"function": row["function"], "metrics": [], "validations": {}}
-            )
-            names = flatten({row["name"]: row["metrics"]}) if row["metrics"] else {}
-            own["metrics"] += [name for name in names if name not in own["metrics"]]
-            counts = own["validations"]
-            counts[row["status"]] = counts.get(row["status"], 0) + 1
-        return found
+        return sweep_summary.slots_of(self.sessions[-1], trial.resources)
 
     def _best_in_short(self) -> dict[str, Any] | None:
         if self.metric is None or self.mode is None:
@@ -995,12 +953,12 @@ class Sweep:
         best = self.ranked_configurations()[0]
         if best.estimate is None:
             return None
-        estimate = {name: getattr(best.estimate, name) for name in _MEANS}
+        estimate = {name: getattr(best.estimate, name) for name in tables.MEANS}
         known = {name: value for name, value in estimate.items() if not math.isnan(value)}
         return {
             "config": dict(best.hyperparameters),
             "seeds": best.seeds,
-            **dict.fromkeys(_MEANS),
+            **dict.fromkeys(tables.MEANS),
             **known,
         }
 
@@ -1044,100 +1002,6 @@ def _scored_of(sweep: Sweep, one: Ranked) -> list[tuple[int, int]]:
 def _began(sessions: Sequence[Mapping[str, Any]]) -> float | None:
     """Return when a sweep began, which tells it from others in the same folder."""
     return sessions[0].get("time") if sessions else None
-
-
-_TRIALS = (
-    "trial_id",
-    "folder",
-    "status",
-    "stopped",
-    "failures",
-    "iteration",
-    "generation",
-    "best",
-    "best_iteration",
-    "best_generation",
-    "best_checkpoint",
-    "last",
-    "last_iteration",
-    "last_generation",
-    "last_checkpoint",
-    "validated",
-    "not_validated",
-    "pending",
-    "trained_s",
-    "waited_s",
-    "added",
-    "ended",
-)
-_VALIDATIONS = (
-    "id",
-    "trial_id",
-    "generation",
-    "iteration",
-    "run",
-    "status",
-    "requested",
-    "started",
-    "ran_from",
-    "ended",
-    "attempts",
-    "waited_s",
-    "ran_s",
-    "lag_s",
-    "lag_iterations",
-    "reason",
-    "error",
-    "checkpoint",
-)
-_MEANS = ("mean", "std", "low", "high")
-_CONFIGURATIONS = (
-    "seeds",
-    "trials",
-    "complete",
-    *_MEANS,
-    "best_trial",
-    "worst_trial",
-    "trial_ids",
-)
-_LATER = ("name", "function", *_VALIDATIONS[:-1], "cached", "checkpoint")
-_DECISIONS = (
-    "time",
-    "trial_id",
-    "generation",
-    "iteration",
-    "on",
-    "decision",
-    "score",
-    "reached",
-    "late_iterations",
-    "late_s",
-)
-_MOMENTS = ("added", "ended", "requested", "started", "ran_from", "time", "reported_at")
-_NUMBERS = ("best", "last", "waited_s", "ran_s", "lag_s", "score", "late_s", *_MEANS)
-_WHOLE = (
-    "rank",
-    "best_iteration",
-    "best_generation",
-    "last_iteration",
-    "last_generation",
-    "lag_iterations",
-)
-
-
-def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
-    """Return rows as a table of these columns, followed by any others that the rows have."""
-    table = pd.DataFrame(list(rows))
-    table = table.reindex(columns=[*columns, *(n for n in table.columns if n not in columns)])
-    for name in columns:
-        if name in _MOMENTS:
-            seconds = pd.to_numeric(table[name], errors="coerce")
-            table[name] = pd.to_datetime(seconds, unit="s", utc=True)
-        elif name in _NUMBERS:
-            table[name] = pd.to_numeric(table[name], errors="coerce")
-        elif name in _WHOLE:
-            table[name] = pd.to_numeric(table[name], errors="coerce").astype("Int64")
-    return table
 
 
 def _count(names: Iterable[str]) -> dict[str, int]:

@@ -66,6 +66,8 @@ FLOORS = [
         "score_usage",
         "session",
         "stopping_criteria",
+        "sweep_summary",
+        "tables",
         "trainer_validation",
         "trial_files",
         "validator",
