@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import random
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 from ray.tune.result import DONE
 
 from tunekit._ray.certainty import decides_alike
@@ -98,11 +98,15 @@ class Certainty:
 @contextmanager
 def _same_chance() -> Iterator[None]:
     """Let chance fall alike each time, and go on afterwards as if nothing had been asked."""
-    before = random.getstate(), np.random.get_state()
+    before = random.getstate()
+    numpy = sys.modules.get("numpy")  # a scheduler that draws from it has imported it
+    numpys = None if numpy is None else numpy.random.get_state()
     random.seed(0)
-    np.random.seed(0)
+    if numpy is not None:
+        numpy.random.seed(0)
     try:
         yield
     finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
+        random.setstate(before)
+        if numpy is not None:
+            numpy.random.set_state(numpys)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import (
     AsyncHyperBandScheduler,
@@ -119,10 +119,12 @@ def _median(base: Any, trial: Trial, at: float, interval: Interval) -> bool:
     if at < its(base, "_grace_period") or trial in its(base, "_stopped_trials"):
         return True
     others = [one for one in base._trials_beyond_time(at) if one is not trial]
-    means = [mean for mean in (base._running_mean(one, at) for one in others) if np.isfinite(mean)]
+    means = [
+        mean for mean in (base._running_mean(one, at) for one in others) if math.isfinite(mean)
+    ]
     if len(means) < its(base, "_min_samples_required"):
         return True
-    median, mode = float(np.median(means)), its(base, "_mode")
+    median, mode = statistics.median(means), its(base, "_mode")
     own = [result[its(base, "_metric")] for result in its(base, "_results").get(trial, [])]
     if own and (max(own) >= median if mode == "max" else min(own) <= median):
         return True  # its best score is good enough, whatever this one is
