@@ -14,7 +14,7 @@ from ray.train import TrainingFailedError
 
 from tunekit._ray.raised import LoopError, raised_in
 from tunekit._ray.worker_group import ValidationWorkerGroup
-from tunekit.core.problems import Problems
+from tunekit.core.problems import Problems, shown
 from tunekit.core.room import total
 from tunekit.core.values import unparcelled
 from tunekit.executor import plain
@@ -69,6 +69,11 @@ class TrainerValidation:
     ):
         problems = Problems("TrainerValidation")
         problems.function("loop", loop, "Pass `def loop(config) -> dict`.")
+        if inspect.isgeneratorfunction(loop):
+            problems.add(
+                f"loop={shown(loop)} is a generator function, and workers cannot yield estimates. "
+                "Return a dict, or validate in a task or an evaluator."
+            )
         problems.instance(
             "scaling_config",
             scaling_config,

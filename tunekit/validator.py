@@ -387,6 +387,7 @@ class Validator:
 
     def _cancel(self, cancelled: list[Attempt], outcomes: list[Outcome]) -> None:
         for attempt in cancelled:
+            self._forget(attempt.id)
             self._executor.cancel(attempt)
         for outcome in outcomes:
             self._end(outcome)

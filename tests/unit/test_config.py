@@ -5,6 +5,7 @@ import pickle
 import pytest
 from ray import train
 
+import tunekit
 from tunekit import ConfigError, ValidationConfig
 
 
@@ -146,3 +147,18 @@ def test_a_config_of_a_former_version_has_no_seed():
     restored = ValidationConfig.__new__(ValidationConfig)
     restored.__setstate__(state)
     assert restored.seed is None
+
+
+def test_a_loop_of_workers_cannot_yield():
+    def loop(config):
+        yield {"accuracy": 0.5}
+
+    with pytest.raises(ConfigError, match="is a generator function, and workers cannot yield"):
+        tunekit.TrainerValidation(loop, train.ScalingConfig(num_workers=1))
+
+
+def test_a_function_that_yields_is_validated_by():
+    config = ValidationConfig(fn=yields, sequential=tunekit.Sequential(min_examples=10))
+    assert config.sequential.min_examples == 10
+    with pytest.raises(ConfigError, match=r"sequential=0\.95 is of type float"):
+        ValidationConfig(fn=yields, sequential=0.95)
