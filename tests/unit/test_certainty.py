@@ -59,6 +59,13 @@ def test_hyperband_is_certain_of_what_no_missing_score_can_change():
     assert not alike(scheduler, last, 0.71, 0.79), "the missing three may all be better, or none"
 
 
+def test_hyperband_does_not_compare_with_scores_of_an_older_rung():
+    scheduler, last = hyperband([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8])
+    bracket, _ = scheduler._trial_info[last]
+    bracket._cumul_r = 3
+    assert not alike(scheduler, last, 0.61, 0.9, at=3), "none of them has come there"
+
+
 def test_hyperband_that_minimises_keeps_the_least():
     scheduler, last = hyperband([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2], mode="min")
     assert alike(scheduler, last, 0.1, 0.35)
