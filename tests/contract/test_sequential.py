@@ -65,7 +65,7 @@ def seen(ran: Any) -> list[tuple[int, int, str]]:
     return [(trial, step, decision) for trial, step, _, decision in ran.heard.results]
 
 
-# BOHB resumes trials in an order that depends on when they paused; PB2 takes long, and once will do.
+# BOHB resumes trials in an order that depends on when they paused. PB2 takes long: once will do.
 @pytest.mark.parametrize("name", [name for name in CASES if name not in ("bohb", "pb2-sync")])
 def test_with_exact_estimates_every_scheduler_decides_as_with_full_validations(tmp_path, name):
     """One trial runs at a time: how long validations take changes nothing about the order."""
