@@ -418,6 +418,9 @@ def produced(call: Callable[[], Any], *, raises: bool = False) -> Iterator[Any]:
     """
     safely = (lambda step: step()) if raises else outcome_of
     returned = safely(call)
+    if isinstance(returned, Raised):
+        yield returned
+        return
     if not inspect.isgenerator(returned):
         yield safely(lambda: plain(returned))
         return

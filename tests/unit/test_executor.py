@@ -20,7 +20,7 @@ from tunekit._ray import demand
 from tunekit.core.validation import Attempt, Request
 from tunekit.core.values import Raised
 from tunekit.evaluators import EvaluatorExecutor
-from tunekit.executor import Began, Estimated, Failed, RayExecutor, Returned, Yielded
+from tunekit.executor import Began, Estimated, Failed, RayExecutor, Returned, Yielded, produced
 
 
 class Stream:
@@ -293,3 +293,21 @@ def test_evaluators_without_work_end_when_their_resources_are_needed(monkeypatch
     )
     executor.spare()
     assert [evaluator.attempt is not None for evaluator in executor._evaluators] == [True]
+
+
+def raises():
+    raise RuntimeError("no data here")
+
+
+def yields_and_raises():
+    yield {"accuracy": 0.5}
+    raises()
+
+
+@pytest.mark.parametrize(("fn", "before"), [(raises, 0), (yields_and_raises, 1)])
+def test_what_a_function_raises_comes_last_and_as_it_is(fn, before):
+    *yielded, last = produced(fn)
+    assert yielded == [Yielded({"accuracy": 0.5})] * before
+    assert isinstance(last, Raised) and last.reason == "raised RuntimeError: no data here"
+    with pytest.raises(RuntimeError, match="no data here"):
+        list(produced(fn, raises=True))
