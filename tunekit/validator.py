@@ -321,6 +321,9 @@ class Validator:
     def _take_result(self, event: Returned, now: float) -> Outcome | None:
         """Take what a validation has returned, with numbers for its estimates."""
         value = received(event.value)
+        if value is None and self._resumes:
+            # The driver was killed after the last estimate was written down: nothing was left.
+            value = self._pool.attempt(event.attempt_id).request.known or None
         if isinstance(value, Mapping) and estimates_in(value):
             evidence = self._evidence_of(self._pool.attempt(event.attempt_id))
             try:

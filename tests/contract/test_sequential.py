@@ -268,6 +268,7 @@ def test_killed_sweeps_with_estimates_lose_nothing(tmp_path, name, on_pending):
         made, _ = run_killed(folder, make, killed_often(seed), torn=bool(seed % 2))
         lives = check_journal(events_in(folder / "sweep"))
         assert all(trial.status == "TERMINATED" for trial in made.trials)
+        assert made.validation.summary()["failed"] == 0
         for trial in made.trials:
             history = made.validation.history
             for (generation, iteration), metrics in history.scores(trial.trial_id):
@@ -322,3 +323,23 @@ def test_the_report_has_the_interval_of_each_score(tmp_path):
     assert points and all(point["low"] < point["value"] < point["high"] for point in points)
     assert "accuracy_n" in loaded.reports
     assert write_page(loaded).exists()
+
+
+def test_a_validation_that_had_seen_everything_before_a_kill_has_its_score(tmp_path):
+    def validate(attempt):
+        if not attempt.request.known:
+            yield {"accuracy": Estimate(0.5, 1_000, bounds=(0, 1))}
+            raise RuntimeError("lost before its end was heard of")
+
+    made = sweep(
+        tmp_path,
+        FIFOScheduler(),
+        on_pending="hold",
+        trials=1,
+        stop={"training_iteration": 1},
+        validate=validate,
+        settings={"fn": lambda checkpoint, resume: {}},
+    )
+    assert made.validation.summary()["validated"] == 1
+    [metrics] = [m for t in made.trials for _, m in made.validation.history.scores(t.trial_id)]
+    assert metrics["accuracy"] == 0.5 and metrics["accuracy_n"] == 1_000

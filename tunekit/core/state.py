@@ -263,8 +263,9 @@ class SweepState:
         outcome = event.outcome(request)
         self.counts[outcome.status] += 1
         self.ran_s += outcome.ran_s
-        for name in self.required if outcome.validated else ():
-            score = number(flatten(outcome.metrics).get(name))
+        metrics = flatten(outcome.metrics) if outcome.validated else {}
+        for name in self.required & metrics.keys():
+            score = number(metrics[name])
             if score is not None:
                 least, most = self.extremes.get(name, (score, score))
                 self.extremes[name] = min(least, score), max(most, score)
