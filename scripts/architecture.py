@@ -52,11 +52,12 @@ FEWEST = 3
 GROUPS = {
     "settings": (
         "what a user writes",
-        "tuner config policies report distributed trainer_validation validation_context states",
+        "tuner config stage policies report distributed trainer_validation validation_context "
+        "states",
     ),
     "checks": (
         "what is said before it starts",
-        "combinations capacity cluster experiments forgotten picklable resuming",
+        "combinations capacity cluster experiments forgotten picklable resuming validation_checks",
     ),
     "scores": (
         "from the report to the decision",
@@ -69,7 +70,7 @@ GROUPS = {
     ),
     "validations": (
         "running validations",
-        "validator executor evaluators failures watch later_validations validation_cache "
+        "validator stages executor evaluators failures watch later_validations validation_cache "
         "fingerprint",
     ),
     "records": (

@@ -136,6 +136,7 @@ class Ran:
     executor: FakeExecutor
     clock: FakeClock
     heard: Heard
+    stage_executors: dict[str, FakeExecutor] = field(default_factory=dict)
 
     @property
     def trials(self) -> list[Trial]:
@@ -188,9 +189,14 @@ def sweep(
     mended: RestorePoint | None = None,
     listening: bool = True,
     executor_class: type[FakeExecutor] = FakeExecutor,
+    stage_s: Callable[[Attempt], float] = lambda attempt: 5.0,
+    stage_slots: int = 1_000_000,
     **options: Any,
 ) -> Ran:
-    """Run a sweep with validations that take, and come to, what a test says."""
+    """Run a sweep with validations that take, and come to, what a test says.
+
+    Those of further stages call the functions of their stages with the attempt.
+    """
     clock = FakeClock()
     numbers: dict[str, int] = {}
 
@@ -216,7 +222,13 @@ def sweep(
         "max_initial_failures": None,
     }
     config = tunekit.ValidationConfig(**{**by_itself, **(settings or {})})
-    validation = tunekit.ValidationCallback(config, executor=executor, clock=clock)
+    stage_executors = {
+        stage.name: FakeExecutor(clock, stage.fn, stage_s, slots=stage_slots)
+        for stage in config.stages
+    }
+    validation = tunekit.ValidationCallback(
+        config, executor=executor, stage_executors=stage_executors, clock=clock
+    )
     if mended is not None:
         validation.recover(mended)
     heard = listen(base) if listening else Heard()
@@ -236,13 +248,16 @@ def sweep(
         metric=metric,
         mode=mode,
         seconds=training_s or (lambda trial, method: 1.0 if method == "train" else 0.0),
-        next_due=executor.next_due,
+        next_due=lambda: min(
+            (one.next_due() for one in (executor, *stage_executors.values())),
+            key=lambda due: float("inf") if due is None else due,
+        ),
         seed=seed,
         **options,
     )
     if run:
         local.run(most=50_000)
-    return Ran(local, validation, executor, clock, heard)
+    return Ran(local, validation, executor, clock, heard, stage_executors)
 
 
 class _Numbers(tune.Callback):

@@ -41,6 +41,7 @@ from tunekit.report import VALIDATION_KEY, checkpoint_with, report
 from tunekit.scheduler import ValidatedScheduler
 from tunekit.searcher import ValidatedSearcher
 from tunekit.simulation import Simulation, simulate
+from tunekit.stage import Stage
 from tunekit.states import load_state
 from tunekit.sweep import BestCheckpoint, Sweep, load
 from tunekit.tensorboard import TensorBoardLogger
@@ -73,6 +74,7 @@ __all__ = [
     "RestoreError",
     "Sequential",
     "Simulation",
+    "Stage",
     "StopperError",
     "Sweep",
     "TensorBoardLogger",

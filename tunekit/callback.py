@@ -63,6 +63,7 @@ from tunekit.report import VALIDATION_KEY
 from tunekit.restored_sweep import RestoredSweep
 from tunekit.session import about
 from tunekit.snapshots import RestorePoint
+from tunekit.stages import Stages
 from tunekit.stopping_criteria import StoppingCriteria
 from tunekit.sweep_end import SweepEnd
 from tunekit.tensorboard import TensorBoardLogger
@@ -101,6 +102,7 @@ class ValidationCallback(tune.Callback):
     Args:
         config: The settings; a plain ``ray.train.ValidationConfig`` gets tunekit's defaults.
         executor: Where validations run; Ray tasks by default.
+        stage_executors: Where those of further stages run, by name; Ray tasks by default.
         clock: What to read the time from; the system's clock by default.
 
     Raises:
@@ -122,6 +124,7 @@ class ValidationCallback(tune.Callback):
         config: train.ValidationConfig,
         *,
         executor: Executor | None = None,
+        stage_executors: Mapping[str, Executor] | None = None,
         clock: Clock | None = None,
     ):
         problems = Problems("ValidationCallback")
@@ -134,6 +137,7 @@ class ValidationCallback(tune.Callback):
         problems.raise_any()
         self.config = ValidationConfig.of(config)
         self._given = (executor, clock)
+        self._stage_executors = stage_executors
         self._clock = clock or SystemClock()
         self._trials: dict[str, Trial] = {}
         #: Which checkpoints are needed.
@@ -163,13 +167,19 @@ class ValidationCallback(tune.Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the settings alone: what has happened is in the journal, and in Tune's state."""
-        names = ("config", "trainable", "space", "owned", "_given", "_loggers")
+        names = ("config", "trainable", "space", "owned", "_given", "_stage_executors", "_loggers")
         return {name: vars(self)[name] for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore the settings; an older version pickled everything it had."""
         executor, clock = state.get("_given", (None, None))
-        ValidationCallback.__init__(self, state["config"], executor=executor, clock=clock)
+        ValidationCallback.__init__(
+            self,
+            state["config"],
+            executor=executor,
+            stage_executors=state.get("_stage_executors"),
+            clock=clock,
+        )
         for name in ("trainable", "space", "owned", "_loggers"):
             if name in state:
                 setattr(self, name, state[name])
@@ -204,6 +214,7 @@ class ValidationCallback(tune.Callback):
             self.config.every,
             path=lambda recorded: self.places.path(recorded),
             config_of=lambda *generation: self._restored.config_of(*generation),
+            stages={stage.name: stage.every for stage in self.config.stages},
         )
         state.all_count = self._all_count
         #: Which trials wait, and what may use their places.
@@ -225,6 +236,18 @@ class ValidationCallback(tune.Callback):
             all_count=lambda: self._all_count(),
             alike=self._alike,
         )
+        #: Runs all of them, those of further stages, too.
+        self.stages = Stages(
+            self.validator,
+            self.config.stages,
+            self._stage_executors
+            or {stage.name: executor_of(stage) for stage in self.config.stages},
+            self._clock,
+            emit=self.emit,
+            conclude=self._conclude_staged,
+            promised=waiting.promised,
+            over=lambda: self._end.draining.waits and self.validator.idle,
+        )
         #: Shows scores in Tune's trials, and writes their files.
         self.files = TrialFiles(
             state, changed=self._changed, finalized=partial(self._tell, "on_trial_settled")
@@ -234,7 +257,7 @@ class ValidationCallback(tune.Callback):
             self.config,
             state,
             self._trials,
-            self.validator,
+            self.stages,
             self.leases,
             places=lambda: self.places,
             emit=self.emit,
@@ -249,7 +272,8 @@ class ValidationCallback(tune.Callback):
         self._end = SweepEnd(
             self._clock,
             state=state,
-            validator=self.validator,
+            stages=self.stages,
+            reconcile=self.requests.reconcile,
             deliveries=self.deliveries,
             files=self.files,
             failures=self._failures,
@@ -498,6 +522,16 @@ class ValidationCallback(tune.Callback):
                 self._tell("on_trial_validated", known, report, due.metrics)
         self.deliveries.deliver_postponed()
 
+    def _conclude_staged(self, outcome: Outcome) -> None:
+        """Act on an outcome of a further stage that is in the journal: nothing is decided by it."""
+        request = outcome.request
+        trial = self._trials[request.trial_id]
+        self.fold_in(trial, outcome)
+        if self.history.counts(outcome):
+            report = hide(request.report, self._validation_names())
+            self._tell("on_trial_validated", trial, report, {request.stage: outcome.metrics})
+        self.deliveries.give_back(request.trial_id)
+
     def _tell(self, hook: str, *known: Any) -> None:
         """Call a hook of tunekit's on the callbacks that have it."""
         for listener in self._listeners:
@@ -506,7 +540,9 @@ class ValidationCallback(tune.Callback):
 
     def fold_in(self, trial: Trial, outcome: Outcome) -> None:
         """Show the score of an outcome, if it has one, in Tune's trial."""
-        if self.history.counts(outcome):
+        if self.history.counts(outcome) and outcome.request.stage:
+            self.files.staged(trial, outcome)
+        elif self.history.counts(outcome):
             self._take_over_new_criteria()
             self.files.scored(trial, outcome)
         self._changed(trial)
@@ -538,6 +574,7 @@ class ValidationCallback(tune.Callback):
     def take(self, event: Event) -> None:
         """Apply an event without recording it."""
         self.state.apply(event)
+        self._keep_what_stages_need()
         match event:
             case CheckpointSaved():
                 path = self.places.path(event.checkpoint)
@@ -552,6 +589,17 @@ class ValidationCallback(tune.Callback):
                 path = self.places.path(event.checkpoint)
                 self.leases.take(("clone", event.trial_id, event.generation), path)
                 self.leases.release(("clone", event.trial_id, event.generation - 1))
+
+    def _keep_what_stages_need(self) -> None:
+        """Keep the checkpoints that further stages are about to be asked to validate."""
+        owed, disowned = self.state.newly_owed, self.state.disowned
+        if owed or disowned:
+            for request in disowned:
+                self.leases.release(("validation", request.id))
+            for request in owed.values():
+                self.leases.take(("validation", request.id), request.path)
+            owed.clear()
+            disowned.clear()
 
     def now(self) -> float:
         """Return the seconds on the sweep's clock."""
@@ -590,15 +638,16 @@ class ValidationCallback(tune.Callback):
         self._end.note_end_of_time(trials)
         self._keep()
         self._resume_alone(trials)
-        self.validator.poll(at_once=self._controller is not None and self._controller.woken())
+        self.stages.poll(at_once=self._controller is not None and self._controller.woken())
         self.files.show()
         if self._scheduler is not None:
             self._scheduler.act()
+        self.requests.reconcile()
         self._end.step(trials)
         self._raise_error()
         self._end.note(trials)
         if self._controller is not None:
-            self._controller.wake_on(self.validator.awaited())
+            self._controller.wake_on(self.stages.awaited())
         self._pause()
 
     def _pause(self) -> None:
@@ -627,7 +676,7 @@ class ValidationCallback(tune.Callback):
     ) -> None:
         """Called by Tune when a trial has failed for good: its validations are given up."""
         self.emit(TrialErrored(time=self.time(), trial_id=trial.trial_id))
-        self.validator.drop(trial.trial_id, "its trial failed")
+        self.stages.drop(trial.trial_id, "its trial failed")
         self.errored(trial)
 
     def errored(self, trial: Trial) -> None:
@@ -641,7 +690,7 @@ class ValidationCallback(tune.Callback):
         self._keep()
         left = self._end.conclude_left(trials)
         self.has_ended = finished = self._end.has_ended
-        self.validator.close()
+        self.stages.close()
         self.emit(SessionClosed(time=self.time(), finished=finished))
         self.ledger.close()
         if left:
@@ -691,6 +740,22 @@ class ValidationCallback(tune.Callback):
         ended = {status.value: self.state.counts[status] for status in Status}
         return {**ended, **self.validator.counts()}
 
+    def stage_summary(self, name: str) -> dict[str, int]:
+        """Return of a further stage what :meth:`summary` does of the first.
+
+        Args:
+            name: The name of a :class:`tunekit.Stage` of the settings.
+
+        Example:
+            >>> from tunekit import Stage, ValidationConfig
+            >>> quick, full = (lambda checkpoint: {"accuracy": 0.9},) * 2
+            >>> config = ValidationConfig(fn=quick, stages=[Stage("full", full)])
+            >>> ValidationCallback(config).stage_summary("full")["validated"]
+            0
+        """
+        ended = {status.value: self.state.counts_of[name][status] for status in Status}
+        return {**ended, **self.stages.counts()[name]}
+
     def show_on(self, display: Display) -> None:
         """Show the sweep on ``display``, not where Tune would; to be called before it begins."""
         self._end.display = display
@@ -707,6 +772,7 @@ class ValidationCallback(tune.Callback):
         left, waiting = len(left_over), sum(self.waiting.waits(t.trial_id) for t in left_over)
         lines = [
             counted(self.summary()),
+            *(counted(self.stage_summary(name), f"Stage {name}") for name in self.stages.counts()),
             waiting_trials(waiting, left),
             starved(self.validator.starved_s()),
             self._end.draining.awaited(),

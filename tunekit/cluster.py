@@ -57,6 +57,9 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
     config, per_validation = settings.tune_config, validation.validator.resources
     advice = "Ask for less with ray_remote_kwargs."
     say_what_is_too_much("validation", per_validation, cluster, advice, problems)
+    for name, per_stage in validation.stages.resources.items():
+        what = f"validation of stage {name!r}"
+        say_what_is_too_much(what, per_stage, cluster, advice, problems)
     problems.raise_any()
     if per_trial is not None and one_at_a_time(cluster, per_trial, per_validation):
         logger.info(

@@ -28,11 +28,11 @@ class Draining:
 
     Args:
         clock: What the time is read from.
-        stages: How far every validation is that has not ended.
+        statuses: How far every validation is that has not ended.
     """
 
-    def __init__(self, clock: Clock, stages: Callable[[], Collection[Pending]]):
-        self._clock, self._stages = clock, stages
+    def __init__(self, clock: Clock, statuses: Callable[[], Collection[Pending]]):
+        self._clock, self._statuses = clock, statuses
         self._since: float | None = None
         self._news = self._fresh = News(0.0, 0.0)
         #: Seconds that the sweep went on after its last trial had ended.
@@ -52,6 +52,11 @@ class Draining:
         if (display is None or not display.refresh(text)) and text is not None:
             logger.info("%s.", text)
 
+    @property
+    def waits(self) -> bool:
+        """Return whether the sweep waits for nothing but validations."""
+        return self._since is not None
+
     def over(self) -> None:
         """The sweep does not wait any more."""
         if self._since is not None:
@@ -66,7 +71,7 @@ class Draining:
         """Return what the sweep waits for at its end; None before that."""
         if self._since is None:
             return None
-        pending = self._stages()
+        pending = self._statuses()
         return awaited(pending, self._clock.monotonic() - self._since) if pending else None
 
 

@@ -46,7 +46,7 @@ from tunekit.validation_context import Told, telling
 __all__ = ["EvaluatorExecutor"]
 
 
-class _Stage(Enum):
+class _Phase(Enum):
     """How far an evaluator has come."""
 
     STARTING = "starting"  #: its process has not started yet
@@ -63,7 +63,7 @@ class _Evaluator:
     group: PlacementGroup | None
     #: What is awaited: that it starts, is built, or returns; None if nothing is.
     awaited: Any
-    stage: _Stage = _Stage.STARTING
+    phase: _Phase = _Phase.STARTING
     attempt: Attempt | None = None
     idle_since: float = 0.0
     #: Whether its attempt has yielded enough, and ends.
@@ -149,16 +149,16 @@ class EvaluatorExecutor:
         self._forget_dead()
         place = None if lender is None else lender.node_ip
         idle = [e for e in self._evaluators if e.attempt is None and e.place == place]
-        idle.sort(key=lambda evaluator: list(_Stage).index(evaluator.stage), reverse=True)
+        idle.sort(key=lambda evaluator: list(_Phase).index(evaluator.phase), reverse=True)
         try:
             evaluator = idle[0] if idle else self._build(lender)
         except Exception as error:  # it cannot be pickled, for example
             self._unstarted.append(unstarted(attempt, error))
             return
         evaluator.attempt = attempt
-        if evaluator.stage is _Stage.BUILT:
+        if evaluator.phase is _Phase.BUILT:
             self._call(evaluator)
-        if evaluator.stage is not _Stage.STARTING:
+        if evaluator.phase is not _Phase.STARTING:
             self._unstarted.append(Began(attempt.id))
 
     def poll(self) -> list[Event]:
@@ -200,7 +200,7 @@ class EvaluatorExecutor:
         idle = sum(evaluator.attempt is None for evaluator in own)
         more = self._count - len(own)
         if self._need:
-            waiting = sum(evaluator.stage is _Stage.STARTING for evaluator in own)
+            waiting = sum(evaluator.phase is _Phase.STARTING for evaluator in own)
             room = fits(ray.available_resources(), promised, self._need)
             more = min(more, len(self._spare) + max(0, room - waiting))
         return idle + max(0, more)
@@ -210,7 +210,7 @@ class EvaluatorExecutor:
         starting = [
             evaluator
             for evaluator in self._evaluators
-            if evaluator.stage is _Stage.STARTING and evaluator.attempt is not None
+            if evaluator.phase is _Phase.STARTING and evaluator.attempt is not None
             if evaluator.place is None
         ]
         placed = [evaluator.group for evaluator in starting if evaluator.group is not None]
@@ -274,7 +274,7 @@ class EvaluatorExecutor:
 
     def _take(self, evaluator: _Evaluator) -> Iterator[Event]:
         """Yield what an actor has to say."""
-        if evaluator.stage is _Stage.BUILT:
+        if evaluator.phase is _Phase.BUILT:
             yield from self._advance(evaluator)
             return
         ref, evaluator.awaited = evaluator.awaited, None
@@ -287,13 +287,13 @@ class EvaluatorExecutor:
         if isinstance(value, Raised):
             yield from self._failed(evaluator, value.reason, value.trace)
             return
-        if evaluator.stage is _Stage.STARTING:
-            evaluator.stage = _Stage.BUILDING
+        if evaluator.phase is _Phase.STARTING:
+            evaluator.phase = _Phase.BUILDING
             evaluator.awaited = evaluator.actor.build.remote()
             if attempt is not None:
                 yield Began(attempt.id)
         else:
-            evaluator.stage = _Stage.BUILT
+            evaluator.phase = _Phase.BUILT
             if attempt is not None:
                 self._call(evaluator)
 
@@ -325,7 +325,7 @@ class EvaluatorExecutor:
 
     def _failed(self, evaluator: _Evaluator, reason: str, trace: str | None) -> Iterator[Event]:
         """Note that what an actor was doing has failed, or that it is gone."""
-        attempt, built = evaluator.attempt, evaluator.stage is _Stage.BUILT
+        attempt, built = evaluator.attempt, evaluator.phase is _Phase.BUILT
         stopping = evaluator.stopping
         self._end(evaluator)
         if attempt is not None and not stopping:
@@ -343,7 +343,7 @@ class EvaluatorExecutor:
     def _forget_dead(self) -> None:
         """End the evaluators that died while idle, so that no attempt is lost with them."""
         for evaluator in list(self._evaluators):
-            rests = evaluator.attempt is None and evaluator.stage is _Stage.BUILT
+            rests = evaluator.attempt is None and evaluator.phase is _Phase.BUILT
             if rests and has_died(evaluator.actor):
                 self._end(evaluator)
 

@@ -499,7 +499,7 @@ class Configs:
         self._refs[of] = ref
         while len(self._refs) > self._most:
             self._refs.popitem(last=False)
-        return Told(*of, request.iteration, attempt.number, ref)
+        return Told(*of, request.iteration, attempt.number, ref, stage=request.stage)
 
 
 def outcome_of(call: Callable[[], Any]) -> Any:

@@ -11,6 +11,7 @@ from tunekit.config import ValidationConfig
 from tunekit.core.validation import Attempt
 from tunekit.evaluators import EvaluatorExecutor
 from tunekit.executor import Event, Executor, RayExecutor
+from tunekit.stage import Stage
 
 __all__ = ["TasksAndEvaluators", "executor_of"]
 
@@ -20,8 +21,8 @@ _ANY_NUMBER = 1_000_000
 _OF_TASKS = {"max_calls", "max_retries", "retry_exceptions"}
 
 
-def executor_of(config: ValidationConfig) -> Executor:
-    """Return where a sweep's validations run.
+def executor_of(config: ValidationConfig | Stage) -> Executor:
+    """Return where a stage's validations run.
 
     Without ``evaluators``, each validation is a task of its own, except that those in the place of
     trials run on evaluators, unless an option makes them tasks, too: see

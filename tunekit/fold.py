@@ -23,7 +23,7 @@ from tunekit._ray.storage import trial_files
 from tunekit.core.events import Event, Reported
 from tunekit.core.history import GENERATION, VALIDATED_ITERATION, History
 from tunekit.core.lineage import Ancestry, configs_of
-from tunekit.core.metrics import flatten, hide, merge
+from tunekit.core.metrics import flatten, hide, merge, without
 from tunekit.core.validation import Outcome
 from tunekit.core.values import admitted, as_json, number, writable
 from tunekit.storage import replace_file
@@ -54,10 +54,27 @@ class Fold:
         if manager is not None:
             manager.score(outcome.request.path, outcome.metrics)
 
+    def staged(self, trial: Trial, outcome: Outcome) -> None:
+        """Fold what a further stage has found into the trial's metadata and its checkpoint."""
+        self._count_staged(trial, outcome)
+        self.last_result(trial)
+        manager = LeasingCheckpointManager.of(trial)
+        if manager is not None:
+            manager.add(outcome.request.path, {outcome.request.stage: outcome.metrics})
+
     def last_result(self, trial: Trial) -> None:
         """Let the trial's last result carry its newest validated metrics, and say of when."""
-        if not trial.run_metadata.last_result or not self._history.names:
+        if not trial.run_metadata.last_result:
             return
+        if self._history.names:
+            self._lay_over_last_result(trial)
+        if self._history.staged_names:
+            staged = self._history.newest_staged(trial.trial_id)
+            result = without(trial.run_metadata.last_result, flatten(staged))
+            hidden = hide(result, self._history.staged_names)
+            trial.run_metadata.last_result = merge(hidden, staged)
+
+    def _lay_over_last_result(self, trial: Trial) -> None:
         result = dict(trial.run_metadata.last_result)
         newest = self._history.newest(trial.trial_id)
         folded = flatten(newest[1]).keys() if VALIDATED_ITERATION in result and newest else set()
@@ -128,6 +145,12 @@ class Fold:
             replace_file(Path(trial.local_path, EXPR_RESULT_FILE), _as_lines(own).encode())
             if table:
                 replace_file(Path(trial.local_path, EXPR_PROGRESS_FILE), _as_csv(own).encode())
+
+    def _count_staged(self, trial: Trial, outcome: Outcome) -> None:
+        """Let Tune's per-metric summary of the trial count what a further stage has found."""
+        scores = list(self._history.staged_scores(trial.trial_id))
+        step = sum(outcome.request.stage in metrics for _, metrics in scores)
+        self._count(trial, {outcome.request.stage: outcome.metrics}, step)
 
     def _analyse(self, trial: Trial, outcome: Outcome) -> None:
         """Let Tune's per-metric summary of the trial count validated values, and only those."""

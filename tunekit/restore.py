@@ -86,8 +86,19 @@ def told_before(
                 requests[event.id] = Request(
                     event.trial_id, event.iteration, event.run, event.generation, report=report
                 )
+            case ValidationRequested(stage=stage) if stage:
+                saved = requests.get(str(event.key.first))
+                if saved is not None:
+                    requests[event.id] = replace(saved, stage=stage)
             case ValidationRequested() if event.id in requests:
                 order.requested(requests[event.id])
+            case ValidationEnded() if event.id in requests and event.key.stage:
+                outcome = event.outcome(requests[event.id])
+                if history.staged(outcome):
+                    metrics = {event.key.stage: outcome.metrics}
+                    told.setdefault(event.trial_id, []).append(
+                        Told(outcome.request.report, metrics)
+                    )
             case ValidationEnded() if event.id in requests:
                 outcome = event.outcome(requests[event.id])
                 history.ended(outcome)
@@ -244,7 +255,7 @@ class Restoration:
                 place = (event.trial_id, *event.place)
                 self._saved[place] = self._sweep.state.request_of(event)
                 self._scores.pop(place, None)
-            case ValidationEnded(status=Status.VALIDATED.value):
+            case ValidationEnded(status=Status.VALIDATED.value) if not event.key.stage:
                 self._scores[(event.trial_id, *event.key.place)] = event.metrics
 
     def _bring_forward(self, event: Event, trial: Trial) -> None:
@@ -273,8 +284,11 @@ class Restoration:
         saved = self._saved.get((trial.trial_id, *event.key.place))
         if saved is None:
             return
+        stage = event.key.stage
         if event.n > self._offsets.trials:
-            self._sweep.fold_in(trial, event.outcome(saved))
+            self._sweep.fold_in(trial, event.outcome(replace(saved, stage=stage)))
+        elif stage:
+            return  # checkpoints are not ranked by it
         elif event.status == Status.VALIDATED.value:
             manager = LeasingCheckpointManager.of(trial)
             if manager is not None:

@@ -318,8 +318,8 @@ class Sweep:
           value of the metric, where that was, and the path of the checkpoint;
         - ``last``, ``last_iteration``, ``last_generation``, ``last_checkpoint``: the same for its
           newest validated checkpoint;
-        - ``validated``, ``not_validated``, ``pending``: how many of its validations ended with a
-          score, ended without one, and have not ended;
+        - ``validated``, ``not_validated``, ``pending``: how many of its validations (of the first
+          stage) ended with a score, ended without one, and have not ended;
         - ``trained_s``: seconds that it trained; ``waited_s``: seconds that it waited for
           scores;
         - ``added``, ``ended``: when;
@@ -410,7 +410,8 @@ class Sweep:
         Columns:
 
         - ``id``; ``trial_id``, ``generation``, ``iteration``: whose checkpoint; ``run``: how many
-          times the trial had run that iteration;
+          times the trial had run that iteration; ``stage``: which :class:`tunekit.Stage` validated
+          it, empty for the first;
         - ``status``: ``"waiting"`` (to be started), ``"starting"`` (Ray has it: it waits for
           resources, or its process is starting), ``"running"``, ``"validated"``, ``"failed"``,
           ``"timed_out"`` or ``"skipped"``; for a sweep that has crashed, the status at that time;
@@ -425,7 +426,7 @@ class Sweep:
         - ``metrics/...``: the validated metrics.
         """
         rows = []
-        for row in self.timeline.validations:
+        for row in self.timeline.of_all_stages:
             metrics = {f"metrics/{k}": v for k, v in flatten(row["metrics"]).items()}
             checkpoint = self._places.path(row["checkpoint"])
             rows.append({**row, "checkpoint": checkpoint, **metrics})
@@ -872,7 +873,8 @@ class Sweep:
           since the epoch; None if no lock says so;
         - ``began``, ``last``: when the sweep began and when it was last heard of, in seconds since
           the epoch;
-        - ``trials``, ``validations``: how many there are of each status;
+        - ``trials``, ``validations``: how many there are of each status; ``stages``: how many
+          validations of each further stage, likewise;
         - ``trained_s``, ``trials_waited_s``, ``validations_ran_s``: seconds, added up;
         - ``iterations``: how many were trained, counting every run; ``iterations_after_stop``: how
           many of them by trials that the scheduler stopped by the score of an earlier one;
@@ -893,7 +895,7 @@ class Sweep:
         trials = list(self.timeline.trials.values())
         validations = self.timeline.validations
         trained_s = sum(story.trained_s for story in trials)
-        validated_s = sum(row["ran_s"] or 0.0 for row in validations)
+        validated_s = sum(row["ran_s"] or 0.0 for row in self.timeline.of_all_stages)
         return {
             "path": self.path,
             "state": sweep_summary.state_of(self.timeline.end, self.driver),
@@ -905,6 +907,7 @@ class Sweep:
             "mode": self.mode,
             "trials": _count(story.status for story in trials),
             "validations": _count(row["status"] for row in validations),
+            "stages": sweep_summary.stages_in_short(self.timeline.of_all_stages),
             "exploits": len(self.ancestry),
             "later": sweep_summary.later_in_short(self._later_rows),
             "trained_s": trained_s,

@@ -18,8 +18,8 @@ from tunekit.draining import Draining, Interruption
 from tunekit.errors import TunekitError
 from tunekit.failures import FailureReports
 from tunekit.forgotten import Forgotten
+from tunekit.stages import Stages
 from tunekit.trial_files import TrialFiles
-from tunekit.validator import Validator
 
 __all__ = ["SweepEnd"]
 
@@ -37,7 +37,8 @@ class SweepEnd:
     Args:
         clock: What to read the time from.
         state: The state of the sweep.
-        validator: Runs its validations.
+        stages: Run its validations.
+        reconcile: Requests the validations that are owed.
         deliveries: Delivers what is left.
         files: Writes the files of its trials.
         failures: Tells of validations that failed.
@@ -50,7 +51,8 @@ class SweepEnd:
         clock: Clock,
         *,
         state: SweepState,
-        validator: Validator,
+        stages: Stages,
+        reconcile: Callable[[], None],
         deliveries: Deliveries,
         files: TrialFiles,
         failures: FailureReports,
@@ -58,13 +60,14 @@ class SweepEnd:
         emit: Callable[[Event], None],
     ):
         self._clock, self._emit = clock, emit
-        self._state, self._validator, self._deliveries = state, validator, deliveries
+        self._state, self._stages, self._deliveries = state, stages, deliveries
+        self._reconcile = reconcile
         self._files, self._failures, self._forgotten = files, failures, forgotten
         self._controller: Controller | None = None
         #: Where the wait is shown.
         self.display: Display | None = None
         #: Says what the sweep waits for.
-        self.draining = Draining(clock, validator.stages)
+        self.draining = Draining(clock, stages.statuses)
         self._interruption = Interruption()
         self._error: TunekitError | None = None
         # The trials that the time budget has stopped; None while there is time left.
@@ -100,7 +103,7 @@ class SweepEnd:
     @property
     def pending(self) -> bool:
         """Return whether the sweep has validations to wait for."""
-        return not self._validator.idle and self._error is None
+        return not self._stages.idle and self._error is None
 
     def step(self, trials: list[Trial]) -> None:
         """Take the end of one of Tune's steps: write the files of ended trials, conclude if over.
@@ -118,11 +121,13 @@ class SweepEnd:
             self.draining.goes_on(self.display)
             if self._controller is not None or not self._wait_here():
                 return
-        self._conclude(trials)
+        while not self._conclude(trials):
+            if self._controller is not None or not self._wait_here():
+                return
 
     def note(self, trials: list[Trial]) -> None:
         """Note whether all is done, before Tune ends all trials and it would always seem so."""
-        over = self._files.all_final and self._validator.idle and self._over(trials)
+        over = self._files.all_final and self._stages.idle and self._over(trials)
         self._ended_by_itself = over
 
     def conclude_restored(self, trials: list[Trial]) -> bool:
@@ -131,10 +136,9 @@ class SweepEnd:
         Returns:
             Whether it is such a sweep.
         """
-        if self._controller is None or not self._controller.finished or not self._validator.idle:
+        if self._controller is None or not self._controller.finished or not self._stages.idle:
             return False
-        self._conclude(trials)
-        return True
+        return self._conclude(trials)
 
     def conclude_left(self, trials: list[Trial]) -> bool:
         """Wait for the validations that were left to the end, now that Tune has ended its trials.
@@ -144,7 +148,8 @@ class SweepEnd:
         """
         left = self._left_to_the_end
         if left and self._wait_here(to_the_end=True):
-            self._conclude(trials)
+            while not self._conclude(trials) and self._wait_here(to_the_end=True):
+                pass
             self.note(trials)
         self.draining.broken_off()
         return left
@@ -182,7 +187,7 @@ class SweepEnd:
             to_the_end: Whether to wait also for those that get no resources.
         """
         while self.pending:
-            self._left_to_the_end = self._validator.starved_s() > _GRACE_S and not to_the_end
+            self._left_to_the_end = self._stages.starved_s() > _GRACE_S and not to_the_end
             if self._left_to_the_end:
                 return False
             if self._interruption.seen:
@@ -190,18 +195,27 @@ class SweepEnd:
                 self.draining.broken_off()
                 return False
             self._clock.sleep(_PAUSE_S)
-            self._validator.poll(at_once=True)
+            self._stages.poll(at_once=True)
             self._files.finalize()
             self.draining.goes_on(self.display)
         return True
 
-    def _conclude(self, trials: list[Trial]) -> None:
-        """Deliver and write all that is left, after the last validation has ended."""
-        self.draining.over()
+    def _conclude(self, trials: list[Trial]) -> bool:
+        """Deliver and write all that is left, after the last validation has ended.
+
+        Returns:
+            Whether that was all: a further stage may have to validate what has run its course.
+        """
         self._left_to_the_end = False
         self._deliveries.conclude(trial for trial in trials if not self._cut_short(trial))
+        self._reconcile()
+        if self.pending:
+            return False
+        self.draining.over()
+        self._stages.conclude()
         self._files.finalize(at_end=True)
         self._require_a_checkpoint(trials)
+        return True
 
     def _require_a_checkpoint(self, trials: list[Trial]) -> None:
         """Fail a sweep that has saved nothing but has to be judged by what validation produces."""

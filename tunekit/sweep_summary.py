@@ -12,7 +12,15 @@ from tunekit.core.room import slots
 from tunekit.core.timeline import Timeline
 from tunekit.driver_lock import Driver
 
-__all__ = ["busy", "driver_in_short", "lag_in_short", "later_in_short", "slots_of", "state_of"]
+__all__ = [
+    "busy",
+    "driver_in_short",
+    "lag_in_short",
+    "later_in_short",
+    "slots_of",
+    "stages_in_short",
+    "state_of",
+]
 
 _RAYS_NAMES = {"num_cpus": "CPU", "num_gpus": "GPU"}  # of options, and of resources
 
@@ -83,6 +91,22 @@ def lag_in_short(validations: Sequence[Mapping[str, Any]]) -> dict[str, float] |
         return None
     at = max(0, math.ceil(0.9 * len(lags)) - 1)
     return {"median": statistics.median(lags), "p90": lags[at]}
+
+
+def stages_in_short(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Return how many validations of each further stage there are of each status, by its name.
+
+    Example:
+        >>> rows = [("", "failed"), ("full", "running"), ("full", "running")]
+        >>> stages_in_short([{"stage": stage, "status": status} for stage, status in rows])
+        {'full': {'running': 2}}
+    """
+    found: dict[str, dict[str, int]] = {}
+    for row in rows:
+        if row["stage"]:
+            counts = found.setdefault(row["stage"], {})
+            counts[row["status"]] = counts.get(row["status"], 0) + 1
+    return found
 
 
 def later_in_short(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

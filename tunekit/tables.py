@@ -52,6 +52,7 @@ VALIDATIONS = (
     "generation",
     "iteration",
     "run",
+    "stage",
     "status",
     "requested",
     "started",

@@ -60,6 +60,10 @@ class TrialFiles:
         """Show a new score of a trial."""
         self._fold.score(trial, outcome)
 
+    def staged(self, trial: Trial, outcome: Outcome) -> None:
+        """Show a new score that a further stage has found."""
+        self._fold.staged(trial, outcome)
+
     def show(self) -> None:
         """Show validated metrics in what trials have reported since the last time."""
         for trial in self._reported.values():
@@ -75,8 +79,9 @@ class TrialFiles:
         Args:
             at_end: Whether no more scores come.
         """
-        names = len(self._state.history.names)
-        if self._state.hesitates() or (not names and not at_end):
+        history = self._state.history
+        names = len(history.names) + len(history.staged_names)
+        if self._state.hesitates() or (not history.names and not at_end):
             return
         if names != self._names:
             self._names = names

@@ -496,7 +496,7 @@ class Tuner(tune.Tuner):
             if validation is not None:
                 validation.begin()
                 around.callback(validation.let_go)
-                around.callback(validation.validator.free)
+                around.callback(validation.stages.free)
                 around.enter_context(_told_how_to_go_on(settings, validation))
             leave_room(settings, validation)
             warn_of_beginning_anew(
@@ -512,7 +512,7 @@ class Tuner(tune.Tuner):
                 around.enter_context(without_advice())
                 if not is_remote():
                     how = partial(_how_to_go_on, settings, validation)
-                    validation.validator.check_ray = around.enter_context(watched(how))
+                    validation.stages.check_ray_with(around.enter_context(watched(how)))
             around.enter_context(ended_by_sigterm())
             return super().fit()
 

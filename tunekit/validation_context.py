@@ -27,6 +27,7 @@ class ValidationContext:
         generation: How often the trial had been overwritten with other weights by then; 0 without
             population based training.
         attempt: Which attempt at this checkpoint it is: 1, or more after a failure.
+        stage: The name of the :class:`~tunekit.Stage` that validates it; empty for the first.
 
     Example:
         >>> context = ValidationContext("trial_1", {"width": 64}, iteration=3)
@@ -39,6 +40,7 @@ class ValidationContext:
     iteration: int
     generation: int = 0
     attempt: int = 1
+    stage: str = ""
 
 
 def get_validation_context() -> ValidationContext:
@@ -92,6 +94,7 @@ class Told:
     iteration: int
     attempt: int
     config: Any
+    stage: str = ""
     _known: dict[str, ValidationContext] = field(default_factory=dict, compare=False, repr=False)
 
     def context(self) -> ValidationContext:
@@ -104,6 +107,7 @@ class Told:
                 self.iteration,
                 self.generation,
                 self.attempt,
+                self.stage,
             )
         return self._known["context"]
 

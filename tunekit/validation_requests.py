@@ -25,7 +25,7 @@ from tunekit.core.validation import Request
 from tunekit.core.values import same
 from tunekit.places import Places
 from tunekit.report import VALIDATION_KEY, ValidationOverride, override_of
-from tunekit.validator import Validator
+from tunekit.stages import Stages
 
 __all__ = ["Requests"]
 
@@ -39,7 +39,7 @@ class Requests:
         config: The settings.
         state: The state of the sweep.
         trials: Its trials; others may be added.
-        validator: Runs the validations.
+        stages: Run the validations.
         leases: Which checkpoints are needed.
         places: Returns where the experiment is kept.
         emit: Takes what happens, before anything comes of it.
@@ -51,7 +51,7 @@ class Requests:
         config: ValidationConfig,
         state: SweepState,
         trials: Mapping[str, Trial],
-        validator: Validator,
+        stages: Stages,
         leases: CheckpointLeases,
         *,
         places: Callable[[], Places],
@@ -59,7 +59,7 @@ class Requests:
         time: Callable[[], float],
     ):
         self._config, self._state, self._trials = config, state, trials
-        self._validator, self._leases, self._places = validator, leases, places
+        self._stages, self._leases, self._places = stages, leases, places
         self._emit, self._time = emit, time
         #: Who says which scores will be used; nobody, as long as it is not known.
         self.scheduler: SchedulerConsumer | None = None
@@ -184,7 +184,11 @@ class Requests:
         for request in self._state.unsubmitted():
             filesystem = self._trials[request.trial_id].storage.storage_filesystem
             if restored and not exists(filesystem, request.path):
-                self._validator.give_up(request, gone(request.path))
+                self._stages.give_up(request, gone(request.path))
                 continue
             checkpoint = tune.Checkpoint(request.path, filesystem)
-            self._validator.submit(replace(request, checkpoint=checkpoint))
+            own = self._stages.task_config_of(request.stage)
+            if own is not None:
+                kwargs = own.fn_kwargs or {}
+                request = replace(request, kwargs=kwargs, timeout_s=own.timeout_s)
+            self._stages.submit(replace(request, checkpoint=checkpoint))

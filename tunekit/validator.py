@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from tunekit.core.events import (
     Event,
     ValidationEnded,
     ValidationEstimated,
+    ValidationKey,
 )
 from tunekit.core.failures import Failures, place_of
 from tunekit.core.loans import Loans
@@ -28,6 +29,7 @@ from tunekit.core.shortage import Shortage
 from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status, rejected
 from tunekit.errors import ConfigError
 from tunekit.executor import Began, Estimated, Executor, Failed, Returned, received
+from tunekit.stage import Stage
 
 __all__ = ["Validator"]
 
@@ -43,7 +45,7 @@ class Validator:
     """Lets the pool decide and the executor run, and tells the journal first.
 
     Args:
-        config: The user's settings.
+        config: The user's settings for this stage.
         executor: Where validations run.
         clock: What to read the time from.
         emit: Called with each event, before it is acted on.
@@ -56,6 +58,8 @@ class Validator:
         all_count: Returns whether the scheduler, or anything else, hears of every score.
         alike: Returns whether all comes out the same wherever in an interval a metric of a
             request's score is.
+        waits_for_room: Returns whether nothing is started before resources are free. Otherwise, one
+            is always started, and waits for them.
     """
 
     #: Raises if Ray itself is gone, so that what fails because of that is not recorded as failed.
@@ -63,7 +67,7 @@ class Validator:
 
     def __init__(
         self,
-        config: ValidationConfig,
+        config: ValidationConfig | Stage,
         executor: Executor,
         clock: Clock,
         *,
@@ -76,6 +80,7 @@ class Validator:
         rejected: Callable[[], Iterable[str]] = tuple,
         all_count: Callable[[], bool] = lambda: True,
         alike: Callable[[Request, str, Interval], bool] = lambda *asked: False,
+        waits_for_room: Callable[[], bool] = bool,
     ):
         self._pool = Pool(
             max_in_flight=config.most_in_flight,
@@ -83,6 +88,7 @@ class Validator:
             skip_stale=config.on_stale == "skip",
             decisions_first=config.priority == "decisions",
             all_count=all_count,
+            waits_for_room=waits_for_room,
         )
         self._executor = executor
         self._clock = clock
@@ -109,6 +115,11 @@ class Validator:
     def resources(self) -> dict[str, float]:
         """Return the logical resources of one validation, such as ``{"CPU": 1}``."""
         return self._executor.need
+
+    def wanted(self) -> Iterator[dict[str, float]]:
+        """Yield the resources of each validation that waits for them."""
+        for _ in range(self._pool.waiting + self._pool.queued):
+            yield self._executor.need
 
     def reserve(self, slots: int) -> None:
         """Keep resources for this many validations from now on, whatever else wants them."""
@@ -171,9 +182,9 @@ class Validator:
         """Return every request that has not ended."""
         return list(self._pool.pending())
 
-    def stages(self) -> list[Pending]:
+    def statuses(self) -> list[Pending]:
         """Return how far each request that has not ended has come."""
-        return list(self._pool.stages(self._clock.monotonic()))
+        return list(self._pool.statuses(self._clock.monotonic()))
 
     def awaited(self) -> Collection[Any]:
         """Return references to Ray objects; once one is ready, a :meth:`poll` is worthwhile."""
@@ -345,8 +356,8 @@ class Validator:
         self._next_note.pop(attempt_id, None)
 
     def _tell_of_another_try(self, failed: Failed) -> None:
-        trial_id, generation, iteration, _ = failed.attempt_id.rsplit(":", 3)
-        place = place_of(trial_id, int(iteration), int(generation))
+        key = ValidationKey.parse(failed.attempt_id.rsplit("#", 1)[0])
+        place = place_of(key.trial_id, key.iteration, key.generation)
         verdict = self._retried.failed(place, failed.reason)
         if verdict.first:
             logger.warning("The validation of %s %s; trying again.", place, failed.reason)

@@ -13,7 +13,7 @@ from tunekit.core.progress import (
     starved,
     waiting_trials,
 )
-from tunekit.core.validation import Pending, Request, Stage
+from tunekit.core.validation import Pending, PendingStatus, Request
 from tunekit.core.words import duration
 
 
@@ -80,11 +80,11 @@ def test_a_short_wait_for_resources_is_not_worth_a_word():
 
 def test_running_validations_are_named_first_and_the_longest_before_all():
     pending = [
-        Pending(Request("a", 9), Stage.WAITING, 50.0),
-        Pending(Request("b", 3), Stage.QUEUED, 20.0),
-        Pending(Request("b", 2), Stage.RUNNING, 4.0),
-        Pending(Request("a", 8, timeout_s=600), Stage.RUNNING, 30.0),
-        Pending(Request("c", 1), Stage.WAITING, 1.0),
+        Pending(Request("a", 9), PendingStatus.WAITING, 50.0),
+        Pending(Request("b", 3), PendingStatus.QUEUED, 20.0),
+        Pending(Request("b", 2), PendingStatus.RUNNING, 4.0),
+        Pending(Request("a", 8, timeout_s=600), PendingStatus.RUNNING, 30.0),
+        Pending(Request("c", 1), PendingStatus.WAITING, 1.0),
     ]
     assert awaited(pending, waited_s=75) == (
         "All trials have ended; the sweep has waited 75 s for 5 validations: "
@@ -127,9 +127,9 @@ def test_the_pool_tells_how_far_each_request_is():
         pool.submit(Request("a", iteration), now=10.0)
     first, _ = pool.start(capacity=0, now=10.0)
     pool.began(first.id, now=13.0)
-    assert [(p.request.iteration, p.stage, p.for_s) for p in pool.stages(now=20.0)] == [
-        (1, Stage.RUNNING, 7.0),
-        (2, Stage.STARTING, 10.0),
-        (3, Stage.WAITING, 10.0),
+    assert [(p.request.iteration, p.status, p.for_s) for p in pool.statuses(now=20.0)] == [
+        (1, PendingStatus.RUNNING, 7.0),
+        (2, PendingStatus.STARTING, 10.0),
+        (3, PendingStatus.WAITING, 10.0),
     ]
-    assert [p.request for p in pool.stages(now=20.0)] == list(pool.pending())
+    assert [p.request for p in pool.statuses(now=20.0)] == list(pool.pending())

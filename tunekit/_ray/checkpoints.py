@@ -220,6 +220,12 @@ class LeasingCheckpointManager(_CheckpointManager):
         self._note(entry, metrics)
         self.prune()
 
+    def add(self, path: str, metrics: Mapping[str, Any]) -> None:
+        """Lay metrics over those of the checkpoint at ``path`` by which it is not ranked."""
+        for result in self._checkpoint_results:
+            if result.checkpoint.path == path:
+                result.metrics = merge(result.metrics, metrics)
+
     def _note(self, entry: _Entry, metrics: Mapping[str, Any]) -> None:
         entry.validated, entry.own = self._number(metrics), frozenset(flatten(metrics))
 

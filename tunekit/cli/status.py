@@ -65,7 +65,7 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
                 **{name: row[name] for name in ("trial_id", "generation", "iteration", "status")},
                 "for_s": max(0.0, until - (row["ran_from"] or row["requested"])),
             }
-            for row in sweep.timeline.validations
+            for row in sweep.timeline.of_all_stages
             if row["status"] in UNENDED
         ],
         "failures": [*_failed_trials(sweep), *_failed_validations(sweep)],
@@ -92,7 +92,7 @@ def _failed_trials(sweep: Sweep) -> Iterable[dict[str, Any]]:
 
 def _failed_validations(sweep: Sweep) -> Iterable[dict[str, Any]]:
     names = ("trial_id", "generation", "iteration", "status")
-    for row in sweep.timeline.validations:
+    for row in sweep.timeline.of_all_stages:
         if row["status"] in _FAILED:
             yield {
                 "of": "validation",
@@ -181,6 +181,7 @@ def _counts(status: Mapping[str, Any]) -> str:
     exploits = status["exploits"]
     trials += f"; {exploits} exploit{'s' * (exploits != 1)}" if exploits else ""
     lines += [("trials", trials), ("validations", _kinds(status["validations"]))]
+    lines += [("stage", f"{name}: {_kinds(of)}") for name, of in status["stages"].items()]
     for name, later in status["later"].items():
         by = f"{name}: {_kinds(later['validations'])}, by {later['function']}"
         lines.append(("later", by))

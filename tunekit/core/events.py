@@ -88,31 +88,43 @@ class ValidationKey(NamedTuple):
         generation: How often the trial had been overwritten with other weights.
         iteration: The training iteration at which it was saved.
         run: How many times the trial has run that iteration: 1 for the first run, 2 for its rerun.
+        stage: The further stage that validates it; empty for the one that schedulers judge by.
 
     Example:
         >>> key = ValidationKey.parse("train_7f:0:3:1")
         >>> key.trial_id, key.place, str(key)
         ('train_7f', (0, 3), 'train_7f:0:3:1')
+        >>> ValidationKey.parse("train_7f:0:3:1:full").stage
+        'full'
     """
 
     trial_id: str
     generation: int
     iteration: int
     run: int
+    stage: str = ""
 
     @classmethod
     def parse(cls, text: str) -> ValidationKey:
         """Read a key from the text that :class:`str` makes of it."""
-        trial_id, generation, iteration, run = text.rsplit(":", 3)
-        return cls(trial_id, int(generation), int(iteration), int(run))
+        of_checkpoint, last = text.rsplit(":", 1)
+        stage = "" if last.isdecimal() else last
+        trial_id, generation, iteration, run = (of_checkpoint if stage else text).rsplit(":", 3)
+        return cls(trial_id, int(generation), int(iteration), int(run), stage)
 
     @property
     def place(self) -> tuple[int, int]:
         """Return ``(generation, iteration)``, the row of its trial that it belongs to."""
         return (self.generation, self.iteration)
 
+    @property
+    def first(self) -> ValidationKey:
+        """Return the name that the validation of the same checkpoint has in the first stage."""
+        return ValidationKey(self.trial_id, self.generation, self.iteration, self.run)
+
     def __str__(self) -> str:
-        return f"{self.trial_id}:{self.generation}:{self.iteration}:{self.run}"
+        own = f"{self.trial_id}:{self.generation}:{self.iteration}:{self.run}"
+        return f"{own}:{self.stage}" if self.stage else own
 
 
 class Happened(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
@@ -146,7 +158,7 @@ class OfValidation(Happened, frozen=True, kw_only=True):
     @property
     def trial_id(self) -> str:
         """Return the trial that saved the checkpoint."""
-        return self.id.rsplit(":", 3)[0]
+        return self.key.trial_id
 
 
 # The life of a trial ---------------------------------------------------------------------------
@@ -308,13 +320,27 @@ class Exploited(OfTrial, frozen=True, kw_only=True, tag="exploited"):
 
 
 class ValidationRequested(OfTrial, frozen=True, kw_only=True, tag="requested"):
-    """A checkpoint will be validated. The fields are those of :class:`CheckpointSaved`."""
+    """A checkpoint will be validated. The fields are those of :class:`CheckpointSaved`.
+
+    Attributes:
+        id: The name of the validation, which tells its stage.
+    """
 
     id: str
     generation: int = 0
     iteration: int = 0
     run: int = 1
     checkpoint: str = ""
+
+    @property
+    def key(self) -> ValidationKey:
+        """Return which validation it is."""
+        return ValidationKey.parse(self.id)
+
+    @property
+    def stage(self) -> str:
+        """Return the further stage that validates it; empty for the first."""
+        return self.key.stage
 
     @classmethod
     def of(cls, request: Request, time: float, *, checkpoint: str) -> ValidationRequested:

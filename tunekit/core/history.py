@@ -6,7 +6,7 @@ import bisect
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from tunekit.core.metrics import hide, leaves, merge
+from tunekit.core.metrics import flatten, hide, leaves, merge, without
 from tunekit.core.validation import Outcome
 
 __all__ = ["GENERATION", "ITERATION", "RUNS", "VALIDATED_ITERATION", "History"]
@@ -47,8 +47,12 @@ class History:
         self._runs: dict[str, dict[tuple[int, int], int]] = {}
         self._scores: dict[str, dict[tuple[int, int], Mapping[str, Any]]] = {}
         self._order: dict[str, list[tuple[int, int]]] = {}
-        #: Flat names of all metrics that validations have produced, in order of appearance.
+        #: Flat names of all metrics that the first stage has produced, in order of appearance.
         self.names: dict[str, None] = {}
+        # What further stages have found, below their names, by trial and (generation, iteration).
+        self._staged: dict[str, dict[tuple[int, int], Mapping[str, Any]]] = {}
+        #: Flat names of all metrics that further stages have produced, in order of appearance.
+        self.staged_names: dict[str, None] = {}
         # The requests that have not ended, and those that had not when the first score came.
         self._pending: set[str] = set()
         self._may_tell: set[str] = set()
@@ -59,6 +63,7 @@ class History:
         runs[place] = runs.get(place, 0) + 1
         if self._scores.get(trial_id, {}).pop(place, None) is not None:
             self._order[trial_id].remove(place)  # the score of an older run
+        self._staged.get(trial_id, {}).pop(place, None)
         return runs[place]
 
     def run_of(self, trial_id: str, iteration: int, generation: int = 0) -> int:
@@ -129,6 +134,40 @@ class History:
         self.names.update((name, None) for name, _ in leaves(outcome.metrics))
         return True
 
+    def staged(self, outcome: Outcome) -> bool:
+        """Take an outcome of a further stage; True if it is a score of the newest run.
+
+        Its metrics are shown below the name of the stage, and nothing is decided by them.
+
+        Example:
+            >>> from tunekit.core.validation import Outcome, Request, Status
+            >>> history, request = History(), Request("a", 3, stage="full")
+            >>> history.staged(Outcome(request, Status.VALIDATED, {"accuracy": 0.8}))
+            True
+            >>> history.newest_staged("a"), list(history.names), list(history.staged_names)
+            ({'full': {'accuracy': 0.8}}, [], ['full/accuracy'])
+        """
+        if not self.counts(outcome):
+            return False
+        request = outcome.request
+        # What the sweep is decided by keeps its name.
+        metrics = without({request.stage: outcome.metrics}, self.names)
+        scores = self._staged.setdefault(request.trial_id, {})
+        scores[request.place] = merge(scores.get(request.place, {}), metrics)
+        self.staged_names.update((name, None) for name, _ in leaves(metrics))
+        return True
+
+    def staged_scores(self, trial_id: str) -> Iterator[tuple[tuple[int, int], Mapping[str, Any]]]:
+        """Yield ``((generation, iteration), metrics)`` of what further stages found, in order."""
+        return iter(sorted(self._staged.get(trial_id, {}).items(), key=lambda one: one[0]))
+
+    def newest_staged(self, trial_id: str) -> dict[str, Any]:
+        """Return the newest metrics of each further stage of a trial, below the stages' names."""
+        newest: dict[str, Any] = {}
+        for _, metrics in self.staged_scores(trial_id):
+            newest = merge(newest, metrics)
+        return newest
+
     def scores(self, trial_id: str) -> Iterator[tuple[tuple[int, int], Mapping[str, Any]]]:
         """Yield ``((generation, iteration), metrics)`` of what was validated, in order."""
         scores = self._scores.get(trial_id, {})
@@ -141,7 +180,9 @@ class History:
 
     def changes(self, trial_id: str) -> bool:
         """Return whether the rows of a trial differ from its reports."""
-        return bool(self.names) or any(n > 1 for n in self._runs.get(trial_id, {}).values())
+        return bool(self.names or self.staged_names) or any(
+            n > 1 for n in self._runs.get(trial_id, {}).values()
+        )
 
     def rows(self, trial_id: str, reports: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         """Fold the validated metrics into a trial's reports: one row per iteration, in order.
@@ -165,5 +206,8 @@ class History:
             own = dict(leaves(score)) if RUNS in report else {}
             hidden = hide(report, [name for name in self.names if name not in own])
             row = merge({**hidden, GENERATION: place[0]}, score)
+            if self.staged_names:
+                staged = self._staged.get(trial_id, {}).get(place, {})
+                row = merge(hide(without(row, flatten(staged)), self.staged_names), staged)
             row[RUNS] = self._runs.get(trial_id, {}).get(place, 0)
             yield row

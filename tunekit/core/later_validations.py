@@ -66,7 +66,7 @@ def saved_in(events: Iterable[Event]) -> dict[Place, SavedCheckpoint]:
     found: dict[Place, SavedCheckpoint] = {}
     for event in events:
         if isinstance(event, (CheckpointSaved, ValidationRequested)) and event.checkpoint:
-            key = ValidationKey.parse(event.id)
+            key = ValidationKey.parse(event.id).first
             place = (key.trial_id, *key.place)
             if place not in found or found[place].key.run <= key.run:
                 found[place] = SavedCheckpoint(key, event.checkpoint)

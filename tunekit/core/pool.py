@@ -8,7 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tunekit.core.estimates import Estimate
-from tunekit.core.validation import Attempt, Outcome, Pending, Request, Stage, Status, rejected
+from tunekit.core.validation import (
+    Attempt,
+    Outcome,
+    Pending,
+    PendingStatus,
+    Request,
+    Status,
+    rejected,
+)
 
 __all__ = ["REJECTED", "Pool"]
 
@@ -68,6 +76,8 @@ class Pool:
         decisions_first: Whether validations that the scheduler will decide by go first.
         all_count: Returns whether a score has to wait for older ones of its trial, which then go
             before it.
+        waits_for_room: Returns whether nothing is started before resources are free. Otherwise, one
+            is always started, and waits for them.
 
     Example:
         >>> pool = Pool(max_in_flight=1)
@@ -90,7 +100,9 @@ class Pool:
         skip_stale: bool = False,
         decisions_first: bool = True,
         all_count: Callable[[], bool] = lambda: True,
+        waits_for_room: Callable[[], bool] = bool,
     ):
+        self._waits_for_room = waits_for_room
         self._limit = max_in_flight
         self._retries = max_retries
         self._skip_stale = skip_stale
@@ -158,18 +170,18 @@ class Pool:
             for waiting in trial.waiting.values():
                 yield waiting.request
 
-    def stages(self, now: float) -> Iterator[Pending]:
-        """Yield the stage of every request that has not ended, in the order of :meth:`pending`."""
+    def statuses(self, now: float) -> Iterator[Pending]:
+        """Yield the status of every request that has not ended, in the order of :meth:`pending`."""
         for flight in self._in_flight.values():
             request, began = flight.attempt.request, flight.began
             if began is None:
-                stage = Stage.QUEUED if flight.queued else Stage.STARTING
-                yield Pending(request, stage, now - flight.waiting.since)
+                status = PendingStatus.QUEUED if flight.queued else PendingStatus.STARTING
+                yield Pending(request, status, now - flight.waiting.since)
             else:
-                yield Pending(request, Stage.RUNNING, now - began)
+                yield Pending(request, PendingStatus.RUNNING, now - began)
         for trial in self._trials.values():
             for waiting in trial.waiting.values():
-                yield Pending(waiting.request, Stage.WAITING, now - waiting.since)
+                yield Pending(waiting.request, PendingStatus.WAITING, now - waiting.since)
 
     # What happens ------------------------------------------------------------------------------
 
@@ -243,7 +255,8 @@ class Pool:
         if self._limit is not None:
             room = self._limit - len(self._in_flight)
         else:
-            room = max(capacity, 0 if self._in_flight else 1)
+            alone = not self._in_flight and not self._waits_for_room()
+            room = max(capacity, 1 if alone else 0)
         attempts: list[Attempt] = []
         while self._queue and len(attempts) < room:
             trial = min((self._trials[trial_id] for trial_id in self._queue), key=self._turn_of)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tunekit.core.history import GENERATION
 from tunekit.core.metrics import leaves
-from tunekit.core.validation import RESERVED, Pending, Stage
+from tunekit.core.validation import RESERVED, Pending, PendingStatus
 from tunekit.core.words import duration
 
 __all__ = ["News", "awaited", "counted", "other_metrics", "starved", "waiting_trials"]
@@ -48,13 +48,14 @@ class News:
         return True
 
 
-def counted(counts: Mapping[str, int]) -> str:
+def counted(counts: Mapping[str, int], of: str = "Validations") -> str:
     """Say how many validations ended how, run, and wait.
 
     Args:
         counts: By ``validated``, ``failed``, ``timed_out``, ``skipped``, ``running``, ``starting``
             (not begun), ``queued`` (those of them that wait for resources) and ``waiting`` (to be
             started).
+        of: What they are called.
 
     Example:
         >>> counted({"validated": 12, "running": 2, "starting": 1, "waiting": 2, "failed": 1})
@@ -65,6 +66,8 @@ def counted(counts: Mapping[str, int]) -> str:
         'Validations: 1 waiting for resources'
         >>> counted({"validated": 0})
         'Validations: none yet'
+        >>> counted({"validated": 3}, of="Stage full")
+        'Stage full: 3 validated'
     """
     parts = [f"{counts[name]} {word}" for name, word in _NAMED.items() if counts.get(name)]
     queued = counts.get("queued", 0)
@@ -77,7 +80,7 @@ def counted(counts: Mapping[str, int]) -> str:
     elif waiting:
         parts.append(f"{waiting} waiting" + (f" ({queued} for resources)" if queued else ""))
     parts += [f"{counts[name]} {word}" for name, word in _ENDED_BADLY.items() if counts.get(name)]
-    return f"Validations: {', '.join(parts) or 'none yet'}"
+    return f"{of}: {', '.join(parts) or 'none yet'}"
 
 
 def waiting_trials(waiting: int, left: int) -> str | None:
@@ -130,8 +133,8 @@ def awaited(pending: Collection[Pending], waited_s: float) -> str:
         >>> from tunekit.core.validation import Request
         >>> awaited(
         ...     [
-        ...         Pending(Request("a_00003", 30), Stage.QUEUED, 8.0),
-        ...         Pending(Request("a_00003", 27, timeout_s=60), Stage.RUNNING, 14.0),
+        ...         Pending(Request("a_00003", 30), PendingStatus.QUEUED, 8.0),
+        ...         Pending(Request("a_00003", 27, timeout_s=60), PendingStatus.RUNNING, 14.0),
         ...     ],
         ...     waited_s=12,
         ... )
@@ -139,8 +142,13 @@ def awaited(pending: Collection[Pending], waited_s: float) -> str:
          validate a_00003@27 (running 14 s, at most 60 s),
          validate a_00003@30 (waiting 8 s for resources)'
     """
-    order = (Stage.RUNNING, Stage.STARTING, Stage.QUEUED, Stage.WAITING)
-    first = sorted(pending, key=lambda one: (order.index(one.stage), -one.for_s))
+    order = (
+        PendingStatus.RUNNING,
+        PendingStatus.STARTING,
+        PendingStatus.QUEUED,
+        PendingStatus.WAITING,
+    )
+    first = sorted(pending, key=lambda one: (order.index(one.status), -one.for_s))
     names = [_named(one) for one in first[:_MOST_NAMED]]
     if len(first) > len(names):
         names.append(f"and {len(first) - len(names)} more")
@@ -153,12 +161,12 @@ def awaited(pending: Collection[Pending], waited_s: float) -> str:
 
 def _named(one: Pending) -> str:
     request, took = one.request, duration(one.for_s)
-    if one.stage is Stage.RUNNING:
+    if one.status is PendingStatus.RUNNING:
         limit = "" if request.timeout_s is None else f", at most {duration(request.timeout_s)}"
         how = f"running {took}{limit}"
-    elif one.stage is Stage.STARTING:
+    elif one.status is PendingStatus.STARTING:
         how = f"starting, asked for {took} ago"
-    elif one.stage is Stage.QUEUED:
+    elif one.status is PendingStatus.QUEUED:
         how = f"waiting {took} for resources"
     else:
         how = f"waiting {took} to be started"

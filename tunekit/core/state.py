@@ -7,7 +7,7 @@ restored sweep knows what the former one knew. Only the events are saved.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,6 +45,7 @@ from tunekit.core.metrics import flatten, hide, merge
 from tunekit.core.order import InOrder
 from tunekit.core.selection import Selection
 from tunekit.core.sequential import resumable
+from tunekit.core.stages import StageSelection
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.core.values import number
 
@@ -82,6 +83,7 @@ class SweepState:
         every: Which checkpoints to validate, as in ``ValidationConfig(every=...)``.
         path: Returns where a checkpoint is, from its name in an event.
         config_of: ``config_of(trial_id, generation)`` returns the hyperparameters of a trial.
+        stages: Which checkpoints each further stage validates, by its name.
 
     Example:
         >>> state = SweepState()
@@ -106,6 +108,7 @@ class SweepState:
         *,
         path: Callable[[str], str] = str,
         config_of: Callable[[str, int], Mapping[str, Any]] = lambda trial_id, generation: {},
+        stages: Mapping[str, int | str] | None = None,
     ):
         self._path, self._config_of = path, config_of
         #: The metrics that the sweep is judged by.
@@ -125,14 +128,22 @@ class SweepState:
         self._rejected: list[str] = []
         self._selection = Selection(every)
         self._in_order = InOrder()
+        self._stages = StageSelection(stages)
         self._owed: dict[str, Request] = {}
         #: The requests that have not ended, by name, in order.
         self.unfinished: dict[str, Request] = {}
         self._unsubmitted: dict[str, Request] = {}
+        # The names of all that further stages have been given to validate.
+        self._staged: set[str] = set()
+        #: What further stages have to validate, and what they need not any more, until it is seen.
+        self.newly_owed: dict[str, Request] = {}
+        self.disowned: list[Request] = []
         #: What to tell listeners next, in order.
         self.untold: list[Outcome] = []
-        #: How many validations ended in each way.
-        self.counts: Counter[Status] = Counter()
+        #: How many validations ended in each way, by stage.
+        self.counts_of: dict[str, Counter[Status]] = {
+            name: Counter() for name in ("", *(stages or {}))
+        }
         #: Seconds that validations ran, added up.
         self.ran_s = 0.0
         #: Seconds that trials waited for scores, added up.
@@ -143,6 +154,11 @@ class SweepState:
         self.has_saved = False
         #: Whether the scheduler has heard of any score.
         self.has_delivered = False
+
+    @property
+    def counts(self) -> Counter[Status]:
+        """Return how many validations of the first stage ended in each way."""
+        return self.counts_of[""]
 
     def record(self, trial_id: str) -> TrialRecord:
         """Return what is known about a trial."""
@@ -165,28 +181,42 @@ class SweepState:
                 self.has_delivered = True
                 self.delivery.delivered(event.trial_id, event.place)
                 self._decide(event)
+                self._owe(
+                    self._stages.decided(
+                        event.trial_id, event.place, event.decision, finished=event.finished
+                    )
+                )
             case Reminded() | Decided():
                 self._decide(event)
+                if event.decision == _STOP:
+                    self._stages.rejected(event.trial_id)
             case TrialEnded():
                 self.delivery.complete(event.trial_id)
                 if event.removed:
                     self.delivery.close(event.trial_id)
+                self._owe(self._stages.ended(event.trial_id))
             case EndDelivered():
                 self.delivery.end(event.trial_id)
                 self.delivery.end_delivered(event.trial_id)
+                self._owe(self._stages.ran_its_course(event.trial_id))
             case TrialFailed():
                 self.record(event.trial_id).failed = True
             case TrialRetried():
                 self.record(event.trial_id).failed = False
                 self.delivery.reopen(event.trial_id)
+                self._stages.goes_on(event.trial_id)
             case TrialErrored():
                 self.record(event.trial_id).failed = False
                 self.delivery.forget(event.trial_id)
+                self._stages.forget(event.trial_id)
+                self._disown(event.trial_id)
             case Exploited():
                 path = self._path(event.checkpoint)
                 self.ancestry.add(event.exploit(checkpoint=path))
                 self.delivery.overwritten(event.trial_id, event.generation, event.iteration)
                 self.record(event.trial_id).clone = path
+                self._stages.overwritten(event.trial_id)
+                self._disown(event.trial_id)
             case Waited():
                 self.waited_s += event.seconds
             case TrialAdded():
@@ -194,7 +224,9 @@ class SweepState:
             case ValidationEstimated():
                 if event.id in self.unfinished:
                     self._estimate(event)
-            case AttemptStarted() | AttemptBegan() | Resumed() | BudgetExpired():
+            case Resumed():
+                self._owe(self._stages.resumed(event.trial_id))
+            case AttemptStarted() | AttemptBegan() | BudgetExpired():
                 pass
             case SnapshotTaken() | SessionClosed():
                 pass
@@ -217,6 +249,25 @@ class SweepState:
         record.saved, record.clone = (*event.place, event.run), None
         if self._selection.wants(trial_id, event.wish, used=event.used):
             self._owed[event.id] = self.request_of(event)
+        if self._stages:
+            self._owe(self._stages.saved(self.request_of(event)))
+
+    def _owe(self, requests: Iterable[Request]) -> None:
+        """Take what further stages have to validate, each once."""
+        for request in requests:
+            if request.id not in self._staged:
+                self._staged.add(request.id)
+                self._owed[request.id] = self.newly_owed[request.id] = request
+                self.record(request.trial_id).pending += 1
+
+    def _disown(self, trial_id: str) -> None:
+        """Drop what further stages had to validate of a trial, and was not requested."""
+        own = [one for one in self._owed.values() if one.stage and one.trial_id == trial_id]
+        for request in own:
+            del self._owed[request.id]
+            self.newly_owed.pop(request.id, None)
+            self.disowned.append(request)
+            self.record(trial_id).pending -= 1
 
     def request_of(self, event: CheckpointSaved) -> Request:
         """Return the request that would validate a checkpoint."""
@@ -241,8 +292,10 @@ class SweepState:
         request = self._owed.pop(event.id, None)
         if request is None:  # it was pending when the sweep was interrupted, or its line is lost
             return
-        self.record(event.trial_id).pending += 1
         self.unfinished[event.id] = self._unsubmitted[event.id] = request
+        if request.stage:
+            return
+        self.record(event.trial_id).pending += 1
         self.history.requested(event.id)
         self.delivery.requested(request)
         self._in_order.requested(request)
@@ -261,8 +314,12 @@ class SweepState:
         record = self.record(event.trial_id)
         record.pending -= 1
         outcome = event.outcome(request)
-        self.counts[outcome.status] += 1
+        self.counts_of.setdefault(request.stage, Counter())[outcome.status] += 1
         self.ran_s += outcome.ran_s
+        if request.stage:
+            self.history.staged(outcome)
+            record.ended.append(request)
+            return
         metrics = flatten(outcome.metrics) if outcome.validated else {}
         for name in self.required & metrics.keys():
             score = number(metrics[name])

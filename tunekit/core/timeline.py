@@ -190,8 +190,10 @@ class Timeline:
         self._history = History()
         #: The trials, in the order in which they were added.
         self.trials: dict[str, TrialSummary] = {}
-        #: A row for each validation, in the order in which they were requested.
+        #: A row for each validation of the first stage, in the order of the requests.
         self.validations: list[dict[str, Any]] = []
+        #: A row for each validation of every stage, likewise.
+        self.of_all_stages: list[dict[str, Any]] = []
         #: A row for each decision of the scheduler, in order.
         self.decisions: list[dict[str, Any]] = []
         #: Where trials were paused by the scheduler, and resumed: (trial, generation, iteration).
@@ -230,11 +232,11 @@ class Timeline:
 
     def _take_later(self, score: LaterScore) -> None:
         """Show a score in its row, unless the trial has run that iteration again since."""
-        trial_id, generation, iteration, run = score.key
+        trial_id, generation, iteration, run, _ = score.key
         if trial_id not in self.trials or run < self.run_of(trial_id, generation, iteration):
             return
         # What the sweep was decided by stays, whatever came under the same name later.
-        metrics = without(score.metrics, self._history.names)
+        metrics = without(score.metrics, self.own_names)
         own = self._later.setdefault(trial_id, {})
         known = own.get(score.key.place)
         if known is not None:
@@ -251,8 +253,11 @@ class Timeline:
 
     @property
     def own_names(self) -> list[str]:
-        """The flat names of the metrics that the sweep's own validations have produced."""
-        return list(self._history.names)
+        """The flat names of the metrics that the sweep's own validations have produced.
+
+        Those of further stages come last.
+        """
+        return [*self._history.names, *self._history.staged_names]
 
     def run_of(self, trial_id: str, generation: int, iteration: int) -> int:
         """Return how many times a trial has run an iteration; 1 if it has not been reported."""
@@ -287,10 +292,16 @@ class Timeline:
             place: Scored(*place, metrics, self._paths[(trial_id, *place)])
             for place, metrics in self._history.scores(trial_id)
         }
+        further = [
+            (place, metrics, self._paths[(trial_id, *place)])
+            for place, metrics in self._history.staged_scores(trial_id)
+        ]
         for place, score in self._later.get(trial_id, {}).items():
+            further.append((place, score.metrics, score.checkpoint))
+        for place, metrics, path in further:
             own = found.get(place)
-            metrics = score.metrics if own is None else merge(own.metrics, score.metrics)
-            found[place] = Scored(*place, metrics, score.checkpoint)
+            metrics = metrics if own is None else merge(own.metrics, metrics)
+            found[place] = Scored(*place, metrics, path)
         return [found[place] for place in sorted(found)]
 
     def reached(self, trial_id: str, time_attr: str) -> float | None:
@@ -320,7 +331,7 @@ class Timeline:
         for trial_id in self.trials:
             found += self._trained.get(trial_id, [])
             found += self._waits.get(trial_id, [])
-        for row in self.validations:
+        for row in self.of_all_stages:
             found += self._spans_of(row, now=self.last or 0.0)
         return found
 
@@ -438,6 +449,7 @@ class Timeline:
             "generation": event.generation,
             "iteration": event.iteration,
             "run": event.run,
+            "stage": event.stage,
             "status": "waiting",
             "requested": event.time,
             "started": None,
@@ -455,12 +467,14 @@ class Timeline:
         }
         self._by_id[event.id] = row
         self._paths[event.trial_id, event.generation, event.iteration] = event.checkpoint
-        self.validations.append(row)
+        self.of_all_stages.append(row)
+        if not event.stage:
+            self.validations.append(row)
 
     def _restored(self) -> None:
         """Another session goes on: what ran in the one before runs no more."""
         self.end = None
-        for row in self.validations:
+        for row in self.of_all_stages:
             if row["status"] in UNENDED:
                 self._stop_trying(row, self.last or row["requested"])
                 row["status"], row["started"], row["ran_from"] = "waiting", None, None
@@ -508,8 +522,12 @@ class Timeline:
             reason=event.reason,
             error=event.error,
         )
-        outcome = event.outcome(Request(trial_id, iteration, row["run"], generation))
-        if self._history.ended(outcome) and self._metric is not None:
+        outcome = event.outcome(
+            Request(trial_id, iteration, row["run"], generation, stage=row["stage"])
+        )
+        if row["stage"]:
+            self._history.staged(outcome)
+        elif self._history.ended(outcome) and self._metric is not None:
             self._values[place] = _number(flatten(event.metrics).get(self._metric))
 
     # What was decided --------------------------------------------------------------------------

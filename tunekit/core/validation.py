@@ -17,8 +17,8 @@ __all__ = [
     "Attempt",
     "Outcome",
     "Pending",
+    "PendingStatus",
     "Request",
-    "Stage",
     "Status",
     "rejected",
 ]
@@ -70,6 +70,7 @@ class Request:
         used: Whether the scheduler will use the score, or it is the trial's last: the scheduler
             decides by it.
         known: What an earlier attempt has yielded, by the flat names of the metrics.
+        stage: The further stage that validates it; empty for the one that schedulers judge by.
     """
 
     trial_id: str
@@ -84,11 +85,13 @@ class Request:
     config: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
     used: bool = field(default=True, compare=False, repr=False)
     known: Mapping[str, Estimate] = field(default_factory=dict, compare=False, repr=False)
+    stage: str = ""
 
     @property
     def id(self) -> str:
         """A name that is unique in the sweep, and the same after a restore."""
-        return f"{self.trial_id}:{self.generation}:{self.iteration}:{self.run}"
+        own = f"{self.trial_id}:{self.generation}:{self.iteration}:{self.run}"
+        return f"{own}:{self.stage}" if self.stage else own
 
     @property
     def place(self) -> tuple[int, int]:
@@ -109,7 +112,7 @@ class Attempt:
         return f"{self.request.id}#{self.number}"
 
 
-class Stage(str, Enum):
+class PendingStatus(str, Enum):
     """How far a validation is that has not ended."""
 
     WAITING = "waiting"  # to be started
@@ -124,12 +127,12 @@ class Pending:
 
     Attributes:
         request: What was asked for.
-        stage: How far it is.
+        status: How far it is.
         for_s: For how many seconds it has run; if it does not run, since it was asked for.
     """
 
     request: Request
-    stage: Stage
+    status: PendingStatus
     for_s: float
 
 

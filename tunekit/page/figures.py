@@ -425,7 +425,7 @@ def failures(sweep: Sweep) -> list[Failure]:
             how = "for good" if story.status == "error" else "and went on"
             last = text.splitlines()[-1] if text else "Its folder says no more."
             found.append(Failure(f"Trial {trial_id} failed {times}, {how}", last, text))
-    for row in sweep.timeline.validations:
+    for row in sweep.timeline.of_all_stages:
         if row["status"] in ("failed", "timed_out"):
             verb = row["status"].replace("_", " ")
             what = f"Validation of {row['trial_id']} at iteration {row['iteration']}: {verb}"

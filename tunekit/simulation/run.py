@@ -193,7 +193,8 @@ def _recorded(curves: pandas.DataFrame | Sweep) -> Curves:
         return Curves.of(curves)
     table = curves.reports.rename(columns={"trial_id": TRIAL})
     table = table.drop_duplicates([TRIAL, TRAINING_ITERATION], keep="last")
-    ran = curves.validations[["trial_id", "iteration", "ran_s"]]
+    table_of = curves.validations
+    ran = table_of.loc[table_of["stage"] == "", ["trial_id", "iteration", "ran_s"]]
     ran.columns = [TRIAL, TRAINING_ITERATION, _RAN_S]
     ran = ran.drop_duplicates([TRIAL, TRAINING_ITERATION], keep="last")
     return Curves.of(table.merge(ran, how="left", on=[TRIAL, TRAINING_ITERATION]))

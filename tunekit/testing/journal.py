@@ -14,6 +14,7 @@ from tunekit.core.events import (
     Exploited,
     ScoreDelivered,
     ValidationEnded,
+    ValidationKey,
     ValidationRequested,
     event_of,
 )
@@ -30,7 +31,8 @@ def place_of(request_id: str) -> str:
         >>> place_of("trial_7:0:3:2")
         'trial_7:0:3'
     """
-    return request_id.rsplit(":", 1)[0]
+    key = ValidationKey.parse(request_id)
+    return f"{key.trial_id}:{key.generation}:{key.iteration}"
 
 
 @dataclass
@@ -103,7 +105,7 @@ def check_journal(events: Iterable[Event]) -> JournalSummary:
             case ValidationEnded():
                 rule(event.id in requested and event.id not in ended, "ended twice", event)
                 ended[event.id] = event
-                if event.status == "validated":
+                if event.status == "validated" and not event.key.stage:
                     summary.scores[place_of(event.id)] = event.metrics
             case ScoreDelivered():
                 known, trial = ended.get(event.id), event.trial_id

@@ -1,0 +1,237 @@
+"""Further stages of validation: what they get, when they run, and that they decide nothing."""
+
+from __future__ import annotations
+
+import csv
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.tune.schedulers import ASHAScheduler
+
+import tunekit
+from tests.contract.test_kills import SCHEDULES, rows_of
+from tests.kills import run_killed
+from tests.schedulers import CASES, every_case, seed_all
+from tests.sweeps import Endless, quality, sweep
+from tunekit.core.events import AttemptStarted, ScoreDelivered, ValidationEnded, ValidationRequested
+from tunekit.core.validation import Attempt
+from tunekit.journal import events_in
+from tunekit.testing import check_journal
+
+
+def index_of(attempt: Attempt) -> int:
+    return int(attempt.request.trial_id.rsplit("_", 1)[-1], 16)
+
+
+def thorough(attempt: Attempt) -> dict[str, float]:
+    return {"accuracy": quality(index_of(attempt), attempt.request.iteration) / 2}
+
+
+def broken(attempt: Attempt) -> dict[str, float]:
+    raise ValueError("no data")
+
+
+def asha() -> ASHAScheduler:
+    return ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)
+
+
+def ran(folder: Path, *stages: tunekit.Stage, base: Any = None, **options: Any) -> Any:
+    options.setdefault("on_pending", "hold")
+    return sweep(folder, base or asha(), settings={"stages": list(stages)}, **options)
+
+
+def requested(ran: Any, stage: str) -> set[tuple[str, int, int]]:
+    keys = [e.key for e in events_in(ran.home) if isinstance(e, ValidationRequested)]
+    return {(key.trial_id, *key.place) for key in keys if key.stage == stage}
+
+
+def decided(ran: Any, *decisions: str) -> set[tuple[str, int, int]]:
+    return {
+        (event.trial_id, *event.place)
+        for event in events_in(ran.home)
+        if isinstance(event, ScoreDelivered) and event.decision in decisions
+    }
+
+
+def test_the_winners_of_rungs_and_who_ran_its_course_are_promoted(tmp_path):
+    over = ran(tmp_path, tunekit.Stage("full", thorough))
+    rungs = (1, 3)
+    winners = {place for place in decided(over, "CONTINUE") if place[2] in rungs}
+    whole = {(t.trial_id, 0, 9) for t in over.trials if t.last_result["training_iteration"] == 9}
+    assert winners and whole
+    assert requested(over, "full") == winners | whole
+
+
+def test_the_last_checkpoint_of_each_trial(tmp_path):
+    over = ran(tmp_path, tunekit.Stage("record", thorough, every="last"))
+    last = {(t.trial_id, 0, t.last_result["training_iteration"]) for t in over.trials}
+    assert {place[2] for place in last} > {9}, "some were stopped"
+    assert requested(over, "record") == last
+
+
+def test_every_other_checkpoint(tmp_path):
+    over = ran(tmp_path, tunekit.Stage("record", thorough, every=2))
+    assert {step for _, _, step in requested(over, "record")} == {2, 4, 6, 8}
+
+
+@every_case
+def test_nothing_is_decided_by_a_further_stage(tmp_path, name, on_pending):
+    case = CASES[name]
+    if case.slow:
+        pytest.skip("takes long, and is like the others")
+
+    def run(folder: Path, *stages: tunekit.Stage) -> Any:
+        seed_all(3)
+        base = case.make(folder / "made")
+        return ran(folder, *stages, base=base, on_pending=on_pending, slots=2, **case.options())
+
+    plain = run(tmp_path / "plain")
+    staged = run(
+        tmp_path / "staged",
+        tunekit.Stage("full", thorough),
+        tunekit.Stage("record", broken, every=1, max_initial_failures=None, max_retries=0),
+        tunekit.Stage("last", thorough, every="last"),
+    )
+    assert staged.heard.results == plain.heard.results
+    assert staged.lengths() == plain.lengths()
+    assert staged.scores() == plain.scores()
+    check_journal(events_in(staged.home))
+    assert requested(staged, "last")
+
+
+def test_its_metrics_are_shown_beside_the_others_wherever_they_are(tmp_path):
+    over = ran(tmp_path, tunekit.Stage("full", thorough), loggers=True)
+    loaded = tunekit.load(over.home)
+    for trial in over.trials:
+        places = sorted(p for p in requested(over, "full") if p[0] == trial.trial_id)
+        rows = rows_of(trial)
+        shown = {row["training_iteration"]: row["full"] for row in rows if "full" in row}
+        number = int(trial.trial_id.rsplit("_", 1)[-1], 16)
+        expected = {i: {"accuracy": quality(number, i) / 2} for _, _, i in places}
+        assert shown == expected
+        with Path(trial.local_path, "progress.csv").open() as file:
+            table = {
+                int(row["training_iteration"]): row.get("full/accuracy")
+                for row in csv.DictReader(file)
+            }
+        assert {i: float(v) for i, v in table.items() if v} == {
+            i: metrics["accuracy"] for i, metrics in expected.items()
+        }
+        if places:
+            assert trial.last_result["full"] == expected[places[-1][2]]
+            assert trial.last_result["accuracy"] == quality(number, len(rows)), "the first stage's"
+            best = max(metrics["accuracy"] for metrics in expected.values())
+            assert trial.metric_analysis["full/accuracy"]["max"] == best
+    best = loaded.best(metric="full/accuracy", mode="max")
+    assert best.score == max(
+        quality(int(t.rsplit("_", 1)[-1], 16), i) / 2 for t, _, i in requested(over, "full")
+    )
+    validations = loaded.validations
+    assert set(validations.stage) == {"", "full"}
+    assert len(validations[validations.stage == "full"]) == len(requested(over, "full"))
+
+
+def test_it_delays_no_decision_and_the_sweep_waits_for_it_at_its_end(tmp_path):
+    plain = ran(tmp_path / "plain")
+    slow = ran(tmp_path / "slow", tunekit.Stage("full", thorough), stage_s=lambda attempt: 1000.0)
+    events = events_in(slow.home)
+    ends = [e for e in events if isinstance(e, ValidationEnded) and e.key.stage]
+    last_decision = max(e.n for e in events if isinstance(e, ScoreDelivered))
+    assert ends and all(e.status == "validated" and e.n > last_decision for e in ends)
+    assert slow.heard.results == plain.heard.results
+
+
+def test_it_waits_for_resources_that_nobody_else_waits_for(tmp_path):
+    """Where none are ever free, its validations run when only they are left, one at a time."""
+    over = ran(tmp_path, tunekit.Stage("full", thorough), stage_slots=0)
+    events = events_in(over.home)
+    ends = [e.n for e in events if isinstance(e, ValidationEnded) and not e.key.stage]
+    began = [e.n for e in events if isinstance(e, AttemptStarted) and e.key.stage]
+    assert len(began) == len(requested(over, "full"))
+    assert min(began) > max(ends)
+
+
+def test_a_stage_whose_function_is_broken_is_given_up_and_the_sweep_goes_on(tmp_path, caplog):
+    over = ran(tmp_path, tunekit.Stage("full", broken, every=1, max_retries=0, max_in_flight=1))
+    states = tunekit.load(over.home).validations.query("stage == 'full'").status
+    assert (states == "failed").sum() >= 3
+    assert len(over.stage_executors["full"].started) == 3, "the others were not even tried"
+    assert all(over.scores().values())
+    assert "Stage 'full'" in caplog.text and "is given up" in caplog.text
+    assert "no data" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["asha", "hyperband", "pbt", "promotion"])
+def test_killed_sweeps_lose_nothing_of_a_further_stage(tmp_path, name):
+    case, killed = CASES[name], 0
+    for seed in range(SCHEDULES):
+
+        def made(folder: Path, seed: int = seed, **options: Any) -> Any:
+            seed_all(seed)
+            return ran(
+                folder,
+                tunekit.Stage("full", thorough),
+                tunekit.Stage("record", thorough, every=2),
+                tunekit.Stage("last", thorough, every="last"),
+                base=case.make(folder / "policies"),
+                trainable=Endless,
+                seed=seed,
+                listening=False,
+                run=False,
+                loggers=True,
+                **({"trials": 5, "stop": {"training_iteration": 9}} | case.options()),
+                **options,
+            )
+
+        draw = random.Random(seed)
+        lives = iter([draw.randrange(5, 120) for _ in range(3)])
+        over, kills = run_killed(tmp_path / str(seed), made, lives, torn=bool(seed % 2))
+        killed += kills
+        events = events_in(over.home)
+        check_journal(events)
+        full = {e.id: e for e in events if isinstance(e, ValidationEnded) and e.key.stage}
+        assert full and all(e.status in ("validated", "skipped") for e in full.values())
+        for trial in over.trials:
+            rows = rows_of(trial)
+            newest = {(r["generation"], r["training_iteration"]): r["iteration_runs"] for r in rows}
+            shown = {
+                (r["generation"], r["training_iteration"], stage)
+                for r in rows
+                for stage in ("full", "record", "last")
+                if stage in r
+            }
+            keys = [e.key for e in full.values() if e.status == "validated"]
+            assert shown == {
+                (*key.place, key.stage)
+                for key in keys
+                if key.trial_id == trial.trial_id and newest.get(key.place) == key.run
+            }
+    assert killed
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"name": "a:b"}, "name='a:b' must be letters"),
+        ({"name": "7"}, "name='7' must be letters"),
+        ({"name": "config"}, "a name that Tune or tunekit use"),
+        ({"every": "decision"}, "every='decision'"),
+        ({"every": 0}, "every=0"),
+        ({"fn": 3}, "fn=3"),
+        ({"max_retries": -1}, "max_retries=-1"),
+    ],
+)
+def test_what_is_wrong_with_a_stage(given, said):
+    with pytest.raises(tunekit.ConfigError) as error:
+        tunekit.Stage(**{"name": "full", "fn": thorough, **given})
+    assert said in str(error.value) and "Stage" in str(error.value)
+
+
+def test_what_is_wrong_with_the_stages_together():
+    stage = tunekit.Stage("full", thorough)
+    with pytest.raises(tunekit.ConfigError) as error:
+        tunekit.ValidationConfig(fn=thorough, stages=[stage, stage, 3], every=0)
+    for said in ("'full' more than once", "which is no tunekit.Stage", "every=0"):
+        assert said in str(error.value)

@@ -1,0 +1,148 @@
+"""Further stages of validation: other functions for the same checkpoints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ray import train
+
+from tunekit.core.problems import Problems, shown
+from tunekit.core.sequential import Sequential
+from tunekit.core.stages import EVERY
+from tunekit.core.validation import RESERVED
+from tunekit.validation_checks import check_validation
+
+__all__ = ["Stage", "check_stages"]
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_STAGE = "Pass tunekit.Stage('full', fn=validate_in_full)."
+
+
+class Stage:
+    """A further validation of a sweep's checkpoints: another function, other data, other hardware.
+
+    Schedulers and search algorithms judge by ``ValidationConfig(fn=...)``, the first stage, which
+    can then be quick. A further stage takes what resources the first one and the trials leave, and
+    delays no decision: the sweep waits for it at its end. Its metrics stand beside the others below
+    its name, as ``"full/accuracy"``, in results, tables, loggers and the report.
+
+    Args:
+        name: Under which name its metrics are shown: letters, digits, ``_``, ``.`` and ``-``,
+            beginning with a letter or ``_``.
+        fn: ``fn(checkpoint, **fn_kwargs) -> dict``, as in :class:`~tunekit.ValidationConfig`.
+        every: Which checkpoints it validates. ``"promoted"``: those by whose scores the scheduler
+            let their trials go on (the winners of rungs, those not overwritten by population based
+            training), and the last ones of trials that were not stopped early. ``"last"``: the last
+            one of each trial that did not fail. A number n: every n-th checkpoint of a trial,
+            counted from its first.
+        task_config: As in :class:`~tunekit.ValidationConfig`. What a report says of its own
+            validation is about the first stage.
+        ray_remote_kwargs: Likewise: what one validation of this stage takes.
+        evaluators: Likewise.
+        nested_resources: Likewise.
+        max_in_flight: How many validations of this stage may be in flight at once; None: as many as
+            free resources allow.
+        max_retries: How many more attempts a validation gets.
+        max_initial_failures: When this many validations of the stage have failed alike and none has
+            succeeded, those that are left are given up, and the sweep goes on without the stage.
+            None: they are all tried.
+        sequential: How far checkpoints are evaluated if ``fn`` is a generator; only
+            ``max_examples`` ends it early, because nothing is decided by it.
+
+    Raises:
+        tunekit.ConfigError: If any argument is wrong; the message lists them all.
+
+    Example:
+        >>> import tunekit
+        >>> def quick(checkpoint):
+        ...     return {"accuracy": 0.9}
+        >>> def thorough(checkpoint):
+        ...     return {"accuracy": 0.88}
+        >>> config = tunekit.ValidationConfig(
+        ...     fn=quick, stages=[tunekit.Stage("full", thorough, every="promoted")]
+        ... )
+        >>> [stage.name for stage in config.stages]
+        ['full']
+    """
+
+    # What a validation of the first stage can be told to do otherwise.
+    priority, on_stale, on_rejected = "turns", "keep", "keep"
+
+    def __init__(
+        self,
+        name: str,
+        fn: Callable[..., Mapping[str, Any]],
+        *,
+        every: int | str = "promoted",
+        task_config: train.ValidationTaskConfig | None = None,
+        ray_remote_kwargs: Mapping[str, Any] | None = None,
+        evaluators: int | None = None,
+        nested_resources: Mapping[str, float] | None = None,
+        max_in_flight: int | None = None,
+        max_retries: int = 1,
+        max_initial_failures: int | None = 3,
+        sequential: Sequential | None = None,
+    ):
+        problems = Problems("Stage")
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            problems.add(
+                f"name={shown(name)} must be letters, digits, '_', '.' and '-', and begin with a "
+                "letter or '_'. Pass a word such as 'full'."
+            )
+        elif name in RESERVED:
+            problems.add(
+                f"name={shown(name)} is a name that Tune or tunekit use themselves. Pass another."
+            )
+        if isinstance(every, str):
+            problems.choice("every", every, EVERY)
+        else:
+            problems.integer("every", every, least=1)
+        check_validation(
+            problems,
+            fn=fn,
+            task_config=task_config,
+            ray_remote_kwargs=ray_remote_kwargs,
+            evaluators=evaluators,
+            nested_resources=nested_resources,
+            max_in_flight=max_in_flight,
+            max_retries=max_retries,
+            max_initial_failures=max_initial_failures,
+            sequential=sequential,
+        )
+        problems.raise_any()
+        self.name, self.fn, self.every = name, fn, every
+        self.task_config = task_config or train.ValidationTaskConfig()
+        self.ray_remote_kwargs = dict(ray_remote_kwargs or {})
+        self.evaluators = evaluators
+        nested = nested_resources or getattr(fn, "nested_resources", None)
+        self.nested_resources = dict(nested or {})
+        self.max_in_flight, self.max_retries = max_in_flight, max_retries
+        self.max_initial_failures, self.sequential = max_initial_failures, sequential
+
+    def __repr__(self) -> str:
+        return f"Stage({self.name!r}, fn={self.fn!r}, every={self.every!r})"
+
+    @property
+    def most_in_flight(self) -> int | None:
+        """Return how many validations may be in flight at once; None leaves it to the resources."""
+        limits = [limit for limit in (self.max_in_flight, self.evaluators) if limit is not None]
+        return min(limits, default=None)
+
+
+def check_stages(stages: Any, problems: Problems) -> None:
+    """Add what is wrong with ``ValidationConfig(stages=...)`` to the problems of the call."""
+    if isinstance(stages, str) or not isinstance(stages, (list, tuple)):
+        problems.add(f"stages={shown(stages)} must be a list of stages. {_STAGE}")
+        return
+    odd = [one for one in stages if not isinstance(one, Stage)]
+    for one in odd:
+        problems.add(f"stages has {shown(one)}, which is no tunekit.Stage. {_STAGE}")
+    names = [one.name for one in stages if isinstance(one, Stage)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        problems.add(
+            f"stages has {', '.join(map(repr, twice))} more than once, and their metrics would not "
+            "be told apart. Give each stage a name of its own."
+        )

@@ -1,0 +1,178 @@
+"""Checks what the user says about a validation: its function, and where and how it runs."""
+
+from __future__ import annotations
+
+import inspect
+import numbers
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ray
+from ray import train
+
+from tunekit.core.calls import call_of, is_built, kind_of, never_takes, signature_of
+from tunekit.core.problems import Problems, shown
+from tunekit.core.sequential import Sequential
+from tunekit.picklable import why_not_picklable
+
+__all__ = ["check_validation"]
+
+_VALIDATE = "Pass a function like `def validate(checkpoint, **kwargs) -> dict`."
+
+
+def check_validation(
+    problems: Problems,
+    *,
+    fn: Any,
+    task_config: Any,
+    ray_remote_kwargs: Any,
+    evaluators: Any,
+    nested_resources: Any,
+    max_in_flight: Any,
+    max_retries: Any,
+    max_initial_failures: Any,
+    sequential: Any,
+) -> None:
+    """Add all that is wrong with these arguments to the problems of a call.
+
+    They are those of :class:`tunekit.ValidationConfig` and of :class:`tunekit.Stage`.
+
+    Example:
+        >>> problems = Problems("Stage")
+        >>> wrong = dict.fromkeys(["task_config", "ray_remote_kwargs", "nested_resources"])
+        >>> wrong |= dict.fromkeys(["evaluators", "max_in_flight", "max_initial_failures"])
+        >>> check_validation(problems, fn=3, max_retries=-1, sequential=None, **wrong)
+        >>> problems.raise_any()
+        Traceback (most recent call last):
+        tunekit.errors.ConfigError: ...
+    """
+    callable_ = problems.function("fn", fn, _VALIDATE)
+    kwargs: Mapping[str, Any] | None = {}
+    if task_config is not None and problems.instance(
+        "task_config",
+        task_config,
+        train.ValidationTaskConfig,
+        "Pass ray.train.ValidationTaskConfig(fn_kwargs={...}, timeout_s=...).",
+    ):
+        kwargs = _check_task_config("task_config", task_config, problems)
+    if callable_ and is_built(fn) and evaluators is None:
+        problems.add(
+            f"fn={fn!r} is a class, and evaluators is not set. Pass evaluators=1 to build it "
+            "once, in a process that validates one checkpoint after another, or a function."
+        )
+    elif callable_ and kwargs is not None:
+        _check_signature(fn, kwargs, problems)
+    if callable_:
+        _check_picklable("fn", fn, problems)
+    for key, value in (kwargs or {}).items():
+        _check_picklable(f"task_config.fn_kwargs[{key!r}]", value, problems)
+    problems.integer("evaluators", evaluators, least=1, optional=True)
+    if nested_resources is not None and problems.instance(
+        "nested_resources", nested_resources, Mapping, 'Pass a dict such as {"CPU": 2}.'
+    ):
+        _check_amounts("nested_resources", nested_resources, problems)
+    if ray_remote_kwargs is not None and problems.instance(
+        "ray_remote_kwargs", ray_remote_kwargs, Mapping, 'Pass a dict such as {"num_cpus": 1}.'
+    ):
+        _check_remote_kwargs(ray_remote_kwargs, problems, actor=evaluators is not None)
+    problems.integer("max_in_flight", max_in_flight, least=1, optional=True)
+    problems.integer("max_retries", max_retries, least=0)
+    problems.integer("max_initial_failures", max_initial_failures, least=1, optional=True)
+    if sequential is not None:
+        problems.instance(
+            "sequential",
+            sequential,
+            Sequential,
+            "Pass tunekit.Sequential(confidence=0.95, min_examples=200).",
+        )
+
+
+def _check_task_config(
+    name: str, config: train.ValidationTaskConfig, problems: Problems
+) -> Mapping[str, Any] | None:
+    if config.timeout_s is not None:
+        problems.seconds(f"{name}.timeout_s", config.timeout_s)
+    if not isinstance(config.fn_kwargs, Mapping):
+        problems.add(f"{name}.fn_kwargs={shown(config.fn_kwargs)} is not a dict. Pass a dict.")
+        return None
+    return config.fn_kwargs
+
+
+def _check_signature(fn: Callable[..., Any], kwargs: Mapping[str, Any], problems: Problems) -> None:
+    """Add what is certainly wrong; what a report may provide is checked when it is due."""
+    if is_built(fn):
+        problems.attempt(
+            lambda: inspect.signature(fn).bind(),
+            lambda error: (
+                f"fn={shown(fn)} is built without arguments, and takes some: {error}. Give them "
+                "defaults, or pass functools.partial(fn, ...)."
+            ),
+        )
+        if call_of(fn) is None:
+            problems.add(
+                f"fn={shown(fn)} is a class without __call__. Define __call__(self, checkpoint)."
+            )
+            return
+    kind = kind_of(fn)
+    if kind is not None:
+        problems.add(
+            f"fn={shown(fn)} is {kind}: a call of it returns before anything is validated. Pass "
+            "a plain function that returns a dict; inside of it, asyncio.run(...) runs a "
+            "coroutine."
+        )
+        return
+    signature = signature_of(fn)
+    wrong = never_takes(signature, kwargs)
+    if wrong is not None:
+        given = ", ".join(["checkpoint", *(f"{key}={shown(kwargs[key])}" for key in kwargs)])
+        problems.add(
+            f"fn{signature} cannot be called as fn({given}): {wrong}. The checkpoint comes first, "
+            "then task_config.fn_kwargs by name, and those that a report brings."
+        )
+
+
+def _check_picklable(name: str, value: Any, problems: Problems) -> None:
+    why = why_not_picklable(value, name)
+    if why is not None:
+        problems.add(
+            f"{name}={shown(value)} cannot be sent to the processes that validate: {why}. Make "
+            "that inside of the function, or with evaluators=n in __init__ of a class."
+        )
+
+
+def _check_amounts(name: str, amounts: Mapping[str, Any], problems: Problems) -> None:
+    for resource, amount in amounts.items():
+        if isinstance(amount, bool) or not isinstance(amount, numbers.Real) or amount < 0:
+            problems.add(
+                f"{name}[{resource!r}]={amount!r} must be a number of at least 0. Pass what one "
+                "validation takes."
+            )
+
+
+def _check_remote_kwargs(kwargs: Mapping[str, Any], problems: Problems, *, actor: bool) -> None:
+    kwargs = dict(kwargs)
+    if actor:  # a task's own is Ray's to check
+        problems.integer("ray_remote_kwargs['max_calls']", kwargs.pop("max_calls", 0), least=0)
+    if "num_returns" in kwargs:
+        value = kwargs.pop("num_returns")
+        problems.add(
+            f"ray_remote_kwargs has num_returns={value!r}; a validation returns one dict. "
+            "Leave num_returns out."
+        )
+    if kwargs:
+        problems.attempt(
+            lambda: ray.remote(**kwargs)(_NoValidation if actor else _no_validation),
+            lambda error: (
+                f"ray_remote_kwargs={kwargs!r} is not what ray.remote takes: "
+                f"{str(error).rstrip('.')}. See the options of ray.remote for "
+                f"{'actors' if actor else 'tasks'}."
+            ),
+        )
+
+
+def _no_validation() -> None:
+    """Stand in for a validation while Ray checks its options."""
+
+
+class _NoValidation:
+    """Stands in for an evaluator while Ray checks its options."""
