@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.tune import CheckpointConfig
 from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 from tests.contract.test_kills import SCHEDULES, rows_of
 from tests.kills import run_killed
 from tests.schedulers import CASES, every_case, seed_all
-from tests.sweeps import Endless, quality, sweep
+from tests.sweeps import Counting, Endless, quality, sweep
 from tunekit.core.events import AttemptStarted, ScoreDelivered, ValidationEnded, ValidationRequested
 from tunekit.core.validation import Attempt
 from tunekit.journal import events_in
@@ -55,13 +56,16 @@ def decided(ran: Any, *decisions: str) -> set[tuple[str, int, int]]:
     }
 
 
-def test_the_winners_of_rungs_and_who_ran_its_course_are_promoted(tmp_path):
-    over = ran(tmp_path, tunekit.Stage("full", thorough))
+@pytest.mark.parametrize("trainable", [Counting, Endless])
+def test_the_winners_of_rungs_and_who_ran_its_course_are_promoted(tmp_path, trainable):
+    """Whether a trial ends by itself, or the scheduler ends it at its most iterations."""
+    over = ran(tmp_path, tunekit.Stage("full", thorough), trainable=trainable)
     rungs = (1, 3)
     winners = {place for place in decided(over, "CONTINUE") if place[2] in rungs}
     whole = {(t.trial_id, 0, 9) for t in over.trials if t.last_result["training_iteration"] == 9}
     assert winners and whole
     assert requested(over, "full") == winners | whole
+    check_journal(events_in(over.home))
 
 
 def test_the_last_checkpoint_of_each_trial(tmp_path):
@@ -141,6 +145,27 @@ def test_it_delays_no_decision_and_the_sweep_waits_for_it_at_its_end(tmp_path):
     last_decision = max(e.n for e in events if isinstance(e, ScoreDelivered))
     assert ends and all(e.status == "validated" and e.n > last_decision for e in ends)
     assert slow.heard.results == plain.heard.results
+
+
+def there(attempt: Attempt) -> dict[str, float]:
+    assert Path(attempt.request.path).is_dir(), "it was deleted before it was validated"
+    return thorough(attempt)
+
+
+@pytest.mark.parametrize("every", ["promoted", "last", 2])
+@pytest.mark.parametrize("on_pending", ["hold", "continue"])
+def test_what_it_is_to_validate_is_kept_until_it_has(tmp_path, every, on_pending):
+    over = ran(
+        tmp_path,
+        tunekit.Stage("full", there, every=every, max_retries=0, max_in_flight=1),
+        on_pending=on_pending,
+        stage_s=lambda attempt: 7.0,
+        checkpoint_config=CheckpointConfig(num_to_keep=1),
+    )
+    table = tunekit.load(over.home).validations.query("stage == 'full'")
+    assert len(table) and (table.status == "validated").all()
+    left = [path for path in over.home.glob("*/checkpoint_*") if path.is_dir()]
+    assert len(left) == len(over.trials), "and no longer"
 
 
 def test_it_waits_for_resources_that_nobody_else_waits_for(tmp_path):
