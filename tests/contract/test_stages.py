@@ -66,6 +66,7 @@ def test_the_winners_of_rungs_and_who_ran_its_course_are_promoted(tmp_path, trai
     assert winners and whole
     assert requested(over, "full") == winners | whole
     check_journal(events_in(over.home))
+    assert over.validation.has_ended
 
 
 def test_the_last_checkpoint_of_each_trial(tmp_path):
