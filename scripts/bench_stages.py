@@ -1,0 +1,134 @@
+"""What a full validation of the winners costs: beside the sweep, after it, or by itself.
+
+    python scripts/bench_stages.py
+
+One sweep under ASHA on four logical CPUs, whose trials, quick and full validations do nothing but
+take their time. The same sweep is run in four ways that alternate:
+
+- ``quick``: judged by the quick validation, and no other;
+- ``stage``: the same, with ``Stage("full", every="promoted")``;
+- ``after``: the same, and the same checkpoints are validated in full when the sweep has ended, by
+  ``Sweep.validate``;
+- ``full``: judged by the full validation.
+
+It prints how long each took, and as a ratio to ``quick``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import statistics
+import tempfile
+import time
+
+os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
+
+import ray
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler
+
+import tunekit
+
+LENGTH = 9
+WAYS = ("quick", "stage", "after", "full")
+
+
+def train(config):
+    state = {"n": 0, "talent": config["talent"]}
+    tunekit.checkpoint_with(
+        lambda directory: (directory / "state.json").write_text(json.dumps(state))
+    )
+    while state["n"] < LENGTH:
+        time.sleep(config["train_s"])
+        state["n"] += 1
+        tune.report({"n": state["n"]})
+
+
+def accuracy_of(checkpoint):
+    with checkpoint.as_directory() as folder, open(f"{folder}/state.json") as file:
+        state = json.load(file)
+    return state["talent"] * state["n"] / LENGTH
+
+
+def quick(checkpoint, *, seconds):
+    time.sleep(seconds)
+    return {"accuracy": accuracy_of(checkpoint)}
+
+
+def full(checkpoint, *, seconds):
+    time.sleep(seconds)
+    return {"accuracy": accuracy_of(checkpoint)}
+
+
+def sweep(way: str, options: argparse.Namespace, folder: str) -> tuple[float, int]:
+    """Run one sweep; return how many seconds it took, and how many full validations it had."""
+    long = ray.train.ValidationTaskConfig(fn_kwargs={"seconds": options.full_s})
+    short = ray.train.ValidationTaskConfig(fn_kwargs={"seconds": options.quick_s})
+    stages = [tunekit.Stage("full", full, task_config=long)] if way == "stage" else []
+    tuner = tunekit.Tuner(
+        train,
+        param_space={
+            "talent": tune.grid_search([(7 * i % 25 + 1) / 25 for i in range(options.trials)]),
+            "train_s": options.train_s,
+        },
+        tune_config=tune.TuneConfig(
+            metric="accuracy",
+            mode="max",
+            scheduler=ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=3),
+        ),
+        run_config=tune.RunConfig(name=way, storage_path=folder, verbose=0),
+        validation_config=tunekit.ValidationConfig(
+            fn=full if way == "full" else quick,
+            task_config=long if way == "full" else short,
+            every="decision",
+            stages=stages,
+        ),
+        checkpoint_policy=tunekit.AtDecisions(),
+    )
+    began = time.monotonic()
+    results = tuner.fit()
+    if way == "after":
+        loaded = tunekit.load(results.experiment_path)
+        loaded.validate(tunekit.ValidationConfig(fn=full, task_config=long), winners(loaded))
+    took = time.monotonic() - began
+    loaded = tunekit.load(results.experiment_path)
+    of_stage = (loaded.validations.stage == "full").sum()
+    number = {"stage": of_stage, "after": len(loaded.later_validations)}
+    return took, number.get(way, len(loaded.validations) if way == "full" else 0)
+
+
+def winners(sweep: tunekit.Sweep) -> list[str]:
+    """Return the trials that were promoted at least once."""
+    decided = sweep.decisions
+    return sorted(set(decided.trial_id[decided.decision == "CONTINUE"]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trials", type=int, default=24)
+    parser.add_argument("--train-s", type=float, default=0.5, help="of an iteration")
+    parser.add_argument("--quick-s", type=float, default=0.2)
+    parser.add_argument("--full-s", type=float, default=3.0)
+    parser.add_argument("--repeats", type=int, default=2)
+    options = parser.parse_args()
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    took: dict[str, list[float]] = {way: [] for way in WAYS}
+    number: dict[str, int] = {}
+    for _ in range(options.repeats):
+        for way in WAYS:
+            folder = tempfile.mkdtemp(prefix="tunekit-stages-")
+            seconds, number[way] = sweep(way, options, folder)
+            took[way].append(seconds)
+    ray.shutdown()
+    reference = statistics.median(took["quick"])
+    for way, seconds in took.items():
+        each = ", ".join(f"{one:.1f}" for one in seconds)
+        ratio = statistics.median(seconds) / reference
+        print(f"{way:6} {each} s: {ratio:.2f} of quick; {number[way]} full validations")
+
+
+if __name__ == "__main__":
+    main()
