@@ -307,8 +307,9 @@ class Tuner(tune.Tuner):
             worker_config: As for :class:`Tuner`.
             validation_config: How to validate from now on, if that differs from how the sweep was
                 started: with a function that was fixed, for example, or more memory for it. Its
-                ``every`` and ``on_pending`` must be the sweep's. Existing scores remain, and
-                validations that failed remain failed.
+                ``every`` and ``on_pending`` must be the sweep's, and ``stages`` have those of the
+                sweep; a new one gets what is kept. Existing scores remain, and validations that
+                failed remain failed.
             **internal: As for ``ray.tune.Tuner.restore``.
 
         Returns:
@@ -590,6 +591,14 @@ def _renew(restored: tune.Tuner, config: train.ValidationConfig) -> None:
             problems.add(
                 f"validation_config.{name}={getattr(new, name)!r} is not the sweep's, by which it "
                 f"has been judged so far. Pass {name}={getattr(old, name)!r}."
+            )
+    given = {stage.name: stage.every for stage in new.stages}
+    for stage in old.stages:
+        if given.get(stage.name) != stage.every:
+            problems.add(
+                f"validation_config.stages={list(given)} lacks Stage({stage.name!r}, "
+                f"every={stage.every!r}), which the sweep has had so far. Pass it, with another "
+                "function if you like; others may be added."
             )
     problems.raise_any()
     validation.renew(new)

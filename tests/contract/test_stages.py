@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +14,18 @@ from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 from tests.contract.test_kills import SCHEDULES, rows_of
+from tests.contract.test_restore import kill, restored
 from tests.kills import run_killed
 from tests.schedulers import CASES, every_case, seed_all
 from tests.sweeps import Counting, Endless, quality, sweep
-from tunekit.core.events import AttemptStarted, ScoreDelivered, ValidationEnded, ValidationRequested
+from tunekit import tuner
+from tunekit.core.events import (
+    AttemptStarted,
+    CheckpointSaved,
+    ScoreDelivered,
+    ValidationEnded,
+    ValidationRequested,
+)
 from tunekit.core.validation import Attempt
 from tunekit.journal import events_in
 from tunekit.testing import check_journal
@@ -235,6 +244,31 @@ def test_killed_sweeps_lose_nothing_of_a_further_stage(tmp_path, name):
                 if key.trial_id == trial.trial_id and newest.get(key.place) == key.run
             }
     assert killed
+
+
+def test_a_stage_that_is_added_in_a_restore_gets_what_was_saved_before(tmp_path):
+    kill(tmp_path, 60)
+    before = [e for e in events_in(tmp_path / "sweep") if isinstance(e, CheckpointSaved)]
+    over = restored(tmp_path, settings={"stages": [tunekit.Stage("record", thorough, every=1)]})
+    check_journal(events_in(over.home))
+    got = requested(over, "record")
+    assert before and {(e.trial_id, *e.place) for e in before} <= got
+    assert len(got) == sum(over.lengths().values())
+
+
+def test_a_restore_that_lacks_a_stage_is_refused(tmp_path, monkeypatch):
+    stages = [tunekit.Stage("full", thorough), tunekit.Stage("record", thorough, every=2)]
+    old = tunekit.ValidationConfig(fn=thorough, stages=stages)
+    validation = SimpleNamespace(config=old, renew=lambda config: None)
+    monkeypatch.setattr(tuner, "settings_of", lambda restored: restored)
+    monkeypatch.setattr(tuner, "_validation_of", lambda settings: validation)
+    other = [tunekit.Stage("record", thorough, every=3)]
+    with pytest.raises(tunekit.ConfigError) as error:
+        tuner._renew(object(), tunekit.ValidationConfig(fn=thorough, stages=other))
+    assert len(error.value.problems) == 2
+    assert "lacks Stage('full', every='promoted')" in str(error.value)
+    more = [*stages, tunekit.Stage("last", thorough, every="last")]
+    tuner._renew(object(), tunekit.ValidationConfig(fn=thorough, stages=more))
 
 
 @pytest.mark.parametrize(
