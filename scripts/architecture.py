@@ -52,7 +52,8 @@ FEWEST = 3
 GROUPS = {
     "settings": (
         "what a user writes",
-        "tuner config policies report distributed trainer_validation validation_context states",
+        "tuner config confirm policies report distributed trainer_validation validation_context "
+        "states",
     ),
     "checks": (
         "what is said before it starts",
@@ -69,8 +70,8 @@ GROUPS = {
     ),
     "validations": (
         "running validations",
-        "validator executor evaluators failures watch later_validations validation_cache "
-        "fingerprint",
+        "validator executor evaluators failures watch later_validations confirming "
+        "validation_cache fingerprint",
     ),
     "records": (
         "journal, files and restores",

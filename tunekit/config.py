@@ -10,6 +10,7 @@ from typing import Any
 import ray
 from ray import train
 
+from tunekit.confirm import Confirm
 from tunekit.core.calls import call_of, is_built, kind_of, never_takes, signature_of
 from tunekit.core.pending import ON_PENDING
 from tunekit.core.problems import Problems, shown
@@ -120,6 +121,8 @@ class ValidationConfig(train.ValidationConfig):
             ``tunekit best`` and the report rank configurations by their means over the seeds. The
             scheduler and the search algorithm do not. None: there is none, or a ``Repeater``
             repeats trials, whose ``"__trial_index__"`` is the seed.
+        confirm: How :meth:`tunekit.Tuner.fit` confirms the winner when the sweep has ended
+            (:class:`~tunekit.Confirm`); None does not.
 
     Raises:
         tunekit.ConfigError: If any argument is wrong; the message lists them all.
@@ -157,6 +160,7 @@ class ValidationConfig(train.ValidationConfig):
         max_initial_failures: int | None = 3,
         sequential: Sequential | None = None,
         seed: str | None = None,
+        confirm: Confirm | None = None,
     ):
         problems = Problems("ValidationConfig")
         callable_ = problems.function("fn", fn, _VALIDATE)
@@ -213,6 +217,8 @@ class ValidationConfig(train.ValidationConfig):
                 "Pass tunekit.Sequential(confidence=0.95, min_examples=200).",
             )
         check_seed(seed, problems)
+        if confirm is not None:
+            _check_confirm(confirm, problems)
         problems.raise_any()
         super().__init__(fn, task_config, dict(ray_remote_kwargs or {}))
         self.evaluators = evaluators
@@ -230,6 +236,7 @@ class ValidationConfig(train.ValidationConfig):
         self.max_initial_failures = max_initial_failures
         self.sequential = sequential
         self.seed = seed
+        self.confirm = confirm
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore pickled settings; those unknown to the version that pickled them get defaults."""
@@ -242,6 +249,15 @@ class ValidationConfig(train.ValidationConfig):
         """Return how many validations may be in flight at once; None leaves it to the resources."""
         limits = [limit for limit in (self.max_in_flight, self.evaluators) if limit is not None]
         return min(limits, default=None)
+
+    @property
+    def best_in_full(self) -> bool:
+        """Return whether what may be the best score so far is evaluated in full.
+
+        Unless ``sequential`` says, it is if the winner is not confirmed in the end.
+        """
+        said = None if self.sequential is None else self.sequential.best_in_full
+        return self.confirm is None if said is None else said
 
     @classmethod
     def of(cls, config: train.ValidationConfig) -> ValidationConfig:
@@ -353,6 +369,18 @@ def _check_signature(fn: Callable[..., Any], kwargs: Mapping[str, Any], problems
         problems.add(
             f"fn{signature} cannot be called as fn({given}): {wrong}. The checkpoint comes first, "
             "then task_config.fn_kwargs by name, and those that a report brings."
+        )
+
+
+def _check_confirm(confirm: Any, problems: Problems) -> None:
+    """Add what is wrong with how the winner is to be confirmed, before the sweep begins."""
+    fix = "Pass tunekit.Confirm(top=5), for example."
+    if not problems.instance("confirm", confirm, Confirm, fix):
+        return
+    if confirm.fn is not None and not isinstance(confirm.fn, train.ValidationConfig):
+        problems.attempt(
+            lambda: ValidationConfig(confirm.fn),
+            lambda error: f"confirm.fn={shown(confirm.fn)}: {' '.join(str(error).split())}",
         )
 
 

@@ -505,7 +505,7 @@ def given_later(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) 
         return tunekit.testing.FakeExecutor(SystemClock(), validate)  # type: ignore[arg-type]
 
     patch.setattr(later_validations, "executor_of", executor_of)
-    patch.setattr(later_validations, "_start_ray", lambda executor: None)
+    patch.setattr(later_validations, "_start_ray", lambda *asked: None)
     yield
 
 

@@ -28,6 +28,7 @@ FLOORS = [
     {
         "_ray",
         "clock",
+        "confirm",
         "fingerprint",
         "log",
         "picklable",
@@ -75,7 +76,7 @@ FLOORS = [
     },
     {"clones", "deliveries", "executors", "ledger", "validation_requests", "waiting"},
     {"later_validations", "restore", "sweep_end"},
-    {"restored_sweep"},
+    {"confirming", "restored_sweep"},
     {"callback", "resuming", "searcher", "sweep"},
     {"stand_ins"},
     {"scheduler_state"},
