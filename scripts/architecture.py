@@ -80,7 +80,7 @@ GROUPS = {
     ),
     "readers": (
         "results, loggers and tables",
-        "fold loggers tensorboard lineage sweep later_scores",
+        "fold loggers tensorboard lineage sweep later_scores results",
     ),
     "others": ("others", ""),
 }

@@ -39,7 +39,7 @@ from tunekit.core.problems import Problems
 from tunekit.core.sequential import Sequential, resumable
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.errors import ConfigError
-from tunekit.fingerprint import fingerprint
+from tunekit.fingerprint import essence, fingerprint
 from tunekit.journal import record_of
 from tunekit.later_validations import (
     LaterRun,
@@ -125,7 +125,8 @@ def confirm_winner(
         resumes=takes_resume(config.fn),
         chosen_from=told["chosen_from"],
     )
-    mark = fingerprint(config.fn, sorted(kwargs.items()), json.dumps(told, sort_keys=True))
+    own_code = essence(config.fn) or config.fn
+    mark = fingerprint(own_code, sorted(kwargs.items()), json.dumps(told, sort_keys=True))
     sessions = read_sessions(folder)
     former = _former(sessions, swept.began, settings.name, mark, problems)
     problems.raise_any()

@@ -39,7 +39,7 @@ from tunekit.core.seeds import (
 )
 from tunekit.core.timeline import UNENDED, Scored, Timeline, TrialSummary
 from tunekit.core.values import number
-from tunekit.core.words import short_names
+from tunekit.core.words import confirmation_in_words, short_names
 from tunekit.deprecated import former_names, warn
 from tunekit.driver_lock import Driver, driver_of
 from tunekit.errors import MetricNotFoundError
@@ -922,7 +922,7 @@ class Sweep:
             OSError: If the storage fails.
 
         Example:
-            >>> Sweep([]).confirm(top=3)
+            >>> Sweep([], metric="accuracy", mode="max").confirm(top=3)
             Traceback (most recent call last):
             tunekit.errors.ConfigError: Sweep.confirm: the sweep is in no folder...
         """
@@ -1016,7 +1016,7 @@ class Sweep:
           ``configuration``: of the best configuration, the hyperparameters, how many ``seeds`` are
           part of its ``mean``, its ``std``, and its interval, ``low`` to ``high``; None likewise;
         - ``confirmation``: what the confirmation of the winner has come to, as the fields of
-          :class:`tunekit.core.confirmation.Confirmed`; None without one.
+          :class:`tunekit.core.confirmation.Confirmed`, and ``in_words``; None without one.
         """
         trials = list(self.timeline.trials.values())
         validations = self.timeline.validations
@@ -1045,7 +1045,7 @@ class Sweep:
             "best": self._best_in_short(),
             "seed": self.seed,
             "configuration": self._configuration_in_short(),
-            "confirmation": None if self.confirmation is None else asdict(self.confirmation),
+            "confirmation": self._confirmation_in_short(),
         }
 
     @property
@@ -1090,6 +1090,12 @@ class Sweep:
             **dict.fromkeys(tables.MEANS),
             **known,
         }
+
+    def _confirmation_in_short(self) -> dict[str, Any] | None:
+        found = self.confirmation
+        if found is None:
+            return None
+        return {**asdict(found), "in_words": confirmation_in_words(found)}
 
     def __repr__(self) -> str:
         trials, validations = len(self.timeline.trials), len(self.timeline.validations)

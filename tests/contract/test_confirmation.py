@@ -12,17 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 import tunekit
 from tests.sweeps import sweep
 from tunekit import Confirm, Estimate, confirming, later_validations
+from tunekit.cli import commands
+from tunekit.cli.status import status_of, text_of
 from tunekit.clock import SystemClock
 from tunekit.core.events import ValidationEstimated
 from tunekit.core.validation import Attempt
 from tunekit.executor import Event, arguments
 from tunekit.later_validations import read_sessions
+from tunekit.page.page import render
 from tunekit.storage import LocalFolder
 from tunekit.testing import FakeExecutor
 
@@ -395,3 +399,66 @@ def test_the_sweeps_own_journal_is_left_alone(home):
     journals = {path: path.read_bytes() for path in home.glob("journal/*")}
     tunekit.load(home).confirm(plain, top=2)
     assert {path: path.read_bytes() for path in home.glob("journal/*")} == journals
+
+
+# Who says so ------------------------------------------------------------------------------------
+
+
+def test_the_report_says_how_sure_it_is(home):
+    before = render(tunekit.load(home))
+    assert "confirmed" not in before
+    after = tunekit.load(home).confirm(plain, top=4)
+    page = render(after)
+    assert "was confirmed to be <b>0.9000</b>" in page
+    assert "is the best of 4, each evaluated in full" in page
+    assert "The next one" not in page, "by the sweep's own scores"
+    assert after.summary()["confirmation"]["in_words"] in text_of(status_of(after, 0.0))
+
+
+CODE = """
+def validate(checkpoint, seed):
+    from tests.contract.test_confirmation import noisy
+
+    return noisy(checkpoint, seed)
+
+
+def broken(checkpoint):
+    raise ValueError("no data")
+"""
+
+
+def test_the_command_confirms_and_best_names_the_winner(home, tmp_path):
+    code = tmp_path / "evals.py"
+    code.write_text(CODE)
+    run = CliRunner().invoke
+    asked = ["confirm", str(home), "--fn", f"{code}:validate", "--top", "4", "--max-rounds", "12"]
+    said = run(commands.tunekit, asked)
+    assert said.exit_code == 0, said.output
+    winner = best_share(tunekit.load(home))
+    assert (
+        f"trial {winner} at iteration" in said.output and "is the best of 4 at 95 %" in said.output
+    )
+    rounds = sum(map(len, SEEDS.values()))
+    again = run(commands.tunekit, [*asked, "--json"])
+    assert again.exit_code == 0 and sum(map(len, SEEDS.values())) == rounds
+    known = json.loads(again.stdout)
+    assert known["confirmation"]["winner"]["trial_id"] == winner
+    assert known["checkpoint"] == tunekit.load(home).best().path
+    assert len(known["rows"]) == 4
+    best = run(commands.tunekit, ["best", str(home)])
+    assert f"trial {winner} at" in best.output and "confirmed: " in best.output
+    data = json.loads(run(commands.tunekit, ["best", str(home), "--json"]).stdout)
+    assert data["trial_id"] == winner and data["confirmation"]["certain"] is True
+
+
+def test_the_command_says_what_it_could_not_do(home, tmp_path):
+    code = tmp_path / "evals.py"
+    code.write_text(CODE)
+    run = CliRunner().invoke
+    failed = run(commands.tunekit, ["confirm", str(home), "--fn", f"{code}:broken", "--top", "2"])
+    assert failed.exit_code == 1 and "nothing is confirmed" in failed.output
+    assert "no data" in failed.output
+    wrong = run(commands.tunekit, ["confirm", str(home), "--num-cpus", "2"])
+    assert wrong.exit_code == 2 and "--num-cpus" in wrong.output and "Pass --fn" in wrong.output
+    none = run(commands.tunekit, ["confirm", str(home)])
+    assert none.exit_code == 2 and "Pass the function" in none.output

@@ -33,6 +33,7 @@ FLOORS = [
         "log",
         "picklable",
         "recorded",
+        "results",
         "storage",
         "validation_context",
     },
