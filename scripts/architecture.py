@@ -52,8 +52,8 @@ FEWEST = 3
 GROUPS = {
     "settings": (
         "what a user writes",
-        "tuner config stage policies report distributed trainer_validation validation_context "
-        "states",
+        "tuner config stage confirm policies report distributed trainer_validation "
+        "validation_context states",
     ),
     "checks": (
         "what is said before it starts",
@@ -70,8 +70,8 @@ GROUPS = {
     ),
     "validations": (
         "running validations",
-        "validator stages executor evaluators failures watch later_validations validation_cache "
-        "fingerprint",
+        "validator stages executor evaluators failures watch later_validations confirming "
+        "validation_cache fingerprint",
     ),
     "records": (
         "journal, files and restores",
@@ -80,7 +80,7 @@ GROUPS = {
     ),
     "readers": (
         "results, loggers and tables",
-        "fold loggers tensorboard lineage sweep later_scores",
+        "fold loggers tensorboard lineage sweep later_scores results",
     ),
     "others": ("others", ""),
 }

@@ -7,6 +7,7 @@ from tunekit import schedulers as schedulers
 from tunekit._ray.compat import TESTED as RAY_TESTED
 from tunekit.callback import ValidationCallback
 from tunekit.config import ValidationConfig
+from tunekit.confirm import Confirm
 from tunekit.core.estimates import Estimate
 from tunekit.core.sequential import Sequential
 from tunekit.deprecated import former_names
@@ -60,6 +61,7 @@ __all__ = [
     "CheckpointPolicy",
     "CheckpointWhen",
     "ConfigError",
+    "Confirm",
     "DistributedTrialError",
     "Estimate",
     "EveryIterations",

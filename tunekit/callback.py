@@ -306,11 +306,10 @@ class ValidationCallback(tune.Callback):
         scheduler = self._scheduler
         if scheduler is None:
             return False
-        in_full = self.config.sequential is None or self.config.sequential.best_in_full
         # A searcher may judge by another metric, of which other values may be better.
         its_own = name in scheduler.objectives or self.state.required == {name}
         mode = scheduler.mode if its_own else None
-        if in_full and self.state.may_be_best(name, mode, interval):
+        if self.config.best_in_full and self.state.may_be_best(name, mode, interval):
             return False
         return self._stopping.alike(request.trial_id, name, interval) and scheduler.decides_alike(
             request, name, interval

@@ -8,9 +8,10 @@ from typing import Any
 
 from ray import train
 
+from tunekit.confirm import Confirm
 from tunekit.core.calls import is_built
 from tunekit.core.pending import ON_PENDING
-from tunekit.core.problems import Problems
+from tunekit.core.problems import Problems, shown
 from tunekit.core.seeds import check_seed
 from tunekit.core.sequential import Sequential
 from tunekit.deprecated import former_value
@@ -120,6 +121,8 @@ class ValidationConfig(train.ValidationConfig):
         stages: Further validations of the same checkpoints by other functions, such as a full one
             of those that the scheduler has promoted: see :class:`tunekit.Stage`. Schedulers and
             search algorithms judge by ``fn`` alone.
+        confirm: How :meth:`tunekit.Tuner.fit` confirms the winner when the sweep has ended
+            (:class:`~tunekit.Confirm`); None does not.
 
     Raises:
         tunekit.ConfigError: If any argument is wrong; the message lists them all.
@@ -158,6 +161,7 @@ class ValidationConfig(train.ValidationConfig):
         sequential: Sequential | None = None,
         seed: str | None = None,
         stages: Sequence[Stage] = (),
+        confirm: Confirm | None = None,
     ):
         problems = Problems("ValidationConfig")
         check_validation(
@@ -188,6 +192,8 @@ class ValidationConfig(train.ValidationConfig):
         problems.choice("on_failure", on_failure, ["record", "raise"])
         check_seed(seed, problems)
         check_stages(stages, problems)
+        if confirm is not None:
+            _check_confirm(confirm, stages, problems)
         problems.raise_any()
         super().__init__(fn, task_config, dict(ray_remote_kwargs or {}))
         self.evaluators = evaluators
@@ -206,6 +212,7 @@ class ValidationConfig(train.ValidationConfig):
         self.sequential = sequential
         self.seed = seed
         self.stages = tuple(stages)
+        self.confirm = confirm
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore pickled settings; those unknown to the version that pickled them get defaults."""
@@ -218,6 +225,15 @@ class ValidationConfig(train.ValidationConfig):
         """Return how many validations may be in flight at once; None leaves it to the resources."""
         limits = [limit for limit in (self.max_in_flight, self.evaluators) if limit is not None]
         return min(limits, default=None)
+
+    @property
+    def best_in_full(self) -> bool:
+        """Return whether what may be the best score so far is evaluated in full.
+
+        Unless ``sequential`` says, it is if the winner is not confirmed in the end.
+        """
+        said = None if self.sequential is None else self.sequential.best_in_full
+        return self.confirm is None if said is None else said
 
     @classmethod
     def of(cls, config: train.ValidationConfig) -> ValidationConfig:
@@ -286,3 +302,20 @@ class _OneDict:
 
     def __call__(self, checkpoint: Any, **config: Any) -> Mapping[str, Any]:
         return self._validate_fn(checkpoint, config)
+
+
+def _check_confirm(confirm: Any, stages: Any, problems: Problems) -> None:
+    """Add what is wrong with how the winner is to be confirmed, before the sweep begins."""
+    fix = "Pass tunekit.Confirm(top=5), for example."
+    if not problems.instance("confirm", confirm, Confirm, fix):
+        return
+    if any(getattr(stage, "name", None) == confirm.name for stage in stages):
+        problems.add(
+            f"confirm.name={confirm.name!r} is that of a stage, whose metrics are shown below it. "
+            "Pass another."
+        )
+    if confirm.fn is not None and not isinstance(confirm.fn, train.ValidationConfig):
+        problems.attempt(
+            lambda: ValidationConfig(confirm.fn),
+            lambda error: f"confirm.fn={shown(confirm.fn)}: {' '.join(str(error).split())}",
+        )

@@ -21,7 +21,7 @@ from typing import Any
 
 import cloudpickle
 
-__all__ = ["fingerprint"]
+__all__ = ["essence", "fingerprint"]
 
 
 def fingerprint(*things: Any) -> str | None:
@@ -52,6 +52,28 @@ def fingerprint(*things: Any) -> str | None:
     for file in sorted(pickler.files):
         digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()
+
+
+def essence(fn: Any) -> str | None:
+    """Return what a function of the program itself does, also if it was pickled in between.
+
+    A function of ``__main__`` is pickled as a whole, and belongs to no file where it is unpickled.
+    Its code is the same there. The functions that it calls are not looked at.
+
+    Args:
+        fn: A validation function.
+
+    Returns:
+        None if it is something else: a function of a module, a closure, an object, a class.
+
+    Example:
+        >>> essence(fingerprint) is None
+        True
+    """
+    if not isinstance(fn, FunctionType) or fn.__module__ != "__main__" or fn.__closure__:
+        return None
+    # As a text: which equal parts are one object differs between the two, and so do their pickles.
+    return repr((fn.__qualname__, _essence(fn.__code__), fn.__defaults__, fn.__kwdefaults__))
 
 
 class _Pickler(cloudpickle.CloudPickler):

@@ -12,9 +12,9 @@ import posixpath
 import re
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -32,6 +32,7 @@ from tunekit.capacity import say_what_is_too_much
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import ValidationConfig
 from tunekit.core.calls import name_of, signature_of, still_lacks
+from tunekit.core.confidence import Interval
 from tunekit.core.events import Event, SessionClosed, ValidationEnded, ValidationRequested
 from tunekit.core.failures import Failures, gone, place_of
 from tunekit.core.later_validations import (
@@ -61,7 +62,18 @@ from tunekit.validation_cache import ValidationCache, digest_of
 from tunekit.validator import Validator
 from tunekit.watch import watched
 
-__all__ = ["SERIES", "LaterRun", "Swept", "read_sessions", "validate_later"]
+__all__ = [
+    "SERIES",
+    "LaterRun",
+    "Swept",
+    "chosen_checkpoints",
+    "executing",
+    "guarded",
+    "in_short",
+    "read_sessions",
+    "request_of",
+    "validate_later",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -153,14 +165,14 @@ def validate_later(
     own = fingerprint(config.fn, sorted(kwargs.items()))
     former = _former(read_sessions(folder), swept.began, called, own, problems, replace=replace)
     scores = None if cache is None else _opened(cache, own, problems)
-    choice = _chosen(swept, which, folder, problems)
+    choice = chosen_checkpoints(swept, which, folder, problems)
     problems.raise_any()
     if choice.gone:
         logger.warning(
             "Left out, as they are not in the storage any more (num_to_keep): %s.",
-            _named(choice.gone),
+            in_short(choice.gone),
         )
-    wanted = [_request(swept, config, one) for one in choice.kept]
+    wanted = [request_of(swept, config, one) for one in choice.kept]
     known = sum(request.id in former.scores for request in wanted)
     if known:
         logger.info("Validated before: %d of %d checkpoints.", known, len(wanted))
@@ -181,9 +193,7 @@ def validate_later(
             return
         executor = None
         if len(hits) < len(left):
-            executor = executor_of(config)
-            around.callback(executor.close)
-            _start_ray(executor)
+            executor = around.enter_context(executing(config, _CALL))
 
         def keep(key: str, metrics: Mapping[str, Any]) -> None:
             if scores is not None and key in keys:
@@ -207,10 +217,42 @@ def validate_later(
             keep=keep,
             progress=progress,
         )
-        if executor is not None and not is_remote():
+        around.enter_context(guarded(run, watches=executor is not None))
+        run.run(left, hits)
+
+
+@contextmanager
+def executing(config: ValidationConfig, call: str) -> Iterator[Executor]:
+    """Join Ray, or start it here, and provide an executor.
+
+    Args:
+        config: How checkpoints are validated.
+        call: The call that errors name.
+
+    Raises:
+        tunekit.ConfigError: If a validation asks for more than there is.
+    """
+    executor = executor_of(config)
+    try:
+        _start_ray(executor, call)
+        yield executor
+    finally:
+        executor.close()
+
+
+@contextmanager
+def guarded(run: LaterRun, *, watches: bool) -> Iterator[None]:
+    """Let SIGTERM end a session as Ctrl-C does, and notice if Ray itself is gone.
+
+    Args:
+        run: The session.
+        watches: Whether it runs anything on Ray.
+    """
+    with ExitStack() as around:
+        if watches and not is_remote():
             run.check_ray = around.enter_context(watched(lambda: _HOW_TO_GO_ON))
         around.enter_context(ended_by_sigterm())
-        run.run(left, hits)
+        yield
 
 
 def _name(name: str | None, config: ValidationConfig, swept: Swept, problems: Problems) -> str:
@@ -272,10 +314,22 @@ def _former(
 _HOW_TO_GO_ON = "    the same call again: what has been validated is not validated again"
 
 
-def _chosen(
-    swept: Swept, which: int | str | Collection[str], folder: Folder, problems: Problems
+def chosen_checkpoints(
+    swept: Swept,
+    which: int | str | Collection[str],
+    folder: Folder,
+    problems: Problems,
+    called: str = "checkpoints",
 ) -> Choice:
-    """Return the checkpoints to validate, and those that are not there any more."""
+    """Return the checkpoints to validate, and those that are not there any more.
+
+    Args:
+        swept: The sweep.
+        which: As of :meth:`tunekit.Sweep.validate`.
+        folder: The experiment's folder.
+        problems: What is wrong goes there.
+        called: What the argument is called in the call.
+    """
     nothing = Choice([], [])
     if isinstance(which, bool) or not isinstance(which, (int, str, Collection)):
         problems.add(f"checkpoints={shown(which)} is {_FORMS}")
@@ -300,7 +354,7 @@ def _chosen(
             return nothing
     elif isinstance(which, int) and not any(swept.ranked.values()):
         problems.add(
-            f"checkpoints={which} asks for the best, and no trial has a score of the metric to "
+            f"{called}={which} asks for the best, and no trial has a score of the metric to "
             f"rank by. Name the metric and the mode of one that trials have, or pass {ALL!r}."
         )
         return nothing
@@ -322,7 +376,7 @@ def _chosen(
     choice = choose(which, swept.ranked, saved, is_kept)
     if not choice.kept:
         problems.add(
-            f"none of the checkpoints is in the storage any more: {_named(choice.gone)}. A sweep "
+            f"none of the checkpoints is in the storage any more: {in_short(choice.gone)}. A sweep "
             "keeps what CheckpointConfig(num_to_keep=...) says."
             if choice.gone
             else "no checkpoint was saved that could be validated. Pass other trials."
@@ -336,7 +390,7 @@ _FORMS = (
 )
 
 
-def _named(checkpoints: Collection[SavedCheckpoint]) -> str:
+def in_short(checkpoints: Collection[SavedCheckpoint]) -> str:
     """Return how many checkpoints there are, and the first ones."""
     keys = [one.key for one in checkpoints]
     count = f"{len(keys)} checkpoint{'s' * (len(keys) != 1)}"
@@ -349,7 +403,8 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(known[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _request(swept: Swept, config: ValidationConfig, one: SavedCheckpoint) -> Request:
+def request_of(swept: Swept, config: ValidationConfig, one: SavedCheckpoint) -> Request:
+    """Return the request to validate a checkpoint of a sweep."""
     key, path = one.key, Places(swept.path).path(one.path)
     return Request(
         trial_id=key.trial_id,
@@ -399,11 +454,11 @@ def _keys(
     return {request.id: key for request, key in zip(requests, found, strict=True) if key}
 
 
-def _start_ray(executor: Executor) -> None:
+def _start_ray(executor: Executor, call: str) -> None:
     """Join Ray, or start it here; say if a validation asks for more than there is."""
     if not ray.is_initialized():
         ray.init()
-    problems = Problems(_CALL)
+    problems = Problems(call)
     advice = "Ask for less with ray_remote_kwargs."
     say_what_is_too_much("validation", executor.need, ray.cluster_resources(), advice, problems)
     problems.raise_any()
@@ -455,6 +510,7 @@ class LaterRun:
         self._is_there, self._keep = is_there, keep
         self._progress, self._wait = progress, wait
         self._journal: Journal | None = None
+        self._validator: Validator
         self._requests: dict[str, Request] = {}
         self._counts: Counter[str] = Counter()
         self._failures = Failures(config.max_initial_failures)
@@ -481,7 +537,7 @@ class LaterRun:
             for request in requests:
                 where = self._places.record(request.path)
                 self._requests[request.id] = request
-                self._emit(ValidationRequested.of(request, self._clock.time(), checkpoint=where))
+                self._write(ValidationRequested.of(request, self._clock.time(), checkpoint=where))
             if known:
                 self._failures.succeeded()
             for key, metrics in known.items():
@@ -496,21 +552,23 @@ class LaterRun:
     def _run(self, requests: Sequence[Request]) -> None:
         if not requests or self._executor is None:
             return
-        validator = Validator(
+        validator = self._validator = Validator(
             self._config,
             self._executor,
             self._clock,
             emit=self._emit,
             conclude=self._conclude,
-            judged=tuple,
+            judged=self._judged,
             promised=tuple,
+            alike=self._alike,
         )
         validator.check_ray = self.check_ray
         try:
-            for request in requests:
-                validator.submit(request)
+            self._submit(requests)
             while not validator.idle and self._hopeless is None:
                 validator.poll(at_once=True)
+                while self._go_on():
+                    validator.poll(at_once=True)
                 self._tell(validator)
                 if not validator.idle:
                     self._wait(validator.awaited())
@@ -524,7 +582,29 @@ class LaterRun:
         if self._hopeless is not None:
             raise self._gave_up(self._hopeless)
 
+    def _judged(self) -> Collection[str]:
+        """Return the metrics that must be numbers."""
+        return ()
+
+    def _alike(self, request: Request, name: str, interval: Interval) -> bool:
+        """Return whether an estimate is enough, wherever in its interval the metric is."""
+        return False
+
+    def _submit(self, requests: Sequence[Request]) -> None:
+        """Begin with the requests that have no score."""
+        for request in requests:
+            self._validator.submit(request)
+
+    def _go_on(self) -> bool:
+        """Ask for more, if there is any; return whether something was asked for."""
+        return False
+
     def _emit(self, event: Event) -> None:
+        """Take what the validator says; it is acted on afterwards."""
+        self._write(event)
+
+    def _write(self, event: Event) -> None:
+        """Write down an event."""
         if isinstance(event, ValidationEnded) and event.status == Status.FAILED.value:
             request = self._requests[event.id]
             if not self._is_there(request.path):
@@ -533,7 +613,7 @@ class LaterRun:
         self._journal.append(event)
 
     def _end(self, outcome: Outcome) -> None:
-        self._emit(ValidationEnded.of(outcome, self._clock.time()))
+        self._write(ValidationEnded.of(outcome, self._clock.time()))
         self._counts[outcome.status.value] += 1
 
     def _conclude(self, outcome: Outcome) -> None:

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ from ray import tune
 from tunekit import sweep_summary, tables
 from tunekit._ray.storage import absolute, exists, storage_at
 from tunekit.config import ValidationConfig
+from tunekit.confirm import Confirm
+from tunekit.confirming import confirm_winner
+from tunekit.core.confirmation import Confirmed, confirmations_in
 from tunekit.core.events import Event
 from tunekit.core.later_validations import LaterSession, in_force, rows_of, scores_of
 from tunekit.core.lineage import Ancestry, configs_of
@@ -36,7 +39,7 @@ from tunekit.core.seeds import (
 )
 from tunekit.core.timeline import UNENDED, Scored, Timeline, TrialSummary
 from tunekit.core.values import number
-from tunekit.core.words import short_names
+from tunekit.core.words import confirmation_in_words, short_names
 from tunekit.deprecated import former_names, warn
 from tunekit.driver_lock import Driver, driver_of
 from tunekit.errors import MetricNotFoundError
@@ -48,7 +51,7 @@ from tunekit.log import shown
 from tunekit.places import Places
 from tunekit.storage import folder_at
 
-__all__ = ["BestCheckpoint", "Ranked", "Sweep", "load"]
+__all__ = ["BestCheckpoint", "Ranked", "Sweep", "confirmed", "load"]
 
 __getattr__ = former_names(__name__)
 
@@ -75,6 +78,8 @@ class BestCheckpoint:
             (``CheckpointConfig(num_to_keep=...)``) or has not been uploaded.
         configuration: The configuration that its trial is one seed of, with the mean over seeds;
             None if trials were compared one by one.
+        confirmation: How it was confirmed to be the best, and how sure that is; None if it is the
+            best by the sweep's own score. Then ``score`` may not be the best of all.
 
     Example:
         >>> found = {"metrics": {"accuracy": 0.9}, "config": {"lr": 0.1}, "path": "/sweep/a/c"}
@@ -92,6 +97,7 @@ class BestCheckpoint:
     path: str = field(repr=False)
     checkpoint: tune.Checkpoint | None = field(repr=False)
     configuration: Configuration | None = field(default=None, repr=False)
+    confirmation: Confirmed | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -284,7 +290,10 @@ class Sweep:
         self.seed: str | None = seed or (known_seed if isinstance(known_seed, str) else None)
         #: Whether that is the one that the sweep was started with.
         self.seed_as_started: bool = self.seed == known_seed
-        self._later_rows = rows_of(in_force(later, _began(self.sessions)))
+        shown = in_force(later, _began(self.sessions))
+        self._later_rows = rows_of(shown)
+        #: What confirmations of its winner have come to, those that have ended; newest last.
+        self.confirmations: list[Confirmed] = confirmations_in(shown)
         scores = scores_of(self._later_rows)
         #: The same data as rows, without pandas.
         self.timeline = Timeline(events, own or self.metric, self.sessions, scores)
@@ -668,13 +677,16 @@ class Sweep:
         """Return the best validated checkpoint of the sweep.
 
         If a seed is known, that is the best one of the best configuration, rather than that of the
-        luckiest trial: see :meth:`configurations`.
+        luckiest trial: see :meth:`configurations`. If the winner was confirmed
+        (:meth:`confirm`), by this metric, it is the confirmed one; ``score`` remains the sweep's
+        own, and ``confirmation`` says how sure it is.
 
         Args:
             metric: A validated metric, by flat name; by default the sweep's.
             mode: ``"min"`` or ``"max"``; by default the sweep's.
             scope: ``"best"``: the best of all checkpoints; ``"last"``: the best of the trials'
-                newest validated checkpoints, which is how ``ResultGrid.get_best_result()`` ranks.
+                newest validated checkpoints, which is how ``ResultGrid.get_best_result()`` ranks,
+                whatever was confirmed.
             by: ``"configuration"``: of the configuration whose mean over seeds is best;
                 ``"trial"``: of all trials. By default the former if the sweep's seed is known.
 
@@ -699,6 +711,9 @@ class Sweep:
             best = next(iter(self._configurations(None, metric, mode, scope, problems)), None)
             trial_ids = [] if best is None or best.best is None else [best.best.trial_id]
         problems.raise_any()
+        confirmed = self._confirmed_by(metric, mode, scope, by)
+        if confirmed is not None:
+            return self._confirmed_checkpoint(confirmed)
         found: list[tuple[float, str, Scored]] = []
         for trial_id in trial_ids:
             scored = self._scored(trial_id, metric, mode, scope)
@@ -728,6 +743,63 @@ class Sweep:
             checkpoint=tune.Checkpoint(path, self.filesystem) if there else None,
             configuration=best,
         )
+
+    def _confirmed_by(self, metric: str, mode: str, scope: str, by: str | None) -> Confirmed | None:
+        """Return the newest confirmation of what is asked for; None if there is none."""
+        by = by or ("configuration" if self.has_seeds else "trial")
+        for one in reversed(self.confirmations):
+            if (one.metric, one.mode, one.by, scope) == (metric, mode, by, "best"):
+                return one if self._winning_score(one) is not None else None
+        return None
+
+    def _winning_score(self, confirmed: Confirmed) -> Scored | None:
+        """Return the score of a confirmed checkpoint, unless the trial has run that again since."""
+        winner = confirmed.winner
+        if winner.trial_id not in self.timeline.trials:
+            return None
+        for scored in self.timeline.scores(winner.trial_id):
+            known = scored.value(confirmed.metric)
+            if (scored.generation, scored.iteration) == winner.place and known is not None:
+                return scored
+        return None
+
+    def _confirmed_checkpoint(self, confirmed: Confirmed) -> BestCheckpoint:
+        winner, scored = confirmed.winner, self._winning_score(confirmed)
+        value = None if scored is None else scored.value(confirmed.metric)
+        assert scored is not None and value is not None  # see _confirmed_by
+        configuration = None
+        if confirmed.by == "configuration" and self.seed is not None:
+            ranked = configurations_of(
+                self._repeats(confirmed.metric, confirmed.mode, "best"), self.seed, confirmed.mode
+            )
+            configuration = next(
+                one for one in ranked if winner.trial_id in [r.trial_id for r in one.repeats]
+            )
+        path = self._places.path(scored.checkpoint)
+        there = self.filesystem is not None and exists(self.filesystem, path)
+        return BestCheckpoint(
+            trial_id=winner.trial_id,
+            generation=winner.generation,
+            iteration=winner.iteration,
+            metric=confirmed.metric,
+            score=value,
+            metrics=scored.metrics,
+            config=self.config_of(winner.trial_id, winner.generation),
+            path=path,
+            checkpoint=tune.Checkpoint(path, self.filesystem) if there else None,
+            configuration=configuration,
+            confirmation=confirmed,
+        )
+
+    @property
+    def confirmation(self) -> Confirmed | None:
+        """Return what :meth:`best` goes by, if the winner was confirmed; None if not.
+
+        That is the newest confirmation by the metric and the mode that tables are ranked by.
+        """
+        if self.metric is None or self.mode is None:
+            return None
+        return self._confirmed_by(self.metric, self.mode, "best", None)
 
     def _scored(self, trial_id: str, metric: str, mode: str, scope: str) -> Scored | None:
         """Return the checkpoint that stands for a trial."""
@@ -803,6 +875,60 @@ class Sweep:
         options: dict[str, Any] = {"name": name, "cache": cache, "replace": replace}
         validate_later(_swept(newest), config, checkpoints, progress=progress, **options)
         return load(*where, metric=self.metric, mode=self.mode)
+
+    @shown()
+    def confirm(
+        self,
+        fn: ValidationConfig | Callable[..., Mapping[str, Any]] | None = None,
+        *,
+        top: int = 5,
+        confidence: float = 0.95,
+        max_rounds: int = 10,
+        name: str = "confirmed",
+        progress: Callable[[Mapping[str, int]], None] | None = None,
+    ) -> Sweep:
+        """Evaluate the best checkpoints once more to tell which is the best; return the sweep anew.
+
+        The candidates are the best kept checkpoint of each of the ``top`` best trials, or, if the
+        seed is known, of each of the best configurations (of its best trial). It ends as soon as
+        one is the best with the given confidence, or all is used: see :class:`~tunekit.Confirm`.
+        From then on, :meth:`best`, ``tunekit best``, ``tunekit status`` and the report go by what
+        was confirmed, and say how sure it is. The sweep's own values remain in the rows, and the
+        confirmed ones are beside them as ``confirmed/accuracy``, with ``_low``, ``_high`` and
+        ``_n``.
+
+        It runs on Ray, and is recorded, as :meth:`validate` is. Ctrl-C or SIGTERM ends it; to go
+        on, call this again with the same arguments. A candidate that was evaluated in full, a round
+        that has ended, and, if the function takes ``resume``, what a validation had yielded up to a
+        second before, are not evaluated again. With other arguments it is another confirmation,
+        which takes the place of the one before.
+
+        Args:
+            fn: As of :class:`~tunekit.Confirm`. None: the sweep's own function and settings, as
+                they were when it was started. They are unpickled from the experiment's folder:
+                only confirm what you trust.
+            top: As of :class:`~tunekit.Confirm`, like ``confidence``, ``max_rounds`` and ``name``.
+            confidence: See there.
+            max_rounds: See there.
+            name: See there.
+            progress: As of :meth:`validate`.
+
+        Raises:
+            tunekit.ConfigError: If an argument is wrong, if there is no metric to rank by, if none
+                of the checkpoints is there, if ``fn`` is None and the sweep's own function cannot
+                be read, or if the sweep or other scores have metrics of that name.
+            tunekit.ValidationFailedError: If the first ``max_initial_failures`` validations have
+                failed alike and none has succeeded.
+            tunekit.JournalError: If a journal is damaged or of another version.
+            OSError: If the storage fails.
+
+        Example:
+            >>> Sweep([], metric="accuracy", mode="max").confirm(top=3)
+            Traceback (most recent call last):
+            tunekit.errors.ConfigError: Sweep.confirm: the sweep is in no folder...
+        """
+        settings = Confirm(top, fn, confidence, max_rounds, name)
+        return confirmed(self, settings, progress=progress)
 
     def _goal(
         self, metric: str | None, mode: str | None, scope: str, problems: Problems
@@ -890,7 +1016,9 @@ class Sweep:
           checkpoint of all trials; None if there is none yet, or no metric to rank by;
         - ``seed``: the hyperparameter that is the random seed, None if it is not known;
           ``configuration``: of the best configuration, the hyperparameters, how many ``seeds`` are
-          part of its ``mean``, its ``std``, and its interval, ``low`` to ``high``; None likewise.
+          part of its ``mean``, its ``std``, and its interval, ``low`` to ``high``; None likewise;
+        - ``confirmation``: what the confirmation of the winner has come to, as the fields of
+          :class:`tunekit.core.confirmation.Confirmed`, and ``in_words``; None without one.
         """
         trials = list(self.timeline.trials.values())
         validations = self.timeline.validations
@@ -920,6 +1048,7 @@ class Sweep:
             "best": self._best_in_short(),
             "seed": self.seed,
             "configuration": self._configuration_in_short(),
+            "confirmation": self._confirmation_in_short(),
         }
 
     @property
@@ -965,9 +1094,73 @@ class Sweep:
             **known,
         }
 
+    def _confirmation_in_short(self) -> dict[str, Any] | None:
+        found = self.confirmation
+        if found is None:
+            return None
+        return {**asdict(found), "in_words": confirmation_in_words(found)}
+
     def __repr__(self) -> str:
         trials, validations = len(self.timeline.trials), len(self.timeline.validations)
         return f"Sweep({self.path!r}: {trials} trials, {validations} validations)"
+
+
+def confirmed(
+    sweep: Sweep,
+    settings: Confirm,
+    own: ValidationConfig | None = None,
+    progress: Callable[[Mapping[str, int]], None] | None = None,
+) -> Sweep:
+    """Confirm the winner of a sweep; see :meth:`Sweep.confirm`.
+
+    Args:
+        sweep: The sweep; it is read anew first.
+        settings: How.
+        own: How the sweep itself validates, if that is known.
+        progress: As of :meth:`Sweep.validate`.
+    """
+    problems = Problems("Sweep.confirm")
+    if sweep.filesystem is None:
+        problems.add("the sweep is in no folder. Read it with tunekit.load(path).")
+    if sweep.metric is None or sweep.mode is None:
+        problems.add(
+            "nothing says by which metric the winner is the best. Pass the metric and the mode to "
+            "tunekit.load(path, metric=..., mode=...)."
+        )
+    problems.raise_any()
+    assert sweep.filesystem is not None and sweep.metric and sweep.mode  # or it was raised
+    where: tuple[Any, ...] = (sweep.path, sweep.filesystem)
+    if sweep.source is not None:
+        where = (sweep.source,)
+    known = {"metric": sweep.metric, "mode": sweep.mode}
+    if sweep.seed is not None and not sweep.seed_as_started:
+        known["seed"] = sweep.seed
+    newest = load(*where, **known)
+    swept, by = _swept(newest), "trial"
+    if newest.has_seeds:
+        best = [one.best for one in newest.ranked_configurations()]
+        ranked = {one.trial_id: swept.ranked[one.trial_id] for one in best if one is not None}
+        swept, by = replace(swept, ranked=ranked), "configuration"
+    if settings.fn is None and sweep.metric not in newest.timeline.own_names and swept.ranked:
+        problems.add(
+            f"the sweep's own function does not validate {sweep.metric!r}, by which it is ranked "
+            f"here: it has {listed(newest.timeline.own_names)}. Pass a function that does."
+        )
+        problems.raise_any()
+    rows = newest.timeline.validations
+    functions = [one.get("validation", {}).get("fn") for one in newest.sessions]
+    confirm_winner(
+        swept,
+        settings,
+        metric=sweep.metric,
+        mode=sweep.mode,
+        by=by,
+        validated=sum(row["status"] == "validated" for row in rows),
+        functions=functions,
+        own=own,
+        progress=progress,
+    )
+    return load(*where, **known)
 
 
 def _swept(sweep: Sweep) -> Swept:

@@ -50,9 +50,11 @@ from tunekit.callback import ValidationCallback
 from tunekit.cluster import leave_room
 from tunekit.combinations import check_space, wrong_together
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, YIELD_NEEDS_REUSE, ValidationConfig
+from tunekit.confirm import Confirm
 from tunekit.core.events import SnapshotTaken
 from tunekit.core.problems import Problems
 from tunekit.core.resume_command import how_to_resume
+from tunekit.core.words import confirmation_in_words
 from tunekit.distributed import (
     TrainerFactory,
     WorkerReuseConfig,
@@ -74,12 +76,14 @@ from tunekit.journal import SERIES, Record, record_of
 from tunekit.log import shown
 from tunekit.loggers import validated
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
+from tunekit.results import ConfirmedResults
 from tunekit.resuming import warn_of_beginning_anew
 from tunekit.scheduler import ValidatedScheduler, base_of
 from tunekit.searcher import ValidatedSearcher
 from tunekit.session import import_path
 from tunekit.snapshots import prepare_restore
 from tunekit.storage import Folder, folder_at
+from tunekit.sweep import confirmed, load
 from tunekit.watch import watched
 
 __all__ = ["Tuner", "checkpointable"]
@@ -474,10 +478,16 @@ class Tuner(tune.Tuner):
         recorded; the program's own SIGTERM handler stays in place. Whenever the sweep has begun and
         not ended, the command that continues it is logged.
 
+        With ``ValidationConfig(confirm=...)``, the winner is confirmed when the sweep has ended. If
+        that is interrupted, or fails (and ``on_failure`` is not ``"raise"``), a message says so,
+        and the results are returned as they are. A restored sweep goes on with it.
+
         Returns:
             The results, with validated metrics in ``get_best_result()``, ``Result.metrics``
             (the newest validated values, and ``validated_iteration``), ``metrics_dataframe`` (one
-            row per iteration, NaN where it was not validated) and ``best_checkpoints``.
+            row per iteration, NaN where it was not validated) and ``best_checkpoints``. If the
+            winner was confirmed, ``get_best_result()`` returns its trial's, and ``confirmation``
+            says how sure that is (:class:`tunekit.results.ConfirmedResults`).
 
         Raises:
             tunekit.ConfigError: If it was called before, or if what is asked for can never run on
@@ -515,7 +525,38 @@ class Tuner(tune.Tuner):
                     how = partial(_how_to_go_on, settings, validation)
                     validation.stages.check_ray_with(around.enter_context(watched(how)))
             around.enter_context(ended_by_sigterm())
-            return super().fit()
+            results = super().fit()
+        if validation is None or validation.config.confirm is None or not validation.has_ended:
+            return results
+        return _confirmed(results, settings, validation, validation.config.confirm)
+
+
+def _confirmed(
+    results: tune.ResultGrid, settings: Settings, validation: ValidationCallback, confirm: Confirm
+) -> tune.ResultGrid:
+    """Confirm the winner of a sweep that has ended; return the results that go by it."""
+    config = validation.config
+    try:
+        sweep = load(results.experiment_path, results.filesystem)
+        found = confirmed(sweep, confirm, own=config).confirmation
+    except KeyboardInterrupt:
+        why = "was interrupted"
+    except (TunekitError, OSError) as error:
+        if config.on_failure == "raise":
+            raise
+        why = f"has failed: {error}"
+    else:
+        if found is not None:
+            logger.info("Confirmed: %s.", confirmation_in_words(found))
+            return ConfirmedResults(results, found)
+        why = "has failed: none of the candidates could be evaluated"
+    logger.warning(
+        "The sweep has ended, and all its results are there, but the confirmation of its winner "
+        "%s. To go on with that:\n%s",
+        why,
+        _how_to_go_on(settings, validation),
+    )
+    return results
 
 
 @contextmanager

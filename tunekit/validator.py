@@ -342,6 +342,7 @@ class Validator:
             except ConfigError as error:
                 self._forget(event.attempt_id)
                 return self._pool.refused(event.attempt_id, f"returned {error}", now)
+            self._pool.estimated(event.attempt_id, estimates_in(value))
             value = evidence.score()
         self._forget(event.attempt_id)
         return self._pool.returned(event.attempt_id, value, self._judged(), now)

@@ -84,7 +84,7 @@ def executors(monkeypatch) -> list[FakeExecutor]:
 
     CALLS.clear()
     monkeypatch.setattr(later_validations, "executor_of", executor_of)
-    monkeypatch.setattr(later_validations, "_start_ray", lambda executor: None)
+    monkeypatch.setattr(later_validations, "_start_ray", lambda *asked: None)
     monkeypatch.setattr(later_validations, "_WAIT_S", 0.0)
     return made
 

@@ -34,6 +34,7 @@ from tests.sweeps import Counting, sweep
 from tunekit import later_validations
 from tunekit._ray.tuner import settings_of
 from tunekit.clock import SystemClock
+from tunekit.executor import arguments
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("[!_]*.md")])
@@ -505,7 +506,31 @@ def given_later(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) 
         return tunekit.testing.FakeExecutor(SystemClock(), validate)  # type: ignore[arg-type]
 
     patch.setattr(later_validations, "executor_of", executor_of)
-    patch.setattr(later_validations, "_start_ray", lambda executor: None)
+    patch.setattr(later_validations, "_start_ray", lambda *asked: None)
+    yield
+
+
+def given_confirmed(
+    names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Validations run in this process; the second trial is the best on other data."""
+    names["results"] = run_digits(folder)
+    share = {"00000": 0.90, "00001": 0.92, "00002": 0.6, "00003": 0.5}
+    names.update(
+        load_model=lambda folder: share[str(folder).rpartition("/Journey_00000_")[2][:5]],
+        count_right=lambda model, images, labels: model * len(labels),
+        batches_from=lambda seen: (([], range(500)) for _ in range(seen, 20_000, 500)),
+    )
+
+    def executor_of(config: tunekit.ValidationConfig) -> tunekit.testing.FakeExecutor:
+        def validate(attempt: Any) -> Any:
+            request = attempt.request
+            return config.fn(request.checkpoint, **arguments(config.fn, request))
+
+        return tunekit.testing.FakeExecutor(SystemClock(), validate)  # type: ignore[arg-type]
+
+    patch.setattr(later_validations, "executor_of", executor_of)
+    patch.setattr(later_validations, "_start_ray", lambda *asked: None)
     yield
 
 
@@ -532,6 +557,7 @@ GIVEN: dict[str, Given] = {
     "What if: a sweep in virtual time": given_digits,
     "Repeated seeds": given_seeds,
     "The report": given_digits,
+    "Confirming the winner": given_confirmed,
     "Validating a sweep later": given_later,
     "When a validation fails": given_digits,
     "When the driver dies": given_digits,

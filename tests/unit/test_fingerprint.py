@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tunekit.fingerprint import fingerprint
+from tunekit.fingerprint import essence, fingerprint
 
 ONE, OTHER = lambda checkpoint: {"a": 1}, lambda checkpoint: {"a": 2}
 
@@ -152,3 +152,37 @@ def test_another_process_finds_the_same():
     here = fingerprint(functools.partial(plain, n=1), Calls(made({"a": 1})), ONE)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == here, done.stderr
+
+
+PROGRAM = """
+import base64, cloudpickle, pickle, sys
+from tunekit.fingerprint import essence
+
+def validate(checkpoint, resume=(), *, batch={batch}):
+    for n in range(3):
+        yield {{"accuracy": (lambda value: value in {{1, 2, "a"}})(n), "accuracy_n": n}}
+
+def other(checkpoint):
+    return {{"accuracy": 0.5}}
+
+print(essence(validate))
+print(essence(other))
+print(base64.b64encode(cloudpickle.dumps(validate)).decode())
+"""
+
+
+def said(program: str) -> list[str]:
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert not ran.returncode, ran.stderr
+    return ran.stdout.splitlines()
+
+
+def test_a_function_of_the_main_program_is_known_where_it_is_unpickled():
+    own, other, pickled = said(PROGRAM.format(batch=1))
+    [there] = said(
+        "import base64, pickle; from tunekit.fingerprint import essence; "
+        f"print(essence(pickle.loads(base64.b64decode({pickled!r}))))"
+    )
+    assert there == own != other
+    assert said(PROGRAM.format(batch=2))[0] != own
+    assert essence(plain) is None and essence(len) is None

@@ -16,6 +16,7 @@ from ray.tune.search.sample import Categorical
 __all__ = [
     "Settings",
     "begin",
+    "callbacks_in",
     "had_space",
     "is_remote",
     "packed",
@@ -132,6 +133,15 @@ def packed(space: dict[str, Any] | None) -> bytes | None:
 def had_space(tuner_file: bytes) -> bool:
     """Return whether a Tuner was made with a search space, which Tune does not save with it."""
     return bool(pickle.loads(tuner_file)["__flattened_param_space_keys"])
+
+
+def callbacks_in(tuner_file: bytes) -> list[Any]:
+    """Return the callbacks that a Tuner was made with; this runs the code that unpickles them.
+
+    Args:
+        tuner_file: What Tune has written down when it was made.
+    """
+    return list(pickle.loads(tuner_file)["_run_config"].callbacks or [])
 
 
 def begin(tuner: tune.Tuner, space: dict[str, Any] | None) -> None:

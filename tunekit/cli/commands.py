@@ -14,20 +14,22 @@ from typing import Any, NoReturn
 
 import click
 import ray
+from click.core import ParameterSource
 from ray.train import ValidationTaskConfig
 
 from tunekit._ray.storage import absolute
 from tunekit.cli import tensorboard as board
+from tunekit.cli.confirmation import confirmation_as_data, confirmation_as_text
 from tunekit.cli.later import Progress, later_as_data, later_as_text
 from tunekit.cli.seeds import seeds_as_data, seeds_as_lines
 from tunekit.cli.status import status_of, text_of
-from tunekit.cli.trainables import lasting, trainable_at
+from tunekit.cli.trainables import importable_here, lasting, trainable_at
 from tunekit.cli.what_if import table_of, what_if
 from tunekit.config import ValidationConfig
 from tunekit.core.later_validations import ALL
 from tunekit.core.metrics import flatten, plain
 from tunekit.core.pending import ON_PENDING
-from tunekit.core.words import duration, number, setting
+from tunekit.core.words import confirmation_in_words, duration, number, setting
 from tunekit.demo.command import demo
 from tunekit.driver_lock import TAKE_OVER
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
@@ -106,8 +108,8 @@ def tunekit() -> None:
 
     PATH is a sweep's folder: RunConfig(storage_path=..., name=...) makes it storage_path/name, by
     default ~/ray_results/NAME, and results.experiment_path is it. It may be a URI, such as
-    s3://bucket/digits. Only resume and validate start Ray, and only resume changes what a sweep has
-    recorded.
+    s3://bucket/digits. Only resume, validate and confirm start Ray, and only resume changes what a
+    sweep has recorded.
 
     \b
     A first sweep, and what became of it:
@@ -119,8 +121,8 @@ def tunekit() -> None:
     Exit codes:
       0  all is well
       1  something failed while it ran: the storage, a damaged journal, a resumed sweep that did not
-         end, or whose trials all failed; a checkpoint that validate has got no score of; or a
-         package that an extra brings is not installed
+         end, or whose trials all failed; a checkpoint that validate or confirm has got no score of;
+         or a package that an extra brings is not installed
       2  wrong usage, such as a PATH that is no sweep with validation
       3  nothing to show yet: no validated score (best)
     """
@@ -200,9 +202,10 @@ def best(
 ) -> None:
     """Name the best validated checkpoint, its score and its hyperparameters.
 
-    If the seed is known, that is the best one of the configuration whose mean over seeds is best;
-    the mean is printed with its interval, and whether it differs from that of the next
-    configuration.
+    If the winner was confirmed (tunekit confirm), it is that one, and the first lines say how sure
+    that is. Otherwise, if the seed is known, it is the best one of the configuration whose mean
+    over seeds is best; the mean is printed with its interval, and whether it differs from that of
+    the next configuration.
 
     \b
     Examples:
@@ -236,6 +239,7 @@ def _best_as_data(found: BestCheckpoint, sweep: Sweep, scope: str) -> dict[str, 
         "config": found.config,
         "checkpoint": found.path,
         "kept": found.checkpoint is not None,
+        "confirmation": None if found.confirmation is None else sweep.summary()["confirmation"],
         **over_seeds,
     }
 
@@ -249,6 +253,8 @@ def _best_as_text(found: BestCheckpoint, path: str, sweep: Sweep, scope: str) ->
         click.style(f"{found.metric} {number(found.score)}", bold=True)
         + f" ({sweep.mode}): trial {found.trial_id} at {at}"
     ]
+    if found.confirmation is not None:
+        lines.append(f"confirmed: {confirmation_in_words(found.confirmation)}")
     if found.configuration is not None:
         lines += ["", click.style("over seeds", bold=True), *seeds_as_lines(sweep, scope)]
     for heading, values in (("also", others), ("hyperparameters", flatten(found.config))):
@@ -281,6 +287,40 @@ def _arguments(ctx: click.Context, parameter: click.Parameter, given: str | None
     return found
 
 
+_HOW = (
+    click.option("--kwargs", callback=_arguments, metavar="JSON", help="Its keyword arguments."),
+    click.option(
+        "--num-cpus", type=click.FloatRange(0), help="CPUs of one validation; 1 by default."
+    ),
+    click.option("--num-gpus", type=click.FloatRange(0), help="GPUs of one validation."),
+    click.option(
+        "--max-in-flight",
+        type=click.IntRange(1),
+        help="So many at once; by default as many as resources allow.",
+    ),
+    click.option(
+        "--max-retries",
+        type=click.IntRange(0),
+        default=1,
+        show_default=True,
+        help="Attempts after one that fails.",
+    ),
+    click.option(
+        "--timeout", type=click.FloatRange(0, min_open=True), help="Seconds of one attempt."
+    ),
+    click.option(
+        "--evaluators", type=click.IntRange(1), help="So many long-lived processes; for a class."
+    ),
+)
+
+
+def _how_to_validate(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say how checkpoints are validated with another function."""
+    for option in reversed(_HOW):
+        command = option(command)
+    return command
+
+
 @tunekit.command(short_help="Validate checkpoints of a sweep with another function.")
 @_path
 @click.option(
@@ -300,25 +340,7 @@ def _arguments(ctx: click.Context, parameter: click.Parameter, given: str | None
 )
 @click.option("--all", "every", is_flag=True, help="All checkpoints.")
 @click.option("--name", help="What the new metrics' names begin with; by default the function's.")
-@click.option("--kwargs", callback=_arguments, metavar="JSON", help="Its keyword arguments.")
-@click.option("--num-cpus", type=click.FloatRange(0), help="CPUs of one validation; 1 by default.")
-@click.option("--num-gpus", type=click.FloatRange(0), help="GPUs of one validation.")
-@click.option(
-    "--max-in-flight",
-    type=click.IntRange(1),
-    help="So many at once; by default as many as resources allow.",
-)
-@click.option(
-    "--max-retries",
-    type=click.IntRange(0),
-    default=1,
-    show_default=True,
-    help="Attempts after one that fails.",
-)
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), help="Seconds of one attempt.")
-@click.option(
-    "--evaluators", type=click.IntRange(1), help="So many long-lived processes; for a class."
-)
+@_how_to_validate
 @click.option(
     "--cache", metavar="DIR", help="A folder or URI with scores of any sweeps, taken and added."
 )
@@ -366,14 +388,8 @@ def validate(
     sweep = load(path, metric=metric, mode=mode)
     fn = trainable_at(where, "--fn")
     name = name or where.rpartition(":")[2].rpartition(".")[2]
-    amounts = {"num_cpus": num_cpus, "num_gpus": num_gpus}
-    config = ValidationConfig(
-        fn,
-        ValidationTaskConfig(fn_kwargs=kwargs, timeout_s=timeout),
-        {option: amount for option, amount in amounts.items() if amount is not None},
-        evaluators=evaluators,
-        max_in_flight=max_in_flight,
-        max_retries=max_retries,
+    config = _config_of(
+        fn, kwargs, num_cpus, num_gpus, max_in_flight, max_retries, timeout, evaluators
     )
     which = ALL if every else list(trials) or top or 10
     started = not ray.is_initialized()
@@ -400,6 +416,134 @@ def validate(
     else:
         click.echo(later_as_text(known, path))
     if known["unscored"]:
+        raise click.exceptions.Exit(_Failed.exit_code)
+
+
+def _config_of(
+    fn: Any,
+    kwargs: dict[str, Any],
+    num_cpus: float | None,
+    num_gpus: float | None,
+    max_in_flight: int | None,
+    max_retries: int,
+    timeout: float | None,
+    evaluators: int | None,
+) -> ValidationConfig:
+    """Return what the options of :func:`_how_to_validate` say."""
+    amounts = {"num_cpus": num_cpus, "num_gpus": num_gpus}
+    return ValidationConfig(
+        fn,
+        ValidationTaskConfig(fn_kwargs=kwargs, timeout_s=timeout),
+        {option: amount for option, amount in amounts.items() if amount is not None},
+        evaluators=evaluators,
+        max_in_flight=max_in_flight,
+        max_retries=max_retries,
+    )
+
+
+@tunekit.command(short_help="Evaluate the best checkpoints once more: which is the best?")
+@_path
+@click.option(
+    "--fn",
+    "where",
+    metavar="WHERE",
+    help="The validation function: module:name or file.py:name; by default the sweep's own, with "
+    "the settings that it was started with.",
+)
+@click.option(
+    "--top",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="The best checkpoint of each of so many of the best trials.",
+)
+@click.option(
+    "--confidence",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.95,
+    show_default=True,
+    help="The probability that the winner is the best of them.",
+)
+@click.option(
+    "--max-rounds",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="So many seeds at most, if the function takes seed.",
+)
+@click.option(
+    "--name",
+    default="confirmed",
+    show_default=True,
+    help="What the confirmed metrics' names begin with.",
+)
+@_how_to_validate
+@_metric
+@_mode
+@_seed
+@_json
+@click.pass_context
+def confirm(
+    ctx: click.Context,
+    path: str,
+    where: str | None,
+    top: int,
+    confidence: float,
+    max_rounds: int,
+    name: str,
+    metric: str | None,
+    mode: str | None,
+    seed: str | None,
+    as_json: bool,
+    **how: Any,
+) -> None:
+    """Evaluate the best checkpoints of a sweep once more, to tell which is the best.
+
+    The best of many scores was lucky. Each of the best is evaluated until it cannot be the best any
+    more, or the winner is certain: a generator as far as that takes, a function of a seed in
+    rounds, any other function once (tunekit.Confirm). status, best and report go by what was
+    confirmed from then on. Ctrl-C ends it; the same command goes on. Ray is started here, or
+    joined: RAY_ADDRESS.
+
+    \b
+    Examples:
+      tunekit confirm ~/ray_results/digits
+      tunekit confirm ~/ray_results/digits --fn evals.py:validate --top 3 --confidence 0.99
+      tunekit best ~/ray_results/digits
+    """
+    sweep = load(path, metric=metric, mode=mode, seed=seed)
+    given = [one for one in how if ctx.get_parameter_source(one) is not ParameterSource.DEFAULT]
+    if where is None and given:
+        options = ", ".join(f"--{one.replace('_', '-')}" for one in given)
+        raise click.UsageError(f"{options}: the sweep's own settings hold without --fn. Pass --fn.")
+    if where is None:
+        importable_here()
+    config = None if where is None else _config_of(trainable_at(where, "--fn"), **how)
+    started = not ray.is_initialized()
+    with redirect_stdout(sys.stderr) if as_json else nullcontext(), Progress() as progress:
+        try:
+            sweep = sweep.confirm(
+                config,
+                top=top,
+                confidence=confidence,
+                max_rounds=max_rounds,
+                name=name,
+                progress=progress.show if progress.shows else None,
+            )
+        except KeyboardInterrupt:
+            raise _Failed(
+                "Interrupted. The same command goes on; what has been evaluated stays."
+            ) from None
+        finally:
+            if started:
+                ray.shutdown()
+    known = confirmation_as_data(sweep, name)
+    if as_json:
+        _print_json(known)
+    else:
+        click.echo(confirmation_as_text(known))
+    found = known["confirmation"]
+    if found is None or any(one["mean"] is None for one in found["candidates"]):
         raise click.exceptions.Exit(_Failed.exit_code)
 
 

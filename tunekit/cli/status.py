@@ -175,6 +175,8 @@ def _counts(status: Mapping[str, Any]) -> str:
         lines.append(("best", f"no validated {status['metric']} yet"))
     if status["configuration"] is not None:
         lines.append(("over seeds", _over_seeds(status["configuration"])))
+    if status["confirmation"] is not None:
+        lines.append(("confirmed", status["confirmation"]["in_words"]))
     trials = _kinds(status["trials"])
     stopped = sum(bool(row["stopped"]) for row in status["ranking"])
     trials += f"; {stopped} stopped by the scheduler" if stopped else ""

@@ -14,7 +14,7 @@ from ray import cloudpickle
 
 from tunekit.core.problems import Problems
 
-__all__ = ["lasting", "trainable_at"]
+__all__ = ["importable_here", "lasting", "trainable_at"]
 
 _FORMS = "Pass module:name, or file.py:name."
 
@@ -53,6 +53,11 @@ def trainable_at(where: str, option: str = "--trainable") -> Any:
             problems.raise_any()
         found = getattr(found, part)
     return found
+
+
+def importable_here() -> None:
+    """Let modules be imported from the current directory."""
+    _importable(os.getcwd())
 
 
 def lasting(where: str) -> str:

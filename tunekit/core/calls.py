@@ -14,12 +14,14 @@ from typing import Any
 __all__ = [
     "call_of",
     "is_built",
+    "is_generator",
     "kind_of",
     "name_of",
     "never_takes",
     "signature_of",
     "still_lacks",
     "takes_resume",
+    "takes_seed",
 ]
 
 _BY_PLACE = inspect.Parameter.POSITIONAL_ONLY
@@ -119,6 +121,41 @@ def takes_resume(fn: Callable[..., Any]) -> bool:
     """
     signature = signature_of(fn)
     return signature is not None and "resume" in list(signature.parameters)[1:]
+
+
+def takes_seed(fn: Callable[..., Any], kwargs: Collection[str] = ()) -> bool:
+    """Return whether a validation function can be called again with another ``seed``.
+
+    Args:
+        fn: The function; it has to name the parameter.
+        kwargs: The keyword arguments that it gets anyway: a seed among them is the only one.
+
+    Example:
+        >>> takes_seed(lambda checkpoint, seed=0: {}), takes_seed(lambda checkpoint, **more: {})
+        (True, False)
+        >>> takes_seed(lambda checkpoint, seed=0: {}, kwargs=["seed"])
+        False
+    """
+    signature = signature_of(fn)
+    named = {} if signature is None else dict(list(signature.parameters.items())[1:])
+    return "seed" in named and named["seed"].kind not in _VARIABLE and "seed" not in kwargs
+
+
+def is_generator(fn: Callable[..., Any]) -> bool:
+    """Return whether a validation function yields what it knows so far, as far as can be seen.
+
+    Example:
+        >>> def validate(checkpoint):
+        ...     yield {}
+        >>> is_generator(validate), is_generator(functools.partial(validate, None))
+        (True, True)
+        >>> is_generator(lambda checkpoint: validate(checkpoint))
+        False
+    """
+    called: Any = call_of(fn) if is_built(fn) else fn
+    while isinstance(called, functools.partial):
+        called = called.func
+    return any(inspect.isgeneratorfunction(one) for one in (called, call_of(type(called))))
 
 
 def kind_of(fn: Callable[..., Any]) -> str | None:

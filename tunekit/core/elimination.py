@@ -58,10 +58,16 @@ class Elimination:
         candidates: Their names, the best ranked first. Equal means are ranked by this order.
         mode: ``"max"`` if large values are better, ``"min"`` if small ones are.
         confidence: The probability that the winner is the best, between 0 and 1.
+        chosen_from: How many they were chosen from by estimates on the same examples, if they were.
+            Who looks best after some examples was lucky with these, and his interval is missed more
+            often. So all that could have been chosen need an interval with the same share of the
+            probability, whether they were or not (a union bound). None: they were chosen by other
+            examples, or by something else.
 
     Raises:
         ConfigError: If there are no candidates, or one is there twice, or ``mode`` or
-            ``confidence`` is something else. It lists all that is wrong.
+            ``confidence`` is something else, or if they were chosen from fewer than there are. It
+            lists all that is wrong.
 
     Example:
         >>> race = Elimination(["a", "b", "c"], mode="max", confidence=0.94)
@@ -79,7 +85,14 @@ class Elimination:
         Verdict(winner='a', certain=True, confidence=0.96, contenders=('a',))
     """
 
-    def __init__(self, candidates: Sequence[str], *, mode: str = "max", confidence: float = 0.95):
+    def __init__(
+        self,
+        candidates: Sequence[str],
+        *,
+        mode: str = "max",
+        confidence: float = 0.95,
+        chosen_from: int | None = None,
+    ):
         problems = Problems("Elimination")
         names = [] if isinstance(candidates, str) else list(candidates)
         if not names or len(set(names)) < len(names):
@@ -94,13 +107,17 @@ class Elimination:
                 f"confidence={shown(confidence)} must be a number between 0 and 1. "
                 "Pass 0.95 to name another than the best at most once in 20 times."
             )
+        least = max(1, len(names))
+        problems.integer("chosen_from", chosen_from, least=least, optional=True)
         problems.raise_any()
         self._rank = {name: rank for rank, name in enumerate(names)}
         self._sign = 1.0 if mode == "max" else -1.0
-        self._alpha = (1 - float(confidence)) / len(names)
+        self._confidence, self._chosen = float(confidence), chosen_from is not None
+        self._alpha = (1 - float(confidence)) / (chosen_from or len(names))
         # With the sign, so that large values are better.
         self._intervals = dict.fromkeys(names, Interval(-math.inf, math.inf))
         self._exhausted: set[str] = set()
+        self._withdrawn: set[str] = set()
 
     @property
     def each(self) -> float:
@@ -156,11 +173,33 @@ class Elimination:
         self._intervals[candidate] = self._signed(mean, mean)
         self._exhausted.add(candidate)
 
+    def withdrawn(self, candidate: str) -> None:
+        """Leave out a candidate that cannot be evaluated: the winner is the best of the others.
+
+        Args:
+            candidate: Its name.
+
+        Raises:
+            ConfigError: If there is no such candidate.
+
+        Example:
+            >>> race = Elimination(["a", "b"])
+            >>> race.withdrawn("a")
+            >>> race.verdict()
+            Verdict(winner='b', certain=True, confidence=1.0, contenders=('b',))
+        """
+        problems = Problems("Elimination.withdrawn")
+        self._known(problems, candidate)
+        problems.raise_any()
+        self._withdrawn.add(candidate)
+
     def contenders(self) -> tuple[str, ...]:
-        """Return who may still be the best, in the order of the ranking: at least one."""
-        return tuple(
-            name for name in self._rank if not any(self._beats(other, name) for other in self._rank)
-        )
+        """Return who may still be the best, in the order of the ranking.
+
+        At least one, unless all are withdrawn.
+        """
+        names = [name for name in self._rank if name not in self._withdrawn]
+        return tuple(name for name in names if not any(self._beats(other, name) for other in names))
 
     def next(self) -> tuple[str, ...]:
         """Return who is to be evaluated, who needs it most first; nobody once it is certain.
@@ -171,7 +210,7 @@ class Elimination:
         all others are compared, becomes narrow later.
         """
         left = self.contenders()
-        if len(left) == 1:
+        if len(left) < 2:
             return ()
         leader = self._leader(left)
         challenger = min(
@@ -182,12 +221,24 @@ class Elimination:
         return tuple(sorted(pair, key=lambda name: (-self._width(name), self._rank[name])))
 
     def verdict(self) -> Verdict:
-        """Return who is the best, and how sure that is."""
+        """Return who is the best, and how sure that is.
+
+        Raises:
+            ConfigError: If all are withdrawn.
+        """
         left = self.contenders()
+        if not left:
+            problems = Problems("Elimination.verdict")
+            problems.add("all candidates are withdrawn. Ask who is left first: contenders().")
+            problems.raise_any()
         certain = len(left) == 1
         # Intervals that may be wrong; a single candidate is the best whatever its mean is.
-        relied = len(self._rank) - len(self._exhausted) if len(self._rank) > 1 else 0
-        confidence = 1 - self._alpha * relied if certain else 0.0
+        there = self._rank.keys() - self._withdrawn
+        relied = len(there - self._exhausted) if len(there) > 1 else 0
+        sure = 1 - self._alpha * relied
+        if self._chosen and relied:  # whichever were chosen, the interval of one may be wrong
+            sure = self._confidence
+        confidence = sure if certain else 0.0
         return Verdict(self._leader(left), certain, round(confidence, 12), left)
 
     def _known(self, problems: Problems, candidate: str) -> None:

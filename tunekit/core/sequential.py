@@ -41,8 +41,9 @@ class Sequential:
         max_examples: The number of examples after which to end in any case; None for all there are.
         best_in_full: Whether to evaluate on, whatever the scheduler would decide, as long as the
             score may be the best of the sweep so far. So the winner is chosen by all examples. With
-            False, far fewer examples are evaluated, and the best score is one of many estimates;
-            :meth:`tunekit.Sweep.validate` evaluates the few best once more.
+            False, far fewer examples are evaluated, and the best score is one of many estimates:
+            :class:`tunekit.Confirm` tells which of the few best is the best. None: False if
+            ``ValidationConfig(confirm=...)`` is set, and True otherwise.
 
     Raises:
         ConfigError: If ``confidence`` is not between 0 and 1, or a number of examples is less than
@@ -50,13 +51,13 @@ class Sequential:
 
     Example:
         >>> Sequential(min_examples=500)
-        Sequential(confidence=0.95, min_examples=500, max_examples=None, best_in_full=True)
+        Sequential(confidence=0.95, min_examples=500, max_examples=None, best_in_full=None)
     """
 
     confidence: float = 0.95
     min_examples: int = 200
     max_examples: int | None = None
-    best_in_full: bool = True
+    best_in_full: bool | None = None
 
     def __post_init__(self) -> None:
         problems = Problems("Sequential")

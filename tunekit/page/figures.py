@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tunekit.core.confirmation import Confirmed
 from tunekit.core.metrics import flatten
 from tunekit.core.names import FILLED_IN
 from tunekit.core.seeds import Comparison, Configuration, compare
@@ -54,12 +55,15 @@ class Verdict:
         margin: By how much the winner is better.
         moved: Between what its scores lay at its best checkpoint and the two before, or after it if
             it is the first: from the least to the largest; None with fewer than two of them.
+        confirmed: How the winner was confirmed; None if it is the best by the sweep's own scores.
+            Then there is no ``second``, as confirmed values decide.
     """
 
     winner: Ranked
     second: Ranked | None
     margin: float | None
     moved: float | None
+    confirmed: Confirmed | None = None
 
     @property
     def close(self) -> bool:
@@ -72,6 +76,10 @@ def verdict(sweep: Sweep, ranked: Sequence[Ranked]) -> Verdict | None:
     scored = [one for one in ranked if one.best_value is not None]
     if not scored or sweep.metric is None:
         return None
+    confirmed = sweep.confirmation
+    if confirmed is not None:
+        of = {one.trial_id: one for one in scored}
+        return Verdict(of[confirmed.winner.trial_id], None, None, None, confirmed)
     winner, second = scored[0], scored[1] if len(scored) > 1 else None
     assert winner.best is not None and winner.best_value is not None
     margin = None

@@ -17,7 +17,13 @@ from pyarrow.fs import LocalFileSystem
 from tunekit.core.metrics import plain
 from tunekit.core.problems import Problems
 from tunekit.core.values import writable
-from tunekit.core.words import comparison_in_words, duration, mean_in_words, number
+from tunekit.core.words import (
+    comparison_in_words,
+    confirmation_in_words,
+    duration,
+    mean_in_words,
+    number,
+)
 from tunekit.extras import extra
 from tunekit.page import charts, figures
 from tunekit.page.importance import importance
@@ -98,6 +104,7 @@ def render(sweep: Sweep) -> str:
         json=_json,
         mean=mean_in_words,
         compared=comparison_in_words,
+        confirmed=confirmation_in_words,
     )
     template = resources.files("tunekit.page").joinpath("template.html").read_text("utf-8")
     return environment.from_string(template).render(script=_vega(), **contents(sweep))
@@ -224,6 +231,8 @@ def _line_of(sweep: Sweep, verdict: figures.Verdict | None) -> set[tuple[str, in
     if verdict is None or verdict.winner.best is None:
         return set()
     trial_id, generation = verdict.winner.trial_id, verdict.winner.best.generation
+    if verdict.confirmed is not None:
+        generation = verdict.confirmed.winner.generation
     line = {(trial_id, generation)}
     for exploit in sweep.ancestry.line(trial_id, generation):
         line |= {
