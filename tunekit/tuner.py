@@ -28,6 +28,7 @@ from ray.tune.search import (
 
 from tunekit._ray.controller import STATE_FILES
 from tunekit._ray.decisions import innermost
+from tunekit._ray.described import described_space
 from tunekit._ray.functions import (
     can_be_reset,
     checkpointable_class,
@@ -258,6 +259,7 @@ class Tuner(tune.Tuner):
             validation = ValidationCallback(ValidationConfig.of(validation_config))
             validation.trainable = imported_from
             validation.space, validation.owned = packed(param_space), not is_remote()
+            validation.searched = described_space(param_space)
             callbacks = _with_loggers(callbacks, validation)
             tune_config.scheduler = _validated_scheduler(tune_config.scheduler)
             tune_config.search_alg = _validated_search_alg(tune_config.search_alg)

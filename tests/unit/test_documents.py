@@ -530,6 +530,7 @@ GIVEN: dict[str, Given] = {
     "Reading a sweep: `tunekit.load`": given_digits,
     "TensorBoard, other loggers, and callbacks of your own": given_loggers,
     "What if: a sweep in virtual time": given_digits,
+    "In Optuna": given_digits,
     "Repeated seeds": given_seeds,
     "The report": given_digits,
     "Validating a sweep later": given_later,
@@ -544,7 +545,9 @@ def run(section: list[Block], names: dict[str, Any], folder: Path, given: Iterat
     next(given, None)
     for block in section:
         # "/results" is the user's own folder.
-        code = block.code.replace('"/results', f'"{folder}')
+        code = block.code.replace('"/results', f'"{folder}').replace(
+            ":////results", f":///{folder}"
+        )
         at = compile("\n" * block.line + code, block.document, "exec")
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):

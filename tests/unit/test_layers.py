@@ -44,6 +44,7 @@ FLOORS = [
         "fold",
         "journal",
         "loggers",
+        "optuna_study",
         "report",
         "schedulers",
         "states",
