@@ -79,7 +79,7 @@ GROUPS = {
     ),
     "readers": (
         "results, loggers and tables",
-        "fold loggers tensorboard lineage sweep later_scores optuna_study",
+        "fold loggers tensorboard lineage sweep later_scores optuna_study comparison",
     ),
     "others": ("others", ""),
 }

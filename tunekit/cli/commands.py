@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,11 +18,14 @@ from ray.train import ValidationTaskConfig
 
 from tunekit._ray.storage import absolute
 from tunekit.cli import tensorboard as board
+from tunekit.cli.compare import comparison_as_data, comparison_as_text
 from tunekit.cli.later import Progress, later_as_data, later_as_text
+from tunekit.cli.layout import width_of_output
 from tunekit.cli.seeds import seeds_as_data, seeds_as_lines
 from tunekit.cli.status import status_of, text_of
 from tunekit.cli.trainables import lasting, trainable_at
 from tunekit.cli.what_if import table_of, what_if
+from tunekit.comparison import compare as compared
 from tunekit.config import ValidationConfig
 from tunekit.core.later_validations import ALL
 from tunekit.core.metrics import flatten, plain
@@ -79,6 +82,10 @@ class _Group(click.Group):
 def _whole(ctx: click.Context, parameter: click.Parameter, path: str) -> str:
     """A URI as it is, a local path from the root."""
     return absolute(path)
+
+
+def _all_whole(ctx: click.Context, parameter: click.Parameter, paths: Sequence[str]) -> list[str]:
+    return [absolute(path) for path in paths]
 
 
 _path = click.argument("path", callback=_whole)
@@ -268,6 +275,31 @@ def _best_as_text(found: BestCheckpoint, path: str, sweep: Sweep, scope: str) ->
         lines += ["", click.style("in Python", bold=True)]
         lines.append(f"  tunekit.load({path!r}{seed}).best({told}).checkpoint")
     return "\n".join(lines)
+
+
+@tunekit.command(short_help="Several sweeps side by side: how good, how fast, what differs.")
+@click.argument("paths", nargs=-1, required=True, callback=_all_whole)
+@click.option(
+    "--metric", help="A validated metric to compare by; by default what all are judged by."
+)
+@_mode
+@_json
+def compare(paths: list[str], metric: str | None, mode: str | None, as_json: bool) -> None:
+    """Show several sweeps side by side.
+
+    The best scores, with their intervals where there are any; the best after the same time and the
+    same number of iterations; the settings in which the sweeps differ; and where each has searched.
+
+    \b
+    Examples:
+      tunekit compare ~/ray_results/asha ~/ray_results/pbt
+      tunekit compare runs/* --metric validation_loss --mode min --json
+    """
+    found = compared(paths, metric=metric, mode=mode)
+    if as_json:
+        _print_json(comparison_as_data(found))
+    else:
+        click.echo(comparison_as_text(found, width_of_output()))
 
 
 def _arguments(ctx: click.Context, parameter: click.Parameter, given: str | None) -> Any:

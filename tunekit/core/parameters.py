@@ -159,13 +159,13 @@ def _inferred(name: str, values: Sequence[Any]) -> Parameter:
 def _is_logarithmic(values: Sequence[float]) -> bool:
     """Say whether values were rather drawn uniformly in their logarithms than as they are.
 
-    That is the likelier one of the two densities over the range that the values have: 1 / (b - a)
-    and 1 / (x log(b / a)).
+    That is the likelier one of the two densities over the range that the values have,
+    1 / (b - a) and 1 / (x log(b / a)), for the values between its ends, which tell nothing.
     """
-    low, high = min(values), max(values)
-    if low <= 0 or high < _WIDE * low:
+    low, *between, high = sorted(values) if len(values) > 2 else (1.0, 1.0)
+    if low <= 0 or high < _WIDE * low or not between:
         return False
-    mean = math.fsum(map(math.log, values)) / len(values)
+    mean = math.fsum(map(math.log, between)) / len(between)
     return mean < math.log(high - low) - math.log(math.log(high / low))
 
 
