@@ -21,6 +21,7 @@ from tunekit.cli import tensorboard as board
 from tunekit.cli.compare import comparison_as_data, comparison_as_text
 from tunekit.cli.later import Progress, later_as_data, later_as_text
 from tunekit.cli.layout import width_of_output
+from tunekit.cli.list import list_sweeps, newest_or_given
 from tunekit.cli.seeds import seeds_as_data, seeds_as_lines
 from tunekit.cli.status import status_of, text_of
 from tunekit.cli.trainables import lasting, trainable_at
@@ -79,16 +80,11 @@ class _Group(click.Group):
         return list(self.commands)
 
 
-def _whole(ctx: click.Context, parameter: click.Parameter, path: str) -> str:
-    """A URI as it is, a local path from the root."""
-    return absolute(path)
-
-
 def _all_whole(ctx: click.Context, parameter: click.Parameter, paths: Sequence[str]) -> list[str]:
     return [absolute(path) for path in paths]
 
 
-_path = click.argument("path", callback=_whole)
+_path = click.argument("path", required=False, callback=newest_or_given)
 _metric = click.option(
     "--metric", help="A validated metric to rank by; by default what the sweep is judged by."
 )
@@ -113,8 +109,8 @@ def tunekit() -> None:
 
     PATH is a sweep's folder: RunConfig(storage_path=..., name=...) makes it storage_path/name, by
     default ~/ray_results/NAME, and results.experiment_path is it. It may be a URI, such as
-    s3://bucket/digits. Only resume and validate start Ray, and only resume changes what a sweep has
-    recorded.
+    s3://bucket/digits. Without PATH, a command takes the newest sweep below ~/ray_results, and says
+    so. Only resume and validate start Ray, and only resume changes what a sweep has recorded.
 
     \b
     A first sweep, and what became of it:
@@ -134,6 +130,7 @@ def tunekit() -> None:
 
 
 tunekit.add_command(demo)
+tunekit.add_command(list_sweeps)
 
 
 @tunekit.command(short_help="What a sweep is doing: running, ended or crashed.")
