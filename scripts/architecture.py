@@ -43,6 +43,7 @@ ROOM_OF = {
     "deprecated": "base",
     "extras": "base",
     "log": "base",
+    "terminal": "base",
     "version": "base",
 }
 # Arrows of fewer imports are not drawn between groups of edges.

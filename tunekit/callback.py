@@ -412,6 +412,8 @@ class ValidationCallback(tune.Callback):
         if self._controller is None:
             self._listen_with(self._loggers)
         self._end.begin()
+        if self._end.display is not None:
+            self._end.display.begin()
         if self._refused is not None:
             raise self._refused
         if self._restored.is_mended and not (self._controller and self._controller.resumed):

@@ -509,7 +509,9 @@ class Tuner(tune.Tuner):
             if is_distributed(settings.trainable):
                 around.enter_context(ended_soon())
             if validation is not None:
-                display = around.enter_context(reported(settings.run_config, validation))
+                scheduler = settings.tune_config.scheduler
+                base = scheduler.base if isinstance(scheduler, ValidatedScheduler) else None
+                display = around.enter_context(reported(settings.run_config, validation, base))
                 validation.show_on(display)
                 around.enter_context(without_advice())
                 if not is_remote():

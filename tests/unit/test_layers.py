@@ -24,7 +24,7 @@ FLOORS = [
     {"deprecated", "version"},
     {"errors"},
     {"core", "extras"},
-    {"event_file", "pickles", "places"},
+    {"event_file", "pickles", "places", "terminal"},
     {
         "_ray",
         "clock",

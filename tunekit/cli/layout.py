@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
 from collections.abc import Collection, Sequence
+
+from tunekit.terminal import terminal_width
 
 __all__ = ["WIDTH", "cut", "grid", "width_of_output"]
 
 #: How wide tables are where nothing says how wide they may be: in a pipe or a file.
 WIDTH = 100
 
-# Narrower than that, nothing can be told.
-_NARROWEST = 40
-
 
 def width_of_output() -> int:
-    """Return how wide lines may be: as the terminal is, or as ``COLUMNS`` says."""
-    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit():
-        return max(_NARROWEST, shutil.get_terminal_size((WIDTH, 24)).columns)
-    return WIDTH
+    """Return how wide lines may be: as the terminal is; :data:`WIDTH` in a pipe or a file."""
+    return terminal_width() or WIDTH
 
 
 def cut(line: str, width: int) -> str:
