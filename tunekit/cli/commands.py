@@ -37,6 +37,7 @@ from tunekit.driver_lock import TAKE_OVER
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.log import shown
 from tunekit.sweep import BestCheckpoint, Sweep, load
+from tunekit.terminal import terminal_width
 from tunekit.tuner import Tuner
 from tunekit.version import VERSION
 
@@ -150,7 +151,8 @@ def status(
     """Say what a sweep is doing: running, ended or crashed.
 
     Trials and validations by status, where time went, what it waits for, the ranking, and what
-    failed, with the reason. With --watch it looks again and again; --json then is one line each
+    failed, with the reason, those that failed alike together. It is as wide as the terminal; in a
+    pipe, reasons are not cut. With --watch it looks again and again; --json then is one line each
     time, otherwise one object.
 
     \b
@@ -165,7 +167,7 @@ def status(
         else:
             if watch and sys.stdout.isatty():
                 click.clear()
-            click.echo(text_of(known, top) + "\n" * bool(watch))
+            click.echo(text_of(known, top, terminal_width()) + "\n" * bool(watch))
         if watch is None or known["state"] not in ("open", "running"):
             return
         try:
@@ -636,7 +638,7 @@ def resume(
     if as_json:
         _print_json(known)
     else:
-        click.echo(text_of(known))
+        click.echo(text_of(known, width=terminal_width()))
     if known["state"] != "finished" or set(known["trials"]) == {"error"}:
         raise click.exceptions.Exit(_Failed.exit_code)
 
