@@ -43,7 +43,7 @@ napoleon_use_ivar = True
 # are documented elsewhere: the build asks no other site.
 nitpicky = True
 nitpick_ignore_regex = [
-    (r"py:.*", r"(ray|pandas|pyarrow)\..*"),
+    (r"py:.*", r"(ray|pandas|pyarrow|optuna)\..*"),
     (r"py:.*", r"(collections\.abc|pathlib)\..*"),
     (r"py:class", r"(tune|train)\.(TuneConfig|ValidationConfig)"),
     # Interfaces that only a signature names.

@@ -43,6 +43,7 @@ ROOM_OF = {
     "deprecated": "base",
     "extras": "base",
     "log": "base",
+    "terminal": "base",
     "version": "base",
 }
 # Arrows of fewer imports are not drawn between groups of edges.
@@ -80,7 +81,7 @@ GROUPS = {
     ),
     "readers": (
         "results, loggers and tables",
-        "fold loggers tensorboard lineage sweep later_scores results",
+        "fold loggers tensorboard lineage sweep later_scores results optuna_study comparison",
     ),
     "others": ("others", ""),
 }

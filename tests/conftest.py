@@ -30,6 +30,12 @@ def _quiet():
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
+@pytest.fixture(autouse=True)
+def _no_terminal(monkeypatch):
+    """What is printed goes into a pipe, unless a test says how wide its terminal is."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture(scope="session")
 def ray_cluster():
     """One Ray of 6 logical CPUs for the whole session."""

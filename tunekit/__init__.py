@@ -6,6 +6,7 @@ Start with :class:`tunekit.Tuner`. Its parts also work with a plain ``ray.tune.T
 from tunekit import schedulers as schedulers
 from tunekit._ray.compat import TESTED as RAY_TESTED
 from tunekit.callback import ValidationCallback
+from tunekit.comparison import SweepComparison, compare
 from tunekit.config import ValidationConfig
 from tunekit.confirm import Confirm
 from tunekit.core.estimates import Estimate
@@ -79,6 +80,7 @@ __all__ = [
     "Stage",
     "StopperError",
     "Sweep",
+    "SweepComparison",
     "TensorBoardLogger",
     "TrainerFactory",
     "TrainerValidation",
@@ -96,6 +98,7 @@ __all__ = [
     "WorkerReuseConfig",
     "checkpoint_with",
     "checkpointable",
+    "compare",
     "get_validation_context",
     "load",
     "load_state",

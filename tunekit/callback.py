@@ -153,6 +153,8 @@ class ValidationCallback(tune.Callback):
         self.trainable: str | None = None
         #: The search space, pickled, for a sweep that is restored before it has begun.
         self.space: bytes | None = None
+        #: What the search space has, by flat name, for the record.
+        self.searched: dict[str, Any] | None = None
         #: Whether a ``tunekit.Tuner`` made it; then only that Tuner may run it.
         self.owned = False
         self._run_by_owner = False
@@ -167,8 +169,9 @@ class ValidationCallback(tune.Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the settings alone: what has happened is in the journal, and in Tune's state."""
-        names = ("config", "trainable", "space", "owned", "_given", "_stage_executors", "_loggers")
-        return {name: vars(self)[name] for name in names}
+        names = ("config", "trainable", "space", "searched", "owned", "_loggers")
+        given = ("_given", "_stage_executors")
+        return {name: vars(self)[name] for name in (*names, *given)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore the settings; an older version pickled everything it had."""
@@ -180,7 +183,7 @@ class ValidationCallback(tune.Callback):
             stage_executors=state.get("_stage_executors"),
             clock=clock,
         )
-        for name in ("trainable", "space", "owned", "_loggers"):
+        for name in ("trainable", "space", "searched", "owned", "_loggers"):
             if name in state:
                 setattr(self, name, state[name])
 
@@ -433,6 +436,8 @@ class ValidationCallback(tune.Callback):
         if self._controller is None:
             self._listen_with(self._loggers)
         self._end.begin()
+        if self._end.display is not None:
+            self._end.display.begin()
         if self._refused is not None:
             raise self._refused
         if self._restored.is_mended and not (self._controller and self._controller.resumed):
@@ -835,6 +840,7 @@ class ValidationCallback(tune.Callback):
             scheduler=None if self._scheduler is None else self._scheduler.base,
             search_alg=None if self._controller is None else self._controller.search_alg,
             trainable=self.trainable,
+            space=self.searched,
         )
         self.ledger.begin(anew=saved is None, after=self._restored.as_of, about=known)
 

@@ -1,24 +1,96 @@
-"""What a folder is that is no sweep's, and which sweeps are near."""
+"""Which sweeps are in a folder; and what a folder is that is no sweep's, and which are near."""
 
 from __future__ import annotations
 
 import difflib
 import posixpath
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pyarrow.fs
 
 from tunekit._ray.controller import STATE_FILES
 from tunekit._ray.storage import TUNER_FILE
 
-__all__ = ["no_sweep"]
+__all__ = ["Found", "no_sweep", "sweeps_below"]
 
 #: The folder that a sweep with validation has (see tunekit.journal).
 JOURNAL = "journal"
 
 # So many folders are looked into, so many levels deep, and so many sweeps are named.
 _MOST_FOLDERS, _DEPTH, _MOST_NAMED = 300, 2, 10
+# So many folders are looked into for all sweeps below one, so many levels deep.
+_MOST_LISTED, _DEEPEST = 5_000, 4
 _OF_A_TRIAL = ("params.json", "params.pkl", "result.json", "progress.csv", "error.txt")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A sweep that was found in a folder.
+
+    Attributes:
+        path: Its folder, in the filesystem.
+        changed: When its journal was written last, in seconds since the epoch; 0 if the storage
+            does not say.
+    """
+
+    path: str
+    changed: float
+
+
+def sweeps_below(filesystem: pyarrow.fs.FileSystem, path: str) -> list[Found]:
+    """Return the sweeps in a folder, and in folders below it, the newest first.
+
+    A sweep's own folders are not looked into, nor are those whose names begin with a dot. It looks
+    four levels deep, and into 5,000 folders at most, the upper ones first.
+
+    Args:
+        filesystem: Where to look.
+        path: The folder in it; none are found if it does not exist.
+
+    Raises:
+        OSError: If the storage fails. Folders that may not be read are left out.
+
+    Example:
+        >>> sweeps_below(pyarrow.fs.LocalFileSystem(), "/no/such/folder")
+        []
+    """
+    found: list[Found] = []
+    level, looked = [path.rstrip("/") or path], 0
+    for _ in range(_DEEPEST + 1):
+        below: list[str] = []
+        for folder in level:
+            if looked >= _MOST_LISTED:
+                break
+            looked += 1
+            folders = [
+                info.base_name
+                for info in _inside(filesystem, folder)
+                if info.type == pyarrow.fs.FileType.Directory
+            ]
+            changed = _changed(filesystem, folder) if JOURNAL in folders else None
+            if changed is not None:
+                found.append(Found(folder, changed))
+            else:
+                named = (name for name in sorted(folders) if not name.startswith("."))
+                below += [f"{folder.rstrip('/')}/{name}" for name in named]
+        level = below
+    return sorted(found, key=lambda one: (-one.changed, one.path))
+
+
+def _changed(filesystem: pyarrow.fs.FileSystem, folder: str) -> float | None:
+    """Return when a sweep's journal was written last; None if the folder is no sweep's."""
+    files = _inside(filesystem, f"{folder}/{JOURNAL}")
+    times = [info.mtime_ns or 0 for info in files if info.base_name.endswith(".jsonl")]
+    return max(times) / 1e9 if times else None
+
+
+def _inside(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[pyarrow.fs.FileInfo]:
+    try:
+        selector = pyarrow.fs.FileSelector(folder, allow_not_found=True)
+        return list(filesystem.get_file_info(selector))
+    except PermissionError:  # not ours to read
+        return []
 
 
 def no_sweep(filesystem: pyarrow.fs.FileSystem, path: str, given: str = "") -> str:

@@ -48,6 +48,7 @@ def about(
     scheduler: TrialScheduler | None = None,
     search_alg: SearchAlgorithm | None = None,
     trainable: str | None = None,
+    space: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return what is told of how a session runs, in what JSON knows: nothing that may be a secret.
 
@@ -59,6 +60,7 @@ def about(
         scheduler: The user's scheduler, if it is known.
         search_alg: The search algorithm, if it is known.
         trainable: Where the trainable can be imported from.
+        space: What is searched, as ``described_space`` says, if it is known.
     """
     known: dict[str, Any] = {
         "time": now,
@@ -78,6 +80,8 @@ def about(
         known["scheduler"] = {**described(scheduler), "rungs": rungs_of(scheduler)}
     if search_alg is not None:
         known["search_alg"] = described(innermost_searcher(search_alg))
+    if space is not None:
+        known["space"] = space
     return known
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow.fs
@@ -37,6 +37,7 @@ from tunekit.core.seeds import (
     configurations_of,
     ending_of,
 )
+from tunekit.core.study import study_trials
 from tunekit.core.timeline import UNENDED, Scored, Timeline, TrialSummary
 from tunekit.core.values import number
 from tunekit.core.words import confirmation_in_words, short_names
@@ -44,12 +45,17 @@ from tunekit.deprecated import former_names, warn
 from tunekit.driver_lock import Driver, driver_of
 from tunekit.errors import MetricNotFoundError
 from tunekit.experiments import no_sweep
+from tunekit.extras import extra
 from tunekit.journal import SERIES, exploits_of, record_of
 from tunekit.later_validations import Swept, read_sessions, validate_later
 from tunekit.lineage import Lineage
 from tunekit.log import shown
 from tunekit.places import Places
 from tunekit.storage import folder_at
+
+if TYPE_CHECKING:
+    with extra("optuna"):
+        import optuna
 
 __all__ = ["BestCheckpoint", "Ranked", "Sweep", "confirmed", "load"]
 
@@ -929,6 +935,95 @@ class Sweep:
         """
         settings = Confirm(top, fn, confidence, max_rounds, name)
         return confirmed(self, settings, progress=progress)
+
+    def to_optuna(
+        self,
+        storage: Any = None,
+        study_name: str | None = None,
+        *,
+        metric: str | None = None,
+        mode: str | None = None,
+        scope: str = "best",
+    ) -> optuna.Study:
+        """Return the sweep as a study of Optuna's, for its figures, importances and dashboard.
+
+        - A trial's value is its validated score; its intermediate values are those of its
+          checkpoints, by training iteration. Validated metrics alone count.
+        - States: ``COMPLETE``; ``PRUNED``, if the scheduler stopped it before it had got as far as
+          trials get; ``FAIL``, if it failed or has no score; ``RUNNING``, if it or one of its
+          validations has not ended. A study's ``best_trial`` is the best of those that are
+          ``COMPLETE``, so it may be another one than :meth:`best` finds.
+        - Parameters: the hyperparameters that were searched, by flat name, as of the checkpoint
+          whose score is the value. Their distributions are those of the ``param_space`` of
+          ``tunekit.Tuner``, wider where values are outside of it (population based training).
+          Where that is not recorded, or the searcher has the space, they follow from the values.
+          Hyperparameters that are the same in all trials are the study's user attribute
+          ``constants``.
+        - User attributes of a trial: ``trial_id``, ``generation``, ``iteration`` and all
+          ``metrics`` of the checkpoint; ``exploits``, if it was overwritten with other weights.
+
+        The study is a copy: what happens to the one does not happen to the other.
+
+        Args:
+            storage: Where the study is kept, as for ``optuna.create_study``: a URL such as
+                ``"sqlite:///sweeps.db"``, or a storage; None: in memory.
+            study_name: What it is called in the storage; by default as the sweep's folder.
+            metric: A validated metric, by flat name; by default the sweep's.
+            mode: ``"min"`` or ``"max"``; by default the sweep's.
+            scope: What stands for a trial, as in :meth:`best`: ``"best"`` or ``"last"``.
+
+        Raises:
+            tunekit.ConfigError: If an argument is wrong, if one is missing that the sweep has no
+                default for, or if the storage has a study of that name.
+            tunekit.MissingExtraError: If optuna is not installed.
+
+        Example:
+            >>> from tunekit.core.events import TrialAdded
+            >>> sweep = Sweep([TrialAdded(time=1e9, trial_id="a", config={"lr": 0.1})])
+            >>> [trial] = sweep.to_optuna(metric="accuracy", mode="max").trials
+            >>> trial.state.name, trial.params
+            ('RUNNING', {'lr': 0.1})
+        """
+        problems = Problems("Sweep.to_optuna")
+        metric, mode = self._goal(metric, mode, scope, problems)
+        problems.raise_any()
+        from tunekit.optuna_study import study_of
+
+        trials = self.timeline.trials
+        furthest = max((story.iteration for story in trials.values()), default=0)
+        return study_of(
+            study_trials(
+                self.timeline,
+                self.ancestry,
+                metric,
+                stands_for=lambda trial_id: self._scored(trial_id, metric, mode, scope),
+                config_of=self.config_of,
+                is_whole=lambda story: self._is_whole(story, furthest),
+            ),
+            metric=metric,
+            mode=mode,
+            space=self.space,
+            configs=self.all_hyperparameters(),
+            storage=storage,
+            study_name=study_name or os.path.basename(self.path.rstrip("/")) or None,
+        )
+
+    @property
+    def space(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return what was searched, as recorded: by flat name, its kind, range or choices.
+
+        Empty if that is not recorded: by an older version, or where the searcher has the space.
+        """
+        recorded = (session["space"] for session in reversed(self.sessions) if "space" in session)
+        return next(recorded, {})
+
+    def all_hyperparameters(self) -> list[dict[str, Any]]:
+        """Return the hyperparameters of each generation of each trial, by flat name."""
+        return [
+            flatten(self.config_of(trial_id, generation))
+            for trial_id, story in self.timeline.trials.items()
+            for generation in range(story.generation + 1)
+        ]
 
     def _goal(
         self, metric: str | None, mode: str | None, scope: str, problems: Problems

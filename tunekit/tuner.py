@@ -28,6 +28,7 @@ from ray.tune.search import (
 
 from tunekit._ray.controller import STATE_FILES
 from tunekit._ray.decisions import innermost
+from tunekit._ray.described import described_space
 from tunekit._ray.functions import (
     can_be_reset,
     checkpointable_class,
@@ -262,6 +263,7 @@ class Tuner(tune.Tuner):
             validation = ValidationCallback(ValidationConfig.of(validation_config))
             validation.trainable = imported_from
             validation.space, validation.owned = packed(param_space), not is_remote()
+            validation.searched = described_space(param_space)
             callbacks = _with_loggers(callbacks, validation)
             tune_config.scheduler = _validated_scheduler(tune_config.scheduler)
             tune_config.search_alg = _validated_search_alg(tune_config.search_alg)
@@ -518,7 +520,9 @@ class Tuner(tune.Tuner):
             if is_distributed(settings.trainable):
                 around.enter_context(ended_soon())
             if validation is not None:
-                display = around.enter_context(reported(settings.run_config, validation))
+                scheduler = settings.tune_config.scheduler
+                base = scheduler.base if isinstance(scheduler, ValidatedScheduler) else None
+                display = around.enter_context(reported(settings.run_config, validation, base))
                 validation.show_on(display)
                 around.enter_context(without_advice())
                 if not is_remote():

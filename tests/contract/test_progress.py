@@ -202,6 +202,95 @@ def test_generations_are_shown_once_there_are_any(tmp_path, capsys):
     assert "generation" in table(capsys.readouterr().out)[0]
 
 
+WIDE = {
+    **{name: tune.uniform(0, 1) for name in ("lr", "weight_decay", "dropout", "label_smoothing")},
+    "width": tune.choice([128, 256]),
+}
+
+
+class Talkative(Counting):
+    """It reports more than fits into a line."""
+
+    def step(self):
+        more = {f"loss_of_part_{part}": part / 7 for part in range(6)}
+        return {**super().step(), **more, "timesteps_total": 10_000 * self.steps}
+
+
+def wide(tmp_path, **options):
+    reporter = terminal()
+    reporter._inferred_params = list(WIDE)
+    ran = sweep(
+        tmp_path,
+        FIFOScheduler(),
+        trials=3,
+        trainable=Talkative,
+        param_space=WIDE,
+        more_callbacks=(reporter,),
+        **options,
+    )
+    return reporter, ran
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+def test_no_line_is_wider_than_the_terminal(tmp_path, capsys, monkeypatch, width, force):
+    reporter, ran = wide(tmp_path)
+    monkeypatch.setenv("COLUMNS", str(width))
+    capsys.readouterr()
+    reporter.print_heartbeat(ran.trials, "Logical resource usage: 8.0/64 CPUs", force=force)
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= width
+    header, rows = table(printed)
+    # What the sweep is judged by stays, and how far each trial is; what others report goes first.
+    assert header[:4] == ["Trial name", "status", "accuracy", "at"]
+    assert "iter" in header
+    for index, row in enumerate(rows):
+        assert row[0] == str(ran.trials[index])
+        assert float(row[2]) == pytest.approx(quality(index, LENGTH), rel=1e-4)
+    [said] = re.findall(r"No room for: (.*?)\n[╭+]", printed, re.S)
+    gone = re.split(r",\s+", said)
+    both = [*header, *gone]
+    assert {"loss", "loss_of_part_0", *WIDE} <= set(both) and len(both) == len(set(both))
+    assert "ts" in both and "reward" not in both  # which nobody reports
+    own = [name for name in WIDE if name in header]
+    assert own == list(WIDE)[: len(own)]
+    assert not any(name.startswith("loss_of") for name in header) or len(own) == len(WIDE)
+
+
+def test_the_wider_the_terminal_the_more_is_shown(tmp_path, capsys, monkeypatch):
+    reporter, ran = wide(tmp_path)
+    shown = []
+    for width in (60, 80, 100, 120, 160, 400, None):
+        monkeypatch.delenv("COLUMNS", raising=False)
+        if width is not None:
+            monkeypatch.setenv("COLUMNS", str(width))
+        capsys.readouterr()
+        reporter.print_heartbeat(ran.trials, "Resources", force=True)
+        printed = capsys.readouterr().out
+        shown.append(len(table(printed)[0]))
+        assert ("No room for" in printed) == (width is not None and width < 400)
+        assert width is None or max(map(len, printed.splitlines())) <= width
+    assert shown == sorted(shown) and shown[0] < shown[-1] == shown[-2]
+
+
+def test_the_header_names_the_users_scheduler(tmp_path, capsys):
+    reporter = terminal()
+    run_config = tune.RunConfig(verbose=1, callbacks=[reporter])
+    ran = two_trials(tmp_path, run=False)
+    with reported(run_config, ran.validation, FIFOScheduler()) as display:
+        ran.validation.show_on(display)
+        ran.validation.setup()
+        reporter.experiment_started(
+            experiment_name="digits",
+            experiment_path="/results/digits",
+            searcher_str="SearchGenerator",
+            scheduler_str="ValidatedScheduler",
+            total_num_samples=2,
+        )
+    printed = capsys.readouterr().out
+    assert "FIFOScheduler (validated)" in printed and "ValidatedScheduler" not in printed
+
+
 def said(printed):
     """Seconds, and the whole, of each line of its own that says what is waited for."""
     lines = [line for line in printed.splitlines() if line.startswith("All trials have ended")]

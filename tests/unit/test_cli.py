@@ -20,7 +20,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 import tunekit
 from tests.kills import Killed, bury, killed_after
-from tests.sweeps import Ran, quality, sweep
+from tests.sweeps import LENGTH, Ran, quality, sweep
 from tunekit.cli import commands, tensorboard
 from tunekit.cli.status import status_of, text_of
 from tunekit.cli.trainables import trainable_at
@@ -166,13 +166,70 @@ def test_failures_have_their_reasons(tmp_path):
     )
     result = tunekit_("status", tmp_path / "sweep")
     failures = result.stdout.partition("failures\n")[2].splitlines()
-    assert re.fullmatch(r"trial \w+ at iteration 3: fails at 4", failures[0])
-    assert all("at iteration 2: raised RuntimeError: no such image" in f for f in failures[1:])
-    assert len(failures) == 3
+    assert re.fullmatch(r"trial \w+@3: fails at 4", failures[0])
+    assert failures[1] == "2 validations: raised RuntimeError: no such image"
+    assert re.fullmatch(r"  \w+@2, \w+@2", failures[2]) and len(failures) == 3
     known = json.loads(tunekit_("status", tmp_path / "sweep", "--json").stdout)
     assert [row["of"] for row in known["failures"]] == ["trial", "validation", "validation"]
+    assert [cause["count"] for cause in known["causes"]] == [1, 2]
     assert re.search(r" fail_at\n", result.stdout)
     assert set(re.findall(r"^ +\d  .* (\w+)$", result.stdout, re.M)) == {"4", "None"}
+
+
+LONG = "the images of the third part are not where they were, " * 5
+
+
+def test_failures_of_one_cause_are_told_once_and_in_a_pipe_in_full(tmp_path, monkeypatch):
+    def validate(attempt: Any) -> dict[str, float]:
+        if attempt.request.iteration % 3 == 2:
+            raise RuntimeError(f"{LONG}{attempt.request.iteration}")
+        if attempt.request.iteration == 1:
+            raise KeyError("model")
+        return {"accuracy": 0.5}
+
+    settings = {"max_retries": 0}
+    sweep(tmp_path, FIFOScheduler(), trials=3, validate=validate, settings=settings)
+    text = tunekit_("status", tmp_path / "sweep").stdout
+    failures = text.partition("failures\n")[2].splitlines()
+    assert [line.partition(":")[0] for line in failures if line[0] != " "] == [
+        "9 validations",
+        "3 validations",
+    ]
+    assert LONG.strip() in failures[0] and failures[1].endswith(" and 4 more")
+    monkeypatch.setenv("COLUMNS", "80")
+    text = tunekit_("status", tmp_path / "sweep").stdout
+    lines = text.partition("failures\n")[2].splitlines()
+    assert len(lines) == 4 and max(map(len, lines)) <= 80 and lines[0].endswith("…")
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+def test_status_is_as_wide_as_the_terminal(tmp_path, monkeypatch, width):
+    names = [f"a_rather_long_name_{n}" for n in range(6)]
+    space = {name: tune.uniform(0, 1) for name in names}
+    sweep(tmp_path, FIFOScheduler(), trials=2, param_space=space)
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = tunekit_("status", tmp_path / "sweep").stdout.splitlines()
+    assert all(len(line) <= width for line in lines if not line.startswith("/"))
+    head = next(line for line in lines if line.startswith("rank"))
+    # One more of them would not have fitted.
+    assert width - len(names[0]) - 2 < len(head) <= width
+
+
+def test_stops_are_counted_as_in_the_decisions(tmp_path):
+    base = ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=3)
+    # The third score comes when its trial has ended.
+    stop = {"training_iteration": 4}
+    sweep(tmp_path, base, trials=9, validation_s=lambda attempt: 3.0, stop=stop)
+    path = tmp_path / "sweep"
+    decided = tunekit.load(path).decisions.query("decision == 'STOP'")
+    known = json.loads(tunekit_("status", path, "--json").stdout)
+    stopped = sum(row["stopped"] for row in known["ranking"])
+    assert known["stops"] == len(decided) > stopped
+    text = tunekit_("status", path).stdout
+    late = len(decided) - stopped
+    assert (
+        f"; {stopped} stopped by the scheduler; {late} had ended before they were stopped" in text
+    )
 
 
 def test_hyperparameters_that_differ_are_shown_as_far_as_they_fit(tmp_path):

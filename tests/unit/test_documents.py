@@ -462,6 +462,22 @@ def given_digits(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch)
     yield
 
 
+def given_two(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Two sweeps have run."""
+    run_digits(folder)
+    space = {"lr": tune.grid_search([0.1, 0.2, 0.5])}
+    options: dict[str, Any] = {"trainable": Journey, "trials": 1, "validate": score}
+    ran = sweep(
+        folder / "ran",
+        FIFOScheduler(),
+        param_space=space,
+        validation_s=lambda attempt: 1.5,
+        **options,
+    )
+    ran.home.rename(folder / "wider")
+    yield
+
+
 def given_seeds(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     """The sweep has run: one seed of the second configuration was lucky."""
     yield
@@ -555,6 +571,8 @@ GIVEN: dict[str, Given] = {
     "Reading a sweep: `tunekit.load`": given_digits,
     "TensorBoard, other loggers, and callbacks of your own": given_loggers,
     "What if: a sweep in virtual time": given_digits,
+    "Comparing sweeps": given_two,
+    "In Optuna": given_digits,
     "Repeated seeds": given_seeds,
     "The report": given_digits,
     "Confirming the winner": given_confirmed,
@@ -570,7 +588,9 @@ def run(section: list[Block], names: dict[str, Any], folder: Path, given: Iterat
     next(given, None)
     for block in section:
         # "/results" is the user's own folder.
-        code = block.code.replace('"/results', f'"{folder}')
+        code = block.code.replace('"/results', f'"{folder}').replace(
+            ":////results", f":///{folder}"
+        )
         at = compile("\n" * block.line + code, block.document, "exec")
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):

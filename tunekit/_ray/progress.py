@@ -15,11 +15,13 @@ from typing import Any, Protocol
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.experimental.output import (
+    AIR_TABULATE_TABLEFMT,
     DEFAULT_COLUMNS,
     TuneTerminalReporter,
     _get_trial_table_data,
     _TrialTableData,
     get_air_verbosity,
+    tabulate,
 )
 from ray.tune.progress_reporter import (
     IS_NOTEBOOK,
@@ -29,13 +31,15 @@ from ray.tune.progress_reporter import (
     TrialProgressCallback,
     TuneReporterBase,
 )
-from ray.tune.result import AUTO_RESULT_KEYS
+from ray.tune.result import AUTO_RESULT_KEYS, TRAINING_ITERATION
+from ray.tune.schedulers import TrialScheduler
 from ray.tune.utils.log import Verbosity, has_verbosity
 
 from tunekit._ray.controller import Controller
 from tunekit.core.history import VALIDATED_ITERATION
 from tunekit.core.metrics import flatten
-from tunekit.core.progress import other_metrics
+from tunekit.core.progress import giving_way, other_metrics, wrapped
+from tunekit.terminal import terminal_width
 
 __all__ = ["Display", "Source", "reported"]
 
@@ -125,6 +129,10 @@ def _metric_columns(source: Source, trials: Sequence[Any], most: int) -> dict[st
     return {**{name: name for name in own}, **common, **{name: name for name in others}}
 
 
+# What is shown of long headings where there is little room.
+_NARROW = {VALIDATED_ITERATION: "at"}
+
+
 # In a terminal --------------------------------------------------------------------------------
 
 
@@ -132,13 +140,24 @@ class _TerminalReporter(TuneTerminalReporter):
     """Tune's own, which tells of validations, too."""
 
     source: Source
+    #: What the header calls the scheduler; None for what Tune would.
+    scheduler: str | None = None
 
     @classmethod
-    def take_over(cls, reporter: TuneTerminalReporter, source: Source) -> _TerminalReporter:
+    def take_over(
+        cls, reporter: TuneTerminalReporter, source: Source, scheduler: str | None = None
+    ) -> _TerminalReporter:
         """Let a reporter be one of these: Tune makes it itself, and takes no other."""
         reporter.__class__ = cls
         reporter.source = source
+        reporter.scheduler = scheduler
         return reporter
+
+    def experiment_started(self, *args: Any, **about: Any) -> None:
+        """Print what the sweep is made of, with the user's scheduler, not the one around it."""
+        if self.scheduler is not None and "scheduler_str" in about:
+            about["scheduler_str"] = self.scheduler
+        super().experiment_started(*args, **about)
 
     @property
     def prints(self) -> bool:
@@ -155,20 +174,96 @@ class _TerminalReporter(TuneTerminalReporter):
     ) -> tuple[list[str], _TrialTableData]:
         lines, _ = super()._get_heartbeat(_scored(self.source, trials), *sys_args)
         status, *rest = lines
-        columns = _metric_columns(self.source, trials, most=4)
+        lines = [status, *self.source.progress(), *rest]
+        shown, width = _tabled(self.source, trials), terminal_width()
+        metrics = list(_metric_columns(self.source, trials, most=4))
+
+        def table_without(left_out: Collection[str]) -> _TrialTableData:
+            found = self._table(shown, metrics, left_out, all_rows=force_full_output)
+            return _narrower(found)
+
+        table = self._table(shown, metrics, (), all_rows=force_full_output)
+        if width is None or _width_of(table) <= width:
+            return lines if width is None else _within(lines, width), table
+        most = [f"metric {name}" for name in _least_first(self.source, metrics)]
+        own_space = [f"config {name}" for name in reversed(self._inferred_params)]
+        last = [f"metric {name}" for name in (TRAINING_ITERATION, VALIDATED_ITERATION)]
+        order = [*most, *own_space, *(name for name in last if name[7:] in metrics)]
+        left_out = giving_way(order, lambda without: _width_of(table_without(without)) <= width)
+        table = table_without(left_out)
+        _shorten_names(table, _width_of(table) - width)
+        known = {name for trial in shown for name in flatten(trial.last_result)}
+        names = [
+            DEFAULT_COLUMNS.get(name, name)
+            for kind, _, name in (column.partition(" ") for column in left_out)
+            if kind == "config" or name in known
+        ]
+        if names:
+            lines.append(f"No room for: {', '.join(names)}")
+        return _within(lines, width), table
+
+    def _table(
+        self,
+        trials: Sequence[Any],
+        metrics: Sequence[str],
+        left_out: Collection[str],
+        *,
+        all_rows: bool,
+    ) -> _TrialTableData:
+        """Return the table, with the validated columns first, without those that are left out."""
+        params = [name for name in self._inferred_params if f"config {name}" not in left_out]
+        columns = [name for name in metrics if f"metric {name}" not in left_out]
         table = _get_trial_table_data(
-            _tabled(self.source, trials),
-            param_keys=self._inferred_params,
-            metric_keys=list(columns),
-            all_rows=force_full_output,
+            trials,
+            param_keys=params,
+            metric_keys=columns,
+            all_rows=all_rows,
             wrap_headers=self._wrap_headers,
         )
-        own, params = len(_own_columns(self.source)), len(self._inferred_params)
-        move = _mover(2, params, own if trials else 0)
+        own = sum(name in columns for name in _own_columns(self.source))
+        move = _mover(2, len(params), own if trials else 0)
         table.header = move(table.header)
         for part in table.data:
             part.trial_infos = [move(row) for row in part.trial_infos]
-        return [status, *self.source.progress(), *rest], table
+        return table
+
+
+def _least_first(source: Source, metrics: Sequence[str]) -> list[str]:
+    """Return the metrics that give way for lack of room before hyperparameters do.
+
+    First those that were found in reports, then those that Tune shows of any sweep. Not among them
+    are those that are judged by, and how far trials and their scores are.
+    """
+    stay = {*_own_columns(source), TRAINING_ITERATION}
+    may_go = [name for name in reversed(metrics) if name not in stay]
+    return sorted(may_go, key=lambda name: name in DEFAULT_COLUMNS)
+
+
+def _narrower(table: _TrialTableData) -> _TrialTableData:
+    """Let the column whose heading is far wider than its numbers have a shorter one."""
+    table.header = [_NARROW.get(title, title) for title in table.header]
+    return table
+
+
+def _width_of(table: _TrialTableData) -> int:
+    """Return how wide a table is as Tune prints it."""
+    rows = [row for part in table.data for row in part.trial_infos]
+    printed = tabulate(rows, headers=table.header, tablefmt=AIR_TABULATE_TABLEFMT, showindex=False)
+    return max(map(len, printed.splitlines()), default=0)
+
+
+def _shorten_names(table: _TrialTableData, by: int) -> None:
+    """Cut the beginnings of trials' names, which are alike, so that the longest is shorter by so
+    much."""
+    rows = [row for part in table.data for row in part.trial_infos]
+    most = max((len(row[0]) for row in rows), default=0) - by
+    if by > 0 and most > 1:
+        for row in rows:
+            row[0] = row[0] if len(row[0]) <= most else f"…{row[0][1 - most :]}"
+
+
+def _within(lines: Iterable[str], width: int) -> list[str]:
+    return [part for line in lines for part in wrapped(line, width)]
 
 
 def _mover(at: int, before: int, moved: int) -> Callable[[list[Any]], list[Any]]:
@@ -234,7 +329,9 @@ def _reporter(source: Source, verbose: Any) -> ProgressReporter:
 
 
 @contextlib.contextmanager
-def reported(run_config: tune.RunConfig, source: Source) -> Iterator[Display]:
+def reported(
+    run_config: tune.RunConfig, source: Source, scheduler: TrialScheduler | None = None
+) -> Iterator[Display]:
     """Let a sweep be reported with its validations, as long as it runs.
 
     A reporter that the user has passed remains the one that reports.
@@ -242,13 +339,15 @@ def reported(run_config: tune.RunConfig, source: Source) -> Iterator[Display]:
     Args:
         run_config: The sweep's; changed meanwhile.
         source: What to show.
+        scheduler: The user's scheduler, if it is known.
     """
     given = run_config.progress_reporter
     legacy = IS_NOTEBOOK or get_air_verbosity(run_config.verbose) is None
     reporter = _reporter(source, run_config.verbose) if given is None and legacy else given
     run_config.progress_reporter = reporter
     try:
-        yield Display(source, reporter if legacy else None)
+        called = None if scheduler is None else f"{type(scheduler).__name__} (validated)"
+        yield Display(source, reporter if legacy else None, run_config, called)
     finally:
         run_config.progress_reporter = given
 
@@ -259,21 +358,41 @@ class Display:
     Args:
         source: What to show of its validations.
         reporter: The reporter that Tune was given; None where it prints by its own callback.
+        run_config: The sweep's, if it is known: Tune puts that callback into it.
+        scheduler: What the user's scheduler is called, if it is known.
     """
 
-    def __init__(self, source: Source, reporter: ProgressReporter | None = None):
+    def __init__(
+        self,
+        source: Source,
+        reporter: ProgressReporter | None = None,
+        run_config: tune.RunConfig | None = None,
+        scheduler: str | None = None,
+    ):
         self._source = source
+        self._run_config = run_config
+        self._scheduler = scheduler
         self._reporter: Any = reporter
         self._terminal: _TerminalReporter | None = None
         self._controller: Controller | None = None
 
+    def begin(self) -> None:
+        """Let Tune's header name the user's scheduler; to be called before Tune prints it."""
+        own = self._run_config
+        self._take_over([] if own is None else own.callbacks or [])
+
+    def _take_over(self, callbacks: Iterable[Any]) -> None:
+        for callback in callbacks:
+            if isinstance(callback, TuneTerminalReporter):
+                own = (self._source, self._scheduler)
+                self._terminal = _TerminalReporter.take_over(callback, *own)
+
     def attach(self, controller: Controller) -> None:
         """Get to know the sweep: from now on its validations are shown, too."""
         self._controller = controller
+        self._take_over(controller.callbacks)
         for callback in controller.callbacks:
-            if isinstance(callback, TuneTerminalReporter):
-                self._terminal = _TerminalReporter.take_over(callback, self._source)
-            elif isinstance(callback, TrialProgressCallback):
+            if isinstance(callback, TrialProgressCallback):
                 # It prints the metric with each report, which has none: "accuracy=-99.00".
                 callback._metric = None
         reporter = self._reporter

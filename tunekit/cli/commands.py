@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,12 +19,16 @@ from ray.train import ValidationTaskConfig
 
 from tunekit._ray.storage import absolute
 from tunekit.cli import tensorboard as board
+from tunekit.cli.compare import comparison_as_data, comparison_as_text
 from tunekit.cli.confirmation import confirmation_as_data, confirmation_as_text
 from tunekit.cli.later import Progress, later_as_data, later_as_text
+from tunekit.cli.layout import width_of_output
+from tunekit.cli.list import list_sweeps, newest_or_given
 from tunekit.cli.seeds import seeds_as_data, seeds_as_lines
 from tunekit.cli.status import status_of, text_of
 from tunekit.cli.trainables import importable_here, lasting, trainable_at
 from tunekit.cli.what_if import table_of, what_if
+from tunekit.comparison import compare as compared
 from tunekit.config import ValidationConfig
 from tunekit.core.later_validations import ALL
 from tunekit.core.metrics import flatten, plain
@@ -35,6 +39,7 @@ from tunekit.driver_lock import TAKE_OVER
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.log import shown
 from tunekit.sweep import BestCheckpoint, Sweep, load
+from tunekit.terminal import terminal_width
 from tunekit.tuner import Tuner
 from tunekit.version import VERSION
 
@@ -78,12 +83,11 @@ class _Group(click.Group):
         return list(self.commands)
 
 
-def _whole(ctx: click.Context, parameter: click.Parameter, path: str) -> str:
-    """A URI as it is, a local path from the root."""
-    return absolute(path)
+def _all_whole(ctx: click.Context, parameter: click.Parameter, paths: Sequence[str]) -> list[str]:
+    return [absolute(path) for path in paths]
 
 
-_path = click.argument("path", callback=_whole)
+_path = click.argument("path", required=False, callback=newest_or_given)
 _metric = click.option(
     "--metric", help="A validated metric to rank by; by default what the sweep is judged by."
 )
@@ -108,8 +112,9 @@ def tunekit() -> None:
 
     PATH is a sweep's folder: RunConfig(storage_path=..., name=...) makes it storage_path/name, by
     default ~/ray_results/NAME, and results.experiment_path is it. It may be a URI, such as
-    s3://bucket/digits. Only resume, validate and confirm start Ray, and only resume changes what a
-    sweep has recorded.
+    s3://bucket/digits. Without PATH, a command takes the newest sweep below ~/ray_results, and says
+    so. Only resume, validate and confirm start Ray, and only resume changes what a sweep has
+    recorded.
 
     \b
     A first sweep, and what became of it:
@@ -129,6 +134,7 @@ def tunekit() -> None:
 
 
 tunekit.add_command(demo)
+tunekit.add_command(list_sweeps)
 
 
 @tunekit.command(short_help="What a sweep is doing: running, ended or crashed.")
@@ -148,7 +154,8 @@ def status(
     """Say what a sweep is doing: running, ended or crashed.
 
     Trials and validations by status, where time went, what it waits for, the ranking, and what
-    failed, with the reason. With --watch it looks again and again; --json then is one line each
+    failed, with the reason, those that failed alike together. It is as wide as the terminal; in a
+    pipe, reasons are not cut. With --watch it looks again and again; --json then is one line each
     time, otherwise one object.
 
     \b
@@ -163,7 +170,7 @@ def status(
         else:
             if watch and sys.stdout.isatty():
                 click.clear()
-            click.echo(text_of(known, top) + "\n" * bool(watch))
+            click.echo(text_of(known, top, terminal_width()) + "\n" * bool(watch))
         if watch is None or known["state"] not in ("open", "running"):
             return
         try:
@@ -274,6 +281,31 @@ def _best_as_text(found: BestCheckpoint, path: str, sweep: Sweep, scope: str) ->
         lines += ["", click.style("in Python", bold=True)]
         lines.append(f"  tunekit.load({path!r}{seed}).best({told}).checkpoint")
     return "\n".join(lines)
+
+
+@tunekit.command(short_help="Several sweeps side by side: how good, how fast, what differs.")
+@click.argument("paths", nargs=-1, required=True, callback=_all_whole)
+@click.option(
+    "--metric", help="A validated metric to compare by; by default what all are judged by."
+)
+@_mode
+@_json
+def compare(paths: list[str], metric: str | None, mode: str | None, as_json: bool) -> None:
+    """Show several sweeps side by side.
+
+    The best scores, with their intervals where there are any; the best after the same time and the
+    same number of iterations; the settings in which the sweeps differ; and where each has searched.
+
+    \b
+    Examples:
+      tunekit compare ~/ray_results/asha ~/ray_results/pbt
+      tunekit compare runs/* --metric validation_loss --mode min --json
+    """
+    found = compared(paths, metric=metric, mode=mode)
+    if as_json:
+        _print_json(comparison_as_data(found))
+    else:
+        click.echo(comparison_as_text(found, width_of_output()))
 
 
 def _arguments(ctx: click.Context, parameter: click.Parameter, given: str | None) -> Any:
@@ -751,7 +783,7 @@ def resume(
     if as_json:
         _print_json(known)
     else:
-        click.echo(text_of(known))
+        click.echo(text_of(known, width=terminal_width()))
     if known["state"] != "finished" or set(known["trials"]) == {"error"}:
         raise click.exceptions.Exit(_Failed.exit_code)
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from tunekit.cli.layout import WIDTH, cut
+from tunekit.core.failures import kind_of, place_of
 from tunekit.core.metrics import flatten
 from tunekit.core.seeds import Estimate
 from tunekit.core.timeline import UNENDED, Scored
@@ -17,8 +19,9 @@ from tunekit.sweep import Ranked, Sweep
 
 __all__ = ["status_of", "text_of"]
 
-_WIDTH = 100
 _LABEL = 13
+# So many of the checkpoints are named whose validations failed alike.
+_MOST_PLACES = 5
 _ESTIMATE = ("mean", "std", "low", "high")
 _FAILED = ("failed", "timed_out")
 _STATES = {
@@ -40,7 +43,9 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
     - ``heard_s``: seconds since the sweep was last heard of;
     - ``waits_for``: the validations that have not ended: trial, generation, iteration, status, and
       ``for_s``, seconds since it was requested or started to run;
-    - ``failures``: of trials and validations, with the reason;
+    - ``failures``: of trials and validations, with the reason; ``causes``: the same, those that are
+      alike together, with their number and the first one's reason; the most frequent first;
+    - ``stops``: how often the scheduler has decided to stop a trial, as in ``Sweep.decisions``;
     - ``ranking``: the trials, the best first; those without a score last, whose ``rank`` is None.
 
     Args:
@@ -57,6 +62,7 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
     summary = sweep.summary()
     last = summary["last"]
     until = now if summary["state"] in ("open", "running") else last
+    failures = [*_failed_trials(sweep), *_failed_validations(sweep)]
     known: dict[str, Any] = {
         **summary,
         "heard_s": None if last is None else max(0.0, now - last),
@@ -68,7 +74,9 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
             for row in sweep.timeline.of_all_stages
             if row["status"] in UNENDED
         ],
-        "failures": [*_failed_trials(sweep), *_failed_validations(sweep)],
+        "failures": failures,
+        "causes": _causes(failures),
+        "stops": sum(row["decision"] == "STOP" for row in sweep.timeline.decisions),
         "ranking": [_ranked(one) for one in sweep.ranking()],
     }
     return known
@@ -102,6 +110,18 @@ def _failed_validations(sweep: Sweep) -> Iterable[dict[str, Any]]:
             }
 
 
+def _causes(failures: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Put together the failures that are alike, but for numbers, ids and paths."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in failures:
+        reason = row["reason"] or row["status"]
+        cause = {"of": row["of"], "count": 0, "reason": reason, "places": []}
+        own = found.setdefault((row["of"], kind_of(reason)), cause)
+        own["count"] += 1
+        own["places"].append(place_of(row["trial_id"], row["iteration"], row["generation"]))
+    return sorted(found.values(), key=lambda one: (one["of"] != "trial", -one["count"]))
+
+
 def _ranked(one: Ranked) -> dict[str, Any]:
     names = ("trial_id", "status", "stopped", "generation", "iteration")
     return {
@@ -124,18 +144,21 @@ def _score(name: str, scored: Scored | None, value: float | None) -> dict[str, A
 # As text ---------------------------------------------------------------------------------------
 
 
-def text_of(status: Mapping[str, Any], top: int = 20) -> str:
-    """Return what a status says, in lines of at most 100 characters; paths are not cut.
+def text_of(status: Mapping[str, Any], top: int = 20, width: int | None = None) -> str:
+    """Return what a status says, as a person reads it; paths are not cut.
 
     Args:
         status: What :func:`status_of` has made.
-        top: How many trials are listed, and how many failures.
+        top: How many trials are listed, and how many causes of failures.
+        width: How many characters a line may have. None, for a pipe or a file: as many as it takes
+            to say why something failed, and 100 otherwise.
     """
-    parts = [_head(status), _counts(status)]
+    most = width or WIDTH
+    parts = [_head(status), _counts(status, most)]
     if status["ranking"]:
-        parts.append(_table(status, top))
-    if status["failures"]:
-        parts.append(_failures(status["failures"], top))
+        parts.append(_table(status, top, most))
+    if status["causes"]:
+        parts.append(_failures(status["causes"], top, width))
     return "\n\n".join(parts)
 
 
@@ -160,7 +183,7 @@ def _driver(driver: Mapping[str, Any] | None) -> str:
     return "" if driver is None else f"Its driver: process {driver['pid']} on {driver['host']}"
 
 
-def _counts(status: Mapping[str, Any]) -> str:
+def _counts(status: Mapping[str, Any], width: int) -> str:
     lines = []
     if status["best"] is not None:
         best = status["best"]
@@ -178,8 +201,7 @@ def _counts(status: Mapping[str, Any]) -> str:
     if status["confirmation"] is not None:
         lines.append(("confirmed", status["confirmation"]["in_words"]))
     trials = _kinds(status["trials"])
-    stopped = sum(bool(row["stopped"]) for row in status["ranking"])
-    trials += f"; {stopped} stopped by the scheduler" if stopped else ""
+    trials += _stops(status)
     exploits = status["exploits"]
     trials += f"; {exploits} exploit{'s' * (exploits != 1)}" if exploits else ""
     lines += [("trials", trials), ("validations", _kinds(status["validations"]))]
@@ -200,7 +222,15 @@ def _counts(status: Mapping[str, Any]) -> str:
         counts = {kind: kinds.count(kind) for kind in reversed(UNENDED) if kind in kinds}
         first = f"; the longest {longest['status']}: trial {longest['trial_id']} at {at}"
         lines.append(("waits for", f"{_kinds(counts)}{first}, {duration(longest['for_s'])}"))
-    return "\n".join(_cut(f"{label:<{_LABEL}}{text}") for label, text in lines)
+    return "\n".join(cut(f"{label:<{_LABEL}}{text}", width) for label, text in lines)
+
+
+def _stops(status: Mapping[str, Any]) -> str:
+    """Say how many trials the scheduler stopped, and how many it would have, had they not ended."""
+    stopped = sum(bool(row["stopped"]) for row in status["ranking"])
+    told = f"; {stopped} stopped by the scheduler" if stopped else ""
+    late = status["stops"] - stopped
+    return f"{told}; {late} had ended before they were stopped" if late > 0 else told
 
 
 def _over_seeds(known: Mapping[str, Any]) -> str:
@@ -235,7 +265,7 @@ def _lags(status: Mapping[str, Any]) -> str:
     return text
 
 
-def _table(status: Mapping[str, Any], top: int) -> str:
+def _table(status: Mapping[str, Any], top: int, width: int) -> str:
     shown = status["ranking"][:top]
     generations = any(row["generation"] for row in status["ranking"])
     scores = any(row["last"] is not None for row in shown)
@@ -256,7 +286,7 @@ def _table(status: Mapping[str, Any], top: int) -> str:
     for name in _varied(status["ranking"]):
         values = [setting(config[name]) if name in config else "" for config in configs]
         column = (name, ">", values)
-        if _width_of([*columns, column]) <= _WIDTH:
+        if _width_of([*columns, column]) <= width:
             columns.append(column)
         else:
             left_out.append(name)
@@ -264,14 +294,14 @@ def _table(status: Mapping[str, Any], top: int) -> str:
         [f"{cell:{side}{_width_of([(heading, side, cells)])}}" for cell in (heading, *cells)]
         for heading, side, cells in columns
     ]
-    heading, *lines = [_cut("  ".join(cells).rstrip()) for cells in zip(*padded, strict=True)]
+    heading, *lines = [cut("  ".join(cells).rstrip(), width) for cells in zip(*padded, strict=True)]
     lines = [
         click.style(line, fg=_COLOURS[row["status"]]) if row["status"] in _COLOURS else line
         for row, line in zip(shown, lines, strict=True)
     ]
     lines.insert(0, click.style(heading, bold=True))
     if left_out:
-        lines.append(_cut(f"Not shown: {', '.join(left_out)}. --json has all."))
+        lines.append(cut(f"Not shown: {', '.join(left_out)}. --json has all.", width))
     left = len(status["ranking"]) - len(shown)
     if left:
         lines.append(f"and {left} more: --top, or --json for all")
@@ -285,14 +315,20 @@ def _width_of(columns: Sequence[_Column]) -> int:
     return sum(widths) + 2 * (len(columns) - 1)
 
 
-def _failures(failures: Sequence[Mapping[str, Any]], top: int) -> str:
+def _failures(causes: Sequence[Mapping[str, Any]], top: int, width: int | None) -> str:
     lines = [click.style("failures", bold=True)]
-    for row in failures[:top]:
-        times = f", {row['times']} times" if row["of"] == "trial" and row["times"] > 1 else ""
-        where = f"{row['trial_id']} at {_place(row['generation'], row['iteration'])}"
-        lines.append(_cut(f"{row['of']} {where}{times}: {row['reason'] or row['status']}"))
-    if len(failures) > top:
-        lines.append(f"and {len(failures) - top} more: --top, or --json for all")
+    for cause in causes[:top]:
+        places, count = cause["places"], cause["count"]
+        if count == 1:
+            told = [f"{cause['of']} {places[0]}: {cause['reason']}"]
+        else:
+            named = ", ".join(places[:_MOST_PLACES])
+            others = count - len(places[:_MOST_PLACES])
+            named += f" and {others} more" if others else ""
+            told = [f"{count} {cause['of']}s: {cause['reason']}", f"  {named}"]
+        lines += told if width is None else [cut(line, width) for line in told]
+    if len(causes) > top:
+        lines.append(f"and {len(causes) - top} more causes: --top, or --json for all")
     return "\n".join(lines)
 
 
@@ -323,8 +359,3 @@ def _varied(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     names = dict.fromkeys(name for config in configs for name in config)
     told = {name: {repr(config.get(name)) for config in configs} for name in names}
     return [name for name in names if len(configs) == 1 or len(told[name]) > 1]
-
-
-def _cut(line: str) -> str:
-    """A line, if it is short enough; otherwise as much of it as fits."""
-    return line if len(line) <= _WIDTH else line[: _WIDTH - 1].rstrip() + "…"

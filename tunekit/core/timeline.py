@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from tunekit.core.events import (
@@ -202,6 +204,8 @@ class Timeline:
         self.last: float | None = None
         #: The time of the first.
         self.first: float | None = None
+        #: From when until when nobody drove the sweep: between one session and the next.
+        self.breaks: list[tuple[float, float]] = []
         #: What the last session's end was: ``"finished"``, ``"interrupted"``, or None if it has
         #: not been written down: the driver runs, or was killed.
         self.end: str | None = None
@@ -216,14 +220,13 @@ class Timeline:
         self._trained: dict[str, list[Span]] = {}
         # By validation, when its attempts ran: from, and until; None while it runs.
         self._tries: dict[str, list[tuple[float, float | None]]] = {}
-        restored = [session["after"] for session in sessions[1:]]
+        restored = list(sessions[1:])
         for event in events:
-            while restored and event.n > restored[0]:
-                restored.pop(0)
-                self._restored()
+            while restored and event.n > restored[0]["after"]:
+                self._restored(restored.pop(0))
             self._take(event)
-        for _ in restored:
-            self._restored()
+        for session in restored:
+            self._restored(session)
         # By trial, and by (generation, iteration) within one.
         self._later: dict[str, dict[tuple[int, int], LaterScore]] = {}
         self._later_names: dict[str, None] = {}
@@ -267,6 +270,15 @@ class Timeline:
     def iterations(self) -> int:
         """Return how many iterations were trained; one that was run again counts again."""
         return sum(len(reports) for reports in self._reports.values())
+
+    def iterations_by(self, time: float) -> int:
+        """Return how many iterations had been trained by a time, in seconds since the epoch."""
+        return bisect.bisect_right(self._ends, time)
+
+    @cached_property
+    def _ends(self) -> list[float]:
+        """Return when each iteration was reported, in order."""
+        return sorted(span.end for spans in self._trained.values() for span in spans)
 
     @property
     def iterations_after_stop(self) -> int:
@@ -471,9 +483,12 @@ class Timeline:
         if not event.stage:
             self.validations.append(row)
 
-    def _restored(self) -> None:
+    def _restored(self, session: Mapping[str, Any]) -> None:
         """Another session goes on: what ran in the one before runs no more."""
         self.end = None
+        begins = _number(session.get("time"))
+        if self.last is not None and begins is not None and begins > self.last:
+            self.breaks.append((self.last, begins))
         for row in self.of_all_stages:
             if row["status"] in UNENDED:
                 self._stop_trying(row, self.last or row["requested"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import click
@@ -33,14 +34,16 @@ __all__ = ["demo"]
 def demo(storage: str | None, **options: Any) -> None:
     """Sweep a small network over handwritten digits with ASHA, and say what came of it.
 
-    It needs no data and no GPU, and takes about a minute. At its end it prints the folder of its
-    results, which the other commands take.
+    It needs no data and no GPU, and takes about a minute. At its end it prints what to type
+    next.
 
     \b
     Examples:
       tunekit demo --trials 6
       tunekit demo --on-pending hold --storage ~/sweeps --report
     """
+    click.echo("Starting Ray: the first epochs are trained in some ten seconds.")
+    sys.stdout.flush()
     from tunekit.demo.sweep import run
 
     if storage is not None and "://" not in storage:

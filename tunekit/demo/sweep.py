@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-import time
+from typing import Any
 
 import ray
 from ray import tune
@@ -13,6 +13,8 @@ from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 from tunekit.demo import digits
+from tunekit.demo.progress import Progress
+from tunekit.demo.words import bought_and_cost, next_commands, ranking, winner
 
 EPOCHS = 27
 # Trials that train at once; one more place is left for validation.
@@ -27,7 +29,7 @@ def run(
     storage: str | None = None,
     report: bool = False,
 ) -> None:
-    """Run the sweep and print the ranking.
+    """Run the sweep, and say how far it is, which checkpoint is best and what it has cost.
 
     Args:
         trials: How many to sample.
@@ -45,6 +47,7 @@ def run(
         log_to_driver=False,
         logging_level=logging.ERROR,
     )
+    progress = Progress("accuracy") if verbose == 0 else None
     tuner = tunekit.Tuner(
         digits.train_digits,
         param_space={**digits.SPACE, "epochs": EPOCHS},
@@ -61,24 +64,29 @@ def run(
             name="digits",
             storage_path=storage or tempfile.mkdtemp(prefix="tunekit-demo-"),
             verbose=verbose,
+            callbacks=[] if progress is None else [progress],
         ),
         validation_config=tunekit.ValidationConfig(fn=digits.validate, on_pending=on_pending),
         checkpoint_policy=tunekit.EveryIterations(1),
     )
-    print(f"Sweeping {trials} networks over scikit-learn's digits, {EPOCHS} epochs at most.")
-    began = time.monotonic()
+    if progress is not None:
+        progress.validation = tuner.validation
+    print(
+        f"Sweeping {trials} networks over scikit-learn's digits, {EPOCHS} epochs at most.",
+        flush=True,
+    )
     results = tuner.fit()
-    took = time.monotonic() - began
-    print_ranking(results)
-    print_timing(tuner, took)
-    print_what_if(tunekit.load(results.experiment_path, results.filesystem), on_pending)
-    best = results.get_best_result()
-    at_best, _ = max(best.best_checkpoints, key=lambda pair: pair[1].get("accuracy", 0.0))
-    print(f"Its best checkpoint is right on {digits.accuracy_of(at_best):.1%} of the test images.")
-    print(f"Results: {results.experiment_path}")
+    if progress is not None:
+        progress.close()
+    sweep = tunekit.load(results.experiment_path, results.filesystem)
+    print("", *ranking(sweep), sep="\n")
+    best = sweep.best()
+    tested = None if best.checkpoint is None else digits.accuracy_of(best.checkpoint)
+    print("", winner(best, tested), "", sep="\n")
+    print(*bought_and_cost(sweep, *in_virtual_time(sweep, on_pending)), sep="\n")
     if report:
-        sweep = tunekit.load(results.experiment_path, results.filesystem)
-        print(f"Report: {write_page(sweep)}")
+        print("", f"Report: {write_page(sweep)}", sep="\n")
+    print("", *next_commands(sweep.source or results.experiment_path), sep="\n")
     ray.shutdown()
 
 
@@ -88,57 +96,13 @@ def _asha() -> ASHAScheduler:
     )
 
 
-def print_what_if(sweep: tunekit.Sweep, on_pending: str) -> None:
-    """Print what late scores cost, and what validating inline would have taken instead."""
-    summary = sweep.summary()
-    lag = summary["lag_s"]
-    if lag is None:
-        return
-    late, all_ = summary["iterations_after_stop"], summary["iterations"]
-    print(
-        f"Scores were there {lag['median']:.1f} s after their epoch (median); {late} of {all_} "
-        "epochs were trained past a stop."
-    )
+def in_virtual_time(sweep: tunekit.Sweep, on_pending: str) -> tuple[float, float]:
+    """Return how long the sweep takes in virtual time, and with validation inline, in seconds."""
     judged = tune.TuneConfig(
         metric="accuracy", mode="max", scheduler=_asha(), max_concurrent_trials=TRAINING
     )
-    places = {"tune_config": judged, "slots": TRAINING + 1}
+    places: dict[str, Any] = {"tune_config": judged, "slots": TRAINING + 1}
     config = tunekit.ValidationConfig(fn=digits.validate, on_pending=on_pending)
     beside = tunekit.simulate(sweep, validation_config=config, **places)
     inline = tunekit.simulate(sweep, inline="every", **places)
-    print(
-        "In virtual time, in which processes start at once, the sweep takes "
-        f"{beside.makespan_s:.0f} s; with validation inline after each epoch, "
-        f"{inline.makespan_s:.0f} s."
-    )
-
-
-def print_ranking(results: tune.ResultGrid) -> None:
-    """The trials, by their newest validated accuracy."""
-    ranked = sorted(results, key=lambda r: r.metrics.get("accuracy", -1.0), reverse=True)
-    print(
-        "\nrank  validated  at epoch  of  loss (training)  lr       width  decay    dropout  batch"
-    )
-    for rank, result in enumerate(ranked, 1):
-        metrics, config = result.metrics, result.config
-        print(
-            f"{rank:4}  {metrics.get('accuracy', float('nan')):9.2%}  "
-            f"{metrics.get('validated_iteration', 0):8}  {metrics['training_iteration']:2}  "
-            f"{metrics['loss']:15.4f}  {config['lr']:.1e}  {config['width']:5}  "
-            f"{config['weight_decay']:.1e}  {config['dropout']:7.2f}  {config['batch_size']:5}"
-        )
-
-
-def print_timing(tuner: tunekit.Tuner, took: float) -> None:
-    """Print what validation cost: how long training waited, and how long validation ran beside
-    it."""
-    validation = tuner.validation
-    if validation is None:
-        return
-    timing, counts = validation.timing(), validation.summary()
-    beside = timing["validations_ran_s"] - timing["drained_s"]
-    shown = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    print(f"\nThe sweep took {took:.1f} s. Validations: {shown}.")
-    print(f"Training waited {timing['trials_waited_s']:.1f} s for validation;", end=" ")
-    print(f"validation ran {max(0.0, beside):.1f} s beside training", end=" ")
-    print(f"and {timing['drained_s']:.1f} s after it.")
+    return beside.makespan_s, inline.makespan_s

@@ -1,0 +1,276 @@
+"""A sweep as a study of Optuna's, by the real package."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.distributions import (
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.trial import TrialState
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
+
+import tunekit
+from tests.kills import Killed, bury, killed_after
+from tests.schedulers import seed_all
+from tests.sweeps import LENGTH, Endless, Ran, sweep
+from tunekit._ray.described import described_space
+from tunekit.core.parameters import parameters_of
+from tunekit.optuna_study import distribution_of
+
+SPACE = {
+    "lr": tune.loguniform(1e-3, 1e-1),
+    "net": {"width": tune.randint(4, 64), "act": tune.choice(["relu", "tanh"])},
+    "epochs": 9,
+}
+
+
+def asha(folder: Path, **options: Any) -> Ran:
+    base = ASHAScheduler(
+        time_attr="training_iteration", max_t=LENGTH, grace_period=1, reduction_factor=3
+    )
+    options = {"trainable": Endless, "trials": 12, **options}
+    return sweep(folder, base, param_space=SPACE, **options)
+
+
+def recorded(ran: Ran, space: dict[str, Any]) -> Ran:
+    """Run a sweep that writes down what is searched, as that of a ``tunekit.Tuner`` does."""
+    ran.validation.searched = described_space(space)
+    ran.sweep.run(most=50_000)
+    return ran
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory) -> tuple[Ran, tunekit.Sweep, optuna.Study]:
+    ran = recorded(asha(tmp_path_factory.mktemp("asha"), run=False), SPACE)
+    sweep = tunekit.load(ran.home)
+    return ran, sweep, sweep.to_optuna()
+
+
+def test_values_and_intermediate_values_are_the_validated_ones(ended):
+    ran, _, study = ended
+    assert [trial.user_attrs["trial_id"] for trial in study.trials] == [
+        trial.trial_id for trial in ran.trials
+    ]
+    assert len(study.trials) == 12
+    scores = ran.validated()
+    for number, trial in enumerate(study.trials):
+        assert trial.number == number
+        assert trial.intermediate_values == scores[number]
+        assert trial.value == max(scores[number].values())
+        at = trial.user_attrs["iteration"]
+        assert scores[number][at] == trial.value == trial.user_attrs["metrics"]["accuracy"]
+    assert study.direction is optuna.study.StudyDirection.MAXIMIZE
+
+
+def test_trials_that_the_scheduler_stopped_early_are_pruned_and_those_at_the_end_are_not(ended):
+    ran, sweep, study = ended
+    lengths = list(ran.lengths().values())
+    states = [trial.state for trial in study.trials]
+    told = [TrialState.COMPLETE if n >= LENGTH else TrialState.PRUNED for n in lengths]
+    assert states == told and len(set(states)) == 2
+    # ASHA stops those that reach max_t, too.
+    assert all(story.stopped for story in sweep.timeline.trials.values())
+    whole = [trial for trial in study.trials if trial.state is TrialState.COMPLETE]
+    assert study.best_trial.value == max(trial.value for trial in whole)
+
+
+def test_parameters_have_the_distributions_that_were_written_down(ended):
+    ran, _, study = ended
+    for trial, of in zip(study.trials, ran.trials, strict=True):
+        assert trial.params == {
+            "lr": of.config["lr"],
+            "net/width": of.config["net"]["width"],
+            "net/act": of.config["net"]["act"],
+        }
+        assert trial.distributions == {
+            "lr": FloatDistribution(1e-3, 1e-1, log=True),
+            "net/width": IntDistribution(4, 63),
+            "net/act": CategoricalDistribution(("relu", "tanh")),
+        }
+    assert study.user_attrs == {"metric": "accuracy", "constants": {"epochs": 9}}
+
+
+def test_distributions_follow_from_the_values_where_none_was_written_down(tmp_path):
+    ran = asha(tmp_path, trials=60)  # so many tell one scale from the other
+    study = tunekit.load(ran.home).to_optuna()
+    rates = [trial.config["lr"] for trial in ran.trials]
+    widths = [trial.config["net"]["width"] for trial in ran.trials]
+    found = study.trials[0].distributions
+    assert found["lr"] == FloatDistribution(min(rates), max(rates), log=True)
+    assert found["net/width"] == IntDistribution(min(widths), max(widths), log=False)
+    assert isinstance(found["net/act"], CategoricalDistribution)
+    assert set(found["net/act"].choices) == {"relu", "tanh"} and "epochs" not in found
+
+
+def test_the_other_way_round_it_is_minimized(ended):
+    ran, sweep, _ = ended
+    study = sweep.to_optuna(mode="min", scope="last")
+    assert study.direction is optuna.study.StudyDirection.MINIMIZE
+    newest = [scores[max(scores)] for scores in ran.validated().values()]
+    assert [trial.value for trial in study.trials] == newest
+
+
+def test_trials_that_fail_have_failed_and_those_without_a_score_too(tmp_path):
+    def validate(attempt: Any) -> dict[str, float]:
+        if attempt.request.trial_id.endswith("_00001"):
+            raise RuntimeError("no such image")
+        return {"accuracy": float(attempt.request.iteration)}
+
+    space = {"fail_at": tune.grid_search([4, 0, 0])}
+    options: dict[str, Any] = {"settings": {"max_retries": 0}, "param_space": space}
+    ran = sweep(tmp_path, FIFOScheduler(), trials=1, validate=validate, **options)
+    study = tunekit.load(ran.home).to_optuna()
+    assert [(t.state.name, t.value) for t in study.trials] == [
+        ("FAIL", None),
+        ("FAIL", None),
+        ("COMPLETE", 9.0),
+    ]
+    assert study.trials[0].intermediate_values == ran.validated()[0]
+
+
+def test_a_sweep_that_was_killed_has_running_trials(tmp_path):
+    with pytest.raises(Killed), killed_after(60):
+        asha(tmp_path, validation_slots=1)
+    bury(tmp_path / "sweep")
+    sweep = tunekit.load(tmp_path / "sweep")
+    study = sweep.to_optuna()
+    waiting = {row["trial_id"] for row in sweep.timeline.validations if row["ended"] is None}
+    running = [t for t in study.trials if t.state is TrialState.RUNNING]
+    assert waiting and waiting <= {trial.user_attrs["trial_id"] for trial in running}
+    assert all(trial.datetime_complete is None for trial in running)
+
+
+def test_exploits_are_attributes_and_parameters_those_of_the_value(tmp_path):
+    seed_all(1)
+    base = PopulationBasedTraining(
+        time_attr="training_iteration",
+        perturbation_interval=2,
+        hyperparam_mutations={"lr": tune.uniform(0.1, 0.2)},
+        quantile_fraction=0.5,
+        resample_probability=0.0,  # by 0.8 or 1.2, also out of the space
+    )
+    space = {"lr": tune.uniform(0.1, 0.2)}
+    options: dict[str, Any] = {"on_pending": "hold", "param_space": space, "run": False}
+    ran = recorded(sweep(tmp_path, base, trials=4, **options), space)
+    loaded = tunekit.load(ran.home)
+    study = loaded.to_optuna()
+    exploits = loaded.lineage.to_dataframe()
+    assert len(exploits)
+    for trial in study.trials:
+        own = exploits[exploits.trial_id == trial.user_attrs["trial_id"]]
+        told = trial.user_attrs.get("exploits", [])
+        assert [one["donor_id"] for one in told] == list(own["donor_id"])
+        assert [one["config"]["lr"] for one in told] == list(own["config/lr"])
+        generation = trial.user_attrs.get("value_generation", 0)
+        config = loaded.config_of(trial.user_attrs["trial_id"], generation)
+        assert trial.params == {"lr": config["lr"]}
+        assert trial.state is TrialState.COMPLETE
+    low, high = (study.trials[0].distributions["lr"].low, study.trials[0].distributions["lr"].high)
+    rates = [one["lr"] for one in loaded.all_hyperparameters()]
+    assert (low, high) == (min(0.1, *rates), max(0.2, *rates)) and (low, high) != (0.1, 0.2)
+
+
+def test_importances_know_what_matters(tmp_path):
+    def validate(attempt: Any) -> dict[str, float]:
+        config = attempt.request.report["config"]
+        return {"accuracy": config["x"] + 0.01 * config["y"]}
+
+    space = {"x": tune.uniform(0, 1), "y": tune.uniform(0, 1)}
+    sweep(tmp_path, FIFOScheduler(), trials=30, validate=validate, param_space=space)
+    study = tunekit.load(tmp_path / "sweep").to_optuna()
+    found = optuna.importance.get_param_importances(
+        study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
+    )
+    assert found["x"] > 0.8
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_storage_has_it_by_name_once(ended, tmp_path):
+    _, sweep, study = ended
+    storage = optuna.storages.JournalStorage(
+        optuna.storages.journal.JournalFileBackend(str(tmp_path / "studies"))
+    )
+    sweep.to_optuna(storage)
+    read = optuna.load_study(study_name="sweep", storage=storage)
+    assert [(t.value, t.params, t.user_attrs) for t in read.trials] == [
+        (t.value, t.params, t.user_attrs) for t in study.trials
+    ]
+    with pytest.raises(tunekit.ConfigError, match="study_name='sweep' is in the storage already"):
+        sweep.to_optuna(storage)
+    assert len(sweep.to_optuna(storage, "again").trials) == 12
+
+
+FIGURES = (
+    "plot_optimization_history",
+    "plot_intermediate_values",
+    "plot_param_importances",
+    "plot_parallel_coordinate",
+    "plot_slice",
+    "plot_contour",
+    "plot_timeline",
+    "plot_edf",
+    "plot_rank",
+)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_optuna_draws_it(ended, name):
+    pytest.importorskip("plotly")
+    figure = getattr(optuna.visualization, name)(ended[2])
+    assert len(figure.data) > 0
+
+
+def test_without_optuna_the_extra_is_named(ended, monkeypatch):
+    monkeypatch.delitem(sys.modules, "tunekit.optuna_study", raising=False)
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(tunekit.MissingExtraError, match=r"tunekit\[optuna\]"):
+        ended[1].to_optuna()
+
+
+def test_what_is_missing_is_told():
+    with pytest.raises(tunekit.ConfigError) as raised:
+        tunekit.Sweep([]).to_optuna(scope="first")
+    text = str(raised.value)
+    assert "metric is missing" in text and "mode is missing" in text and "scope" in text
+
+
+def test_a_tuner_writes_down_what_it_searches():
+    tuner = tunekit.Tuner(
+        lambda config: None,
+        param_space=SPACE,
+        validation_config=tunekit.ValidationConfig(fn=lambda checkpoint: {}),
+    )
+    assert tuner.validation.searched == described_space(SPACE)
+    assert set(tuner.validation.searched) == {"lr", "net/width", "net/act"}
+
+
+@pytest.mark.parametrize(
+    ("domain", "known"),
+    [
+        (tune.quniform(0.1, 1.0, 0.1), {"kind": "float", "low": 0.1, "high": 1.0, "step": 0.1}),
+        (tune.qrandint(1, 10, 3), {"kind": "int", "low": 3, "high": 9, "step": 3}),
+        (tune.qrandint(1, 10, 1), {"kind": "int", "low": 1, "high": 9, "step": 1}),
+        (tune.lograndint(1, 100), {"kind": "int", "low": 1, "high": 99, "log": True}),
+        (tune.randn(0, 1), None),
+        (tune.sample_from(lambda spec: 1), None),
+        (0.1, None),
+    ],
+)
+def test_spaces_are_described_as_tune_draws_from_them(domain, known):
+    found = described_space({"x": domain})
+    assert found == ({} if known is None else {"x": known})
+    if known is not None:
+        drawn = [domain.sample() for _ in range(200)]
+        parameter = parameters_of([{"x": value} for value in drawn], found)["x"]
+        # Nothing is drawn from outside, which would widen it.
+        assert (parameter.low, parameter.high) == (known["low"], known["high"])
+        distribution = distribution_of(parameter)
+        assert all(distribution._contains(value) for value in drawn)

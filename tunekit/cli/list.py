@@ -1,0 +1,180 @@
+"""``tunekit list``: the sweeps in a folder; and which of them a command takes without a PATH."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+import click
+import pyarrow.fs
+
+from tunekit._ray.storage import absolute, storage_at
+from tunekit.cli.layout import grid, width_of_output
+from tunekit.core.metrics import plain
+from tunekit.core.words import duration, number
+from tunekit.errors import ConfigError, JournalError
+from tunekit.experiments import sweeps_below
+from tunekit.sweep import load
+
+__all__ = ["RESULTS", "list_sweeps", "listing", "listing_as_text", "newest_or_given"]
+
+#: Where Tune keeps results unless ``RunConfig(storage_path=...)`` says otherwise.
+RESULTS = "~/ray_results"
+
+
+def newest_or_given(ctx: click.Context, parameter: click.Parameter, path: str | None) -> str | None:
+    """Return a command's PATH: a URI as it is, a local one from the root; the newest without any.
+
+    Which one that is, is said on stderr.
+
+    Raises:
+        tunekit.ConfigError: If there is none.
+    """
+    if path is not None:
+        return absolute(path)
+    if ctx.resilient_parsing:  # the shell completes a word
+        return None
+    filesystem, home = storage_at(absolute(RESULTS), None)
+    found = sweeps_below(filesystem, home)
+    if not found:
+        raise ConfigError(
+            f"tunekit {ctx.info_name}",
+            [
+                f"PATH is missing, and there is no sweep below {RESULTS}. Pass the folder of a "
+                "sweep, results.experiment_path, or its URI."
+            ],
+        )
+    newest = found[0].path
+    click.echo(f"The newest sweep below {RESULTS}: {newest}", err=True)
+    return newest
+
+
+def listing(folder: str, top: int) -> dict[str, Any]:
+    """Return the sweeps in a folder and below it, the newest first, in what JSON knows.
+
+    Args:
+        folder: A local path, or a URI.
+        top: So many are read.
+
+    Returns:
+        ``folder``; ``found``: how many there are; ``sweeps``: of each the ``name`` below the
+        folder, the ``path``, and of its summary the ``state`` and so on. One whose journal is
+        damaged has the state ``"unreadable"``, and a ``reason``.
+
+    Raises:
+        tunekit.ConfigError: If the folder cannot be reached.
+    """
+    try:
+        filesystem, home = storage_at(folder, None)
+        found = sweeps_below(filesystem, home)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            "tunekit list",
+            [f"FOLDER={folder!r} cannot be reached: {error}. Pass a local folder, or a URI."],
+        ) from error
+    home = home.rstrip("/")
+    rows = [
+        {
+            "name": one.path.removeprefix(f"{home}/") if one.path != home else _last(one.path),
+            "path": one.path,
+            **_outline(filesystem, one.path),
+        }
+        for one in found[:top]
+    ]
+    return {"folder": folder, "found": len(found), "sweeps": rows}
+
+
+def _last(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
+
+
+def _outline(filesystem: pyarrow.fs.FileSystem, path: str) -> dict[str, Any]:
+    try:
+        summary = load(path, filesystem).summary()
+    except (JournalError, ConfigError, OSError) as error:
+        return {"state": "unreadable", "reason": str(error)}
+    names = ("state", "began", "last", "metric", "mode", "trials", "validations", "best")
+    return {name: summary[name] for name in names}
+
+
+def listing_as_text(known: Mapping[str, Any], width: int) -> str:
+    """Return a listing as a person reads it.
+
+    Args:
+        known: What :func:`listing` has made.
+        width: How wide lines may be.
+    """
+    if not known["sweeps"]:
+        return f"There is no sweep with validation in {known['folder']}, nor below it."
+    goals = {_goal(one) for one in known["sweeps"] if one.get("best")}
+    [goal] = goals if len(goals) == 1 else [None]
+    rows: list[Sequence[str]] = [
+        ("sweep", "state", "began (UTC)", "time", "trials", goal or "best")
+    ]
+    reasons = []
+    for one in known["sweeps"]:
+        if one["state"] == "unreadable":
+            rows.append((one["name"], one["state"], "", "", "", ""))
+            reasons.append(f"{one['name']}: {one['reason']}")
+            continue
+        rows.append(
+            (
+                one["name"],
+                one["state"],
+                _moment(one["began"]),
+                "" if one["began"] is None else duration(one["last"] - one["began"]),
+                str(sum(one["trials"].values())),
+                _best(one, goal),
+            )
+        )
+    lines = grid(rows, width, left=(0, 1, 2, 5))
+    lines[0] = click.style(lines[0], bold=True)
+    more = known["found"] - len(known["sweeps"])
+    if more:
+        lines.append(f"and {more} more, which are older: --top")
+    return "\n".join([*lines, *reasons])
+
+
+def _moment(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M}"
+
+
+def _goal(one: Mapping[str, Any]) -> str:
+    return f"{one['metric']} ({one['mode']})"
+
+
+def _best(one: Mapping[str, Any], goal: str | None) -> str:
+    if one["best"] is None:
+        return ""
+    score = number(one["best"]["score"])
+    return score if goal else f"{score} {_goal(one)}"
+
+
+@click.command("list", short_help="The sweeps in a folder, the newest first.")
+@click.argument("folder", default=RESULTS)
+@click.option(
+    "--top", type=click.IntRange(1), default=20, show_default=True, help="So many are read."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+def list_sweeps(folder: str, top: int, as_json: bool) -> None:
+    """List the sweeps in a folder and below it, the newest first.
+
+    FOLDER is local or a URI; by default ~/ray_results. Of each sweep: what it is doing (running,
+    killed, interrupted, finished; open, if nothing says whether its driver runs), when it began,
+    how long it took, its trials, and its best validated score. Without a PATH, other commands take
+    the newest one below ~/ray_results.
+
+    \b
+    Examples:
+      tunekit list
+      tunekit list s3://bucket/sweeps --json
+    """
+    known = listing(absolute(folder), top)
+    if as_json:
+        click.echo(json.dumps(plain(known), indent=2, allow_nan=False, default=str))
+    else:
+        click.echo(listing_as_text(known, width_of_output()))

@@ -1,0 +1,183 @@
+"""What a sweep has searched: the range or the choices of each hyperparameter.
+
+They are as recorded when the sweep was started. Where that is not known, or where values lie
+outside of it (population based training perturbs values beyond the space they were drawn from),
+they follow from the values that trials had.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tunekit.core.values import text
+from tunekit.core.words import setting
+
+__all__ = ["CHOICE", "FLOAT", "INT", "Parameter", "choice", "parameters_of"]
+
+FLOAT, INT, CHOICE = "float", "int", "choice"
+
+# Values whose largest is not so many times the smallest are on a linear scale.
+_WIDE = 8
+
+# How far from a multiple of its step a value may be, in steps.
+_OFF = 1e-8
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A hyperparameter and where it was searched.
+
+    Attributes:
+        name: Its flat name.
+        kind: ``"float"``, ``"int"`` or ``"choice"``.
+        low: The least value; None for choices.
+        high: The greatest value, which is included; None for choices.
+        log: Whether it is searched on a logarithmic scale.
+        step: The distance between values; None if there is no such distance.
+        choices: Its values, if it is a choice.
+
+    Example:
+        >>> print(Parameter("lr", FLOAT, 1e-4, 0.1, log=True))
+        0.0001 to 0.1 (log)
+        >>> print(Parameter("batch", CHOICE, choices=(32, 64)))
+        32, 64
+    """
+
+    name: str
+    kind: str
+    low: float | None = None
+    high: float | None = None
+    log: bool = False
+    step: float | None = None
+    choices: tuple[Any, ...] = ()
+
+    def __str__(self) -> str:
+        if self.kind == CHOICE:
+            return ", ".join(map(setting, self.choices))
+        if self.low == self.high:
+            return setting(self.low)
+        told = f"{setting(self.low)} to {setting(self.high)}"
+        more = ["log"] * self.log + [f"step {setting(self.step)}"] * (self.step is not None)
+        return f"{told} ({', '.join(more)})" if more else told
+
+    @property
+    def single(self) -> bool:
+        """Return whether it has one value only."""
+        return len(self.choices) == 1 if self.kind == CHOICE else self.low == self.high
+
+
+def choice(value: Any) -> Any:
+    """Return a value as a choice: itself if JSON has it, otherwise a text.
+
+    Example:
+        >>> choice(32), choice("relu"), choice((8, 8)), choice(float("nan"))
+        (32, 'relu', '(8, 8)', 'nan')
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return value if value is None or isinstance(value, (bool, int, str)) else text(value)
+
+
+def parameters_of(
+    configs: Sequence[Mapping[str, Any]], space: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Parameter]:
+    """Return what was searched, by flat name.
+
+    Those are the hyperparameters of the recorded space, and those that differ between trials.
+    Without a recorded space, a single trial's are all of its own.
+
+    Args:
+        configs: The hyperparameters of trials, by flat name. Those of every generation, where
+            trials were overwritten.
+        space: The recorded space: for each flat name the attributes of its :class:`Parameter`.
+
+    Example:
+        >>> configs = [{"lr": 1e-4, "width": 8, "epochs": 9}, {"lr": 0.1, "width": 16, "epochs": 9}]
+        >>> space = {"lr": {"kind": "float", "low": 1e-5, "high": 1, "log": True}}
+        >>> found = parameters_of(configs, space)
+        >>> {name: str(one) for name, one in found.items()}
+        {'lr': '1e-05 to 1 (log)', 'width': '8 to 16'}
+    """
+    names = dict.fromkeys([*space, *(name for config in configs for name in config)])
+    found = {}
+    for name in names:
+        values = [config[name] for config in configs if name in config]
+        if not values:
+            continue
+        own = _widened(_recorded(name, space.get(name, {})), values)
+        inferred = own or _inferred(name, values)
+        alone = not space and len(configs) == 1
+        absent = len(values) < len(configs)
+        if name in space or alone or absent or not inferred.single:
+            found[name] = inferred
+    return found
+
+
+def _recorded(name: str, known: Mapping[str, Any]) -> Parameter | None:
+    """Return a parameter as it was recorded; None if it was not, or by a version unknown here."""
+    try:
+        choices = tuple(map(choice, known.get("choices", ())))
+        own = {key: known[key] for key in ("kind", "low", "high", "log", "step") if key in known}
+        return Parameter(name, **own, choices=choices) if "kind" in own else None
+    except TypeError:
+        return None
+
+
+def _widened(known: Parameter | None, values: Sequence[Any]) -> Parameter | None:
+    """Return a recorded parameter so that it has all values; None if it cannot."""
+    if known is None:
+        return None
+    if known.kind == CHOICE:
+        return Parameter(known.name, CHOICE, choices=_distinct([*known.choices, *values]))
+    if not all(map(_is_number, values)) or known.low is None or known.high is None:
+        return None
+    if known.kind == INT and not all(isinstance(value, int) for value in values):
+        return None
+    low, high = min(known.low, *values), max(known.high, *values)
+    step = known.step
+    if step is not None and any(_off(value, known.low, step) for value in (*values, low)):
+        step = None
+    log = known.log and low > 0
+    return Parameter(known.name, known.kind, low, high, log, step)
+
+
+def _off(value: float, low: float, step: float) -> bool:
+    steps = (value - low) / step
+    return abs(steps - round(steps)) > _OFF
+
+
+def _inferred(name: str, values: Sequence[Any]) -> Parameter:
+    if not all(map(_is_number, values)):
+        return Parameter(name, CHOICE, choices=_distinct(values))
+    kind = INT if all(isinstance(value, int) for value in values) else FLOAT
+    return Parameter(name, kind, min(values), max(values), _is_logarithmic(values))
+
+
+def _is_logarithmic(values: Sequence[float]) -> bool:
+    """Say whether values were rather drawn uniformly in their logarithms than as they are.
+
+    That is the likelier one of the two densities over the range that the values have,
+    1 / (b - a) and 1 / (x log(b / a)), for the values between its ends, which tell nothing.
+    """
+    low, *between, high = sorted(values) if len(values) > 2 else (1.0, 1.0)
+    if low <= 0 or high < _WIDE * low or not between:
+        return False
+    mean = math.fsum(map(math.log, between)) / len(between)
+    return mean < math.log(high - low) - math.log(math.log(high / low))
+
+
+def _is_number(value: Any) -> bool:
+    own = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return own and math.isfinite(value)
+
+
+def _distinct(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the choices among values, each once; True and 1 are two."""
+    found: dict[tuple[type, Any], Any] = {}
+    for value in values:
+        one = choice(value)
+        found.setdefault((type(one), one), one)
+    return tuple(found.values())
