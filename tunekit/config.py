@@ -9,7 +9,7 @@ from typing import Any
 from ray import train
 
 from tunekit.confirm import Confirm
-from tunekit.core.calls import is_built
+from tunekit.core.calls import ValidationFunction, is_built
 from tunekit.core.pending import ON_PENDING
 from tunekit.core.problems import Problems, shown
 from tunekit.core.seeds import check_seed
@@ -143,7 +143,7 @@ class ValidationConfig(train.ValidationConfig):
 
     def __init__(
         self,
-        fn: Callable[..., Mapping[str, Any]],
+        fn: ValidationFunction,
         task_config: train.ValidationTaskConfig | None = None,
         ray_remote_kwargs: Mapping[str, Any] | None = None,
         *,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ray import train
 
-from tunekit.core.calls import kind_of
+from tunekit.core.calls import ValidationFunction, kind_of
 from tunekit.core.later_validations import name_problem
 from tunekit.core.problems import Problems, shown
 from tunekit.core.values import number
@@ -65,7 +63,7 @@ class Confirm:
     """  # noqa: E501
 
     top: int = 5
-    fn: Callable[..., Mapping[str, Any]] | train.ValidationConfig | None = None
+    fn: ValidationFunction | train.ValidationConfig | None = None
     confidence: float = 0.95
     max_rounds: int = 10
     name: str = "confirmed"

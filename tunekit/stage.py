@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ray import train
 
+from tunekit.core.calls import ValidationFunction
 from tunekit.core.problems import Problems, shown
 from tunekit.core.sequential import Sequential
 from tunekit.core.stages import EVERY
@@ -73,7 +74,7 @@ class Stage:
     def __init__(
         self,
         name: str,
-        fn: Callable[..., Mapping[str, Any]],
+        fn: ValidationFunction,
         *,
         every: int | str = "promoted",
         task_config: train.ValidationTaskConfig | None = None,

@@ -22,6 +22,7 @@ from tunekit._ray.storage import absolute, exists, storage_at
 from tunekit.config import ValidationConfig
 from tunekit.confirm import Confirm
 from tunekit.confirming import confirm_winner
+from tunekit.core.calls import ValidationFunction
 from tunekit.core.confirmation import Confirmed, confirmations_in
 from tunekit.core.events import Event
 from tunekit.core.later_validations import LaterSession, in_force, rows_of, scores_of
@@ -816,7 +817,7 @@ class Sweep:
     @shown()
     def validate(
         self,
-        validation: ValidationConfig | Callable[..., Mapping[str, Any]],
+        validation: ValidationConfig | ValidationFunction,
         checkpoints: int | str | Collection[str] = 10,
         *,
         name: str | None = None,
@@ -885,7 +886,7 @@ class Sweep:
     @shown()
     def confirm(
         self,
-        fn: ValidationConfig | Callable[..., Mapping[str, Any]] | None = None,
+        fn: ValidationConfig | ValidationFunction | None = None,
         *,
         top: int = 5,
         confidence: float = 0.95,

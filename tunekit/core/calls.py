@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 __all__ = [
+    "ValidationFunction",
     "call_of",
     "is_built",
     "is_generator",
@@ -23,6 +24,9 @@ __all__ = [
     "takes_resume",
     "takes_seed",
 ]
+
+#: What validates a checkpoint: it returns a dict of metrics, or yields dicts with estimates.
+ValidationFunction = Callable[..., Mapping[str, Any] | Iterator[Mapping[str, Any]]]
 
 _BY_PLACE = inspect.Parameter.POSITIONAL_ONLY
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -31,6 +31,12 @@ __all__ = ["demo"]
 )
 @click.option("--storage", help="Where the results go; by default a new temporary folder.")
 @click.option("--report", is_flag=True, help="Write the sweep's report at the end, an HTML file.")
+@click.option(
+    "--staged",
+    is_flag=True,
+    help="Validate only as many images as a decision needs, promoted networks otherwise, too, and "
+    "confirm the winner.",
+)
 def demo(storage: str | None, **options: Any) -> None:
     """Sweep a small network over handwritten digits with ASHA, and say what came of it.
 
@@ -41,6 +47,7 @@ def demo(storage: str | None, **options: Any) -> None:
     Examples:
       tunekit demo --trials 6
       tunekit demo --on-pending hold --storage ~/sweeps --report
+      tunekit demo --staged
     """
     click.echo("Starting Ray: the first epochs are trained in some ten seconds.")
     sys.stdout.flush()

@@ -6,7 +6,7 @@ to the demonstration.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,17 @@ with extra("demo"):
     from sklearn.model_selection import train_test_split
     from torch import Tensor, nn
 
-__all__ = ["SPACE", "accuracy_of", "build", "shifts", "split", "train_digits", "validate"]
+__all__ = [
+    "EXAMPLES",
+    "SPACE",
+    "accuracy_of",
+    "build",
+    "shifts",
+    "split",
+    "train_digits",
+    "validate",
+    "validate_in_batches",
+]
 
 #: What the sweep searches.
 SPACE = {
@@ -32,6 +42,9 @@ SPACE = {
     "dropout": tune.uniform(0.0, 0.6),
     "batch_size": tune.choice([16, 32, 64, 128]),
 }
+
+#: How many images :func:`validate_in_batches` has: each of 600 as it is, and moved in eight ways.
+EXAMPLES = 5_400
 
 STATE = "state.pt"
 
@@ -116,12 +129,7 @@ def validate(checkpoint: tune.Checkpoint, *, part: str = "validation") -> dict[s
     Each image is seen as it is and moved by one pixel in each of eight directions; ``accuracy``
     counts the images as they are, ``shifted_accuracy`` all nine.
     """
-    torch.set_num_threads(1)
-    with checkpoint.as_directory() as folder:
-        state = torch.load(Path(folder, STATE), weights_only=True)
-    model = build(state["config"])
-    model.load_state_dict(state["model"])
-    model.eval()
+    model = _load(checkpoint)
     images, labels = split(part)
     right = []
     with torch.no_grad():
@@ -135,6 +143,44 @@ def validate(checkpoint: tune.Checkpoint, *, part: str = "validation") -> dict[s
         "shifted_accuracy": sum(right) / len(right),
         "validation_loss": loss,
     }
+
+
+def validate_in_batches(
+    checkpoint: tune.Checkpoint, resume: Mapping[str, tunekit.Estimate] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield after each 100 of 5,400 images, moved ones among them, which accuracy they have.
+
+    The images are in random order, the same for all checkpoints.
+    """
+    model = _load(checkpoint)
+    images, labels = _shuffled()
+    known = (resume or {}).get("accuracy")
+    seen = 0 if known is None else known.n
+    right = 0 if known is None else round(known.mean * known.n)
+    for batch, truth in zip(images[seen:].split(100), labels[seen:].split(100), strict=True):
+        with torch.no_grad():
+            right += int((model(batch).argmax(1) == truth).sum())
+        seen += len(truth)
+        yield {"accuracy": tunekit.Estimate(right / seen, n=seen, bounds=(0, 1))}
+
+
+@lru_cache
+def _shuffled() -> tuple[Tensor, Tensor]:
+    """Return all the images to validate with, moved ones among them, in random order."""
+    images, labels = split("validation")
+    moved = torch.cat(list(shifts(images)))
+    order = torch.randperm(len(moved), generator=torch.Generator().manual_seed(0))
+    return moved[order], labels.repeat(9)[order]
+
+
+def _load(checkpoint: tune.Checkpoint) -> nn.Module:
+    """Return the network of a checkpoint."""
+    torch.set_num_threads(1)
+    with checkpoint.as_directory() as folder:
+        state = torch.load(Path(folder, STATE), weights_only=True)
+    model = build(state["config"])
+    model.load_state_dict(state["model"])
+    return model.eval()
 
 
 def accuracy_of(checkpoint: tune.Checkpoint) -> float:

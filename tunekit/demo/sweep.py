@@ -14,6 +14,7 @@ from ray.tune.schedulers import ASHAScheduler
 import tunekit
 from tunekit.demo import digits
 from tunekit.demo.progress import Progress
+from tunekit.demo.staged import in_stages, staged_validation
 from tunekit.demo.words import bought_and_cost, next_commands, ranking, winner
 
 EPOCHS = 27
@@ -28,6 +29,7 @@ def run(
     verbose: int = 0,
     storage: str | None = None,
     report: bool = False,
+    staged: bool = False,
 ) -> None:
     """Run the sweep, and say how far it is, which checkpoint is best and what it has cost.
 
@@ -38,6 +40,7 @@ def run(
         verbose: Tune's verbosity, 0 to 2.
         storage: Where the results go; by default a new temporary folder.
         report: Whether the sweep's report is written at the end.
+        staged: Whether to validate less: in batches, with a stage and a confirmation.
     """
     if report:
         from tunekit.page import write_page
@@ -66,7 +69,9 @@ def run(
             verbose=verbose,
             callbacks=[] if progress is None else [progress],
         ),
-        validation_config=tunekit.ValidationConfig(fn=digits.validate, on_pending=on_pending),
+        validation_config=staged_validation(on_pending)
+        if staged
+        else tunekit.ValidationConfig(fn=digits.validate, on_pending=on_pending),
         checkpoint_policy=tunekit.EveryIterations(1),
     )
     if progress is not None:
@@ -83,6 +88,8 @@ def run(
     best = sweep.best()
     tested = None if best.checkpoint is None else digits.accuracy_of(best.checkpoint)
     print("", winner(best, tested), "", sep="\n")
+    if staged:
+        print(*in_stages(sweep), "", sep="\n")
     print(*bought_and_cost(sweep, *in_virtual_time(sweep, on_pending)), sep="\n")
     if report:
         print("", f"Report: {write_page(sweep)}", sep="\n")
