@@ -11,7 +11,15 @@ import ray
 from ray import train
 
 from tunekit.confirm import Confirm
-from tunekit.core.calls import call_of, is_built, kind_of, never_takes, signature_of
+from tunekit.core.calls import (
+    call_of,
+    is_built,
+    kind_of,
+    name_of,
+    never_takes,
+    signature_of,
+    still_lacks,
+)
 from tunekit.core.pending import ON_PENDING
 from tunekit.core.problems import Problems, shown
 from tunekit.core.seeds import check_seed
@@ -218,7 +226,7 @@ class ValidationConfig(train.ValidationConfig):
             )
         check_seed(seed, problems)
         if confirm is not None:
-            _check_confirm(confirm, problems)
+            _check_confirm(confirm, fn if callable_ else None, kwargs or {}, problems)
         problems.raise_any()
         super().__init__(fn, task_config, dict(ray_remote_kwargs or {}))
         self.evaluators = evaluators
@@ -372,15 +380,35 @@ def _check_signature(fn: Callable[..., Any], kwargs: Mapping[str, Any], problems
         )
 
 
-def _check_confirm(confirm: Any, problems: Problems) -> None:
-    """Add what is wrong with how the winner is to be confirmed, before the sweep begins."""
+def _check_confirm(
+    confirm: Any, fn: Callable[..., Any] | None, kwargs: Mapping[str, Any], problems: Problems
+) -> None:
+    """Add what is wrong with how the winner is to be confirmed, before the sweep begins.
+
+    Args:
+        confirm: What was passed.
+        fn: The sweep's own function, if that is one.
+        kwargs: Its keyword arguments.
+        problems: Where to add it.
+    """
     fix = "Pass tunekit.Confirm(top=5), for example."
     if not problems.instance("confirm", confirm, Confirm, fix):
         return
-    if confirm.fn is not None and not isinstance(confirm.fn, train.ValidationConfig):
+    given = confirm.fn
+    if given is not None and not isinstance(given, train.ValidationConfig):
         problems.attempt(
-            lambda: ValidationConfig(confirm.fn),
-            lambda error: f"confirm.fn={shown(confirm.fn)}: {' '.join(str(error).split())}",
+            lambda: ValidationConfig(given),
+            lambda error: f"confirm.fn={shown(given)}: {' '.join(str(error).split())}",
+        )
+        fn, kwargs = given, {}
+    elif given is not None:
+        fn, kwargs = given.fn, given.task_config.fn_kwargs or {}
+    lacks = [] if fn is None else still_lacks(signature_of(fn), {*kwargs, "resume", "seed"})
+    if lacks:
+        problems.add(
+            f"confirm: {name_of(fn)} has no value for {', '.join(map(repr, lacks))}, and in a "
+            "confirmation there is no report to bring it. Pass it in task_config, give it a "
+            "default, or pass another function: Confirm(fn=...)."
         )
 
 
