@@ -295,6 +295,8 @@ class ConfirmationRun(LaterRun):
         self._stopped: set[str] = set()
         self._outcomes: dict[str, Outcome] = {}
         self._dropping = False
+        # Whether nobody can be started unless somebody ends; and whether somebody just has.
+        self._crowded = self._freed = False
 
     def _run(self, requests: Sequence[Request]) -> None:
         if self._confirmation.next() is None:  # nothing was left but to say so
@@ -307,9 +309,16 @@ class ConfirmationRun(LaterRun):
         return (self._metric,)
 
     def _submit(self, requests: Sequence[Request]) -> None:
-        self._go_on()
+        self._offer()
 
     def _go_on(self) -> bool:
+        """See whether there was a slot for who waits for one; let the next one wait."""
+        if self._next is not None:
+            self._crowded = True
+        self._freed = False
+        return self._offer()
+
+    def _offer(self) -> bool:
         """Let the candidate wait for a slot whose turn it is; return whether it is another one."""
         if self._hopeless is not None:
             return False
@@ -332,7 +341,9 @@ class ConfirmationRun(LaterRun):
     def _alike(self, request: Request, name: str, interval: Interval) -> bool:
         if self._confirmation.by_rounds:
             return False
-        enough = self._confirmation.evaluated(request.id, interval, self._running)
+        enough = self._confirmation.evaluated(
+            request.id, interval, self._running, crowded=self._crowded
+        )
         if enough:
             self._stopped.add(request.id)
         return enough
@@ -345,6 +356,7 @@ class ConfirmationRun(LaterRun):
         if isinstance(event, AttemptStarted):
             if event.id == self._next:
                 self._next = None
+                self._crowded = self._crowded and self._freed
             self._running.add(event.id)
             self._confirmation.started(event.id)
         self._write(event)
@@ -356,6 +368,7 @@ class ConfirmationRun(LaterRun):
         if key == self._next:  # it could not even be called
             self._next = None
         self._running.discard(key)
+        self._freed = True
         stopped = key in self._stopped
         self._stopped.discard(key)
         if outcome.validated:
@@ -373,7 +386,7 @@ class ConfirmationRun(LaterRun):
             self._confirmation.failed(key)
             self._tell_of_failure(outcome)
         self._settle()
-        self._go_on()
+        self._offer()
 
     def _take(self, key: str, outcome: Outcome, *, stopped: bool) -> None:
         """Take what a turn has come to, and write it down."""

@@ -152,6 +152,14 @@ def test_without_resume_nobody_gives_way():
         assert not race.evaluated("a", Interval(0.2, 0.9), ["a"])
 
 
+def test_nobody_gives_way_for_whom_there_is_a_slot():
+    race = once("a", "b", "c", resumes=True)
+    race.started("a")
+    for _ in range(5):
+        assert not race.evaluated("a", Interval(0.2, 0.9), ["a"], crowded=False)
+    assert race.evaluated("a", Interval(0.2, 0.9), ["a"], crowded=True)
+
+
 def test_nobody_gives_way_while_there_are_slots_for_those_that_decide():
     race = once("a", "b", "c", resumes=True)
     running = started(race, 3)
