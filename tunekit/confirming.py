@@ -295,15 +295,12 @@ class ConfirmationRun(LaterRun):
         self._stopped: set[str] = set()
         self._outcomes: dict[str, Outcome] = {}
         self._dropping = False
-        # Whether nobody can be started unless somebody ends; and whether somebody just has.
-        self._crowded = self._freed = False
+        # Whether there have been fewer slots than candidates.
+        self._crowded = False
 
     def _run(self, requests: Sequence[Request]) -> None:
-        if self._confirmation.next() is None:  # nothing was left but to say so
-            self._settle()
-            return
         super()._run(requests)
-        self._settle()
+        self._settle()  # also if nothing was left to evaluate
 
     def _judged(self) -> Collection[str]:
         return (self._metric,)
@@ -313,9 +310,7 @@ class ConfirmationRun(LaterRun):
 
     def _go_on(self) -> bool:
         """See whether there was a slot for who waits for one; let the next one wait."""
-        if self._next is not None:
-            self._crowded = True
-        self._freed = False
+        self._crowded = self._crowded or self._next is not None
         return self._offer()
 
     def _offer(self) -> bool:
@@ -356,7 +351,6 @@ class ConfirmationRun(LaterRun):
         if isinstance(event, AttemptStarted):
             if event.id == self._next:
                 self._next = None
-                self._crowded = self._crowded and self._freed
             self._running.add(event.id)
             self._confirmation.started(event.id)
         self._write(event)
@@ -368,7 +362,6 @@ class ConfirmationRun(LaterRun):
         if key == self._next:  # it could not even be called
             self._next = None
         self._running.discard(key)
-        self._freed = True
         stopped = key in self._stopped
         self._stopped.discard(key)
         if outcome.validated:

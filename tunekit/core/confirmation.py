@@ -342,7 +342,8 @@ class Confirmation:
             candidate: Its name.
             interval: Where its mean is.
             running: Who is evaluated now, itself included.
-            crowded: Whether nobody can be started unless somebody gives way.
+            crowded: Whether there are fewer slots than candidates, so that nobody else can be
+                started unless somebody gives way.
         """
         state = self._states[candidate]
         state.yields += 1
