@@ -451,7 +451,7 @@ def test_of_a_hundred_winners_95_are_right_with_fewer_examples(slots, resumes, c
 
 
 def test_intervals_hold_for_those_that_were_chosen_for_their_luck():
-    """The best five of 500 equally good ones, seen again on the examples that they were lucky with."""
+    """The best five of 500 equally good ones, seen again on the examples they were lucky with."""
     size, mean, sweeps, misses = 500, 0.8, 200, {}
     for chosen_from in (None, 500):
         random, misses[chosen_from] = np.random.default_rng(3), 0
