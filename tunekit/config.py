@@ -130,7 +130,8 @@ class ValidationConfig(train.ValidationConfig):
             scheduler and the search algorithm do not. None: there is none, or a ``Repeater``
             repeats trials, whose ``"__trial_index__"`` is the seed.
         confirm: How :meth:`tunekit.Tuner.fit` confirms the winner when the sweep has ended
-            (:class:`~tunekit.Confirm`); None does not.
+            (:class:`~tunekit.Confirm`); None does not. With a plain ``ray.tune.Tuner``, call
+            :meth:`tunekit.Sweep.confirm` instead.
 
     Raises:
         tunekit.ConfigError: If any argument is wrong; the message lists them all.
