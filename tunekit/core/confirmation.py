@@ -280,7 +280,8 @@ class Confirmation:
         seed = state.rounds if self.by_rounds else None
         return Turn(name, seed, state.known if self._resumes and not self.by_rounds else {})
 
-    def _due(self, running: Collection[str]) -> list[str]:
+    def _due(self, running: Collection[str] = ()) -> list[str]:
+        """Return who needs to be evaluated further, and is not yet."""
         left = self._race.contenders()
         open_ = [name for name in left if not self._states[name].exhausted]
         if len(left) == 1:  # it is certain; but the last one has to be known, too
@@ -478,7 +479,7 @@ class Confirmation:
             running: Who is being evaluated: what becomes of these is not known yet.
         """
         left = self._race.contenders()
-        used_up = not any(not self._states[n].failed for n in [*running, *self._due(running)])
+        used_up = not running and not self._due()
         found = []
         for name, state in self._states.items():
             if state.failed or state.settled or name in running or state.metrics is None:
