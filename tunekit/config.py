@@ -9,7 +9,13 @@ from typing import Any
 from ray import train
 
 from tunekit.confirm import Confirm
-from tunekit.core.calls import ValidationFunction, is_built
+from tunekit.core.calls import (
+    ValidationFunction,
+    is_built,
+    name_of,
+    signature_of,
+    still_lacks,
+)
 from tunekit.core.pending import ON_PENDING
 from tunekit.core.problems import Problems, shown
 from tunekit.core.seeds import check_seed
@@ -122,7 +128,8 @@ class ValidationConfig(train.ValidationConfig):
             of those that the scheduler has promoted: see :class:`tunekit.Stage`. Schedulers and
             search algorithms judge by ``fn`` alone.
         confirm: How :meth:`tunekit.Tuner.fit` confirms the winner when the sweep has ended
-            (:class:`~tunekit.Confirm`); None does not.
+            (:class:`~tunekit.Confirm`); None does not. With a plain ``ray.tune.Tuner``, call
+            :meth:`tunekit.Sweep.confirm` instead.
 
     Raises:
         tunekit.ConfigError: If any argument is wrong; the message lists them all.
@@ -193,7 +200,9 @@ class ValidationConfig(train.ValidationConfig):
         check_seed(seed, problems)
         check_stages(stages, problems)
         if confirm is not None:
-            _check_confirm(confirm, stages, problems)
+            kwargs = getattr(task_config, "fn_kwargs", None)
+            known = dict(kwargs) if isinstance(kwargs, Mapping) else {}
+            _check_confirm(confirm, stages, fn if callable(fn) else None, known, problems)
         problems.raise_any()
         super().__init__(fn, task_config, dict(ray_remote_kwargs or {}))
         self.evaluators = evaluators
@@ -304,18 +313,44 @@ class _OneDict:
         return self._validate_fn(checkpoint, config)
 
 
-def _check_confirm(confirm: Any, stages: Any, problems: Problems) -> None:
-    """Add what is wrong with how the winner is to be confirmed, before the sweep begins."""
+def _check_confirm(
+    confirm: Any,
+    stages: Any,
+    fn: Callable[..., Any] | None,
+    kwargs: Mapping[str, Any],
+    problems: Problems,
+) -> None:
+    """Add what is wrong with how the winner is to be confirmed, before the sweep begins.
+
+    Args:
+        confirm: What was passed.
+        stages: The further stages, likewise.
+        fn: The sweep's own function, if that is one.
+        kwargs: Its keyword arguments.
+        problems: Where to add it.
+    """
     fix = "Pass tunekit.Confirm(top=5), for example."
     if not problems.instance("confirm", confirm, Confirm, fix):
         return
-    if any(getattr(stage, "name", None) == confirm.name for stage in stages):
+    others = stages if isinstance(stages, (list, tuple)) else ()
+    if any(getattr(stage, "name", None) == confirm.name for stage in others):
         problems.add(
             f"confirm.name={confirm.name!r} is that of a stage, whose metrics are shown below it. "
             "Pass another."
         )
-    if confirm.fn is not None and not isinstance(confirm.fn, train.ValidationConfig):
+    given = confirm.fn
+    if given is not None and not isinstance(given, train.ValidationConfig):
         problems.attempt(
-            lambda: ValidationConfig(confirm.fn),
-            lambda error: f"confirm.fn={shown(confirm.fn)}: {' '.join(str(error).split())}",
+            lambda: ValidationConfig(given),
+            lambda error: f"confirm.fn={shown(given)}: {' '.join(str(error).split())}",
+        )
+        fn, kwargs = given, {}
+    elif given is not None:
+        fn, kwargs = given.fn, given.task_config.fn_kwargs or {}
+    lacks = [] if fn is None else still_lacks(signature_of(fn), {*kwargs, "resume", "seed"})
+    if lacks:
+        problems.add(
+            f"confirm: {name_of(fn)} has no value for {', '.join(map(repr, lacks))}, and in a "
+            "confirmation there is no report to bring it. Pass it in task_config, give it a "
+            "default, or pass another function: Confirm(fn=...)."
         )

@@ -295,21 +295,25 @@ class ConfirmationRun(LaterRun):
         self._stopped: set[str] = set()
         self._outcomes: dict[str, Outcome] = {}
         self._dropping = False
+        # Whether there have been fewer slots than candidates.
+        self._crowded = False
 
     def _run(self, requests: Sequence[Request]) -> None:
-        if self._confirmation.next() is None:  # nothing was left but to say so
-            self._settle()
-            return
         super()._run(requests)
-        self._settle()
+        self._settle()  # also if nothing was left to evaluate
 
     def _judged(self) -> Collection[str]:
         return (self._metric,)
 
     def _submit(self, requests: Sequence[Request]) -> None:
-        self._go_on()
+        self._offer()
 
     def _go_on(self) -> bool:
+        """See whether there was a slot for who waits for one; let the next one wait."""
+        self._crowded = self._crowded or self._next is not None
+        return self._offer()
+
+    def _offer(self) -> bool:
         """Let the candidate wait for a slot whose turn it is; return whether it is another one."""
         if self._hopeless is not None:
             return False
@@ -332,7 +336,9 @@ class ConfirmationRun(LaterRun):
     def _alike(self, request: Request, name: str, interval: Interval) -> bool:
         if self._confirmation.by_rounds:
             return False
-        enough = self._confirmation.evaluated(request.id, interval, self._running)
+        enough = self._confirmation.evaluated(
+            request.id, interval, self._running, crowded=self._crowded
+        )
         if enough:
             self._stopped.add(request.id)
         return enough
@@ -373,7 +379,7 @@ class ConfirmationRun(LaterRun):
             self._confirmation.failed(key)
             self._tell_of_failure(outcome)
         self._settle()
-        self._go_on()
+        self._offer()
 
     def _take(self, key: str, outcome: Outcome, *, stopped: bool) -> None:
         """Take what a turn has come to, and write it down."""

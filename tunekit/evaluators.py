@@ -125,6 +125,8 @@ class EvaluatorExecutor:
         self._class: Any = None
         self._fn_ref: Any = None
         self._evaluators: list[_Evaluator] = []
+        # Those that wait for an actor whose own attempt has yielded enough, and is about to end.
+        self._following: list[Attempt] = []
         self._unstarted: list[Event] = []
         self._configs = Configs()
 
@@ -150,6 +152,9 @@ class EvaluatorExecutor:
         place = None if lender is None else lender.node_ip
         idle = [e for e in self._evaluators if e.attempt is None and e.place == place]
         idle.sort(key=lambda evaluator: list(_Phase).index(evaluator.phase), reverse=True)
+        if not idle and lender is None and self._one_is_about_to_rest():
+            self._following.append(attempt)
+            return
         try:
             evaluator = idle[0] if idle else self._build(lender)
         except Exception as error:  # it cannot be pickled, for example
@@ -174,6 +179,7 @@ class EvaluatorExecutor:
                     del awaited[ref]
             if not ready:
                 break
+        self._follow()
         self._end_idle()
         return events
 
@@ -181,14 +187,30 @@ class EvaluatorExecutor:
         """See :class:`tunekit.executor.Executor`."""
         return [e.awaited for e in self._evaluators if e.awaited is not None]
 
+    def _one_is_about_to_rest(self) -> bool:
+        """Return whether no more actors may be made, and one is ending its attempt."""
+        own = self._holding()
+        ending = sum(evaluator.stopping for evaluator in own)
+        return len(own) >= self._count and ending > len(self._following)
+
+    def _follow(self) -> None:
+        """Start what has waited for an actor that is free now, or gone."""
+        idle = sum(e.attempt is None for e in self._holding())
+        more = idle + max(0, self._count - len(self._holding()))
+        following, self._following = self._following[:more], self._following[more:]
+        for attempt in following:
+            self.start(attempt)
+
     def cancel(self, attempt: Attempt) -> None:
         """See :class:`tunekit.executor.Executor`."""
+        self._following = [one for one in self._following if one is not attempt]
         for evaluator in list(self._evaluators):
             if evaluator.attempt is attempt:
                 self._end(evaluator)
 
     def stop(self, attempt: Attempt) -> None:
         """See :class:`tunekit.executor.Executor`."""
+        self._following = [one for one in self._following if one is not attempt]
         for evaluator in self._evaluators:
             if evaluator.attempt is attempt:
                 evaluator.stopping = True
@@ -230,7 +252,7 @@ class EvaluatorExecutor:
 
     def close(self) -> None:
         """See :class:`tunekit.executor.Executor`."""
-        self._kept = 0
+        self._kept, self._following = 0, []
         for evaluator in list(self._evaluators):
             self._end(evaluator)
         while self._spare:

@@ -39,7 +39,7 @@ from tunekit.core.seeds import (
     ending_of,
 )
 from tunekit.core.study import study_trials
-from tunekit.core.timeline import UNENDED, Scored, Timeline, TrialSummary
+from tunekit.core.timeline import UNENDED, Scored, Timeline, TrialSummary, better
 from tunekit.core.values import number
 from tunekit.core.words import confirmation_in_words, short_names
 from tunekit.deprecated import former_names, warn
@@ -686,7 +686,8 @@ class Sweep:
         If a seed is known, that is the best one of the best configuration, rather than that of the
         luckiest trial: see :meth:`configurations`. If the winner was confirmed
         (:meth:`confirm`), by this metric, it is the confirmed one; ``score`` remains the sweep's
-        own, and ``confirmation`` says how sure it is.
+        own, and ``confirmation`` says how sure it is. That holds until the sweep, if it goes on,
+        has validated something better than one of the candidates.
 
         Args:
             metric: A validated metric, by flat name; by default the sweep's.
@@ -756,8 +757,24 @@ class Sweep:
         by = by or ("configuration" if self.has_seeds else "trial")
         for one in reversed(self.confirmations):
             if (one.metric, one.mode, one.by, scope) == (metric, mode, by, "best"):
-                return one if self._winning_score(one) is not None else None
+                counts = self._winning_score(one) is not None and not self._is_outdated(one)
+                return one if counts else None
         return None
+
+    def _is_outdated(self, confirmed: Confirmed) -> bool:
+        """Return whether the sweep has validated since what would have been a candidate."""
+        places = {(one.trial_id, *one.place) for one in confirmed.candidates}
+        scores: dict[bool, list[float]] = {True: [], False: []}
+        for row in self.timeline.validations:
+            there = (row["trial_id"], row["generation"], row["iteration"]) in places
+            if row["status"] == "validated" and (there or row["ended"] > confirmed.began):
+                value = number(flatten(row["metrics"]).get(confirmed.metric))
+                if value is not None:
+                    scores[there].append(value)
+        worst = (min if confirmed.mode == "max" else max)(scores[True], default=None)
+        return worst is not None and any(
+            better(confirmed.mode, value, worst) for value in scores[False]
+        )
 
     def _winning_score(self, confirmed: Confirmed) -> Scored | None:
         """Return the score of a confirmed checkpoint, unless the trial has run that again since."""

@@ -8,6 +8,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tunekit.clock import SystemClock
 from tunekit.core.events import ValidationEstimated
 from tunekit.core.validation import Attempt
 from tunekit.executor import Event, arguments
+from tunekit.journal import events_in
 from tunekit.later_validations import read_sessions
 from tunekit.page.page import render
 from tunekit.storage import LocalFolder
@@ -338,7 +340,9 @@ def test_what_was_confirmed_is_not_confirmed_again(home, executors, caplog):
     other = first.confirm(plain, top=2)
     assert other.confirmation is not None and len(other.confirmation.candidates) == 2
     back = other.confirm(plain, top=4)
-    assert back.confirmation == first.confirmation and len(executors) == 2
+    assert first.confirmation is not None and back.confirmation is not None
+    assert replace(back.confirmation, began=first.confirmation.began) == first.confirmation
+    assert len(executors) == 2
 
 
 @pytest.mark.parametrize("slots", [1, 1_000_000])
@@ -462,3 +466,58 @@ def test_the_command_says_what_it_could_not_do(home, tmp_path):
     assert wrong.exit_code == 2 and "--num-cpus" in wrong.output and "Pass --fn" in wrong.output
     none = run(commands.tunekit, ["confirm", str(home)])
     assert none.exit_code == 2 and "Pass the function" in none.output
+
+
+# A sweep that goes on ---------------------------------------------------------------------------
+
+
+def test_a_confirmation_is_outdated_by_what_would_have_been_a_candidate(home, monkeypatch):
+    """The newest validations ended after the confirmation, as those of a running sweep would."""
+    after = tunekit.load(home).confirm(plain, top=2)
+    found = after.confirmation
+    assert found is not None
+    rows = [row for row in after.timeline.validations if row["status"] == "validated"]
+    places = {(one.trial_id, *one.place) for one in found.candidates}
+    others = [r for r in rows if (r["trial_id"], r["generation"], r["iteration"]) not in places]
+    worst = min(row["metrics"]["accuracy"] for row in rows if row not in others)
+    late = min(others, key=lambda row: row["metrics"]["accuracy"])
+    late["ended"] = found.began + 1
+    assert after.best().confirmation == found, "what is worse changes nothing"
+    late["metrics"] = {"accuracy": worst + 0.1}
+    assert after.best().confirmation is None and after.confirmation is None
+    late["ended"] = found.began - 1
+    assert after.best().confirmation == found, "it was known, and its checkpoint gone"
+
+
+def test_it_goes_on_from_where_the_sweep_itself_has_stopped(tmp_path, monkeypatch):
+    begins: dict[str, int] = {}
+
+    def validate(attempt: Attempt) -> Iterator[dict[str, Any]]:
+        for n in range(500, 4_001, 500):
+            yield {"accuracy": Estimate(0.9, n, bounds=(0, 1))}
+
+    def own(checkpoint: tune.Checkpoint, resume: Any) -> Iterator[dict[str, Any]]:
+        begins[trial_of(checkpoint)] = resume["accuracy"].n if resume else 0
+        yield from in_batches(checkpoint, resume)
+
+    ran = sweep(
+        tmp_path, FIFOScheduler(), trials=3, validate=validate, validation_s=lambda attempt: 1.0
+    )
+    known = {
+        event.id: event.estimates["accuracy"]["n"]
+        for event in events_in(ran.home)
+        if isinstance(event, ValidationEstimated)
+    }
+    config = tunekit.ValidationConfig(own)
+    monkeypatch.setattr(confirming, "_own", lambda folder, problems: config)
+    after = tunekit.load(ran.home).confirm(None, top=3)
+    [session] = read_sessions(LocalFolder(ran.home))
+    candidates = session.head["confirm"]["candidates"]
+    assert begins and min(begins.values()) > 0
+    for key in candidates:
+        assert begins[key.split(":")[0]] == known[key]
+    # Another function begins with other examples.
+    begins.clear()
+    tunekit.load(ran.home).confirm(own, top=3, name="other")
+    assert set(begins.values()) == {0}
+    assert after.confirmation is not None

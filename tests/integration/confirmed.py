@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -39,7 +40,8 @@ def validate(
         calls.write(f"{context.trial_id}:{context.generation}:{context.iteration}:1 {begins}\n")
     for n in range(begins + BATCH, SIZE + 1, BATCH):
         time.sleep(seconds)
-        yield {"accuracy": tunekit.Estimate(accuracy_of(checkpoint), n, bounds=(0, 1))}
+        mean = tunekit.Estimate(accuracy_of(checkpoint), n, bounds=(0, 1))
+        yield {"accuracy": mean, "pid": os.getpid()}
 
 
 def seeded(checkpoint: tune.Checkpoint, seed: int) -> dict[str, float]:

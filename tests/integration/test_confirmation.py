@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+import ray
 from click.testing import CliRunner
+from ray import tune
 
 import tunekit
-from tests.integration.confirmed import SIZE, seeded, tuner
+from tests.integration.confirmed import SIZE, seeded, tuner, validate
 from tests.integration.runs import counting
 from tunekit.cli.commands import tunekit as command
 from tunekit.core.events import ValidationEstimated
@@ -87,3 +90,53 @@ def test_a_killed_confirmation_goes_on_when_the_sweep_is_restored(ray_cluster, t
     found = json.loads(said.stdout)["confirmation"]
     assert found["winner"]["trial_id"] == results.confirmation.winner.trial_id
     assert len(found["candidates"]) == 2 and len(calls(log)) > after
+
+
+def test_candidates_take_turns_in_the_only_evaluator(ray_cluster, tmp_path):
+    kwargs = ray.train.ValidationTaskConfig(fn_kwargs={"log": str(tmp_path / "turns")})
+    one = tunekit.ValidationConfig(validate, kwargs, evaluators=1)
+    results = tuner(tmp_path, tunekit.Confirm(top=3, fn=one), [2.0, 1.8, 1.5]).fit()
+    assert isinstance(results, ConfirmedResults) and results.confirmation.certain
+    assert results.get_best_result().config["scale"] == 2.0
+    rows = tunekit.load(results.experiment_path).later_validations
+    assert rows["metrics/pid"].nunique() == 1
+    turns = calls(tmp_path / "turns")
+    assert len(turns) > 3 and [begins for _, begins in turns[:3]] == [0, 0, 0]
+    assert len({name for name, _ in turns[:3]}) == 3, "each had a first turn"
+    for name, _ in turns:
+        begins = [at for one, at in turns if one == name]
+        assert begins == sorted(set(begins)), "each goes on from where it was"
+    assert (rows["metrics/accuracy_n"] < SIZE).all()
+
+
+def broken(checkpoint):
+    raise ValueError("no data")
+
+
+def test_the_results_are_there_whatever_becomes_of_the_confirmation(
+    ray_cluster, tmp_path, caplog, monkeypatch
+):
+    confirm = tunekit.Confirm(top=2, fn=broken)
+    with caplog.at_level(logging.WARNING, logger="tunekit"):
+        results = tuner(tmp_path, confirm, [0.5, 1.5]).fit()
+    home = results.experiment_path
+    assert type(results) is tune.ResultGrid and len(results) == 2
+    assert results.get_best_result().config["scale"] == 1.5
+    assert "raised ValueError: no data" in caplog.text
+    assert f"tunekit resume {home}" in caplog.text
+    assert tunekit.load(home).best().confirmation is None
+
+    def interrupts(*asked, **options):
+        raise KeyboardInterrupt
+
+    caplog.clear()
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, logger="tunekit"):
+        patch.setattr("tunekit.tuner.confirmed", interrupts)
+        results = tunekit.Tuner.restore(home, counting).fit()
+    assert type(results) is tune.ResultGrid and "was interrupted" in caplog.text
+    # With another function, it is done.
+    config = tunekit.ValidationConfig(
+        validate, confirm=tunekit.Confirm(fn=seeded), on_failure="raise", max_in_flight=2
+    )
+    results = tunekit.Tuner.restore(home, counting, validation_config=config).fit()
+    assert isinstance(results, ConfirmedResults) and results.confirmation.certain

@@ -16,7 +16,7 @@ from tests.integration.runs import counting, fit
 from tunekit._ray.cluster import has_died
 from tunekit.core.validation import Attempt, Request
 from tunekit.evaluators import EvaluatorExecutor
-from tunekit.executor import Failed, Returned
+from tunekit.executor import Estimated, Failed, Returned
 from tunekit.journal import read
 
 pytestmark = pytest.mark.ray
@@ -90,6 +90,41 @@ def test_one_that_dies_with_nothing_to_do_costs_no_attempt(ray_cluster):
         time.sleep(0.02)
     assert validated(3) != first
     executor.close()
+
+
+def endless(checkpoint):
+    """Yields until it is stopped; the second checkpoint ends at once."""
+    while checkpoint != "second":
+        time.sleep(0.01)
+        yield {"accuracy": 0.5, "pid": os.getpid()}
+    yield {"accuracy": 1.0, "pid": os.getpid()}
+
+
+def test_one_that_ends_an_attempt_goes_on_with_the_next_in_its_process(ray_cluster):
+    """The only evaluator is not joined by another one while it is still ending an attempt."""
+    executor = EvaluatorExecutor(endless, 1, {"num_cpus": 0.1})
+    first, second = (
+        Attempt(Request(name, iteration=1, checkpoint=name), 1) for name in ("first", "second")
+    )
+
+    def until(kind):
+        ends = time.monotonic() + 60
+        while time.monotonic() < ends:
+            found = [event for event in executor.poll() if isinstance(event, kind)]
+            if found:
+                return found[0]
+            time.sleep(0.01)
+        raise AssertionError(f"nothing of {kind}")
+
+    try:
+        executor.start(first)
+        before = until(Estimated).value["pid"]
+        executor.stop(first)
+        executor.start(second)
+        ended = until(Returned)
+        assert (ended.attempt_id, ended.value["pid"]) == (second.id, before)
+    finally:
+        executor.close()
 
 
 def test_one_that_dies_or_hangs_is_replaced(ray_cluster, tmp_path):

@@ -280,7 +280,8 @@ class Confirmation:
         seed = state.rounds if self.by_rounds else None
         return Turn(name, seed, state.known if self._resumes and not self.by_rounds else {})
 
-    def _due(self, running: Collection[str]) -> list[str]:
+    def _due(self, running: Collection[str] = ()) -> list[str]:
+        """Return who needs to be evaluated further, and is not yet."""
         left = self._race.contenders()
         open_ = [name for name in left if not self._states[name].exhausted]
         if len(left) == 1:  # it is certain; but the last one has to be known, too
@@ -328,13 +329,22 @@ class Confirmation:
         state = self._states[candidate]
         state.before, state.yields, state.settled = state.before + state.yields, 0, False
 
-    def evaluated(self, candidate: str, interval: Interval, running: Collection[str] = ()) -> bool:
+    def evaluated(
+        self,
+        candidate: str,
+        interval: Interval,
+        running: Collection[str] = (),
+        *,
+        crowded: bool = True,
+    ) -> bool:
         """Take an estimate that a candidate has yielded; return whether to stop its validation.
 
         Args:
             candidate: Its name.
             interval: Where its mean is.
             running: Who is evaluated now, itself included.
+            crowded: Whether there are fewer slots than candidates, so that nobody else can be
+                started unless somebody gives way.
         """
         state = self._states[candidate]
         state.yields += 1
@@ -342,7 +352,7 @@ class Confirmation:
         left = self._race.contenders()
         if candidate not in left or len(left) < 2:
             return True
-        if not self._resumes or state.yields < max(1, state.before):
+        if not crowded or not self._resumes or state.yields < max(1, state.before):
             return False
         slots = max(1, len(running))
         wanted = self._race.next()[:slots]
@@ -469,7 +479,7 @@ class Confirmation:
             running: Who is being evaluated: what becomes of these is not known yet.
         """
         left = self._race.contenders()
-        used_up = not any(not self._states[n].failed for n in [*running, *self._due(running)])
+        used_up = not running and not self._due()
         found = []
         for name, state in self._states.items():
             if state.failed or state.settled or name in running or state.metrics is None:
@@ -543,6 +553,7 @@ class Confirmed:
             not certain, 1 if every candidate's value is exact.
         contenders: Those that may be the best, in the order in which the sweep ranked them.
         candidates: All of them, in that order.
+        began: When it began, or went on last, in seconds since the epoch.
     """
 
     name: str
@@ -556,10 +567,15 @@ class Confirmed:
     sure: float
     contenders: tuple[Candidate, ...]
     candidates: tuple[Candidate, ...]
+    began: float = 0.0
 
 
 def confirmed_by(
-    name: str, function: str, about: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]
+    name: str,
+    function: str,
+    about: Mapping[str, Any],
+    rows: Iterable[Mapping[str, Any]],
+    began: float = 0.0,
 ) -> Confirmed | None:
     """Return what a confirmation has come to, from what is recorded of it.
 
@@ -570,6 +586,7 @@ def confirmed_by(
             ``metric``, ``mode``, ``confidence``, ``chosen_from`` and ``by``.
         rows: A row for each candidate, as of
             :func:`tunekit.core.later_validations.rows_of`.
+        began: When it began, in seconds since the epoch.
 
     Returns:
         None if it has not ended, or if none of the candidates could be evaluated.
@@ -620,6 +637,7 @@ def confirmed_by(
         sure=verdict.confidence,
         contenders=tuple(found[one] for one in verdict.contenders),
         candidates=tuple(found.values()),
+        began=began,
     )
 
 
@@ -636,7 +654,9 @@ def confirmations_in(sessions: Iterable[LaterSession]) -> list[Confirmed]:
     found = []
     for name, own in sorted(of.items(), key=lambda pair: pair[1][-1].began):
         newest = own[-1]
-        known = confirmed_by(name, newest.function, newest.head["confirm"], rows_of(own))
+        known = confirmed_by(
+            name, newest.function, newest.head["confirm"], rows_of(own), newest.began
+        )
         if known is not None:
             found.append(known)
     return found

@@ -152,6 +152,14 @@ def test_without_resume_nobody_gives_way():
         assert not race.evaluated("a", Interval(0.2, 0.9), ["a"])
 
 
+def test_nobody_gives_way_for_whom_there_is_a_slot():
+    race = once("a", "b", "c", resumes=True)
+    race.started("a")
+    for _ in range(5):
+        assert not race.evaluated("a", Interval(0.2, 0.9), ["a"], crowded=False)
+    assert race.evaluated("a", Interval(0.2, 0.9), ["a"], crowded=True)
+
+
 def test_nobody_gives_way_while_there_are_slots_for_those_that_decide():
     race = once("a", "b", "c", resumes=True)
     running = started(race, 3)
@@ -440,6 +448,20 @@ def test_of_a_hundred_winners_95_are_right_with_fewer_examples(slots, resumes, c
     right, used = zip(*found, strict=True)
     assert sum(right) >= 95
     assert np.mean(used) <= most
+
+
+def test_intervals_hold_for_those_that_were_chosen_for_their_luck():
+    """The best five of 500 equally good ones, seen again on the examples they were lucky with."""
+    size, mean, sweeps, misses = 500, 0.8, 200, {}
+    for chosen_from in (None, 500):
+        random, misses[chosen_from] = np.random.default_rng(3), 0
+        each = once(*"abcde", chosen_from=chosen_from).each
+        for _ in range(sweeps):
+            lucky = np.sort(random.binomial(size, mean, 500))[-5:]
+            estimates = [Estimate(hits / size, size, bounds=(0, 1)) for hits in lucky]
+            intervals = [ConfidenceSequence(each).update(one) for one in estimates]
+            misses[chosen_from] += any(not one.low <= mean <= one.high for one in intervals)
+    assert misses[500] <= 0.05 * sweeps < misses[None]
 
 
 def test_over_seeds_95_of_a_hundred_are_right():
