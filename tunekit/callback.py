@@ -267,7 +267,7 @@ class ValidationCallback(tune.Callback):
                 :class:`~tunekit.ValidatedLoggerCallback` unless it hears of scores by itself.
         """
         if not self._loggers:
-            self._loggers = [JsonLogger(), TensorBoardLogger(self._goal)]
+            self._loggers = [JsonLogger(), TensorBoardLogger(self._goal, lambda: self.searched)]
         self._loggers += [validated(other) for other in others]
         return list(self._loggers)
 
