@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -219,7 +220,11 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
         counts = {kind: kinds.count(kind) for kind in reversed(UNENDED) if kind in kinds}
         first = f"; the longest {longest['status']}: trial {longest['trial_id']} at {at}"
         lines.append(("waits for", f"{_kinds(counts)}{first}, {duration(longest['for_s'])}"))
-    return "\n".join(cut(f"{label:<{_LABEL}}{text}", width) for label, text in lines)
+    indent = " " * _LABEL
+    return "\n".join(
+        textwrap.fill(f"{label:<{_LABEL}}{text}", width, subsequent_indent=indent)
+        for label, text in lines
+    )
 
 
 def _stops(status: Mapping[str, Any]) -> str:
