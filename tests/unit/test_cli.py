@@ -177,6 +177,17 @@ def test_failures_have_their_reasons(tmp_path):
     assert set(re.findall(r"^ +\d  .* (\w+)$", result.stdout, re.M)) == {"4", "None"}
 
 
+def test_nothing_is_said_to_run_in_a_sweep_that_was_killed(tmp_path):
+    def statuses(path: Path) -> tuple[str, set[str]]:
+        text = tunekit_("status", path).stdout
+        [trials] = re.findall(r"^trials +(.*)$", text, re.M)
+        return trials, set(re.findall(r"^ +\d*  \w+_\d+  (\w+)", text, re.M))
+
+    assert statuses(killed(tmp_path / "killed", 60, validation_slots=1)) == ("8 killed", {"killed"})
+    trials, told = statuses(running(tmp_path / "running", 60))
+    assert trials.startswith("8 running") and told == {"running"}
+
+
 LONG = "the images of the third part are not where they were, " * 5
 
 

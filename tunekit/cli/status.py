@@ -199,7 +199,7 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
         lines.append(("best", f"no validated {status['metric']} yet"))
     if status["configuration"] is not None:
         lines.append(("over seeds", _over_seeds(status["configuration"])))
-    trials = _kinds(status["trials"])
+    trials = _kinds({_as_of(status, kind): count for kind, count in status["trials"].items()})
     trials += _stops(status)
     exploits = status["exploits"]
     trials += f"; {exploits} exploit{'s' * (exploits != 1)}" if exploits else ""
@@ -274,7 +274,7 @@ def _table(status: Mapping[str, Any], top: int, width: int) -> str:
     columns: list[_Column] = [
         ("rank", ">", ["" if row["rank"] is None else str(row["rank"]) for row in shown]),
         ("trial", "<", [row["trial_id"] for row in shown]),
-        ("status", "<", [_status(row) for row in shown]),
+        ("status", "<", [_as_of(status, _status(row)) for row in shown]),
         ("iteration", ">", [_place_short(row, "", generations) for row in shown]),
     ]
     if scores:
@@ -342,6 +342,12 @@ def _kinds(counts: Mapping[str, int]) -> str:
 def _status(row: Mapping[str, Any]) -> str:
     ended_early = row["status"] == "terminated" and row["stopped"]
     return "stopped" if ended_early else str(row["status"])
+
+
+def _as_of(status: Mapping[str, Any], kind: str) -> str:
+    """Return what a trial does; nothing runs in a sweep that was killed or interrupted."""
+    ended = status["state"] in ("killed", "interrupted")
+    return str(status["state"]) if kind == "running" and ended else kind
 
 
 def _place(generation: int, iteration: int) -> str:
