@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow.fs
@@ -41,8 +41,9 @@ class Found:
 def sweeps_below(filesystem: pyarrow.fs.FileSystem, path: str) -> list[Found]:
     """Return the sweeps in a folder, and in folders below it, the newest first.
 
-    A sweep's own folders are not looked into, nor are those whose names begin with a dot. It looks
-    four levels deep, and into 5,000 folders at most, the upper ones first.
+    The folders of a sweep's trials are not looked into, nor are those of a plain experiment of
+    Tune's, nor any whose name begins with a dot. It looks four levels deep, and into 5,000 folders
+    at most, the upper ones first.
 
     Args:
         filesystem: Where to look.
@@ -63,19 +64,24 @@ def sweeps_below(filesystem: pyarrow.fs.FileSystem, path: str) -> list[Found]:
             if looked >= _MOST_LISTED:
                 break
             looked += 1
-            folders = [
-                info.base_name
-                for info in _inside(filesystem, folder)
-                if info.type == pyarrow.fs.FileType.Directory
-            ]
+            inside = _inside(filesystem, folder)
+            is_folder = pyarrow.fs.FileType.Directory
+            folders = [info.base_name for info in inside if info.type == is_folder]
             changed = _changed(filesystem, folder) if JOURNAL in folders else None
             if changed is not None:
                 found.append(Found(folder, changed))
-            else:
+            elif not _is_tunes(info.base_name for info in inside):
                 named = (name for name in sorted(folders) if not name.startswith("."))
                 below += [f"{folder.rstrip('/')}/{name}" for name in named]
         level = below
     return sorted(found, key=lambda one: (-one.changed, one.path))
+
+
+def _is_tunes(names: Iterable[str]) -> bool:
+    """Return whether a folder in which there are such names is an experiment's, or a trial's."""
+    return any(
+        name == TUNER_FILE or name in _OF_A_TRIAL or name.startswith(STATE_FILES) for name in names
+    )
 
 
 def _changed(filesystem: pyarrow.fs.FileSystem, folder: str) -> float | None:

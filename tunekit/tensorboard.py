@@ -53,6 +53,9 @@ class TensorBoardLogger(Writing):
     Args:
         goal: Returns the metrics that the sweep is judged by, and ``"min"`` or ``"max"``; None if
             it is not known which is better. Without any metric, HParams shows all validated ones.
+        searched: Returns the flat names of the hyperparameters that are searched; None if that is
+            not known. HParams has no columns for the others, unless trials differ in them: its
+            table has room for few, and those of metrics come last.
 
     Raises:
         tunekit.UnsupportedRayError: If this Ray's logger lacks what is needed.
@@ -62,10 +65,12 @@ class TensorBoardLogger(Writing):
     """
 
     def __init__(
-        self, goal: Callable[[], tuple[Collection[str], str | None]] | None = None
+        self,
+        goal: Callable[[], tuple[Collection[str], str | None]] | None = None,
+        searched: Callable[[], Collection[str] | None] | None = None,
     ) -> None:
         super().__init__()
-        self._goal = goal
+        self._goal, self._searched = goal, searched
         self._runs: dict[Trial, dict[int, _Run]] = {}
         # How far each has come that has begun in this session, open or not, and whose they are.
         self._begun: dict[tuple[str, int], _Progress] = {}
@@ -74,6 +79,8 @@ class TensorBoardLogger(Writing):
         self._failed: dict[Trial, bool] = {}
         # Every hyperparameter of the sweep, with some value of it.
         self._hyperparameters: dict[str, Any] = {}
+        # Those in which runs differ.
+        self._differ: set[str] = set()
 
     # What Tune tells ---------------------------------------------------------------------------
 
@@ -121,7 +128,7 @@ class TensorBoardLogger(Writing):
         row = {**metrics, TRAINING_ITERATION: step, TIMESTEPS_TOTAL: None}
         super().log_trial_result(0, trial, row)
         names, mode = self._shown(metrics)
-        run.describe(names, mode, self._hyperparameters)
+        run.describe(names, mode, self._columns())
         result = flatten(merge(report, metrics))
         for name in names:
             value = number(result.get(name))
@@ -181,12 +188,27 @@ class TensorBoardLogger(Writing):
             purge_step=0 if again else None,
         )
         run = _Run(events, _hyperparameters(config), progress)
-        self._hyperparameters |= run.hyperparameters
+        known = self._hyperparameters
+        self._differ.update(
+            name
+            for name, value in run.hyperparameters.items()
+            if name in known and known[name] != value
+        )
+        known |= run.hyperparameters
         run.begin(f"{trial.trial_id}{f'/{generation}' if generation else ''}")
         names, mode = self._shown({})
         if names:
-            run.describe(names, mode, self._hyperparameters)
+            run.describe(names, mode, self._columns())
         return run
+
+    def _columns(self) -> dict[str, Any]:
+        """The hyperparameters that HParams has columns for, with some value of each."""
+        searched = None if self._searched is None else self._searched()
+        if searched is None:
+            return self._hyperparameters
+        wanted = self._differ.union(searched)
+        shown = {name: value for name, value in self._hyperparameters.items() if name in wanted}
+        return shown or self._hyperparameters
 
     def _shown(self, metrics: Mapping[str, Any]) -> tuple[list[str], str | None]:
         """The metrics of HParams, and what is better."""

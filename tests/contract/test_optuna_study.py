@@ -242,6 +242,25 @@ def test_what_is_missing_is_told():
     assert "metric is missing" in text and "mode is missing" in text and "scope" in text
 
 
+def test_choices_that_are_no_single_values_are_texts(tmp_path):
+    space = {
+        "widths": tune.choice([(8, 8), (4,)]),
+        "optimizer": tune.choice([{"momentum": 0.9}, {"momentum": 0.5}]),
+        "limit": tune.choice([float("inf"), None]),
+    }
+    options: dict[str, Any] = {"param_space": space, "trials": 8, "run": False}
+    ran = recorded(sweep(tmp_path, FIFOScheduler(), **options), space)
+    study = tunekit.load(ran.home).to_optuna()
+    assert study.trials[0].distributions == {
+        "widths": CategoricalDistribution(("[8, 8]", "[4]")),
+        "limit": CategoricalDistribution(("inf", None)),
+        "optimizer/momentum": FloatDistribution(0.5, 0.9),
+    }
+    for trial, of in zip(study.trials, ran.trials, strict=True):
+        assert trial.params["widths"] == str(list(of.config["widths"]))
+        assert trial.params["optimizer/momentum"] == of.config["optimizer"]["momentum"]
+
+
 def test_a_tuner_writes_down_what_it_searches():
     tuner = tunekit.Tuner(
         lambda config: None,

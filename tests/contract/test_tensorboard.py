@@ -291,6 +291,21 @@ def test_hparams_show_the_best_and_the_last_validated_value(tmp_path, mode, best
         assert whole[Path(trial.local_path).name]["metrics"] == pytest.approx(shown)
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_hparams_have_columns_for_what_is_searched(tmp_path, known):
+    space = {"lr": tune.uniform(0, 1), "epochs": 9, "net": {"width": 8}}
+    options: dict[str, Any] = {"trials": 2, "loggers": True, "run": False}
+    ran = sweep(tmp_path, FIFOScheduler(), param_space=space, **options)
+    ran.validation.searched = {"lr": {}} if known else None
+    ran.sweep.run(most=50_000)
+    experiment, sessions = session_group_of(Path(ran.trials[0].local_path).parent)
+    shown = {info.name for info in experiment.hparam_infos}
+    assert shown == ({"lr"} if known else {"lr", "epochs", "net/width"})
+    assert [info.name.tag for info in experiment.metric_infos] == ["best/accuracy", "last/accuracy"]
+    for session in sessions.values():
+        assert session["metrics"]["best/accuracy"] > 0 and "lr" in session["hparams"]
+
+
 def _hparams(ran: Ran) -> dict[str, Any]:
     experiment, sessions = session_group_of(Path(ran.trials[0].local_path).parent)
     assert {info.name for info in experiment.hparam_infos} == {"lr", "net/width", "net/act"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -174,6 +175,17 @@ def test_failures_have_their_reasons(tmp_path):
     assert [cause["count"] for cause in known["causes"]] == [1, 2]
     assert re.search(r" fail_at\n", result.stdout)
     assert set(re.findall(r"^ +\d  .* (\w+)$", result.stdout, re.M)) == {"4", "None"}
+
+
+def test_nothing_is_said_to_run_in_a_sweep_that_was_killed(tmp_path):
+    def statuses(path: Path) -> tuple[str, set[str]]:
+        text = tunekit_("status", path).stdout
+        [trials] = re.findall(r"^trials +(.*)$", text, re.M)
+        return trials, set(re.findall(r"^ +\d*  \w+_\d+  (\w+)", text, re.M))
+
+    assert statuses(killed(tmp_path / "killed", 60, validation_slots=1)) == ("8 killed", {"killed"})
+    trials, told = statuses(running(tmp_path / "running", 60))
+    assert trials.startswith("8 running") and told == {"running"}
 
 
 LONG = "the images of the third part are not where they were, " * 5
@@ -362,13 +374,59 @@ def test_the_report_of_a_remote_sweep_goes_into_the_current_directory(monkeypatc
 # tensorboard -----------------------------------------------------------------------------------
 
 
+class Became(Exception):
+    """The process is another one."""
+
+
 def test_tensorboard_becomes_tensorboard(ended, monkeypatch):
     became: list[tuple[str, list[str]]] = []
-    monkeypatch.setattr(commands.os, "execv", lambda *command: became.append(command))
-    result = tunekit_("tensorboard", ended[0], "--port", 6007, "--host", "0.0.0.0")
-    assert result.exit_code == 0 and result.stdout == ""
-    told = ["--logdir", str(ended[0]), "--port", "6007", "--host", "0.0.0.0"]
+
+    def execv(*command: Any) -> None:
+        became.append(command)
+        raise Became
+
+    monkeypatch.setattr(commands.os, "execv", execv)
+    folder = ended[0].parent  # which may have several sweeps
+    with pytest.raises(Became):
+        tunekit_("tensorboard", folder, "--port", 6007, "--host", "0.0.0.0")
+    told = ["--logdir", str(folder), "--port", "6007", "--host", "0.0.0.0"]
     assert became == [(sys.executable, [sys.executable, "-m", "tensorboard.main", *told])]
+
+
+# Writes down what it is shown as soon as there is one run more, and ends with 3.
+SHOWN = """
+import os, sys, time
+path, file, before = sys.argv[1:]
+while len(os.listdir(path)) <= int(before):
+    time.sleep(0.01)
+runs = {name: os.path.realpath(os.path.join(path, name)) for name in os.listdir(path)}
+open(file, "w").write(repr((path, runs)))
+sys.exit(3)
+"""
+
+
+def test_tensorboard_calls_the_runs_of_a_sweep_by_their_trials(tmp_path, monkeypatch):
+    home = tmp_path / "digits"
+    folders = {
+        f"0000{n}": home / f"train_8e906_0000{n}_{n}_lr=0.1,width=8_2026-11-22_21-13-26"
+        for n in range(3)
+    }
+    (home / "journal").mkdir(parents=True)
+    for name in ("00000", "00001"):
+        folders[name].mkdir()
+    file = tmp_path / "shown"
+
+    def command_of(folder: str, port: int | None, host: str | None) -> list[str]:
+        if folder != str(home):
+            folders["00002"].mkdir()  # while it is shown
+        return [sys.executable, "-c", SHOWN, folder, str(file), "2"]
+
+    monkeypatch.setattr(tensorboard, "command_of", command_of)
+    monkeypatch.setattr(tensorboard, "_LOOK_AGAIN_S", 0.02)
+    assert tunekit_("tensorboard", home).exit_code == 3
+    shown, runs = ast.literal_eval(file.read_text())
+    assert runs == {name: str(folder) for name, folder in folders.items()}
+    assert not Path(shown).exists() and all(folder.is_dir() for folder in folders.values())
 
 
 @pytest.mark.parametrize(

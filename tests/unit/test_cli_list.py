@@ -59,6 +59,7 @@ def results(tmp_path_factory) -> Path:
     (home / ".hidden").mkdir()
     (home / "old/sweep").rename(home / "old sweep")
     (home / "plain/trial").mkdir(parents=True)
+    (home / "plain/tuner.pkl").touch()
     return home
 
 
@@ -108,9 +109,10 @@ def test_a_folder_without_sweeps_says_so(tmp_path):
 
 
 def test_sweeps_are_not_looked_for_in_sweeps(results):
-    inner = results / "old sweep" / "inner/journal"
-    inner.mkdir(parents=True)
-    (inner / "000001.jsonl").touch()
+    for folder in ("old sweep", "plain/trial"):  # nor in experiments without validation
+        inner = results / folder / "inner/journal"
+        inner.mkdir(parents=True)
+        (inner / "000001.jsonl").touch()
     found = sweeps_below(pyarrow.fs.LocalFileSystem(), str(results))
     assert f"{results}/old sweep" in [one.path for one in found]
     assert len(found) == 4

@@ -705,6 +705,7 @@ def report(
 def tensorboard(path: str, port: int | None, host: str | None) -> None:
     """Show a sweep in TensorBoard, until Ctrl-C.
 
+    Runs of a sweep on this machine are called by the numbers of their trials.
     Local and mounted folders always work. TensorBoard reads s3:// with boto3 installed, and other
     storages with what fsspec needs for them. An S3 server of your own is named by the environment:
     S3_ENDPOINT=http://localhost:9000.
@@ -716,7 +717,10 @@ def tensorboard(path: str, port: int | None, host: str | None) -> None:
     """
     command = board.command_of(path, port, host)
     click.echo(f"TensorBoard on {path}; Ctrl-C ends it.", err=True)
-    _become(command)
+    if not board.is_local_sweep(path) or not board.has_links():
+        _become(command)
+    code = board.show_linked(path, lambda folder: board.command_of(folder, port, host))
+    raise click.exceptions.Exit(128 - code if code < 0 else code)
 
 
 def _become(command: list[str]) -> NoReturn:

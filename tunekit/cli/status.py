@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -200,7 +201,7 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
         lines.append(("over seeds", _over_seeds(status["configuration"])))
     if status["confirmation"] is not None:
         lines.append(("confirmed", status["confirmation"]["in_words"]))
-    trials = _kinds(status["trials"])
+    trials = _kinds({_as_of(status, kind): count for kind, count in status["trials"].items()})
     trials += _stops(status)
     exploits = status["exploits"]
     trials += f"; {exploits} exploit{'s' * (exploits != 1)}" if exploits else ""
@@ -222,7 +223,11 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
         counts = {kind: kinds.count(kind) for kind in reversed(UNENDED) if kind in kinds}
         first = f"; the longest {longest['status']}: trial {longest['trial_id']} at {at}"
         lines.append(("waits for", f"{_kinds(counts)}{first}, {duration(longest['for_s'])}"))
-    return "\n".join(cut(f"{label:<{_LABEL}}{text}", width) for label, text in lines)
+    indent = " " * _LABEL
+    return "\n".join(
+        textwrap.fill(f"{label:<{_LABEL}}{text}", width, subsequent_indent=indent)
+        for label, text in lines
+    )
 
 
 def _stops(status: Mapping[str, Any]) -> str:
@@ -272,7 +277,7 @@ def _table(status: Mapping[str, Any], top: int, width: int) -> str:
     columns: list[_Column] = [
         ("rank", ">", ["" if row["rank"] is None else str(row["rank"]) for row in shown]),
         ("trial", "<", [row["trial_id"] for row in shown]),
-        ("status", "<", [_status(row) for row in shown]),
+        ("status", "<", [_as_of(status, _status(row)) for row in shown]),
         ("iteration", ">", [_place_short(row, "", generations) for row in shown]),
     ]
     if scores:
@@ -340,6 +345,12 @@ def _kinds(counts: Mapping[str, int]) -> str:
 def _status(row: Mapping[str, Any]) -> str:
     ended_early = row["status"] == "terminated" and row["stopped"]
     return "stopped" if ended_early else str(row["status"])
+
+
+def _as_of(status: Mapping[str, Any], kind: str) -> str:
+    """Return what a trial does; nothing runs in a sweep that was killed or interrupted."""
+    ended = status["state"] in ("killed", "interrupted")
+    return str(status["state"]) if kind == "running" and ended else kind
 
 
 def _place(generation: int, iteration: int) -> str:

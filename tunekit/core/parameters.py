@@ -74,11 +74,18 @@ def choice(value: Any) -> Any:
 
     Example:
         >>> choice(32), choice("relu"), choice((8, 8)), choice(float("nan"))
-        (32, 'relu', '(8, 8)', 'nan')
+        (32, 'relu', '[8, 8]', 'nan')
     """
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    return value if value is None or isinstance(value, (bool, int, str)) else text(value)
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    return text(_listed(value))
+
+
+def _listed(value: Any) -> Any:
+    """Return a tuple as a list, as which it comes back from JSON."""
+    return [_listed(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def parameters_of(

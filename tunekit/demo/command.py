@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -49,8 +51,10 @@ def demo(storage: str | None, **options: Any) -> None:
       tunekit demo --on-pending hold --storage ~/sweeps --report
       tunekit demo --staged
     """
-    click.echo("Starting Ray: the first epochs are trained in some ten seconds.")
-    sys.stdout.flush()
+    with suppress(ModuleNotFoundError):  # of which the import below tells
+        if importlib.util.find_spec("torch") is not None:
+            click.echo("Starting Ray: the first epochs are trained in some ten seconds.")
+            sys.stdout.flush()
     from tunekit.demo.sweep import run
 
     if storage is not None and "://" not in storage:

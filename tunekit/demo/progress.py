@@ -52,7 +52,8 @@ class Progress(tune.Callback):
         )
         if self._in_place:
             width = (terminal_width() or 80) - 1
-            print(f"\r{line[:width]:<{width}}", end="", flush=True)
+            # What is logged meanwhile is written over it.
+            print(f"{line[:width]:<{width}}", end="\r", flush=True)
         else:
             print(line, flush=True)
 
