@@ -79,7 +79,7 @@ GROUPS = {
     ),
     "readers": (
         "results, loggers and tables",
-        "fold loggers tensorboard lineage sweep later_scores",
+        "fold loggers tensorboard lineage sweep follower later_scores",
     ),
     "others": ("others", ""),
 }

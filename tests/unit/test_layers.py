@@ -81,7 +81,7 @@ FLOORS = [
     {"scheduler_state"},
     {"base_scheduler", "certainty"},
     {"next_trial", "scheduler_restore", "trial_actions"},
-    {"later_scores", "scheduler"},
+    {"follower", "later_scores", "scheduler"},
     {"cluster", "simulation"},
     {"page"},
     {"tuner"},
