@@ -26,6 +26,7 @@ COMMAND = "python scripts/architecture.py"
 ROOMS = {
     "cli": "the command line",
     "demo": "a sweep on real data",
+    "serve": "the report, live in the browser",
     "page": "the report",
     "testing": "doubles for tests",
     "front": "what `import tunekit` gives",

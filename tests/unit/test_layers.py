@@ -84,6 +84,7 @@ FLOORS = [
     {"follower", "later_scores", "scheduler"},
     {"cluster", "simulation"},
     {"page"},
+    {"serve"},
     {"tuner"},
     {"testing", "__init__"},
     {"demo"},

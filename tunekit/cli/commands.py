@@ -20,6 +20,7 @@ from tunekit._ray.storage import absolute
 from tunekit.cli import tensorboard as board
 from tunekit.cli.later import Progress, later_as_data, later_as_text
 from tunekit.cli.seeds import seeds_as_data, seeds_as_lines
+from tunekit.cli.serve import serve
 from tunekit.cli.status import status_of, text_of
 from tunekit.cli.trainables import lasting, trainable_at
 from tunekit.cli.what_if import table_of, what_if
@@ -520,6 +521,9 @@ def report(
     click.echo(written)
     if show:
         webbrowser.open(Path(written).absolute().as_uri())
+
+
+tunekit.add_command(serve)
 
 
 @tunekit.command(short_help="Show a sweep in TensorBoard.")

@@ -289,15 +289,23 @@ function take(update) {
   const order = update.order.map((id) => main.querySelector(`[data-part="${id}"]`)).filter(Boolean);
   for (const part of [...main.children]) if (!order.includes(part)) part.remove();
   if (order.some((part, n) => main.children[n] !== part)) main.append(...order);
-  for (const id of update.charts ?? []) fetchChart(id);
+  fetchCharts(update.charts);
   if (panel.open) showTrial();
   root.dataset.version = update.version;
 }
-async function fetchChart(id) {
-  const answer = await fetch(`${root.dataset.trials.replace(/trial$/, "chart")}?id=${encodeURIComponent(id)}`);
-  if (!answer.ok) return;
-  specs.set(id, await answer.json());
-  due.add(id);
+// Fetches what has changed of the charts that have a place, and what was never fetched.
+async function fetchCharts(changed) {
+  const names = [...document.querySelectorAll("#main .chart")].map((place) => place.id.replace("chart-", ""));
+  for (const name of names) {
+    if (specs.has(name) && !changed.includes(name)) {
+      if (!byId(`chart-${name}`).querySelector("svg")) due.add(name);
+      continue;
+    }
+    const answer = await fetch(`${root.dataset.trials.replace(/trial$/, "chart")}?id=${encodeURIComponent(name)}`);
+    if (!answer.ok) continue;  // it is drawn next
+    specs.set(name, await answer.json());
+    due.add(name);
+  }
   drawDue();
 }
 
@@ -328,6 +336,7 @@ window.drawing = drawing([...specs.keys()]).then(() => { root.dataset.drawn = sp
   .catch((error) => { root.dataset.failed = String(error); });
 if (opened()) showTrial();
 if (live) {
+  fetchCharts([]);
   // A page that nobody sees asks for nothing.
   const visible = () => {
     if (!document.hidden) return listen();

@@ -36,6 +36,7 @@ __all__ = [
     "in_script",
     "render",
     "render_panels",
+    "section",
     "sections_of",
     "shell",
     "vega",
@@ -181,6 +182,18 @@ def sections_of(told: Mapping[str, Any]) -> dict[str, str]:
         order.insert(1, "failures")
     every = {name: str(getattr(made, f"section_{name}")()).strip() for name in order}
     return {name: text for name, text in every.items() if text}
+
+
+def section(file: str, name: str, **told: Any) -> str:
+    """Return a section that a template has, as HTML.
+
+    Args:
+        file: The template.
+        name: The section.
+        told: What it says, as data.
+    """
+    made = _environment().get_template(file).make_module(told)
+    return str(getattr(made, f"section_{name}")()).strip()
 
 
 def render_panels(

@@ -12,7 +12,7 @@ from tunekit.page.drawing import Findings
 from tunekit.places import Places
 from tunekit.sweep import Ranked, Sweep
 
-__all__ = ["Panel", "Validated", "most_rows", "panels", "status_in_words"]
+__all__ = ["Panel", "Validated", "joined", "most_rows", "panels", "status_in_words"]
 
 # So many rows of validations all panels have together, and each has no fewer and no more than.
 _ROWS, _FEWEST, _MOST = 20_000, 10, 200
@@ -191,8 +191,21 @@ def _path(sweep: Sweep, recorded: str) -> str:
     """Return where something of the sweep's is, as another process finds it: a path, or a URI."""
     path = Places(sweep.path or None).path(recorded)
     if sweep.source is not None and path.startswith(f"{sweep.path}/"):
-        return sweep.source.rstrip("/") + path[len(sweep.path) :]
+        return joined(sweep.source, path[len(sweep.path) + 1 :])
     return path
+
+
+def joined(source: str, below: str) -> str:
+    """Return the path or URI of what is below a folder; a URI's query stays at its end.
+
+    Example:
+        >>> joined("/results", "digits"), joined("s3://bucket/results?region=eu", "digits")
+        ('/results/digits', 's3://bucket/results/digits?region=eu')
+    """
+    if not below:
+        return source
+    base, mark, query = source.partition("?") if "://" in source else (source, "", "")
+    return f"{base.rstrip('/')}/{below}{mark}{query}"
 
 
 def _loads(sweep: Sweep, recorded: str) -> str:
