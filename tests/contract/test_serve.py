@@ -38,7 +38,7 @@ from tunekit.journal import Journal
 from tunekit.page.drawing import Findings, draw
 from tunekit.page.page import contents, in_script, render_panels, sections_of
 from tunekit.serve import server
-from tunekit.serve.app import application
+from tunekit.serve.app import Application
 from tunekit.serve.catalogue import Catalogue, Place
 from tunekit.serve.guard import HEADERS
 from tunekit.serve.index import Index
@@ -91,7 +91,7 @@ def browsers() -> Iterator[Any]:
     opened: list[Browser] = []
 
     def browser(path: Path, host: str = "127.0.0.1:7007", **options: Any) -> Browser:
-        app = application(Catalogue([str(path)]), interval_s=0.001, **options)
+        app = Application(Catalogue([str(path)]), interval_s=0.001, **options)
         opened.append(Browser(app, host))
         return opened[-1]
 
@@ -350,6 +350,15 @@ def test_a_page_of_a_server_before_gets_everything(browser, home):
     browser.get(f"/sweeps/{key}")
     [(name, update)] = browser.events(f"/sweeps/{key}/events?since=0123456789abcdef-99", most=1)
     assert name == "update" and set(update["parts"]) == set(update["order"])
+
+
+def test_a_page_stays_as_it_is_until_a_restarted_server_has_read_the_sweep():
+    view = View()
+    assert view.since("0123456789abcdef-99") is None
+    view.draw({"validated": "{}"})
+    assert view.since("0123456789abcdef-99") is None
+    view.show({"summary": ""})
+    assert view.since("0123456789abcdef-99").charts == ["validated"]
 
 
 def test_a_chart_and_a_trial(browser, home):
@@ -651,8 +660,8 @@ def test_others_need_the_token_that_is_printed(host, asks, journal, home, monkey
     def application(catalogue: Any, options: Any, **known: Any) -> None:
         made.update(known)
 
-    monkeypatch.setattr(server, "application", application)
-    monkeypatch.setattr(server.uvicorn.Server, "run", lambda self, sockets: None)
+    monkeypatch.setattr(server, "Application", application)
+    monkeypatch.setattr(server.Server, "run", lambda self, sockets: None)
     monkeypatch.delenv(server.TOKEN, raising=False)
     told: list[str] = []
     for _ in range(2):

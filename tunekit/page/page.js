@@ -301,8 +301,9 @@ async function fetchCharts(changed) {
       if (!byId(`chart-${name}`).querySelector("svg")) due.add(name);
       continue;
     }
-    const answer = await fetch(`${root.dataset.trials.replace(/trial$/, "chart")}?id=${encodeURIComponent(name)}`);
-    if (!answer.ok) continue;  // it is drawn next
+    const where = `${root.dataset.trials.replace(/trial$/, "chart")}?id=${encodeURIComponent(name)}`;
+    const answer = await fetch(where).catch(() => null);  // the server may be gone; then all comes again
+    if (!answer?.ok) continue;  // or the chart is drawn next
     specs.set(name, await answer.json());
     due.add(name);
   }

@@ -6,6 +6,6 @@ with extra("serve"):  # first: this extra brings the other's packages, too
     import starlette as starlette
     import uvicorn as uvicorn
 
-from tunekit.serve.server import serve  # noqa: E402
+from tunekit.serve.server import serve
 
 __all__ = ["serve"]

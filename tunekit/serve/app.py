@@ -31,25 +31,17 @@ with extra("serve"):
         StreamingResponse,
     )
     from starlette.routing import Route
-    from starlette.types import ASGIApp
+    from starlette.types import Receive, Scope, Send
 
-__all__ = ["application"]
+__all__ = ["Application"]
 
 # So many sweeps are kept that nobody looks at.
 _KEPT = 8
 _VEGA = f"/assets/vega-{VERSION}.js"
 
 
-def application(
-    catalogue: Catalogue,
-    options: Mapping[str, Any] | None = None,
-    *,
-    hosts: Collection[str] | None = LOCAL,
-    token: str | None = None,
-    cookie: str = "tunekit",
-    interval_s: float = 0.5,
-) -> ASGIApp:
-    """Return the server as an ASGI application.
+class Application:
+    """The server as an ASGI application.
 
     Args:
         catalogue: The sweeps that are served.
@@ -59,19 +51,38 @@ def application(
         cookie: Likewise.
         interval_s: How often a page that somebody looks at is brought up to date, in seconds.
     """
-    pages = _Pages(catalogue, dict(options or {}), interval_s)
-    routes = [
-        Route("/", pages.home),
-        Route("/all", pages.all),
-        Route("/events", pages.all_events),
-        Route("/sweeps/{key}", pages.sweep),
-        Route("/sweeps/{key}/events", pages.events),
-        Route("/sweeps/{key}/trial", pages.trial),
-        Route("/sweeps/{key}/chart", pages.chart),
-        Route(_VEGA, _vega),
-    ]
-    app = GZipMiddleware(Starlette(routes=routes), minimum_size=2000, compresslevel=5)
-    return Guard(app, hosts=hosts, token=token, cookie=cookie)
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        options: Mapping[str, Any] | None = None,
+        *,
+        hosts: Collection[str] | None = LOCAL,
+        token: str | None = None,
+        cookie: str = "tunekit",
+        interval_s: float = 0.5,
+    ):
+        self._pages = pages = _Pages(catalogue, dict(options or {}), interval_s)
+        routes = [
+            Route("/", pages.home),
+            Route("/all", pages.all),
+            Route("/events", pages.all_events),
+            Route("/sweeps/{key}", pages.sweep),
+            Route("/sweeps/{key}/events", pages.events),
+            Route("/sweeps/{key}/trial", pages.trial),
+            Route("/sweeps/{key}/chart", pages.chart),
+            Route(_VEGA, _vega),
+        ]
+        app = GZipMiddleware(Starlette(routes=routes), minimum_size=2000, compresslevel=5)
+        self._guarded = Guard(app, hosts=hosts, token=token, cookie=cookie)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        await self._guarded(scope, receive, send)
+
+    def close(self) -> None:
+        """End the streams of events, which would last as long as their readers."""
+        self._pages.close()
 
 
 class _Pages:
@@ -80,6 +91,10 @@ class _Pages:
         self._index = Watch(Index(catalogue, options), interval_s=interval_s)
         self._places: dict[str, Place] = {}
         self._sweeps: dict[str, tuple[LiveSweep, Watch]] = {}
+
+    def close(self) -> None:
+        for watch in [self._index, *(watch for _, watch in self._sweeps.values())]:
+            watch.close()
 
     async def home(self, request: Request) -> Response:
         """The list of sweeps; if there is but one, that."""

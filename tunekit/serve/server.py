@@ -8,18 +8,19 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tunekit.core.problems import Problems
 from tunekit.extras import extra
 from tunekit.page.page import vega
-from tunekit.serve.app import application
+from tunekit.serve.app import Application
 from tunekit.serve.catalogue import Catalogue
 from tunekit.serve.guard import LOCAL
 
 with extra("serve"):
     import uvicorn
 
-__all__ = ["PORT", "TOKEN", "serve"]
+__all__ = ["PORT", "TOKEN", "Server", "serve"]
 
 #: The port, unless another one is asked for; if it is taken, one of the next.
 PORT = 7007
@@ -70,7 +71,7 @@ def serve(
     assert listener is not None  # or it was raised
     number = listener.getsockname()[1]
     anywhere = host in ("0.0.0.0", "::", "")
-    app = application(
+    app = Application(
         catalogue,
         {"metric": metric, "mode": mode, "seed": seed},
         hosts=None if anywhere else {*LOCAL, host},
@@ -79,6 +80,7 @@ def serve(
     )
     config = uvicorn.Config(
         app,
+        interface="asgi3",
         log_level="warning",
         access_log=False,  # it would have the token
         server_header=False,
@@ -93,11 +95,21 @@ def serve(
     shown = f"[{shown}]" if ":" in shown else shown
     ready(f"http://{shown}:{number}/" + (f"?token={token}" if token else ""))
     try:
-        uvicorn.Server(config).run(sockets=[listener])
+        Server(config).run(sockets=[listener])
     except KeyboardInterrupt:  # how one leaves
         pass
     finally:
         listener.close()
+
+
+class Server(uvicorn.Server):
+    """A server that lets its readers go when it ends."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """See ``uvicorn.Server``."""
+        app: Any = self.config.app
+        app.close()
+        await super().shutdown(sockets)
 
 
 def is_local(host: str) -> bool:

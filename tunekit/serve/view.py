@@ -90,11 +90,11 @@ class View:
         return bool(changed)
 
     def since(self, version: str) -> Update | None:
-        """Return what a browser lacks that has a version; None if that is the newest one."""
+        """Return what a browser lacks that has a version; None if that is nothing."""
         name, _, number = version.rpartition("-")
         known = int(number) if name == self._name and number.isdecimal() else -1
         with self._lock:
-            if known >= self._number:
+            if known >= self._number or not self.parts:  # nothing yet is not the same as nothing
                 return None
             new = {named for named, changed in self._changed.items() if changed > known}
             parts = {name: text for name, text in self.parts.items() if ("part", name) in new}

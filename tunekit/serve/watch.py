@@ -48,8 +48,14 @@ class Watch:
         self._interval_s, self._beat_s = interval_s, beat_s
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
         #: How many readers there are.
         self.readers = 0
+
+    def close(self) -> None:
+        """Let all readers go."""
+        self._closed = True
+        self._news.set()
 
     async def first(self) -> None:
         """Have something to show."""
@@ -67,7 +73,7 @@ class Watch:
             self._task = asyncio.create_task(self._run())
         told = ""
         try:
-            while True:
+            while not self._closed:
                 news = self._news  # before looking: what comes after that is heard of
                 update, trouble = self.watched.view.since(version), self.watched.trouble or ""
                 if update is not None:
@@ -85,7 +91,7 @@ class Watch:
             self.readers -= 1
 
     async def _run(self) -> None:
-        while self.readers:
+        while self.readers and not self._closed:
             try:
                 more = await asyncio.to_thread(self.watched.step)
             except Exception:  # a page that cannot be made must not end the others
