@@ -15,7 +15,7 @@ from tunekit.sweep import Ranked, Sweep
 __all__ = ["Panel", "Validated", "joined", "most_rows", "panels", "status_in_words"]
 
 # So many rows of validations all panels have together, and each has no fewer and no more than.
-_ROWS, _FEWEST, _MOST = 20_000, 10, 200
+_ROWS, _FEWEST, _MOST = 5_000, 5, 200
 
 
 @dataclass(frozen=True)
@@ -98,11 +98,11 @@ def status_in_words(one: Ranked) -> str:
 
 
 def most_rows(trials: int) -> int:
-    """Return how many validations a trial's panel shows, of so many trials.
+    """Return how many validations each panel shows, of so many trials that are shown at once.
 
     Example:
-        >>> most_rows(10), most_rows(1000), most_rows(100_000)
-        (200, 20, 10)
+        >>> most_rows(1), most_rows(100), most_rows(100_000)
+        (200, 50, 5)
     """
     return max(_FEWEST, min(_MOST, _ROWS // max(1, trials)))
 
@@ -123,7 +123,7 @@ def panels(
     for row in found.sweep.timeline.validations:
         if row["trial_id"] in rows:
             rows[row["trial_id"]].append(row)
-    most = most_rows(len(ranked))
+    most = most_rows(len(wanted))
     return {
         trial_id: _panel(found, ranked[trial_id], rows[trial_id], errors.get(trial_id), most)
         for trial_id in wanted
