@@ -21,7 +21,7 @@ from tunekit.extras import extra
 from tunekit.page import figures
 from tunekit.page.drawing import MOST_BARS, MOST_CURVES, MOST_MEANS, Findings, draw
 from tunekit.page.trials import panels, status_in_words
-from tunekit.simulation.alternatives import alternatives
+from tunekit.simulation.alternatives import Alternatives, alternatives
 from tunekit.storage import replace_file
 from tunekit.sweep import Sweep
 from tunekit.version import VERSION
@@ -119,14 +119,18 @@ def render(sweep: Sweep) -> str:
 
 
 def contents(
-    sweep: Sweep, found: Findings | None = None, drawn: Mapping[str, Any] | None = None
+    sweep: Sweep,
+    found: Findings | None = None,
+    drawn: Mapping[str, Any] | None = None,
+    simulated: Alternatives | None = None,
 ) -> dict[str, Any]:
     """Everything that the report says, as data.
 
     Args:
         sweep: The sweep.
         found: What it has come to, if that is known already.
-        drawn: Its charts by name, if they are drawn already.
+        drawn: Its charts by name, if what takes long has been done already.
+        simulated: What other settings would have come to, in that case.
     """
     found = found or Findings.of(sweep)
     ranked, verdict, seeds = found.ranked, found.verdict, found.seeds
@@ -155,7 +159,7 @@ def contents(
             "bars": max(0, len(ranked) - MOST_BARS),
             "means": 0 if seeds is None else max(0, len(seeds.ranked) - MOST_MEANS),
         },
-        "alternatives": alternatives(sweep),
+        "alternatives": alternatives(sweep) if drawn is None else simulated,
         "later": figures.later(sweep),
         "errors": errors,
         "causes": causes[:_CAUSES],

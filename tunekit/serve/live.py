@@ -15,11 +15,14 @@ from tunekit.page.drawing import CHARTS, Findings
 from tunekit.page.page import contents, in_script, render_panels, sections_of
 from tunekit.serve.catalogue import Place
 from tunekit.serve.view import View
+from tunekit.simulation.alternatives import Alternatives, alternatives
 
 __all__ = ["LiveSweep"]
 
-# Of the time, so much may go into the page's text, and into each of its charts.
-_TEXT_SHARE, _CHART_SHARE, _CHART_LEAST_S = 0.3, 0.03, 2.0
+# What is drawn, and what is simulated: each is a piece of work.
+_PIECES = (*CHARTS, "alternatives")
+# Of the time, so much may go into the page's text, and into each of these.
+_TEXT_SHARE, _PIECE_SHARE, _PIECE_LEAST_S = 0.3, 0.03, 2.0
 
 
 class LiveSweep:
@@ -42,11 +45,12 @@ class LiveSweep:
             place.filesystem, place.path, place.source, **options, clock=self._clock
         )
         self._drawn: dict[str, dict[str, Any]] = {}
+        self._simulated: Alternatives | None = None
         # Whether the text is due; whether it was what the last step did.
         self._text_due, self._told = False, False
-        self._charts_due: dict[str, None] = {}
+        self._due: dict[str, None] = {}
         self._text_pace = Pace(_TEXT_SHARE)
-        self._chart_paces = {name: Pace(_CHART_SHARE, _CHART_LEAST_S) for name in CHARTS}
+        self._paces = {name: Pace(_PIECE_SHARE, _PIECE_LEAST_S) for name in _PIECES}
         self._working = threading.Lock()
         #: Why the sweep cannot be read at the moment; None if it can.
         self.trouble: str | None = None
@@ -57,7 +61,7 @@ class LiveSweep:
             try:
                 if self._follower.poll():
                     self._text_due = True
-                    self._charts_due = dict.fromkeys(CHARTS)
+                    self._due = dict.fromkeys(_PIECES)
                 self.trouble = None
             except (OSError, TunekitError) as error:
                 self.trouble = f"{type(error).__name__}: {error}"
@@ -65,7 +69,7 @@ class LiveSweep:
                     self.view.show({"summary": _trouble(self.place.name, self.trouble)})
                 return False
             now = self._clock.monotonic()
-            due = (name for name in self._charts_due if self._chart_paces[name].due(now))
+            due = (name for name in self._due if self._paces[name].due(now))
             name = next(due, None)
             # In turns, so that a sweep in which much happens has charts, too.
             if self._text_due and self._text_pace.due(now) and (name is None or not self._told):
@@ -73,7 +77,7 @@ class LiveSweep:
                 self._text_pace.took(now, self._clock.monotonic())
             elif name is not None:
                 self._draw(name)
-                self._chart_paces[name].took(now, self._clock.monotonic())
+                self._paces[name].took(now, self._clock.monotonic())
             else:
                 self._told = False
                 return False
@@ -102,11 +106,16 @@ class LiveSweep:
         self._text_due, self._told = False, True
         sweep = self._follower.sweep
         drawn = {name: spec for one in CHARTS for name, spec in self._drawn.get(one, {}).items()}
-        self.view.show(sections_of(contents(sweep, Findings.of(sweep), drawn)))
+        told = contents(sweep, Findings.of(sweep), drawn, self._simulated)
+        self.view.show(sections_of(told))
 
     def _draw(self, name: str) -> None:
         self._told = False
-        del self._charts_due[name]
+        del self._due[name]
+        if name == "alternatives":
+            before, self._simulated = self._simulated, alternatives(self._follower.sweep)
+            self._text_due = self._text_due or before is not self._simulated
+            return
         drawn = CHARTS[name](Findings.of(self._follower.sweep))
         if list(drawn) != list(self._drawn.get(name, {})):
             self._text_due = True  # which has a place for each chart
