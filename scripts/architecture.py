@@ -26,6 +26,7 @@ COMMAND = "python scripts/architecture.py"
 ROOMS = {
     "cli": "the command line",
     "demo": "a sweep on real data",
+    "serve": "the report, live in the browser",
     "page": "the report",
     "testing": "doubles for tests",
     "front": "what `import tunekit` gives",
@@ -81,7 +82,8 @@ GROUPS = {
     ),
     "readers": (
         "results, loggers and tables",
-        "fold loggers tensorboard lineage sweep later_scores results optuna_study comparison",
+        "fold loggers tensorboard lineage sweep follower later_scores results optuna_study "
+        "comparison",
     ),
     "others": ("others", ""),
 }

@@ -46,7 +46,9 @@ __all__ = [
     "RETIRED",
     "SERIES",
     "VERSION",
+    "Growth",
     "Journal",
+    "JournalReader",
     "NullJournal",
     "Record",
     "events_in",
@@ -333,19 +335,125 @@ def record_of(
         tunekit.JournalError: As for :func:`read`; also if an event is unknown.
         OSError: If the storage fails.
     """
-    skipped = _fronts([*without, *RETIRED])
-    record = Record()
-    for head, file, lines in _sessions(folder, series):
-        if head is not None:
-            if head.get("begins"):
-                record = Record()
-            record.sessions.append(head)
-        events = record.events
-        for number, line in lines:
+    return JournalReader(folder, unpickle=unpickle, without=without, series=series).read().record
+
+
+@dataclass
+class Growth:
+    """What a journal has gained since it was read last.
+
+    Attributes:
+        record: The new lines.
+        anew: Whether what was read before does not count any more: another sweep has begun in the
+            folder, or its files are not the ones that were read.
+    """
+
+    record: Record
+    anew: bool
+
+
+class JournalReader:
+    """Reads a journal as it grows: each line once.
+
+    It remembers how far it has read in the newest file. A line that is not complete is read when it
+    is. If a reading fails, the next one begins where that one did.
+
+    Args:
+        folder: The experiment's folder.
+        unpickle: As for :func:`read`.
+        without: Events to leave out, unread, by their names.
+        series: The folder of the journal's files in that one.
+
+    Example:
+        >>> import tempfile
+        >>> from tunekit.core.events import Waited
+        >>> from tunekit.storage import LocalFolder
+        >>> folder = LocalFolder(Path(tempfile.mkdtemp()))
+        >>> journal, reader = Journal(folder), JournalReader(folder)
+        >>> journal.append(Waited(time=12.5, trial_id="a", seconds=1.5))
+        >>> [event.n for event in reader.read().record.events]
+        [1]
+        >>> journal.append(Waited(time=13.5, trial_id="a", seconds=0.5))
+        >>> [event.n for event in reader.read().record.events]
+        [2]
+        >>> reader.read()
+        Growth(record=Record(sessions=[], events=[]), anew=False)
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        *,
+        unpickle: bool = False,
+        without: Collection[str] = (),
+        series: str = SERIES,
+    ):
+        self._folder, self._series, self._unpickle = folder, series, unpickle
+        self._skipped = _fronts([*without, *RETIRED])
+        self._at = _Position()
+
+    def read(self) -> Growth:
+        """Return the lines that are new since the last call.
+
+        Raises:
+            tunekit.JournalError: As for :func:`record_of`.
+            OSError: If the storage fails.
+        """
+        names, at = _files(self._folder, self._series), self._at
+        growth = Growth(Record(), anew=not at.begun)
+        if at.file:
+            more = self._more_of(at) if at.file in names else None
+            if more is None:  # deleted, or replaced by a shorter one
+                at, growth.anew = _Position(), True
+            else:
+                at = self._take(growth, at, more)
+        for name in names:
+            if name > at.file:
+                begun = _Position(name, 0, 0, at.begun)
+                data = self._folder.read(f"{self._series}/{name}")
+                at = self._take(growth, begun, data) if b"\n" in data else at
+        self._at = at
+        return growth
+
+    def forget(self) -> None:
+        """Read everything again, with the next call of :meth:`read`."""
+        self._at = _Position()
+
+    def _more_of(self, at: _Position) -> bytes | None:
+        return self._folder.tail(f"{self._series}/{at.file}", at.bytes)
+
+    def _take(self, growth: Growth, at: _Position, data: bytes) -> _Position:
+        """Add the complete lines to what is new; return how far that is."""
+        file, lines = f"{self._series}/{at.file}", _complete_lines(data)
+        numbered = enumerate(lines, start=at.lines + 1)
+        if lines and not at.lines:
+            head = _parsed(lines[0], file, 1, unpickle=False)
+            if not (at.begun and "n" in head):  # or a session had to begin another file
+                _check(head, file)
+                if head.get("begins"):
+                    growth.record, growth.anew = Record(), True
+                growth.record.sessions.append(head)
+                next(numbered)
+        events = growth.record.events
+        for number, line in numbered:
             front = line[:_FRONT]
-            if not any(kind in front for kind in skipped):
-                events.append(_event(line, file, number, unpickle=unpickle))
-    return record
+            if not any(kind in front for kind in self._skipped):
+                events.append(_event(line, file, number, unpickle=self._unpickle))
+        read = data.rfind(b"\n") + 1
+        return _Position(at.file, at.bytes + read, at.lines + len(lines), True)
+
+
+@dataclass(frozen=True)
+class _Position:
+    """How far a journal has been read: in its newest file, so many bytes and lines of it.
+
+    ``begun`` says whether a session's first line was among them.
+    """
+
+    file: str = ""
+    bytes: int = 0
+    lines: int = 0
+    begun: bool = False
 
 
 def _fronts(kinds: Iterable[str]) -> tuple[bytes, ...]:

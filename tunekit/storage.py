@@ -103,6 +103,14 @@ class Folder(Protocol):
         """
         ...
 
+    def tail(self, name: str, start: int) -> bytes | None:
+        """Return what is in a file from a byte on; None if it is not that long any more.
+
+        Raises:
+            OSError: If it cannot be read.
+        """
+        ...
+
     def settle(self, patience_s: float) -> bool:
         """Wait until all is written; False if it is not after so many seconds."""
         ...
@@ -176,6 +184,10 @@ def _newest(name: str, versions: list[bytes | None]) -> bytes | None:
     lines = known[: known.rfind(b"\n") + 1]
     longer = [v for v in (following, *drafts) if v is not None and v.startswith(lines)]
     return max([known, *longer], key=lambda data: data.rfind(b"\n"))
+
+
+def _from(data: bytes, start: int) -> bytes | None:
+    return data[start:] if len(data) >= start else None
 
 
 def write_new(path: Path, data: bytes, *, durable: bool = False) -> None:
@@ -366,6 +378,14 @@ class LocalFolder:
         found = _newest(name, [self._content(version) for version in _versions(_below(name))])
         return (self.root / name).read_bytes() if found is None else found
 
+    def tail(self, name: str, start: int) -> bytes | None:
+        """See :class:`Folder`; only that part of the file is read."""
+        with open(self.root / _below(name), "rb") as file:
+            if start and os.fstat(file.fileno()).st_size >= start:
+                file.seek(start)
+                return file.read()
+        return _from(self.read(name), start)  # from the beginning, or a version may be longer
+
     def _content(self, name: str) -> bytes | None:
         try:
             return (self.root / name).read_bytes()
@@ -532,6 +552,17 @@ class RemoteFolder:
                 if found is not None:
                     return found
         return self._content(_below(name))
+
+    def tail(self, name: str, start: int) -> bytes | None:
+        """See :class:`Folder`; of an object, only that part is fetched."""
+        if not start or not self._at_once:
+            return _from(self.read(name), start)
+        with self._filesystem.open_input_file(self._path(_below(name))) as file:
+            size = file.size()
+            if size <= start:
+                return b"" if size == start else None
+            file.seek(start)
+            return bytes(file.readall())
 
     def _contents(self, names: list[str]) -> list[bytes | None]:
         there = self._filesystem.get_file_info([self._path(name) for name in names])

@@ -58,12 +58,12 @@ if TYPE_CHECKING:
     with extra("optuna"):
         import optuna
 
-__all__ = ["BestCheckpoint", "Ranked", "Sweep", "confirmed", "load"]
+__all__ = ["UNTOLD", "BestCheckpoint", "Ranked", "Sweep", "confirmed", "load"]
 
 __getattr__ = former_names(__name__)
 
-# Lines of the journal that no table needs.
-_UNTOLD = ("saved", "snapshot")
+#: Lines of the journal that no table needs.
+UNTOLD = ("saved", "snapshot")
 _TRIAL_ERROR = "error.txt"  # Tune writes this into the folder of a failed trial
 
 
@@ -196,11 +196,11 @@ def load(
     where: dict[str, Any] = {"path": home, "filesystem": filesystem, "source": source}
     with _without_collector():
         before = driver_of(filesystem, home, time.time())
-        record = record_of(folder, without=_UNTOLD)
+        record = record_of(folder, without=UNTOLD)
         driver = driver_of(filesystem, home, time.time())
         if before is not None and driver is None:
             # It has let go meanwhile, and recorded first how the sweep ended.
-            record = record_of(folder, without=_UNTOLD)
+            record = record_of(folder, without=UNTOLD)
         known = {**where, "metric": metric, "mode": mode, "seed": seed, "driver": driver}
         known["later"] = read_sessions(folder)
         sweep = Sweep(record.events, record.sessions, **known)
@@ -297,15 +297,49 @@ class Sweep:
         self.seed: str | None = seed or (known_seed if isinstance(known_seed, str) else None)
         #: Whether that is the one that the sweep was started with.
         self.seed_as_started: bool = self.seed == known_seed
-        shown = in_force(later, _began(self.sessions))
-        self._later_rows = rows_of(shown)
         #: What confirmations of its winner have come to, those that have ended; newest last.
-        self.confirmations: list[Confirmed] = confirmations_in(shown)
-        scores = scores_of(self._later_rows)
+        self.confirmations: list[Confirmed] = []
         #: The same data as rows, without pandas.
-        self.timeline = Timeline(events, own or self.metric, self.sessions, scores)
+        self.timeline = Timeline((), own or self.metric)
         #: The exploits; ``lineage`` has them as tables.
         self.ancestry = Ancestry()
+        self._take(events, self.sessions[1:], later)
+
+    def extend(
+        self,
+        events: Sequence[Event],
+        sessions: Sequence[Mapping[str, Any]] = (),
+        *,
+        driver: Driver | None = None,
+        later: Iterable[LaterSession] = (),
+    ) -> None:
+        """Go on with what the journal has gained, as if it had been there from the beginning.
+
+        Tables are made anew when they are asked for. What the sweep is ranked by stays.
+
+        Args:
+            events: The new events of the journal.
+            sessions: The first line of each session that has begun since.
+            driver: As for the sweep; it replaces what was known.
+            later: All sessions of later validations, those from before included.
+        """
+        self.driver = driver
+        self.sessions += sessions
+        for name, made in vars(type(self)).items():
+            if isinstance(made, cached_property):
+                vars(self).pop(name, None)
+        self._take(events, sessions, later)
+
+    def _take(
+        self,
+        events: Sequence[Event],
+        sessions: Sequence[Mapping[str, Any]],
+        later: Iterable[LaterSession],
+    ) -> None:
+        shown = in_force(later, _began(self.sessions))
+        self._later_rows = rows_of(shown)
+        self.confirmations = confirmations_in(shown)
+        self.timeline.extend(events, sessions, scores_of(self._later_rows))
         for exploit in exploits_of(events, self._places):
             self.ancestry.add(exploit)
         self._configs = configs_of(self.ancestry)

@@ -263,19 +263,20 @@ def test_the_ranking_of_the_report(both):
     page = render(loaded)
     best = {trial: max(scores.values()) for trial, scores in raw.scores().items()}
     shown = re.findall(
-        r'data-trial="(\w+)"><td>(\d+)</td>.*?class="best">([\d.]+)</td><td>(\d+)</td>'
-        r'\s*<td class="last">([\d.]+)</td>',
+        r'data-trial="(\w+)"><td>(\d+)</td>.*?data-value="([\d.]+)" class="best">([\d.]+)</td>'
+        r'<td>(\d+)</td>\s*<td data-value="([\d.]+)" class="last">',
         page,
         re.S,
     )
     assert [trial for trial, *_ in shown] == sorted(best, key=lambda t: -best[t])
     assert [int(rank) for _, rank, *_ in shown] == list(range(1, len(best) + 1))
-    for trial, _, value, iteration, last in shown:
+    for trial, _, exact, value, iteration, last in shown:
         scores = raw.scores()[trial]
+        assert float(exact) == best[trial], "what is sorted by, and exported"
         assert float(value) == pytest.approx(best[trial], rel=1e-3)
         assert scores[max(scores, key=lambda p: scores[p])] == best[trial]
         assert int(iteration) in {place[1] for place in scores if scores[place] == best[trial]}
-        assert float(last) == pytest.approx(scores[max(scores)], rel=1e-3)
+        assert float(last) == scores[max(scores)]
 
 
 def test_the_curves_of_the_report(both):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import io
 import json
 import re
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import tunekit
@@ -83,12 +85,66 @@ def browse(page: Path, folder: Path, *more: str) -> str:
     return done.stdout
 
 
-def look(page: Path, folder: Path, width: int) -> dict[str, Any]:
+# What a reader does with the ranking, and what comes of it.
+USE = """
+<script type="module">
+await window.drawing;
+const found = {}, wait = (ms) => new Promise((done) => setTimeout(done, ms));
+const table = document.querySelector("#trials"), filter = document.querySelector("#filter-trials");
+const rows = () => [...table.tBodies[0].rows];
+const shown = () => rows().filter((row) => !row.hidden).map((row) => row.dataset.trial);
+const head = (name) => [...table.tHead.rows[0].cells].find((one) => one.textContent === name);
+const type = (text) => {
+  filter.value = text;
+  filter.dispatchEvent(new Event("input", {bubbles: true}));
+};
+found.first = shown();
+head("lr").querySelector("button").click();
+found.ascending = [shown(), head("lr").ariaSort ?? head("lr").getAttribute("aria-sort")];
+head("lr").querySelector("button").click();
+found.descending = [shown(), head("lr").getAttribute("aria-sort")];
+head("lr").querySelector("button").click();
+found.back = [shown(), head("lr").getAttribute("aria-sort")];
+type("lr<0.01 status=terminated");
+found.filtered = shown();
+let blob;
+URL.createObjectURL = (one) => { blob = one; return "blob:none"; };
+HTMLAnchorElement.prototype.click = function () { found.file = this.download; };
+document.querySelector("[data-export]").click();
+found.csv = await blob.text();
+type("no such trial");
+found.none = shown();
+type("");
+table.querySelector("button.trial").click();
+await wait(100);
+const panel = document.querySelector("dialog");
+const beyond = panel.scrollWidth - panel.clientWidth;
+found.panel = [panel.open, location.hash, panel.querySelector("h2").textContent, beyond];
+panel.close();
+await wait(100);
+found.closed = location.hash;
+const colour = () => getComputedStyle(document.body).backgroundColor;
+document.querySelector("#theme").click();
+found.light = colour();
+document.querySelector("#theme").click();
+found.dark = colour();
+const sortable = [...document.querySelectorAll("th[aria-sort]")];
+found.reachable = sortable.length > 0 && sortable.every((one) => one.querySelector("button"));
+const box = table.closest(".scroll"), cell = table.tBodies[0].rows[0].cells[1];
+box.scrollLeft = 10000;
+found.sticky = [box.scrollLeft > 0 || box.scrollWidth === box.clientWidth,
+  cell.getBoundingClientRect().left - box.getBoundingClientRect().left];
+document.title = JSON.stringify(found);
+</script>
+"""
+
+
+def look(page: Path, folder: Path, width: int, script: str = LOOK) -> dict[str, Any]:
     """Lay the page out in a window, in a frame that is as wide: windows have a least width."""
     text = page.read_text().replace("<html ", f'<html style="width: {width}px" ', 1)
     looked = folder / f"looked{width}.html"
     before, after = text.rsplit("</body>", 1)
-    looked.write_text(f"{before}{LOOK}</body>{after}")
+    looked.write_text(f"{before}{script}</body>{after}")
     title = re.search(
         r"<title>(.*?)</title>",
         browse(looked, folder, "--dump-dom", f"--window-size={width},1000"),
@@ -116,6 +172,32 @@ def test_nothing_overlaps_or_is_cut_or_empty(page, width, tmp_path):
     axes = {title for chart in seen["charts"].values() for title in chart["titles"]}
     assert {"training iteration", "accuracy (validated)", "trial"} <= axes
     assert any("since the sweep began" in title for title in axes)
+
+
+def test_the_ranking_is_sorted_filtered_and_exported(tmp_path):
+    loaded = tunekit.load(asha(tmp_path / "sweep").home)
+    seen = look(write_page(loaded, tmp_path / "report.html"), tmp_path, 500, USE)
+    ranked = [one.trial_id for one in loaded.ranking()]
+    rates = {one.trial_id: one.config["lr"] for one in loaded.ranking()}
+    assert seen["first"] == seen["back"][0] == ranked and seen["back"][1] == "none"
+    assert seen["ascending"] == [sorted(ranked, key=rates.__getitem__), "ascending"]
+    assert seen["descending"] == [sorted(ranked, key=rates.__getitem__)[::-1], "descending"]
+    ended = {one.trial_id for one in loaded.ranking() if not one.story.stopped}
+    wanted = [one for one in ranked if rates[one] < 0.01 and one in ended]
+    assert seen["filtered"] == wanted and seen["none"] == []
+    assert 0 < len(wanted) < len(ranked)
+    table = pd.read_csv(io.StringIO(seen["csv"]), dtype={"trial": str})
+    assert list(table.trial) == wanted and seen["file"] == "sweep.csv"
+    assert list(table.lr) == [rates[one] for one in wanted], "in full"
+    best = {one.trial_id: one.best_value for one in loaded.ranking()}
+    assert list(table["best accuracy"]) == [best[one] for one in wanted]
+    opened, fragment, name, beyond = seen["panel"]
+    assert (opened, fragment, beyond) == (True, f"#trial={ranked[0]}", 0)
+    assert name == loaded.ranking()[0].name and seen["closed"] == ""
+    assert seen["light"] != seen["dark"]
+    assert seen["reachable"]
+    scrolled, left = seen["sticky"]
+    assert scrolled and 0 <= left < 120, "the trial's name stays in view"
 
 
 def test_it_can_be_printed(page, tmp_path):

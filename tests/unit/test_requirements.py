@@ -136,7 +136,7 @@ def test_a_plain_install_requires_nothing_that_only_an_extra_needs():
     assert used >= PLAIN
 
 
-@pytest.mark.parametrize("name", ["demo", "optuna", "report", "tensorboard", "torch"])
+@pytest.mark.parametrize("name", ["demo", "optuna", "report", "serve", "tensorboard", "torch"])
 def test_all_is_what_tunekit_itself_can_use(name):
     assert brought_by(name) <= brought_by("all")
 
@@ -232,6 +232,7 @@ print(json.dumps({
     "help": told("--help"),
     "demo": told("demo"),
     "report": told("report", FOLDER),
+    "serve": told("serve", FOLDER),
     "tensorboard": told("tensorboard", FOLDER),
     "module": as_module("tunekit.demo"),
     **{name: imported("tunekit." + name) for name in ("page", "demo.digits", "demo.perceptron",
@@ -265,7 +266,7 @@ def test_a_plain_install_has_a_command_line(plainly):
     assert "demo" in output
 
 
-@pytest.mark.parametrize("command", ["demo", "report", "tensorboard"])
+@pytest.mark.parametrize("command", ["demo", "report", "serve", "tensorboard"])
 def test_a_command_says_which_extra_it_needs(plainly, command):
     code, output, error = plainly[command]
     assert code == 1, error

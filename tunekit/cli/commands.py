@@ -25,6 +25,7 @@ from tunekit.cli.later import Progress, later_as_data, later_as_text
 from tunekit.cli.layout import width_of_output
 from tunekit.cli.list import list_sweeps, newest_or_given
 from tunekit.cli.seeds import seeds_as_data, seeds_as_lines
+from tunekit.cli.serve import serve
 from tunekit.cli.status import status_of, text_of
 from tunekit.cli.trainables import importable_here, lasting, trainable_at
 from tunekit.cli.what_if import table_of, what_if
@@ -696,6 +697,9 @@ def report(
     click.echo(written)
     if show:
         webbrowser.open(Path(written).absolute().as_uri())
+
+
+tunekit.add_command(serve)
 
 
 @tunekit.command(short_help="Show a sweep in TensorBoard.")

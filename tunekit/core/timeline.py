@@ -220,16 +220,44 @@ class Timeline:
         self._trained: dict[str, list[Span]] = {}
         # By validation, when its attempts ran: from, and until; None while it runs.
         self._tries: dict[str, list[tuple[float, float | None]]] = {}
-        restored = list(sessions[1:])
+        # By trial: the best and the newest score by a metric, as far as that was asked for.
+        self._found: dict[str, dict[tuple[str, ...], Scored | None]] = {}
+        # By trial, and by (generation, iteration) within one.
+        self._later: dict[str, dict[tuple[int, int], LaterScore]] = {}
+        self._later_names: dict[str, None] = {}
+        self.extend(events, sessions[1:], later)
+
+    def extend(
+        self,
+        events: Iterable[Event],
+        sessions: Sequence[Mapping[str, Any]] = (),
+        later: Iterable[LaterScore] = (),
+    ) -> None:
+        """Go on with what the journal has gained, as if it had been there from the beginning.
+
+        Args:
+            events: The new lines, in order.
+            sessions: The first line of each session that has begun since.
+            later: All that later validations have found, also before.
+
+        Example:
+            >>> timeline = Timeline([Reported(time=1.0, trial_id="a",
+            ...                               report={"training_iteration": 1})])
+            >>> timeline.extend([Reported(time=2.0, trial_id="a",
+            ...                           report={"training_iteration": 2})])
+            >>> timeline.trials["a"].iteration, timeline.last
+            (2, 2.0)
+        """
+        restored = list(sessions)
         for event in events:
             while restored and event.n > restored[0]["after"]:
                 self._restored(restored.pop(0))
             self._take(event)
         for session in restored:
             self._restored(session)
-        # By trial, and by (generation, iteration) within one.
-        self._later: dict[str, dict[tuple[int, int], LaterScore]] = {}
-        self._later_names: dict[str, None] = {}
+        # What the sweep's own validations have come to decides which of these are shown.
+        if self._later:
+            self._later, self._later_names, self._found = {}, {}, {}
         for score in later:
             self._take_later(score)
 
@@ -239,6 +267,7 @@ class Timeline:
         if trial_id not in self.trials or run < self.run_of(trial_id, generation, iteration):
             return
         # What the sweep was decided by stays, whatever came under the same name later.
+        self._found.pop(trial_id, None)
         metrics = without(score.metrics, self.own_names)
         own = self._later.setdefault(trial_id, {})
         known = own.get(score.key.place)
@@ -324,18 +353,25 @@ class Timeline:
 
     def last_score(self, trial_id: str, metric: str) -> Scored | None:
         """The newest of a trial's checkpoints whose validation had the metric."""
-        known = (scored for scored in reversed(self.scores(trial_id)))
-        return next((scored for scored in known if scored.value(metric) is not None), None)
+        found = self._found.setdefault(trial_id, {})
+        if (metric,) not in found:
+            known = (scored for scored in reversed(self.scores(trial_id)))
+            has = (scored for scored in known if scored.value(metric) is not None)
+            found[metric,] = next(has, None)
+        return found[metric,]
 
     def best_score(self, trial_id: str, metric: str, mode: str) -> Scored | None:
         """The best of a trial's checkpoints; the first of those that are equally good."""
-        best: Scored | None = None
-        value: float | None = None
-        for scored in self.scores(trial_id):
-            own = scored.value(metric)
-            if own is not None and (value is None or better(mode, own, value)):
-                best, value = scored, own
-        return best
+        found = self._found.setdefault(trial_id, {})
+        if (metric, mode) not in found:
+            best: Scored | None = None
+            value: float | None = None
+            for scored in self.scores(trial_id):
+                own = scored.value(metric)
+                if own is not None and (value is None or better(mode, own, value)):
+                    best, value = scored, own
+            found[metric, mode] = best
+        return found[metric, mode]
 
     def spans(self) -> list[Span]:
         """Return what trials and validations did when, trial by trial."""
@@ -430,6 +466,7 @@ class Timeline:
         story.iteration, story.status, story.ended = iteration, "running", None
         story.generation = generation
         self._history.reported(trial_id, iteration, generation)
+        self._found.pop(trial_id, None)
         self._reports.setdefault(trial_id, []).append(report)
         self._reported[place] = now
         self._reached[trial_id, generation] = iteration
@@ -540,6 +577,7 @@ class Timeline:
         outcome = event.outcome(
             Request(trial_id, iteration, row["run"], generation, stage=row["stage"])
         )
+        self._found.pop(trial_id, None)
         if row["stage"]:
             self._history.staged(outcome)
         elif self._history.ended(outcome) and self._metric is not None:

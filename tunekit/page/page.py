@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from functools import lru_cache
 from importlib import resources
@@ -25,29 +24,55 @@ from tunekit.core.words import (
     number,
 )
 from tunekit.extras import extra
-from tunekit.page import charts, figures
-from tunekit.page.importance import importance
-from tunekit.simulation.alternatives import alternatives
+from tunekit.page import figures
+from tunekit.page.drawing import MOST_BARS, MOST_CURVES, MOST_MEANS, Findings, draw
+from tunekit.page.trials import panels, status_in_words
+from tunekit.simulation.alternatives import Alternatives, alternatives
 from tunekit.storage import replace_file
-from tunekit.sweep import Ranked, Sweep
+from tunekit.sweep import Sweep
 from tunekit.version import VERSION
 
 with extra("report"):
     import jinja2
     import vl_convert
 
-__all__ = ["render", "write_page"]
+__all__ = [
+    "SECTIONS",
+    "contents",
+    "in_script",
+    "render",
+    "render_panels",
+    "section",
+    "sections_of",
+    "shell",
+    "vega",
+    "write_page",
+]
 
-#: So many trials' curves, bars and lines a chart shows, the best first.
-MOST_CURVES, MOST_BARS, MOST_LINES, MOST_MEANS = 100, 40, 300, 20
-_TABLE, _FAILURES = 20, 50
+#: The sections of the page, in order.
+SECTIONS = (
+    "summary",
+    "configurations",
+    "ranking",
+    "curves",
+    "timeline",
+    "late",
+    "hyperparameters",
+    "decisions",
+    "later",
+    "failures",
+    "run",
+    "next",
+)
+_TABLE, _CAUSES = 20, 50
 _NONE = "\N{EN DASH}"
 
 
 def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
     """Write the report of a sweep: one HTML file, which needs no network and no other file.
 
-    It has the ranking, also of configurations over their seeds if the seed is known; learning
+    It has the ranking, to be sorted, filtered and exported, and of each trial its configuration,
+    validated checkpoints and error; configurations over their seeds if the seed is known; learning
     curves with the validated points; what training and validation did when; what waiting for scores
     cost, and what the sweep would have taken with other settings, by simulation, if it has at most
     1,000 reports; hyperparameters against scores, and their importance; ASHA's rungs, or PBT's
@@ -92,8 +117,161 @@ def _default_file(sweep: Sweep) -> Path:
 
 def render(sweep: Sweep) -> str:
     """The report of a sweep as HTML."""
+    found = Findings.of(sweep)
+    told = contents(found.sweep, found)
+    in_full = render_panels(found, told["errors"])
+    sections = sections_of(told)
+    return shell(told["name"], sections, script=vega(), panels=in_full, drawn=told["charts"])
+
+
+def contents(
+    sweep: Sweep,
+    found: Findings | None = None,
+    drawn: Mapping[str, Any] | None = None,
+    simulated: Alternatives | None = None,
+) -> dict[str, Any]:
+    """Everything that the report says, as data.
+
+    Args:
+        sweep: The sweep.
+        found: What it has come to, if that is known already.
+        drawn: Its charts by name, if what takes long has been done already.
+        simulated: What other settings would have come to, in that case.
+    """
+    found = found or Findings.of(sweep)
+    ranked, verdict, seeds = found.ranked, found.verdict, found.seeds
+    errors = sweep.trial_errors()
+    causes = figures.causes(figures.failures(sweep, errors))
+    return {
+        "name": Path(sweep.path).name or "sweep",
+        "version": VERSION,
+        "made": datetime.now(timezone.utc).timestamp(),
+        "summary": sweep.summary(),
+        "metric": found.metric,
+        "names": sweep.timeline.names,
+        "mode": sweep.mode,
+        "ranked": ranked,
+        "names_of": found.names,
+        "most": _TABLE,
+        "columns": list(dict.fromkeys(name for one in ranked for name in one.hyperparameters)),
+        "verdict": verdict,
+        "over_seeds": seeds,
+        "seed": sweep.seed,
+        "trial_names": found.names,
+        "schedule": [] if verdict is None else figures.schedule(sweep, verdict.winner),
+        "charts": draw(found) if drawn is None else drawn,
+        "cut": {
+            "curves": max(0, len(ranked) - MOST_CURVES),
+            "bars": max(0, len(ranked) - MOST_BARS),
+            "means": 0 if seeds is None else max(0, len(seeds.ranked) - MOST_MEANS),
+        },
+        "alternatives": alternatives(sweep) if drawn is None else simulated,
+        "later": figures.later(sweep),
+        "errors": errors,
+        "causes": causes[:_CAUSES],
+        "more_causes": max(0, len(causes) - _CAUSES),
+        "sessions": sweep.sessions,
+        "settings": sweep.sessions[-1] if sweep.sessions else {},
+        "best": sweep.best() if verdict is not None else None,
+        "loads": _loads(sweep),
+        "finds": _finds(sweep),
+        "resumes": None if sweep.source is None else f"tunekit resume {shlex.quote(sweep.source)}",
+    }
+
+
+def sections_of(told: Mapping[str, Any]) -> dict[str, str]:
+    """Return the sections of the page as HTML, in order, by name.
+
+    Args:
+        told: What :func:`contents` returns.
+    """
+    made = _environment().get_template("sections.html").make_module(dict(told))
+    order = list(SECTIONS)
+    if told["causes"] and told["verdict"] is None:  # there is nothing else to look at
+        order.remove("failures")
+        order.insert(1, "failures")
+    every = {name: str(getattr(made, f"section_{name}")()).strip() for name in order}
+    return {name: text for name, text in every.items() if text}
+
+
+def section(file: str, name: str, **told: Any) -> str:
+    """Return a section that a template has, as HTML.
+
+    Args:
+        file: The template.
+        name: The section.
+        told: What it says, as data.
+    """
+    made = _environment().get_template(file).make_module(told)
+    return str(getattr(made, f"section_{name}")()).strip()
+
+
+def render_panels(
+    found: Findings, errors: Mapping[str, str], trial_ids: Iterable[str] | None = None
+) -> dict[str, str]:
+    """Return what is shown of trials in full, as HTML, by trial.
+
+    Args:
+        found: What the sweep has come to.
+        errors: What Tune recorded of failures, by trial.
+        trial_ids: Which ones; by default all.
+    """
+    made: Any = _environment().get_template("sections.html").make_module({"metric": found.metric})
+    shown = panels(found, errors, trial_ids)
+    return {trial_id: str(made.panel(one)).strip() for trial_id, one in shown.items()}
+
+
+def shell(
+    name: str,
+    sections: Mapping[str, str],
+    *,
+    script: str = "",
+    panels: Mapping[str, str] | None = None,
+    drawn: Mapping[str, Any] | None = None,
+    live: Mapping[str, Any] | None = None,
+) -> str:
+    """Return a page as HTML.
+
+    Args:
+        name: What it is about.
+        sections: Its sections as HTML, by name.
+        script: What draws charts, if the page is to need nothing else.
+        panels: What is shown of trials in full, likewise, by trial.
+        drawn: The charts, by name.
+        live: Of a page that a server keeps up to date: the ``nonce`` of its scripts, where the
+            ``events`` are that it listens to, the ``version`` that it has, where the ``vega``
+            script is, and where the page with all sweeps is (``home``), if there is one.
+    """
+    files = {kind: _file(f"page.{kind}") for kind in ("css", "js")}
+    return (
+        _environment()
+        .get_template("template.html")
+        .render(
+            name=name,
+            sections=sections,
+            script=script,
+            panels=panels or {},
+            charts=drawn or {},
+            live=live,
+            made=datetime.now(timezone.utc).timestamp(),
+            version=VERSION,
+            **files,
+        )
+    )
+
+
+def _file(name: str) -> str:
+    return resources.files("tunekit.page").joinpath(name).read_text("utf-8")
+
+
+@lru_cache(maxsize=1)
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        loader=jinja2.FunctionLoader(_file),
     )
     environment.filters.update(
         number=_number,
@@ -101,63 +279,14 @@ def render(sweep: Sweep) -> str:
         share=_share,
         seconds=_seconds,
         moment=_moment,
-        json=_json,
+        json=in_script,
+        raw=_raw,
+        status=status_in_words,
         mean=mean_in_words,
         compared=comparison_in_words,
         confirmed=confirmation_in_words,
     )
-    template = resources.files("tunekit.page").joinpath("template.html").read_text("utf-8")
-    return environment.from_string(template).render(script=_vega(), **contents(sweep))
-
-
-def contents(sweep: Sweep) -> dict[str, Any]:
-    """Everything that the report says, as data."""
-    ranked = sweep.ranking()
-    verdict, seeds = figures.verdict(sweep, ranked), figures.over_seeds(sweep)
-    metric = sweep.metric or "score"
-    axes = figures.axes([one for one in ranked if math.isfinite(one.best_value or 0.0)])
-    scores = {
-        one.trial_id: one.best_value
-        for one in ranked
-        if one.best_value is not None and math.isfinite(one.best_value)
-    }
-    score = figures.axis_of(metric, scores, may_be_log=False)
-    summary, failures = sweep.summary(), figures.failures(sweep)
-    settings = sweep.sessions[-1] if sweep.sessions else {}
-    return {
-        "name": Path(sweep.path).name or "sweep",
-        "version": VERSION,
-        "made": datetime.now(timezone.utc).timestamp(),
-        "summary": summary,
-        "metric": metric,
-        "names": sweep.timeline.names,
-        "mode": sweep.mode,
-        "ranked": ranked,
-        "names_of": {one.trial_id: one.name for one in ranked},
-        "most": _TABLE,
-        "columns": list(dict.fromkeys(name for one in ranked for name in one.hyperparameters)),
-        "verdict": verdict,
-        "over_seeds": seeds,
-        "seed": sweep.seed,
-        "trial_names": {one.trial_id: one.name for one in ranked},
-        "schedule": [] if verdict is None else figures.schedule(sweep, verdict.winner),
-        "charts": _charts(sweep, ranked, verdict, seeds, axes, score),
-        "cut": {
-            "curves": max(0, len(ranked) - MOST_CURVES),
-            "bars": max(0, len(ranked) - MOST_BARS),
-            "means": 0 if seeds is None else max(0, len(seeds.ranked) - MOST_MEANS),
-        },
-        "alternatives": alternatives(sweep),
-        "later": figures.later(sweep),
-        "failures": failures[:_FAILURES],
-        "more_failures": max(0, len(failures) - _FAILURES),
-        "sessions": sweep.sessions,
-        "settings": settings,
-        "best": sweep.best() if verdict is not None else None,
-        "loads": _loads(sweep),
-        "finds": _finds(sweep),
-        "resumes": None if sweep.source is None else f"tunekit resume {shlex.quote(sweep.source)}",
-    }
+    return environment
 
 
 def _loads(sweep: Sweep) -> str:
@@ -173,84 +302,15 @@ def _finds(sweep: Sweep) -> str:
     return ".best()" if sweep.as_judged else f".best({sweep.metric!r}, {sweep.mode!r})"
 
 
-def _charts(
-    sweep: Sweep,
-    ranked: list[Ranked],
-    verdict: figures.Verdict | None,
-    seeds: figures.OverSeeds | None,
-    axes: list[figures.Axis],
-    score: figures.Axis | None,
-) -> dict[str, Any]:
-    """The charts that there is something to show in, by name."""
-    found: dict[str, Any] = {}
-    names = {one.trial_id: one.name for one in ranked}
-    metric = sweep.metric
-    shown = [one.trial_id for one in ranked[:MOST_CURVES]]
-    if metric is not None and verdict is not None:
-        points = figures.curves(sweep, shown, metric)
-        found["validated"] = charts.curves_chart(points, ranked, metric, validated=True)
-    for n, name in enumerate(figures.training_metrics(sweep)):
-        points = figures.curves(sweep, shown, name)
-        if points:
-            found[f"training{n}"] = charts.curves_chart(points, ranked, name, validated=False)
-    if seeds is not None and metric is not None:
-        points, means = figures.seed_points(seeds, str(sweep.seed), MOST_MEANS)
-        if means:
-            found["seeds"] = charts.seeds_chart(points, means, metric)
-    spans = figures.timeline(sweep, [one.trial_id for one in ranked[:MOST_BARS]])
-    if spans:
-        found["timeline"] = charts.timeline_chart(spans, names, sweep.timeline.first or 0.0)
-    if axes and score is not None and metric is not None and sweep.mode is not None:
-        kept = {one.trial_id for one in ranked[:MOST_LINES]}
-        found["parallel"] = charts.parallel_chart(axes, _only(score, kept), metric, sweep.mode)
-        shares = importance(axes, score, sweep.mode)
-        if shares:
-            found["importance"] = charts.importance_chart(shares)
-    exploits = figures.exploits(sweep)
-    if exploits:
-        line = _line_of(sweep, verdict)
-        branches = figures.branches(sweep)
-        found["family"] = charts.family_chart(branches, exploits, names, line)
-    else:
-        rungs, decided = figures.rungs(sweep), figures.decided(sweep)
-        judged = sweep.judged or metric or "score"
-        if rungs:
-            found["rungs"] = charts.rungs_chart(rungs, judged)
-        elif any(point["outcome"] != "went on" for point in decided):
-            found["decisions"] = charts.decisions_chart(decided, judged)
-    return found
-
-
-def _only(axis: figures.Axis, trials: set[str]) -> figures.Axis:
-    positions = {trial: at for trial, at in axis.positions.items() if trial in trials}
-    return figures.Axis(axis.name, axis.kind, axis.ticks, positions, axis.values)
-
-
-def _line_of(sweep: Sweep, verdict: figures.Verdict | None) -> set[tuple[str, int]]:
-    """The generations that led to the best checkpoint, with its own."""
-    if verdict is None or verdict.winner.best is None:
-        return set()
-    trial_id, generation = verdict.winner.trial_id, verdict.winner.best.generation
-    if verdict.confirmed is not None:
-        generation = verdict.confirmed.winner.generation
-    line = {(trial_id, generation)}
-    for exploit in sweep.ancestry.line(trial_id, generation):
-        line |= {
-            (exploit.trial_id, exploit.generation),
-            (exploit.donor_id, exploit.donor_generation),
-        }
-    return line
-
-
 @lru_cache(maxsize=1)
-def _vega() -> str:
+def vega() -> str:
     """Return what draws the charts: Vega, Vega-Lite and Vega-Embed, as a script."""
     script = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub has no default
     return str(script).replace("</script", "<\\/script")
 
 
-def _json(value: Mapping[str, Any]) -> str:
-    """JSON that may stand in a script of a page."""
+def in_script(value: Any) -> str:
+    """Return JSON that may stand in a script of a page."""
     text = json.dumps(plain(value), default=str, allow_nan=False)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -261,6 +321,16 @@ def _number(value: Any) -> str:
     if value is None:
         return _NONE
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _raw(value: float) -> str:
+    """Return a number in full, as JavaScript reads it.
+
+    Example:
+        >>> _raw(0.1), _raw(float("inf"))
+        ('0.1', 'Infinity')
+    """
+    return repr(float(value)).replace("inf", "Infinity").replace("nan", "NaN")
 
 
 def _score(value: float | None) -> str:

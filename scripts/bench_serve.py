@@ -1,0 +1,186 @@
+"""How late a score is on the live page, and what the server takes for that.
+
+    PYTHONPATH=. python scripts/bench_serve.py [--trials 200] [--validations 20000] [--live 60]
+
+A journal of so many trials and validations is written at once, but for the last ones: these follow,
+several a second, while the page's stream is read. The latency is from the line in the journal to
+the ranking in the stream. Server, writer and reader are three processes on this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import math
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+from tunekit.core.events import (
+    AttemptBegan,
+    AttemptStarted,
+    Reported,
+    ScoreDelivered,
+    TrialAdded,
+    ValidationEnded,
+    ValidationRequested,
+)
+from tunekit.journal import Journal
+from tunekit.storage import LocalFolder
+
+# How many trials report in a second of the live part; each score is another process's.
+_EACH_S = 0.2
+
+
+class Writer:
+    """A sweep that is written without having been run."""
+
+    def __init__(self, home: Path, trials: int):
+        about = {"time": time.time(), "judged": ["accuracy"], "mode": "max"}
+        self._journal = Journal(LocalFolder(home), about=about)
+        self._draw = random.Random(0)
+        self._reached = {f"a1b2c_{n:05d}": 0 for n in range(trials)}
+        for trial_id in self._reached:
+            config = {
+                "lr": 10 ** self._draw.uniform(-4, -1),
+                "width": self._draw.choice([8, 16, 32]),
+                "activation": self._draw.choice(["relu", "gelu"]),
+            }
+            known = {"config": config, "folder": f"train_{trial_id}", "resources": {"CPU": 1.0}}
+            self._journal.append(TrialAdded(time=time.time(), trial_id=trial_id, **known))
+
+    def score(self, trial_id: str, value: float | None = None) -> None:
+        """Let a trial report, and validate its checkpoint."""
+        iteration = self._reached[trial_id] = self._reached[trial_id] + 1
+        now, own = time.time(), f"{trial_id}:0:{iteration}:1"
+        if value is None:
+            value = 1 - math.exp(-iteration / 50) + self._draw.random() / 50
+        report = {"training_iteration": iteration, "generation": 0, "loss": 1 / iteration}
+        report["time_this_iter_s"] = 1.0
+        checkpoint = f"./train_{trial_id}/checkpoint_{iteration:06d}"
+        place = {"trial_id": trial_id, "iteration": iteration}
+        outcome = {"status": "validated", "metrics": {"accuracy": value}, "ran_s": 0.4}
+        for event in (
+            Reported(time=now, trial_id=trial_id, report=report),
+            ValidationRequested(time=now, id=own, checkpoint=checkpoint, **place),
+            AttemptStarted(time=now, id=own, attempt=1),
+            AttemptBegan(time=now, id=own, attempt=1),
+            ValidationEnded(time=now, id=own, attempts=1, **outcome),
+            ScoreDelivered(time=now, id=own, decision="CONTINUE", **place),
+        ):
+            self._journal.append(event)
+
+    def fill(self, validations: int) -> None:
+        """Write so many at once."""
+        trials = list(self._reached)
+        for n in range(validations):
+            self.score(trials[n % len(trials)])
+
+    def close(self) -> None:
+        self._journal.close()
+
+
+def listen(port: int, path: str, seen: dict[str, float], over: threading.Event) -> None:
+    """Read the page's stream; note when each score is in it, by its text."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    connection.request("GET", path)
+    stream = connection.getresponse()
+    while not over.is_set() and (line := stream.readline()):
+        if not line.startswith(b"data: {"):
+            continue
+        now = time.perf_counter()
+        update = json.loads(line[6:])
+        for value in re.findall(
+            r'data-value="([^"]*)" class="last"', "".join(update["parts"].values())
+        ):
+            seen.setdefault(value, now)
+        for name in update["charts"]:  # as a browser does
+            where = path.partition("?")[0].replace("/events", "/chart")
+            charts = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+            charts.request("GET", f"{where}?id={name}", headers={"Accept-Encoding": "gzip"})
+            charts.getresponse().read()
+            charts.close()
+
+
+def measure(home: Path, writer: Writer, live: int) -> dict[str, float]:
+    """Serve the sweep, and write so many more scores."""
+    command = [sys.executable, "-m", "tunekit", "serve", str(home), "--port", "0"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert server.stdout is not None
+    try:
+        port = int(re.search(r":(\d+)/", server.stdout.readline())[1])  # type: ignore[index]
+        process = psutil.Process(server.pid)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        connection.request("GET", "/")
+        answer = connection.getresponse()
+        answer.read()
+        page = str(answer.headers["location"])
+        began = time.perf_counter()
+        connection.request("GET", page)
+        text = connection.getresponse().read().decode()
+        first_s = time.perf_counter() - began
+        version = re.search(r'data-version="(.*?)"', text)[1]  # type: ignore[index]
+        seen: dict[str, float] = {}
+        over = threading.Event()
+        where = f"{page}/events?since={version}"
+        reader = threading.Thread(target=listen, args=(port, where, seen, over), daemon=True)
+        reader.start()
+        time.sleep(10)  # the charts are drawn for the first time
+        used, since = sum(process.cpu_times()[:2]), time.perf_counter()
+        written: dict[str, float] = {}
+        trials = list(writer._reached)
+        for n in range(live):
+            value = 0.5 + (n + 1) / 1e6
+            writer.score(trials[n % len(trials)], value)
+            written[repr(value)] = time.perf_counter()
+            time.sleep(_EACH_S)
+        passed = time.perf_counter() - since
+        busy = (sum(process.cpu_times()[:2]) - used) / passed
+        time.sleep(5)
+        over.set()
+        idle_from, since = sum(process.cpu_times()[:2]), time.perf_counter()
+        time.sleep(5)
+        idle = (sum(process.cpu_times()[:2]) - idle_from) / (time.perf_counter() - since)
+        late = sorted(seen[value] - at for value, at in written.items() if value in seen)
+        return {
+            "first page, s": first_s,
+            "scores": float(len(written)),
+            "of which seen": float(len(late)),
+            "latency p50, s": statistics.median(late),
+            "latency p95, s": late[math.ceil(0.95 * len(late)) - 1],
+            "latency max, s": late[-1],
+            "CPU while scores come, cores": busy,
+            "CPU while nothing comes, cores": idle,
+            "memory, MB": process.memory_info().rss / 1e6,
+        }
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--validations", type=int, default=20_000)
+    parser.add_argument("--live", type=int, default=150, help="so many of them while it is read")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder, "sweep")
+        writer = Writer(home, asked.trials)
+        writer.fill(asked.validations - asked.live)
+        for name, value in measure(home, writer, asked.live).items():
+            print(f"{name:32} {value:8.2f}")
+        writer.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""A sweep that is followed is, at each moment, what ``tunekit.load`` reads."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.fs
+import pytest
+from ray.tune.schedulers import FIFOScheduler
+
+import tunekit
+from tests.contract.test_analysis import TABLES, asha, killed_and_read, pbt
+from tests.contract.test_later_validations import executors, robust  # noqa: F401
+from tests.sweeps import sweep
+from tunekit.core.events import Reported, TrialAdded
+from tunekit.follower import Follower
+from tunekit.journal import Journal, JournalReader, record_of
+from tunekit.storage import LocalFolder, RemoteFolder
+from tunekit.testing import FakeClock
+
+
+def killed(folder: Path):
+    ran, _ = killed_and_read(folder, seed=1)
+    return ran
+
+
+def grown(source: Path, target: Path, seed: int) -> Iterator[None]:
+    """Let a journal grow by pieces that end anywhere, in a line or after a session's first one."""
+    draw = random.Random(seed)
+    (target / "journal").mkdir(parents=True)
+    for file in sorted((source / "journal").glob("*.jsonl")):
+        data = file.read_bytes()
+        cuts = sorted([data.index(b"\n") + 1, *(draw.randrange(len(data)) for _ in range(6))])
+        for begin, end in itertools.pairwise([0, *cuts, len(data)]):
+            with open(target / "journal" / file.name, "ab") as copy:
+                copy.write(data[begin:end])
+            yield
+
+
+def same(one: tunekit.Sweep, other: tunekit.Sweep) -> None:
+    for name in TABLES:
+        pd.testing.assert_frame_equal(getattr(one, name), getattr(other, name))
+    assert one.summary() == other.summary()
+    assert one.timeline.spans() == other.timeline.spans()
+    assert [r.trial_id for r in one.ranking()] == [r.trial_id for r in other.ranking()]
+    assert list(one.ancestry) == list(other.ancestry)
+    assert one.sessions == other.sessions
+
+
+@pytest.mark.parametrize("make", [asha, pbt, killed], ids=["asha", "pbt", "killed"])
+@pytest.mark.parametrize("seed", range(2))
+def test_it_is_what_load_reads_wherever_the_journal_is_cut(make, seed, tmp_path):
+    source = make(tmp_path / "source").home
+    follower = Follower(pyarrow.fs.LocalFileSystem(), str(tmp_path / "copy"), clock=FakeClock())
+    steps = 0
+    for _ in grown(source, tmp_path / "copy", seed):
+        follower.poll()
+        same(follower.sweep, tunekit.load(tmp_path / "copy"))
+        steps += 1
+    assert steps > 5 and not follower.poll()
+
+
+def test_each_line_is_read_once(tmp_path):
+    source = asha(tmp_path / "source").home
+    folder = LocalFolder(tmp_path / "copy")
+    reader, numbers, bytes_read = JournalReader(folder), [], 0
+    tail = folder.tail
+
+    def counted(name: str, start: int) -> bytes | None:
+        nonlocal bytes_read
+        data = tail(name, start)
+        bytes_read += len(data or b"")
+        return data
+
+    folder.tail = counted
+    for _ in grown(source, tmp_path / "copy", seed=5):
+        numbers += [event.n for event in reader.read().record.events]
+    assert numbers == [event.n for event in record_of(folder).events]
+    whole = sum(file.stat().st_size for file in (source / "journal").glob("*.jsonl"))
+    assert 0 < bytes_read < 2 * whole, "a line is read again only while it is not complete"
+
+
+def test_an_object_that_grows_is_read_from_where_it_was_read_to(tmp_path):
+    filesystem = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
+    folder = RemoteFolder(filesystem, "sweep")
+    folder._at_once = True  # as in S3
+    (tmp_path / "sweep/journal").mkdir(parents=True)
+    file = tmp_path / "sweep/journal/000001.jsonl"
+    file.write_bytes(b"0123456789")
+    assert folder.tail("journal/000001.jsonl", 0) == b"0123456789"
+    assert folder.tail("journal/000001.jsonl", 4) == b"456789"
+    assert folder.tail("journal/000001.jsonl", 10) == b""
+    assert folder.tail("journal/000001.jsonl", 11) is None
+
+
+def test_another_sweep_in_the_same_folder_is_another_sweep(tmp_path):
+    folder = LocalFolder(tmp_path)
+    Journal(folder).append(TrialAdded(time=1e9, trial_id="old"))
+    follower = Follower(pyarrow.fs.LocalFileSystem(), str(tmp_path), clock=FakeClock())
+    assert follower.poll() and list(follower.sweep.timeline.trials) == ["old"]
+    Journal(LocalFolder(tmp_path)).append(TrialAdded(time=1e9, trial_id="new"))
+    assert follower.poll() and list(follower.sweep.timeline.trials) == ["new"]
+
+
+def test_a_journal_that_is_replaced_is_read_again(tmp_path):
+    folder = LocalFolder(tmp_path)
+    journal = Journal(folder)
+    for trial in ("a", "b"):
+        journal.append(TrialAdded(time=1e9, trial_id=trial))
+    follower = Follower(pyarrow.fs.LocalFileSystem(), str(tmp_path), clock=FakeClock())
+    follower.poll()
+    [file] = (tmp_path / "journal").glob("*.jsonl")
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:2]))
+    assert follower.poll() and list(follower.sweep.timeline.trials) == ["a"]
+    shutil.rmtree(tmp_path / "journal")
+    assert follower.poll() and not follower.sweep.timeline.trials
+
+
+def test_what_fails_to_be_read_is_read_when_it_can_be(tmp_path):
+    folder = LocalFolder(tmp_path)
+    journal = Journal(folder)
+    follower = Follower(pyarrow.fs.LocalFileSystem(), str(tmp_path), clock=FakeClock())
+    follower.poll()
+    [file] = (tmp_path / "journal").glob("*.jsonl")
+    whole = file.read_bytes()
+    journal.append(TrialAdded(time=1e9, trial_id="a"))
+    good = file.read_bytes()
+    file.write_bytes(whole + b"{damaged}\n" + good[len(whole) :])
+    for _ in range(2):
+        with pytest.raises(tunekit.JournalError, match="line 2"):
+            follower.poll()
+    file.write_bytes(good)
+    assert follower.poll() and list(follower.sweep.timeline.trials) == ["a"]
+
+
+def test_a_restore_that_judges_by_another_metric_is_told_by_that_one(tmp_path):
+    def session(metric: str, **options: bool) -> Journal:
+        about = {"time": 1e9, "judged": [metric], "mode": "max"}
+        return Journal(LocalFolder(tmp_path), about=about, **options)
+
+    session("accuracy").append(
+        Reported(time=1e9, trial_id="a", report={"training_iteration": 1, "loss": 3.0})
+    )
+    follower = Follower(pyarrow.fs.LocalFileSystem(), str(tmp_path), clock=FakeClock())
+    follower.poll()
+    assert follower.sweep.metric == "accuracy"
+    session("loss", begins=False)
+    assert follower.poll() and follower.sweep.metric == "loss"
+    same(follower.sweep, tunekit.load(tmp_path))
+
+
+def test_what_is_validated_later_is_shown(tmp_path, executors):  # noqa: F811
+    home = sweep(tmp_path, FIFOScheduler(), trials=1).home
+    clock = FakeClock()
+    follower = Follower(pyarrow.fs.LocalFileSystem(), str(home), clock=clock)
+    follower.poll()
+    tunekit.load(home).validate(robust, "all")
+    clock.sleep(3600)
+    assert follower.poll()
+    assert "robust/accuracy" in follower.sweep.reports
+    same(follower.sweep, tunekit.load(home))
+    assert not follower.poll()

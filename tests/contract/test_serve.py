@@ -1,0 +1,706 @@
+"""Live pages: they say what ``tunekit.load`` does, follow a sweep, and let nobody else in."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import itertools
+import json
+import math
+import re
+import shutil
+import socket
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs
+import pytest
+from click.testing import CliRunner
+from ray.tune.schedulers import FIFOScheduler
+
+import tunekit
+from tests.contract.test_analysis import asha, moody
+from tests.contract.test_follower import grown, killed
+from tests.serving import Browser
+from tests.sweeps import sweep
+from tunekit.cli import commands
+from tunekit.core.events import (
+    Reported,
+    TrialAdded,
+    TrialErrored,
+    ValidationEnded,
+    ValidationRequested,
+)
+from tunekit.core.problems import Problems
+from tunekit.journal import Journal
+from tunekit.page.drawing import Findings, draw
+from tunekit.page.page import contents, in_script, render_panels, sections_of
+from tunekit.serve import server
+from tunekit.serve.app import Application
+from tunekit.serve.catalogue import Catalogue, Place
+from tunekit.serve.guard import HEADERS
+from tunekit.serve.index import Index
+from tunekit.serve.live import LiveSweep
+from tunekit.serve.view import View
+from tunekit.serve.watch import Watch
+from tunekit.storage import LocalFolder
+from tunekit.testing import FakeClock
+
+NOTHING = {"metric": None, "mode": None, "seed": None}
+
+
+def session(home: Path, **options: Any) -> Journal:
+    about = {"time": 1e9, "judged": ["accuracy"], "mode": "max"}
+    return Journal(LocalFolder(home), about=about, **options)
+
+
+def trial(journal: Journal, name: str, value: float | None = None, **config: Any) -> None:
+    """Add a trial, with a score."""
+    journal.append(TrialAdded(time=1e9, trial_id=name, config=config, folder=f"train_{name}"))
+    if value is not None:
+        score(journal, name, 1, value)
+
+
+def score(journal: Journal, name: str, iteration: int, value: float) -> None:
+    at, checkpoint = f"{name}:0:{iteration}:1", f"./train_{name}/checkpoint_{iteration:06d}"
+    report = {"training_iteration": iteration, "generation": 0}
+    journal.append(Reported(time=1e9 + iteration, trial_id=name, report=report))
+    known = {"trial_id": name, "iteration": iteration, "checkpoint": checkpoint}
+    journal.append(ValidationRequested(time=1e9 + iteration, id=at, **known))
+    told = {"status": "validated", "metrics": {"accuracy": value}}
+    journal.append(ValidationEnded(time=1e9 + iteration + 1, id=at, **told))
+
+
+@pytest.fixture
+def home(tmp_path) -> Path:
+    return tmp_path / "sweeps/digits"
+
+
+@pytest.fixture
+def journal(home) -> Journal:
+    journal = session(home)
+    trial(journal, "a", 0.5, lr=0.1)
+    trial(journal, "b", 0.7, lr=0.2)
+    return journal
+
+
+@pytest.fixture
+def browsers() -> Iterator[Any]:
+    opened: list[Browser] = []
+
+    def browser(path: Path, host: str = "127.0.0.1:7007", **options: Any) -> Browser:
+        app = Application(Catalogue([str(path)]), interval_s=0.001, **options)
+        opened.append(Browser(app, host))
+        return opened[-1]
+
+    yield browser
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def browser(journal, home, browsers) -> Browser:
+    return browsers(home.parent)
+
+
+def place_of(home: Path) -> Place:
+    return Place("0" * 16, home.name, pyarrow.fs.LocalFileSystem(), str(home), str(home))
+
+
+def key_of(home: Path) -> str:
+    [key] = Catalogue([str(home)]).look()
+    return key
+
+
+def stepped(live: LiveSweep, clock: FakeClock) -> None:
+    """Do all that is due, by and by."""
+    for _ in range(100):
+        if not live.step():
+            clock.sleep(10)
+            if not live.step():
+                return
+    raise AssertionError("it never rests")
+
+
+# What it shows ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [asha, killed], ids=["asha", "killed"])
+def test_the_live_page_is_the_report_wherever_the_journal_is_cut(make, tmp_path):
+    source, copy = make(tmp_path / "source").home, tmp_path / "copy"
+    clock = FakeClock()
+    live = LiveSweep(place_of(copy), NOTHING, clock)
+    for n, _ in enumerate(grown(source, copy, seed=3)):
+        if n % 3 and n != 6:  # also several pieces at once
+            continue
+        stepped(live, clock)
+        loaded = tunekit.load(copy)
+        found = Findings.of(loaded)
+        wanted = sections_of(contents(loaded, found))
+        assert live.view.parts == wanted
+        charts = {name: in_script(spec) for name, spec in draw(found).items()}
+        assert {name: live.view.charts[name] for name in charts} == charts
+        for trial_id in loaded.timeline.trials:
+            panel = render_panels(found, loaded.trial_errors(), [trial_id])
+            assert live.panel(trial_id) == panel[trial_id]
+
+
+def test_a_score_is_on_the_page_after_one_step(journal, home):
+    live = LiveSweep(place_of(home), NOTHING, FakeClock())
+    live.step()
+    version = live.view.version
+    assert "Best: trial <b>b</b>" in live.view.parts["summary"]
+    while live.step():
+        pass
+    score(journal, "a", 2, 0.9)
+    live.step()
+    update = live.view.since(version)
+    assert "Best: trial <b>a</b>" in update.parts["summary"]
+    assert 'data-value="0.9" class="best"' in update.parts["ranking"]
+
+
+def test_only_what_has_changed_is_sent(journal, home):
+    clock = FakeClock()
+    live = LiveSweep(place_of(home), NOTHING, clock)
+    stepped(live, clock)
+    version = live.view.version
+    assert not live.step() and live.view.since(version) is None
+    journal.append(TrialErrored(time=1e9 + 9, trial_id="a"))
+    stepped(live, clock)
+    parts = live.view.since(version).parts
+    assert {"summary", "ranking", "failures"} <= set(parts) and "curves" not in parts
+
+
+def test_charts_take_no_more_than_their_share_of_the_time(journal, home, monkeypatch):
+    clock, drawn = FakeClock(), []
+
+    def slow(found: Findings) -> dict[str, Any]:
+        drawn.append(clock.monotonic())
+        clock.sleep(1.0)
+        return {}
+
+    monkeypatch.setattr("tunekit.serve.live.CHARTS", {"slow": slow})
+    monkeypatch.setattr("tunekit.serve.live._PIECES", ("slow",))
+    live = LiveSweep(place_of(home), NOTHING, clock)
+    for n in range(300):
+        score(journal, "a", n + 2, 0.1)
+        live.step()
+        clock.sleep(0.5)
+    took = clock.monotonic()
+    assert 2 <= len(drawn) <= 0.04 * took
+    live.step()
+    assert "<b>302</b><span>validations" in live.view.parts["summary"]
+
+
+def test_what_is_asked_for_twice_is_read_once(journal, home):
+    live = LiveSweep(place_of(home), NOTHING, FakeClock())
+    live.first()
+    version = live.view.version
+    live.first()
+    assert live.view.version == version
+
+
+def test_a_journal_that_is_damaged_is_told_of_and_forgiven(journal, home):
+    live = LiveSweep(place_of(home), NOTHING, FakeClock())
+    [file] = (home / "journal").glob("*.jsonl")
+    good = file.read_bytes()
+    file.write_bytes(good + b"<script>\n")
+    live.step()
+    assert "cannot be read" in live.trouble and "<script>" not in live.view.parts["summary"]
+    file.write_bytes(good)
+    live.step()
+    assert live.trouble is None and "Best: trial" in live.view.parts["summary"]
+
+
+def test_a_restart_of_the_sweep_is_followed(tmp_path):
+    ran = killed(tmp_path)
+    clock = FakeClock()
+    live = LiveSweep(place_of(ran.home), NOTHING, clock)
+    stepped(live, clock)
+    assert "A sweep that is finished." in live.view.parts["summary"]
+    session(ran.home, begins=False)
+    stepped(live, clock)
+    assert "A sweep that is running, or killed." in live.view.parts["summary"]
+
+
+def test_failures_are_grouped_and_come_first_where_there_is_nothing_else(tmp_path):
+    def bad(attempt: Any) -> Any:
+        raise ValueError(f"no data for {attempt.request.iteration} <of> {attempt.request.trial_id}")
+
+    options = {"settings": {"max_retries": 0, "max_initial_failures": None}}
+    ran = sweep(tmp_path, FIFOScheduler(), trials=3, validate=bad, **options)
+    parts = sections_of(contents(tunekit.load(ran.home)))
+    assert list(parts)[:2] == ["summary", "failures"]
+    assert re.findall(r"<summary><b>(\d+)\S</b>", parts["failures"]) == ["27"]
+    assert "&lt;of&gt;" in parts["failures"] and "<of>" not in parts["failures"]
+    ran = sweep(tmp_path / "other", FIFOScheduler(), trials=2, validate=moody)
+    assert list(sections_of(contents(tunekit.load(ran.home))))[1] == "ranking"
+
+
+def test_a_panel_has_what_loads_each_checkpoint(tmp_path):
+    ran = asha(tmp_path)
+    loaded = tunekit.load(ran.home)
+    best = loaded.best()
+    text = html.unescape(render_panels(Findings.of(loaded), {})[best.trial_id])
+    loads = re.findall(r'data-copy="(ray\.tune\.Checkpoint\(.*?\))"', text)
+    rows = loaded.validations[loaded.validations.trial_id == best.trial_id]
+    assert len(loads) == len(rows) > 3
+    import ray.tune
+
+    found = [eval(one, {"ray": ray}).path for one in loads]
+    assert sorted(found) == sorted(rows.checkpoint)
+    row = next(row for row in text.split("<tr") if best.path in row)
+    assert row.startswith(' class="winner"')
+
+
+def test_a_panel_of_a_long_trial_has_the_newest_and_the_best(home):
+    journal = session(home)
+    trial(journal, "a", 0.99)
+    for n in range(2, 400):
+        score(journal, "a", n, n / 1000)
+    text = render_panels(Findings.of(tunekit.load(home)), {})["a"]
+    shown = [int(n) for n in re.findall(r"<tr[^>]*><td>(\d+)</td>", text)]
+    assert shown == [*range(399, 199, -1), 1] and "198 others are left out" in text
+
+
+# The list of sweeps ----------------------------------------------------------------------------
+
+
+def test_the_list_has_all_sweeps_below_a_folder_and_their_state(tmp_path):
+    finished = asha(tmp_path / "finished").home
+    trial(session(tmp_path / "deep/down/open"), "a", 0.25)
+    (tmp_path / ".hidden").mkdir()
+    shutil.copytree(finished, tmp_path / ".hidden/sweep")
+    clock = FakeClock()
+    index = Index(Catalogue([str(tmp_path)]), NOTHING, clock)
+    while index.step():
+        pass
+    text = index.view.parts["sweeps"]
+    names = re.findall(r'<a href="/sweeps/[0-9a-f]{16}">(.*?)</a></td>\s*<td>(.*?)</td>', text)
+    assert sorted(names) == [
+        ("deep/down/open", "running or killed"),
+        ("finished/sweep", "finished"),
+    ]
+    best = tunekit.load(finished).best().score
+    assert f'data-value="{best!r}"' in text and 'data-value="0.25"' in text
+    # One that begins later appears; one that is deleted goes.
+    shutil.rmtree(finished)
+    trial(session(tmp_path / "new"), "a")
+    clock.sleep(60)
+    while index.step():
+        pass
+    assert "finished/sweep" not in index.view.parts["sweeps"]
+    assert ">new<" in index.view.parts["sweeps"]
+
+
+def test_a_sweep_that_has_ended_is_not_read_again(tmp_path, monkeypatch):
+    asha(tmp_path / "one")
+    clock = FakeClock()
+    index = Index(Catalogue([str(tmp_path)]), NOTHING, clock)
+    while index.step():
+        pass
+    monkeypatch.setattr("tunekit.serve.index.Follower", None)
+    for _ in range(5):
+        clock.sleep(60)
+        assert not index.step()
+
+
+def test_one_sweep_needs_no_list(journal, home, browsers):
+    answer = browsers(home).get("/")
+    assert (answer.status, answer.headers["location"]) == (307, f"/sweeps/{key_of(home)}")
+
+
+def test_a_key_is_the_same_after_a_restart_and_tells_sweeps_apart(tmp_path):
+    for name in ("a", "b", "a/../b/c"):
+        trial(session(tmp_path / name), "x")
+    keys = [set(Catalogue([str(tmp_path)]).look()) for _ in range(2)]
+    assert keys[0] == keys[1] and len(keys[0]) == 2  # what is in a sweep's folder is its own
+
+
+def test_what_cannot_be_served_is_said_at_once(tmp_path):
+    with pytest.raises(tunekit.ConfigError, match=r"(?s)no/such.*does not exist.*nosuch://"):
+        Catalogue([str(tmp_path / "no/such"), "nosuch://x"])
+    assert Catalogue([str(tmp_path)]).look() == {}
+
+
+# Over HTTP -------------------------------------------------------------------------------------
+
+
+def test_pages_and_events(browser, journal, home):
+    key = key_of(home.parent)
+    page = browser.get(f"/sweeps/{key}")
+    assert page.status == 200 and "Best: trial <b>b</b>" in page.text
+    version = re.search(r'data-version="(.*?)"', page.text)[1]
+    score(journal, "a", 2, 0.9)
+
+    async def until() -> Any:
+        async for name, update in browser.stream(f"/sweeps/{key}/events?since={version}"):
+            assert name == "update"
+            if "Best: trial <b>a</b>" in update["parts"].get("summary", ""):
+                return update
+        return None
+
+    update = browser.loop.run_until_complete(asyncio.wait_for(until(), 60))
+    assert update["order"][:2] == ["summary", "ranking"]
+
+
+def test_a_page_of_a_server_before_gets_everything(browser, home):
+    key = key_of(home.parent)
+    browser.get(f"/sweeps/{key}")
+    [(name, update)] = browser.events(f"/sweeps/{key}/events?since=0123456789abcdef-99", most=1)
+    assert name == "update" and set(update["parts"]) == set(update["order"])
+
+
+def test_a_page_stays_as_it_is_until_a_restarted_server_has_read_the_sweep():
+    view = View()
+    assert view.since("0123456789abcdef-99") is None
+    view.draw({"validated": "{}"})
+    assert view.since("0123456789abcdef-99") is None
+    view.show({"summary": ""})
+    assert view.since("0123456789abcdef-99").charts == ["validated"]
+
+
+def test_a_chart_and_a_trial(browser, home):
+    key = key_of(home.parent)
+    for _ in itertools.count():
+        browser.events(f"/sweeps/{key}/events", most=1)
+        chart = browser.get(f"/sweeps/{key}/chart?id=validated")
+        if chart.status == 200:
+            break
+    points = json.loads(chart.text)["datasets"]["points"]
+    assert {(p["trial"], p["value"]) for p in points} == {("a", 0.5), ("b", 0.7)}
+    assert "Trial <code>a</code>" in browser.get(f"/sweeps/{key}/trial?id=a").text
+
+
+def test_nothing_is_done_while_nobody_looks(journal, home):
+    class Counting:
+        def __init__(self) -> None:
+            self.view, self.trouble, self.steps = View(), None, 0
+
+        def first(self) -> None: ...
+
+        def step(self) -> bool:
+            self.steps += 1
+            self.view.show({"summary": str(self.steps)})
+            return False
+
+    async def look() -> tuple[int, int]:
+        counting = Counting()
+        watch = Watch(counting, interval_s=0.0)
+        updates = watch.updates("")
+        for _ in range(3):
+            await anext(updates)
+        await updates.aclose()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        before = counting.steps
+        await asyncio.sleep(0.05)
+        return before, counting.steps
+
+    before, after = asyncio.run(look())
+    assert before >= 3 and after <= before + 1
+
+
+def test_trouble_is_told_and_its_end(tmp_path):
+    class Troubled:
+        def __init__(self) -> None:
+            self.view, self.trouble, self.raises = View(), None, True
+
+        def first(self) -> None: ...
+
+        def step(self) -> bool:
+            if self.raises:
+                raise ValueError("a bug")
+            self.trouble = None
+            return False
+
+    async def look() -> list[Any]:
+        troubled = Troubled()
+        updates = Watch(troubled, interval_s=0.0).updates(troubled.view.version)
+        told = [await anext(updates)]
+        troubled.raises = False
+        told.append(await anext(updates))
+        await updates.aclose()
+        return told
+
+    first, second = asyncio.run(look())
+    assert "could not be brought up to date" in first and second == ""
+
+
+# Who is let in ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:7007", "127.0.0.1.evil.example", "localhost.evil", ""]
+)
+def test_a_name_that_is_not_the_servers_is_refused(browser, host):
+    assert browser.get("/", host=host).status == 421
+
+
+@pytest.mark.parametrize("host", ["localhost:7007", "127.0.0.1", "[::1]:9000", "LOCALHOST"])
+def test_its_own_names_are_fine(browser, host):
+    assert browser.get("/all", host=host).status == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "http://127.0.0.1:3000"},
+        {"origin": "null"},
+        {"sec_fetch_site": "cross-site", "sec_fetch_dest": "script"},
+        {"sec_fetch_site": "same-site", "sec_fetch_dest": "empty"},
+        {"sec_fetch_site": "cross-site", "sec_fetch_dest": "iframe"},
+    ],
+)
+def test_what_another_site_asks_for_is_refused(browser, headers, home):
+    for target in ("/all", "/events", f"/sweeps/{key_of(home.parent)}/trial?id=a"):
+        assert browser.get(target, **headers).status == 403
+
+
+def test_a_link_of_another_site_may_be_followed(browser):
+    headers = {"sec_fetch_site": "cross-site", "sec_fetch_dest": "document"}
+    assert browser.get("/all", **headers).status == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_nothing_can_be_changed(browser, method):
+    assert browser.get("/all", method=method).status == 405
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/sweeps/..",
+        "/sweeps/../../etc/passwd",
+        "/sweeps/%2e%2e%2f%2e%2e%2fetc%2fpasswd",
+        "/sweeps/..%5c..%5cetc",
+        "/sweeps/{home}",
+        "/sweeps/digits",
+        "/sweeps/{key}/../../etc/passwd",
+        "/sweeps/{key}/trial?id=../../../etc/passwd",
+        "/sweeps/{key}/trial?id=%00",
+        "/sweeps/{key}/trial",
+        "/sweeps/{key}/chart?id=../../summary",
+        "/assets/../../etc/passwd",
+        "/assets/..%2f..%2fsetup.cfg",
+        "/journal/000001.jsonl",
+        "/static/page.js",
+    ],
+)
+def test_no_path_leads_anywhere(browser, home, target):
+    named = target.format(home=str(home).replace("/", "%2f"), key=key_of(home.parent))
+    assert browser.get(named).status == 404
+
+
+def test_every_answer_says_that_it_stays_here(browser, home):
+    key = key_of(home.parent)
+    targets = ["/", "/all", f"/sweeps/{key}", f"/sweeps/{key}/trial?id=a", "/none"]
+    for answer in [*map(browser.get, targets), browser.get("/", host="evil.example")]:
+        assert {name.lower() for name in HEADERS} <= set(answer.headers)
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+def test_scripts_of_the_page_only_run_with_its_nonce(browser, home):
+    pages = [browser.get(f"/sweeps/{key_of(home.parent)}") for _ in range(2)]
+    nonces = [re.findall(r"'nonce-(.*?)'", p.headers["content-security-policy"]) for p in pages]
+    assert nonces[0] != nonces[1] and len(set(nonces[0])) == 1
+    for page, [nonce, _] in zip(pages, nonces, strict=True):
+        policy = page.headers["content-security-policy"]
+        assert "unsafe" not in policy and "*" not in policy
+        for tag in re.findall(r"<(?:script|style)\b[^>]*>", page.text):
+            assert f'nonce="{nonce}"' in tag or 'type="application/json"' in tag
+        assert not re.search(r"<[^>]*\s(?:on\w+|style)=", page.text)
+        assert not re.search(r"(?:src|href)=\"(?:https?:)?//", page.text)
+
+
+TOKEN = "t0ken-" * 5
+
+
+def test_a_token_opens_the_page_once_and_for_all(journal, home, browsers):
+    browser = browsers(home.parent, hosts=None, token=TOKEN, host="gpu1:7007")
+    assert browser.get("/all").status == 401
+    assert browser.get(f"/all?token={TOKEN}x").status == 401
+    assert browser.get("/all?token=").status == 401
+    opened = browser.get(f"/all?token={TOKEN}&a=b")
+    assert (opened.status, opened.headers["location"]) == (303, "/all?a=b")
+    cookie = opened.headers["set-cookie"].lower()
+    assert "httponly" in cookie and "samesite=lax" in cookie
+    assert browser.get("/all").status == 200
+    browser.cookies["tunekit"] = "other"
+    assert browser.get("/events").status == 401
+
+
+@pytest.mark.parametrize("path", ["//evil.example", "/%2Fevil.example", "/\\evil.example"])
+def test_the_token_leads_to_no_other_site(journal, home, browsers, path):
+    browser = browsers(home.parent, hosts=None, token=TOKEN)
+    location = browser.get(f"{path}?token={TOKEN}").headers["location"]
+    assert location == "/evil.example"
+
+
+def test_tokens_are_compared_in_constant_time(journal, home, browsers, monkeypatch):
+    compared = []
+
+    def compare(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return one == other
+
+    monkeypatch.setattr("tunekit.serve.guard.secrets.compare_digest", compare)
+    browser = browsers(home.parent, token=TOKEN)
+    browser.get("/all?token=guess")
+    assert (b"guess", TOKEN.encode()) in compared
+
+
+# Names that are up to no good ------------------------------------------------------------------
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "'); alert(1); ('",
+    "</script><script>alert(1)</script>",
+    "../../../etc/passwd",
+    "javascript:alert(1)",
+    "{{ 7 * 7 }}",
+    "=cmd|' /C calc'!A0",
+    "a\u2028b\u202ec",
+    "&lt;b&gt;",
+]
+
+
+def tags(text: str) -> set[str]:
+    """The names of the tags and attributes that a browser sees."""
+
+    class Parser(HTMLParser):
+        found: set[str] = set()
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            self.found = self.found | {tag, *(name for name, _ in attrs)}
+
+    parser = Parser()
+    parser.feed(text)
+    return parser.found
+
+
+@pytest.fixture(scope="module")
+def harmless(tmp_path_factory) -> set[str]:
+    """The tags and attributes of a page whose names are harmless."""
+    return tags(shown(told(tmp_path_factory.mktemp("good"), ["a", "b"])))
+
+
+def told(folder: Path, names: list[str]) -> Path:
+    """A sweep in whose every place there is a name."""
+    home = folder / "sweep"
+    journal = session(home)
+    for n, name in enumerate(names):
+        trial(journal, name, n / 10, **{name: name, "x": {name: [name]}})
+        at = f"{name}:0:2:1"
+        journal.append(ValidationRequested(time=1e9, trial_id=name, id=at, iteration=2))
+        why = {"reason": f"raised {name}", "error": name}
+        journal.append(ValidationEnded(time=1e9 + 3, id=at, status="failed", **why))
+    return home
+
+
+def shown(home: Path) -> str:
+    loaded = tunekit.load(home)
+    found = Findings.of(loaded)
+    panels = render_panels(found, dict.fromkeys(loaded.timeline.trials, "error"))
+    return "".join([*sections_of(contents(loaded, found)).values(), *panels.values()])
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_is_text(name, tmp_path, harmless):
+    text = shown(told(tmp_path, [name, "b"]))
+    assert tags(text) <= harmless | {"tr", "class"}
+    assert html.escape(name) in text.replace("&#34;", "&quot;").replace("&#39;", "&#x27;")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_closes_no_script(name, tmp_path):
+    page = tunekit.page.render(tunekit.load(told(tmp_path, [name, "b"])))
+    for data in re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.S):
+        json.loads(data)
+    assert "<script>alert" not in page and "<img src=x" not in page
+
+
+@pytest.mark.parametrize("name", ["<script>alert(1)</script>".replace("/", "_"), "a\"b'c", "a.."])
+def test_a_hostile_name_of_a_sweep_is_text(name, tmp_path):
+    trial(session(tmp_path / name), "a", 0.5)
+    index = Index(Catalogue([str(tmp_path)]), NOTHING, FakeClock())
+    while index.step():
+        pass
+    text = index.view.parts["sweeps"]
+    assert "<script" not in text and html.unescape(text).count(name) == 1
+
+
+# How it is started -----------------------------------------------------------------------------
+
+
+def test_it_listens_on_this_machine_alone_and_takes_the_next_port(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        number = taken.getsockname()[1]
+        monkeypatch.setattr(server, "PORT", number)
+        problems = Problems("tunekit serve")
+        listener = server.listen("127.0.0.1", None, problems)
+        assert listener is not None
+        with listener:
+            address, found = listener.getsockname()
+            assert address == "127.0.0.1" and number < found < number + 100
+        assert server.listen("127.0.0.1", number, problems) is None
+    with pytest.raises(tunekit.ConfigError, match=f"port={number} cannot be listened on"):
+        problems.raise_any()
+
+
+@pytest.mark.parametrize(
+    ("host", "asks"), [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)]
+)
+def test_others_need_the_token_that_is_printed(host, asks, journal, home, monkeypatch):
+    made: dict[str, Any] = {}
+
+    def application(catalogue: Any, options: Any, **known: Any) -> None:
+        made.update(known)
+
+    monkeypatch.setattr(server, "Application", application)
+    monkeypatch.setattr(server.Server, "run", lambda self, sockets: None)
+    monkeypatch.delenv(server.TOKEN, raising=False)
+    told: list[str] = []
+    for _ in range(2):
+        server.serve([str(home)], host=host, port=0, ready=told.append)
+    tokens = [address.partition("?token=")[2] for address in told]
+    assert (made["token"] or "") == tokens[1]
+    if asks:
+        assert tokens[0] != tokens[1] and min(map(len, tokens)) >= 40
+    else:
+        assert tokens == ["", ""] and "127.0.0.1" in made["hosts"]
+    monkeypatch.setenv(server.TOKEN, "short")
+    if asks:
+        with pytest.raises(tunekit.ConfigError, match="has 5 characters"):
+            server.serve([str(home)], host=host, port=0)
+
+
+def test_a_path_that_is_no_sweep_is_said_in_a_line(tmp_path):
+    result = CliRunner().invoke(commands.tunekit, ["serve", str(tmp_path / "none")])
+    assert result.exit_code == 2 and "does not exist" in result.output
+
+
+def test_it_writes_nothing(browser, home):
+    def files() -> dict[str, tuple[int, int]]:
+        found = home.parent.rglob("*")
+        return {str(p): (p.stat().st_size, p.stat().st_mtime_ns) for p in found}
+
+    before = files()
+    key = key_of(home.parent)
+    for target in ("/all", f"/sweeps/{key}", f"/sweeps/{key}/trial?id=a"):
+        assert browser.get(target).status == 200
+    browser.events(f"/sweeps/{key}/events", most=2)
+    assert files() == before
+
+
+def test_numbers_are_exported_in_full(home):
+    journal = session(home)
+    trial(journal, "a", 0.1 + 0.2, lr=1e-7 / 3)
+    trial(journal, "b", math.inf)
+    ranking = sections_of(contents(tunekit.load(home)))["ranking"]
+    assert f'data-value="{0.1 + 0.2!r}"' in ranking and f'data-value="{1e-7 / 3!r}"' in ranking
+    assert 'data-value="Infinity"' in ranking

@@ -1,0 +1,118 @@
+"""A browser for tests: it asks an ASGI application, without a network."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    text: str
+
+
+class Browser:
+    """Asks an application, in an event loop of its own."""
+
+    def __init__(self, app: Any, host: str = "127.0.0.1:7007"):
+        self._app, self._host = app, host
+        self.loop = asyncio.new_event_loop()
+        self.cookies: dict[str, str] = {}
+
+    def close(self) -> None:
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.loop.run_until_complete(asyncio.sleep(0))
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+
+    def get(self, target: str, method: str = "GET", **headers: str) -> Answer:
+        """Ask for something, and return the whole answer."""
+        return self.loop.run_until_complete(self._whole(target, method, headers))
+
+    def events(self, target: str, most: int, **headers: str) -> list[tuple[str, Any]]:
+        """Return the first events of a stream, by name and data; then leave."""
+
+        async def some() -> list[tuple[str, Any]]:
+            found: list[tuple[str, Any]] = []
+            async for event in self.stream(target, **headers):
+                found.append(event)
+                if len(found) == most:
+                    break
+            return found
+
+        return self.loop.run_until_complete(asyncio.wait_for(some(), 60))
+
+    async def stream(self, target: str, **headers: str) -> AsyncIterator[tuple[str, Any]]:
+        """Yield the events of a stream as they come."""
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+        async def send(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.body":
+                await queue.put(message.get("body", b""))
+
+        task = asyncio.create_task(self._ask(target, "GET", headers, send))
+        task.add_done_callback(lambda done: queue.put_nowait(None))
+        known = ""
+        try:
+            while (piece := await queue.get()) is not None:
+                known += piece.decode()
+                while "\n\n" in known:
+                    event, _, known = known.partition("\n\n")
+                    lines = dict(line.split(": ", 1) for line in event.split("\n"))
+                    if "data" in lines:
+                        yield lines["event"], json.loads(lines["data"])
+            await task
+        finally:
+            task.cancel()
+
+    async def _whole(self, target: str, method: str, headers: dict[str, str]) -> Answer:
+        said: list[dict[str, Any]] = []
+
+        async def send(message: dict[str, Any]) -> None:
+            said.append(message)
+
+        await self._ask(target, method, headers, send)
+        body = b"".join(message.get("body", b"") for message in said[1:])
+        known = {name.decode(): value.decode() for name, value in said[0]["headers"]}
+        if "set-cookie" in known:
+            name, _, value = known["set-cookie"].partition(";")[0].partition("=")
+            self.cookies[name] = value
+        return Answer(said[0]["status"], known, body.decode())
+
+    async def _ask(self, target: str, method: str, headers: dict[str, str], send: Any) -> None:
+        path, _, query = target.partition("?")
+        known = {"host": self._host, **{n.replace("_", "-"): v for n, v in headers.items()}}
+        if self.cookies:
+            known["cookie"] = "; ".join(f"{n}={v}" for n, v in self.cookies.items())
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": unquote(path),
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "root_path": "",
+            "headers": [(n.encode(), v.encode()) for n, v in known.items() if v],
+            "client": ("127.0.0.1", 50000),
+            "server": ("127.0.0.1", 7007),
+        }
+        asked = False
+
+        async def receive() -> dict[str, Any]:
+            nonlocal asked
+            if not asked:
+                asked = True
+                return {"type": "http.request", "body": b"", "more_body": False}
+            await asyncio.Event().wait()  # the browser stays
+            raise AssertionError
+
+        await self._app(scope, receive, send)

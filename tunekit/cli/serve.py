@@ -1,0 +1,59 @@
+"""The command that serves sweeps in the browser."""
+
+from __future__ import annotations
+
+import threading
+import webbrowser
+
+import click
+
+from tunekit._ray.storage import absolute
+
+__all__ = ["serve"]
+
+
+@click.command(short_help="Show sweeps in the browser, as they run.")
+@click.argument("paths", nargs=-1, required=True)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="By default 7007, or the next free one."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--metric", help="A validated metric to rank by; by default what a sweep is judged by."
+)
+@click.option("--mode", type=click.Choice(["min", "max"]), help="Which is better.")
+@click.option("--seed", metavar="NAME", help="The hyperparameter that is the random seed.")
+@click.option("--open", "show", is_flag=True, help="Show it in the browser.")
+def serve(
+    paths: tuple[str, ...],
+    port: int | None,
+    host: str,
+    metric: str | None,
+    mode: str | None,
+    seed: str | None,
+    show: bool,
+) -> None:
+    """Show sweeps in the browser, as they run, until Ctrl-C.
+
+    A PATH is a sweep's folder, or one with sweeps below it, also a URI; sweeps that begin there
+    later appear. The page is the report, kept up to date. It only reads: no Ray is started, and
+    nothing is written. Other machines are let in with --host only, and need the token in the
+    address that is printed; TUNEKIT_SERVE_TOKEN sets one that stays the same.
+
+    \b
+    Examples:
+      tunekit serve ~/ray_results --open
+      tunekit serve s3://bucket/sweeps --port 8080
+      ssh -L 7007:localhost:7007 gpu1 tunekit serve /results
+    """
+    from tunekit.serve import serve as serve_pages
+
+    def ready(address: str) -> None:
+        click.echo(address)
+        click.echo("Ctrl-C ends it.", err=True)
+        if show:
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+
+    where = [absolute(path) for path in paths]
+    options = {"metric": metric, "mode": mode, "seed": seed}
+    serve_pages(where, host=host, port=port, **options, ready=ready)

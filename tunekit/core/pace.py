@@ -1,0 +1,34 @@
+"""When work that takes long is due again, so that it takes no more than its share of the time."""
+
+from __future__ import annotations
+
+__all__ = ["Pace"]
+
+
+class Pace:
+    """Spaces work by how long it took.
+
+    Args:
+        share: The share of the time that the work may take, above 0 and at most 1.
+        least_s: The least pause between two times, in seconds.
+
+    Example:
+        >>> pace = Pace(share=0.25)
+        >>> pace.due(now=0.0)
+        True
+        >>> pace.took(began=0.0, ended=1.0)
+        >>> pace.due(now=3.5), pace.due(now=4.0)
+        (False, True)
+    """
+
+    def __init__(self, share: float, least_s: float = 0.0):
+        self._share, self._least_s = share, least_s
+        self._next: float | None = None
+
+    def due(self, now: float) -> bool:
+        """Return whether the work may be done again."""
+        return self._next is None or now >= self._next
+
+    def took(self, began: float, ended: float) -> None:
+        """Take that the work was done, from one reading of a clock to another."""
+        self._next = ended + max(self._least_s, (ended - began) * (1 / self._share - 1))

@@ -1,0 +1,142 @@
+"""Listens, and serves sweeps until it is interrupted."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tunekit.core.problems import Problems
+from tunekit.extras import extra
+from tunekit.page.page import vega
+from tunekit.serve.app import Application
+from tunekit.serve.catalogue import Catalogue
+from tunekit.serve.guard import LOCAL
+
+with extra("serve"):
+    import uvicorn
+
+__all__ = ["PORT", "TOKEN", "Server", "serve"]
+
+#: The port, unless another one is asked for; if it is taken, one of the next.
+PORT = 7007
+
+#: The environment variable with a token that stays the same after a restart.
+TOKEN = "TUNEKIT_SERVE_TOKEN"
+
+_PORTS, _LEAST_TOKEN = 100, 16
+
+
+def serve(
+    paths: Sequence[str],
+    *,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    metric: str | None = None,
+    mode: str | None = None,
+    seed: str | None = None,
+    ready: Callable[[str], None] = print,
+) -> None:
+    """Serve sweeps as live pages, until Ctrl-C.
+
+    Args:
+        paths: Local paths, or URIs: sweeps' folders, or such with sweeps below them.
+        host: The address to listen on. If others than this machine can reach it, browsers have to
+            bring a token.
+        port: Where to listen; by default :data:`PORT`, or one of the next if it is taken.
+        metric: As for :func:`tunekit.load`.
+        mode: Likewise.
+        seed: Likewise.
+        ready: Called with the address of the page, with the token, once it can be opened.
+
+    Raises:
+        tunekit.ConfigError: If a path cannot be reached or is none of sweeps, if the host or port
+            cannot be listened on, or if the token in the environment is too short.
+        OSError: If a storage fails.
+    """
+    catalogue = Catalogue(paths)
+    problems = Problems("tunekit serve")
+    token = None if is_local(host) else os.environ.get(TOKEN) or secrets.token_urlsafe(32)
+    if token is not None and len(token) < _LEAST_TOKEN:
+        problems.add(
+            f"{TOKEN} has {len(token)} characters; it needs {_LEAST_TOKEN}, so that nobody guesses "
+            'it. Take one of: python -c "import secrets; print(secrets.token_urlsafe(32))"'
+        )
+    listener = listen(host, port, problems)
+    problems.raise_any()
+    assert listener is not None  # or it was raised
+    number = listener.getsockname()[1]
+    anywhere = host in ("0.0.0.0", "::", "")
+    app = Application(
+        catalogue,
+        {"metric": metric, "mode": mode, "seed": seed},
+        hosts=None if anywhere else {*LOCAL, host},
+        token=token,
+        cookie=f"tunekit-{number}",  # cookies are of a host, whatever the port
+    )
+    config = uvicorn.Config(
+        app,
+        interface="asgi3",
+        log_level="warning",
+        access_log=False,  # it would have the token
+        server_header=False,
+        proxy_headers=False,
+        lifespan="off",
+        ws="none",
+        timeout_graceful_shutdown=1,
+    )
+    # What draws charts takes seconds to put together: before anybody asks for it.
+    threading.Thread(target=vega, name="tunekit-vega", daemon=True).start()
+    shown = socket.gethostname() if anywhere else host
+    shown = f"[{shown}]" if ":" in shown else shown
+    ready(f"http://{shown}:{number}/" + (f"?token={token}" if token else ""))
+    try:
+        Server(config).run(sockets=[listener])
+    except KeyboardInterrupt:  # how one leaves
+        pass
+    finally:
+        listener.close()
+
+
+class Server(uvicorn.Server):
+    """A server that lets its readers go when it ends."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """See ``uvicorn.Server``."""
+        app: Any = self.config.app
+        app.close()
+        await super().shutdown(sockets)
+
+
+def is_local(host: str) -> bool:
+    """Return whether only this machine can reach an address.
+
+    Example:
+        >>> is_local("127.0.0.1"), is_local("localhost"), is_local("0.0.0.0"), is_local("gpu1")
+        (True, True, False, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def listen(host: str, port: int | None, problems: Problems) -> socket.socket | None:
+    """Return a socket that listens; None if there is none, and why goes to problems."""
+    last: OSError | None = None
+    for number in [port] if port is not None else range(PORT, PORT + _PORTS):
+        try:
+            family = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0][0]
+            return socket.create_server((host, number), family=family, backlog=128)
+        except OSError as error:
+            last = error
+    where = f"port={port}" if port is not None else f"the ports {PORT} to {PORT + _PORTS - 1}"
+    problems.add(
+        f"host={host!r} and {where} cannot be listened on: {last}. Pass another --port, or an "
+        "address of this machine."
+    )
+    return None
