@@ -13,6 +13,7 @@ import argparse
 import http.client
 import json
 import math
+import os
 import random
 import re
 import statistics
@@ -22,8 +23,6 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-
-import psutil
 
 from tunekit.core.events import (
     AttemptBegan,
@@ -111,6 +110,18 @@ def listen(port: int, path: str, seen: dict[str, float], over: threading.Event) 
             charts.close()
 
 
+def cpu_s(pid: int) -> float:
+    """Return how many seconds of CPU a process has used (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_mb(pid: int) -> float:
+    """Return how much memory a process holds, in MB (Linux)."""
+    resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return resident * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
 def measure(home: Path, writer: Writer, live: int) -> dict[str, float]:
     """Serve the sweep, and write so many more scores."""
     command = [sys.executable, "-m", "tunekit", "serve", str(home), "--port", "0"]
@@ -118,7 +129,6 @@ def measure(home: Path, writer: Writer, live: int) -> dict[str, float]:
     assert server.stdout is not None
     try:
         port = int(re.search(r":(\d+)/", server.stdout.readline())[1])  # type: ignore[index]
-        process = psutil.Process(server.pid)
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         connection.request("GET", "/")
         answer = connection.getresponse()
@@ -135,7 +145,7 @@ def measure(home: Path, writer: Writer, live: int) -> dict[str, float]:
         reader = threading.Thread(target=listen, args=(port, where, seen, over), daemon=True)
         reader.start()
         time.sleep(10)  # the charts are drawn for the first time
-        used, since = sum(process.cpu_times()[:2]), time.perf_counter()
+        used, since = cpu_s(server.pid), time.perf_counter()
         written: dict[str, float] = {}
         trials = list(writer._reached)
         for n in range(live):
@@ -144,12 +154,12 @@ def measure(home: Path, writer: Writer, live: int) -> dict[str, float]:
             written[repr(value)] = time.perf_counter()
             time.sleep(_EACH_S)
         passed = time.perf_counter() - since
-        busy = (sum(process.cpu_times()[:2]) - used) / passed
+        busy = (cpu_s(server.pid) - used) / passed
         time.sleep(5)
         over.set()
-        idle_from, since = sum(process.cpu_times()[:2]), time.perf_counter()
+        idle_from, since = cpu_s(server.pid), time.perf_counter()
         time.sleep(5)
-        idle = (sum(process.cpu_times()[:2]) - idle_from) / (time.perf_counter() - since)
+        idle = (cpu_s(server.pid) - idle_from) / (time.perf_counter() - since)
         late = sorted(seen[value] - at for value, at in written.items() if value in seen)
         return {
             "first page, s": first_s,
@@ -160,7 +170,7 @@ def measure(home: Path, writer: Writer, live: int) -> dict[str, float]:
             "latency max, s": late[-1],
             "CPU while scores come, cores": busy,
             "CPU while nothing comes, cores": idle,
-            "memory, MB": process.memory_info().rss / 1e6,
+            "memory, MB": memory_mb(server.pid),
         }
     finally:
         server.terminate()

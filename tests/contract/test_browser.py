@@ -17,6 +17,7 @@ import pytest
 import tunekit
 from tests.contract.test_analysis import asha, pbt
 from tests.contract.test_seeds import run as seeds
+from tests.contract.test_serve import session, trial
 from tests.sweeps import Ran
 from tunekit.page import write_page
 
@@ -198,6 +199,33 @@ def test_the_ranking_is_sorted_filtered_and_exported(tmp_path):
     assert seen["reachable"]
     scrolled, left = seen["sticky"]
     assert scrolled and 0 <= left < 120, "the trial's name stays in view"
+
+
+FORMULA = "=HYPERLINK(1,2)"
+
+
+def test_a_text_that_is_a_formula_is_exported_as_a_text(tmp_path):
+    home = tmp_path / "sweep"
+    journal = session(home)
+    trial(journal, "a", 0.5, lr=-0.001, note=FORMULA, other='say "hi", then\nleave')
+    trial(journal, "b", 0.25, lr=0.5, note="@x", other="-5")
+    page = write_page(tunekit.load(home), tmp_path / "report.html")
+    seen = look(page, tmp_path, 800, EXPORT)
+    table = pd.read_csv(io.StringIO(seen["csv"]), dtype=str)
+    assert list(table.note) == [f"'{FORMULA}", "'@x"]
+    assert [float(one) for one in table.lr] == [-0.001, 0.5]
+    assert table.other[0].split() == ["say", '"hi",', "then", "leave"] and table.other[1] == "-5"
+
+
+EXPORT = """
+<script type="module">
+let blob;
+URL.createObjectURL = (one) => { blob = one; return "blob:none"; };
+HTMLAnchorElement.prototype.click = () => {};
+document.querySelector("[data-export]").click();
+document.title = JSON.stringify({csv: await blob.text()});
+</script>
+"""
 
 
 def test_it_can_be_printed(page, tmp_path):

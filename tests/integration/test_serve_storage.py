@@ -1,0 +1,58 @@
+"""Live pages of sweeps that are kept in an object store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.contract.test_serve import NOTHING, session, stepped, trial
+from tests.integration.s3 import S3Server
+from tunekit.journal import Journal
+from tunekit.serve.catalogue import Catalogue
+from tunekit.serve.index import Index
+from tunekit.serve.live import LiveSweep
+from tunekit.storage import RemoteFolder
+from tunekit.testing import FakeClock
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    with S3Server() as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment().items():
+            patch.setitem(os.environ, name, value)
+        server.make_bucket("bucket")
+        yield server
+
+
+def test_a_sweep_in_an_object_store_is_found_and_followed(s3, tmp_path):
+    folder = RemoteFolder(s3.filesystem(), "bucket/sweeps/digits")
+    journal = Journal(folder, about={"time": 1e9, "judged": ["accuracy"], "mode": "max"})
+    trial(journal, "a", 0.5, lr=0.1)
+    assert folder.settle(60)
+    catalogue = Catalogue([s3.uri("bucket/sweeps")])
+    [place] = catalogue.look().values()
+    clock = FakeClock()
+    live, index = LiveSweep(place, NOTHING, clock), Index(catalogue, NOTHING, clock)
+    stepped(live, clock)
+    assert "Best: trial <b>a</b>" in live.view.parts["summary"] and live.trouble is None
+    trial(journal, "b", 0.9, lr=0.2)
+    assert folder.settle(60)
+    stepped(live, clock)
+    assert "Best: trial <b>b</b>" in live.view.parts["summary"]
+    # The driver is killed, and the sweep goes on in another file.
+    again = RemoteFolder(s3.filesystem(), "bucket/sweeps/digits")
+    trial(Journal(again, begins=False), "c", 0.95)
+    assert again.settle(60)
+    stepped(live, clock)
+    assert "<code>c</code>" in str(live.panel("c")) and live.trouble is None
+    while index.step():
+        pass
+    assert ">digits</a>" in index.view.parts["sweeps"]
+    for one in (folder, again):
+        one.close()
+    # What is on this machine is served beside it.
+    trial(session(tmp_path / "local"), "a")
+    both = Catalogue([s3.uri("bucket/sweeps"), str(tmp_path)]).look()
+    assert {one.name for one in both.values()} == {"digits", "local"}
