@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow.fs
 
 from tunekit._ray.storage import absolute, storage_at
 from tunekit.core.problems import Problems
-from tunekit.experiments import no_sweep
-from tunekit.journal import SERIES
+from tunekit.experiments import no_sweep, sweeps_below
 from tunekit.page.trials import joined
 
 __all__ = ["Catalogue", "Place"]
-
-# So many folders are looked into below a given one, so many levels deep.
-_MOST_FOLDERS, _DEEPEST = 2_000, 4
 
 
 @dataclass(frozen=True)
@@ -87,46 +83,11 @@ class Catalogue:
         """
         found: dict[str, Place] = {}
         for filesystem, home, given in self._roots:
-            for path in _sweeps(filesystem, home):
+            for sweep in sweeps_below(filesystem, home):
+                path = sweep.path
                 below = path[len(home) :].strip("/")
                 source = joined(given, below)
                 key = hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest()[:16]
                 name = below or posixpath.basename(home) or "sweep"
                 found.setdefault(key, Place(key, name, filesystem, path, source))
         return found
-
-
-def _sweeps(filesystem: pyarrow.fs.FileSystem, home: str) -> Iterator[str]:
-    """The sweeps at and below a folder; inside of one there is no other."""
-    level, looked = [home], 0
-    for _ in range(_DEEPEST + 1):
-        below: list[str] = []
-        for folder in level:
-            looked += 1
-            if looked > _MOST_FOLDERS:
-                return
-            folders = _folders(filesystem, folder)
-            if SERIES in folders and _has_journal(filesystem, folder):
-                yield folder
-            else:
-                named = (name for name in folders if not name.startswith("."))
-                below += [posixpath.join(folder, name) for name in named]
-        level = below
-
-
-def _folders(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[str]:
-    inside = _inside(filesystem, folder)
-    return sorted(i.base_name for i in inside if i.type == pyarrow.fs.FileType.Directory)
-
-
-def _has_journal(filesystem: pyarrow.fs.FileSystem, folder: str) -> bool:
-    files = _inside(filesystem, posixpath.join(folder, SERIES))
-    return any(info.base_name.endswith(".jsonl") for info in files)
-
-
-def _inside(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[pyarrow.fs.FileInfo]:
-    try:
-        selector = pyarrow.fs.FileSelector(folder, allow_not_found=True)
-        return list(filesystem.get_file_info(selector))
-    except PermissionError:
-        return []
