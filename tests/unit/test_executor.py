@@ -187,7 +187,7 @@ def evaluators(monkeypatch, *known):
     monkeypatch.setattr(module, "placement_group_table", lambda group: {"state": group})
     executor = EvaluatorExecutor(lambda checkpoint: {}, 9, {"num_cpus": 1})
     for stage, works, group in known:
-        evaluator = module._Evaluator(Actor(), group, None, module._Stage(stage))
+        evaluator = module._Evaluator(Actor(), group, None, module._Phase(stage))
         evaluator.attempt = Attempt(Request("a", len(executor._evaluators)), 1) if works else None
         executor._evaluators.append(evaluator)
     return executor

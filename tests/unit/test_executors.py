@@ -89,7 +89,7 @@ def test_nothing_is_left_when_it_is_closed(monkeypatch):
     executor = executor_of(ValidationConfig(fn=validate))
 
     executor._evaluators._evaluators.append(
-        module._Evaluator("actor", None, None, module._Stage.BUILT, place="10.0.0.1")
+        module._Evaluator("actor", None, None, module._Phase.BUILT, place="10.0.0.1")
     )
     executor.spare()
     assert not ended, "it holds nothing that others could need"

@@ -33,6 +33,7 @@ from ray.tune.schedulers.pb2 import PB2
 from tunekit._ray.decisions import rule_for, time_attr_of
 from tunekit._ray.decisions import rungs_of as promotion_rungs
 from tunekit.core.decisions import Always, Decisions, Interval, Never, Rungs
+from tunekit.core.promotion import milestones
 from tunekit.errors import UnsupportedRayError
 from tunekit.schedulers import PromotionASHA
 
@@ -316,6 +317,8 @@ def test_asha_keeps_its_rungs_when_a_trial_goes_back_and_has_none_after_a_change
     seeds,
 )
 def test_promotions_are_the_same_by_due_reports(grace, rf, brackets, max_t, steps, seed):
+    brackets = min(brackets, len(milestones(grace, max_t, rf)) + 1)
+
     def make():
         return PromotionASHA(
             time_attr="t",

@@ -19,6 +19,7 @@ def validation_context(
     iteration: int = 1,
     generation: int = 0,
     attempt: int = 1,
+    stage: str = "",
 ) -> Iterator[ValidationContext]:
     """Let :func:`tunekit.get_validation_context` answer in this process, as in a validation.
 
@@ -28,14 +29,15 @@ def validation_context(
         iteration: Its training iteration.
         generation: How often it was overwritten.
         attempt: Which attempt it is, from 1.
+        stage: The name of the :class:`~tunekit.Stage`; empty for the first one.
 
     Example:
         >>> import tunekit
         >>> with validation_context(config={"width": 64}, iteration=3):
         ...     tunekit.get_validation_context()
         ValidationContext(trial_id='trial', config={'width': 64}, iteration=3, generation=0,
-                          attempt=1)
+                          attempt=1, stage='')
     """
-    told = Told(trial_id, generation, iteration, attempt, dict(config or {}))
+    told = Told(trial_id, generation, iteration, attempt, dict(config or {}), stage)
     with telling(told):
         yield told.context()
