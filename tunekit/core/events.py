@@ -77,6 +77,7 @@ __all__ = [
     "Waited",
     "event_of",
     "never",
+    "trial_of",
 ]
 
 
@@ -127,6 +128,17 @@ class ValidationKey(NamedTuple):
         return f"{own}:{self.stage}" if self.stage else own
 
 
+def trial_of(validation: str) -> str:
+    """Return the trial of a validation's name, without the rest of :class:`ValidationKey`.
+
+    Example:
+        >>> trial_of("train_7f:0:3:1"), trial_of("train_7f:0:3:1:full")
+        ('train_7f', 'train_7f')
+    """
+    trial_id, *_, last = validation.rsplit(":", 3)
+    return trial_id if last.isdecimal() else validation.rsplit(":", 4)[0]
+
+
 class Happened(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
     """What all events have in common.
 
@@ -158,7 +170,7 @@ class OfValidation(Happened, frozen=True, kw_only=True):
     @property
     def trial_id(self) -> str:
         """Return the trial that saved the checkpoint."""
-        return self.key.trial_id
+        return trial_of(self.id)
 
 
 # The life of a trial ---------------------------------------------------------------------------
