@@ -44,7 +44,11 @@ def ray_cluster():
     forked_workers.use()
     if not ray.is_initialized():
         ray.init(
-            num_cpus=6, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
+            "local",
+            num_cpus=6,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
         )
     yield ray
     ray.shutdown()

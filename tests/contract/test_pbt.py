@@ -15,8 +15,8 @@ from ray.tune.schedulers import PopulationBasedTrainingReplay
 
 import tunekit
 from tests.contract.test_contract import check_contract, journal
-from tests.schedulers import pbt, seed_all, space
-from tests.sweeps import Ran, index_of, sweep
+from tests.schedulers import CASES, PB2_SEARCH, pb2_module, pbt, seed_all, space
+from tests.sweeps import Endless, Ran, index_of, sweep
 from tunekit.testing.versions import Versioned, Versions, score_of, version_at
 
 
@@ -253,3 +253,16 @@ def test_a_lineage_that_is_not_there(tmp_path):
         empty.ancestors("a", generation=2)
     with pytest.raises(tunekit.ConfigError, match="never overwritten"):
         empty.write_policy("a", tmp_path / "policy.txt")
+
+
+def test_pb2_searches_by_itself(tmp_path, monkeypatch):
+    """The other tests leave its search out, which takes long."""
+    monkeypatch.setattr(pb2_module, "optimize_acq", PB2_SEARCH)
+    case = CASES["pb2"]
+    seed_all(1)
+    base = case.make(tmp_path / "made")
+    options = {"trials": 4, "stop": {"training_iteration": 5}, **case.options()}
+    ran = sweep(tmp_path, base, on_pending="hold", trainable=Endless, **options)
+    exploits = list(ran.validation.ancestry)
+    assert exploits and all(0 <= exploit.config["lr"] <= 1 for exploit in exploits)
+    assert set(ran.lengths().values()) == {5}

@@ -66,7 +66,7 @@ def tuner(folder: Path, confirm: tunekit.Confirm, scales: list[float]) -> tuneki
 
 def main(folder: Path) -> None:
     forked_workers.use()
-    ray.init(num_cpus=4, include_dashboard=False, logging_level=logging.ERROR)
+    ray.init("local", num_cpus=4, include_dashboard=False, logging_level=logging.ERROR)
     tuner(folder, tunekit.Confirm(top=3), [2.0, 1.98, 0.2]).fit()
 
 

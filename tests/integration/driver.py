@@ -19,7 +19,7 @@ from tunekit.demo import digits
 
 def main(storage: str, trials: int, epochs: int) -> None:
     forked_workers.use()
-    ray.init(num_cpus=4, include_dashboard=False, logging_level=logging.ERROR)
+    ray.init("local", num_cpus=4, include_dashboard=False, logging_level=logging.ERROR)
     tunekit.Tuner(
         digits.train_digits,
         param_space={**digits.SPACE, "epochs": epochs},

@@ -69,7 +69,13 @@ def contents(folder: Path) -> dict[str, bytes]:
 def main(folder: Path) -> None:
     """Interrupt two sweeps, let Ray try to restore them, and go on with them."""
     forked_workers.use()
-    ray.init(num_cpus=3, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+    ray.init(
+        "local",
+        num_cpus=3,
+        include_dashboard=False,
+        logging_level=logging.ERROR,
+        log_to_driver=False,
+    )
     before = signal.getsignal(signal.SIGTERM)
     known: dict[str, Any] = {}
     for name, number in (("ctrl-c", signal.SIGINT), ("terminated", signal.SIGTERM)):
