@@ -249,6 +249,7 @@ class ValidationCallback(tune.Callback):
             emit=self.emit,
             conclude=self._conclude_staged,
             promised=waiting.promised,
+            to_come=waiting.to_come,
             over=lambda: self._end.draining.waits and self.validator.idle,
         )
         #: Shows scores in Tune's trials, and writes their files.

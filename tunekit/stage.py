@@ -25,8 +25,9 @@ class Stage:
     """A further validation of a sweep's checkpoints: another function, other data, other hardware.
 
     Schedulers and search algorithms judge by ``ValidationConfig(fn=...)``, the first stage, which
-    can then be quick. A further stage takes what resources the first one and the trials leave, and
-    delays no decision: the sweep waits for it at its end. Its metrics stand beside the others below
+    can then be quick. A further stage takes what resources the first one and the trials leave, once
+    no trial is left to begin that takes the same, and delays no decision: the sweep waits for it at
+    its end. Its metrics stand beside the others below
     its name, as ``"full/accuracy"``, in results, tables, loggers and the report.
 
     Args:

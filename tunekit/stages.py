@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tunekit.clock import Clock
@@ -31,6 +32,8 @@ class Stages:
         emit: Called with each event, before it is acted on.
         conclude: Called with each outcome of a further stage, after it has been recorded.
         promised: Returns the resources of each trial that waits for them.
+        to_come: Returns what a trial takes that has not begun; nothing if none is to come. A stage
+            that takes the same waits for them: what it took meanwhile would delay them.
         over: Returns whether only validations are left to wait for: then a further stage starts one
             whether or not anything is free.
     """
@@ -45,9 +48,11 @@ class Stages:
         emit: Callable[[Event], None],
         conclude: Callable[[Outcome], None],
         promised: Callable[[], Iterable[Mapping[str, float]]],
+        to_come: Callable[[], Mapping[str, float]],
         over: Callable[[], bool],
     ):
         self._first, self._conclude, self._promised = first, conclude, promised
+        self._to_come = to_come
         self._further: dict[str, _Further] = {}
         for stage in stages:
             validator = Validator(
@@ -59,6 +64,7 @@ class Stages:
                 judged=tuple,
                 promised=self._before(stage.name),
                 waits_for_room=lambda: not over(),
+                gives_way=partial(self._gives_way, executors[stage.name]),
             )
             self._further[stage.name] = _Further(stage, validator)
 
@@ -74,6 +80,10 @@ class Stages:
                 yield from further.validator.wanted()
 
         return promised
+
+    def _gives_way(self, executor: Executor) -> bool:
+        """Return whether a stage leaves its resources to trials that have not begun."""
+        return not self._to_come().keys().isdisjoint(executor.need)
 
     def _all(self) -> list[Validator]:
         return [self._first, *(further.validator for further in self._further.values())]

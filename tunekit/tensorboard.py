@@ -85,7 +85,7 @@ class TensorBoardLogger(Writing):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled logger; what the version lacked that pickled it gets its default."""
         TensorBoardLogger.__init__(self)
-        vars(self).update(state)
+        self.__dict__.update(state)
 
     # What Tune tells ---------------------------------------------------------------------------
 

@@ -60,6 +60,8 @@ class Validator:
             request's score is.
         waits_for_room: Returns whether nothing is started before resources are free. Otherwise, one
             is always started, and waits for them.
+        gives_way: Returns whether nothing is started although resources are free, because others
+            are about to need them.
     """
 
     #: Raises if Ray itself is gone, so that what fails because of that is not recorded as failed.
@@ -81,6 +83,7 @@ class Validator:
         all_count: Callable[[], bool] = lambda: True,
         alike: Callable[[Request, str, Interval], bool] = lambda *asked: False,
         waits_for_room: Callable[[], bool] = bool,
+        gives_way: Callable[[], bool] = bool,
     ):
         self._pool = Pool(
             max_in_flight=config.most_in_flight,
@@ -94,7 +97,7 @@ class Validator:
         self._clock = clock
         self._emit, self._conclude = emit, conclude
         self._judged = judged
-        self._promised, self._rejected = promised, rejected
+        self._promised, self._rejected, self._gives_way = promised, rejected, gives_way
         self._on_rejected = config.on_rejected
         self._lenders, self._others_wait = lenders, others_wait
         self._loans = Loans()
@@ -366,7 +369,8 @@ class Validator:
             logger.warning("Validations were tried again: %s.", verdict.more)
 
     def _start(self, now: float) -> None:
-        capacity = self._executor.capacity(self._promised()) if self._pool.needs_capacity else 0
+        asks = self._pool.needs_capacity and not self._gives_way()
+        capacity = self._executor.capacity(self._promised()) if asks else 0
         if capacity <= 0 and self._to_borrow() > 0:
             self._borrow()
         for attempt in self._pool.start(capacity, now):

@@ -86,6 +86,14 @@ class Waiting:
         """Return the resources of each trial that Tune has promised some."""
         return () if self._controller is None else self._controller.promised()
 
+    def to_come(self) -> Mapping[str, float]:
+        """Return what a trial takes, if any have not begun; nothing if none are left to begin."""
+        controller, trial = self._controller, next(iter(self._trials.values()), None)
+        if controller is None or trial is None:
+            return {}
+        comes = controller.has_new_trials or controller.to_come
+        return controller.resources_of(trial) if comes else {}
+
     def validations_first(self) -> bool:
         """Return whether trials must not start before pending validations have what they need.
 
