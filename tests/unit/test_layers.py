@@ -40,6 +40,7 @@ FLOORS = [
     {"validation_checks"},
     {"stage"},
     {
+        "best_checkpoint",
         "capacity",
         "config",
         "driver_lock",
@@ -52,6 +53,7 @@ FLOORS = [
         "report",
         "schedulers",
         "states",
+        "tables",
         "tensorboard",
         "validation_cache",
     },
@@ -72,7 +74,6 @@ FLOORS = [
         "session",
         "stopping_criteria",
         "sweep_summary",
-        "tables",
         "trainer_validation",
         "trial_files",
         "validator",
