@@ -30,6 +30,7 @@ from tunekit.errors import (
     WiringError,
 )
 from tunekit.lineage import Lineage
+from tunekit.loading import load
 from tunekit.loggers import JsonLogger, ValidatedLoggerCallback
 from tunekit.policies import (
     AnyOf,
@@ -46,7 +47,7 @@ from tunekit.searcher import ValidatedSearcher
 from tunekit.simulation import Simulation, simulate
 from tunekit.stage import Stage
 from tunekit.states import load_state
-from tunekit.sweep import Sweep, load
+from tunekit.sweep import Sweep
 from tunekit.tensorboard import TensorBoardLogger
 from tunekit.trainer_validation import TrainerValidation
 from tunekit.tuner import Tuner, checkpointable

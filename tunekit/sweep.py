@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +12,9 @@ import pandas as pd
 import pyarrow.fs
 
 from tunekit import sweep_summary, tables
-from tunekit._ray.storage import absolute, exists, storage_at
 from tunekit.best_checkpoint import BestCheckpoint, best_checkpoint_of
 from tunekit.config import ValidationConfig
 from tunekit.confirm import Confirm
-from tunekit.confirming import confirm_winner
 from tunekit.core.calls import ValidationFunction
 from tunekit.core.confirmation import Confirmed, confirmations_in
 from tunekit.core.confirmations import confirmation_that_counts, winning_score
@@ -28,128 +22,30 @@ from tunekit.core.events import Event
 from tunekit.core.later_validations import LaterSession, began_of, in_force, rows_of, scores_of
 from tunekit.core.lineage import Ancestry, configs_of
 from tunekit.core.metrics import flatten
-from tunekit.core.names import listed
 from tunekit.core.problems import Problems
 from tunekit.core.ranking import Ranked, best_scored, checked_goal, ranking_of, stands_for
 from tunekit.core.repeats import repeats_of, whole_trials
-from tunekit.core.seeds import (
-    Configuration,
-    Repeat,
-    check_known,
-    check_seed,
-    checked_seed,
-    configurations_of,
-)
+from tunekit.core.seeds import Configuration, Repeat, check_seed, checked_seed, configurations_of
 from tunekit.core.study import study_trials
 from tunekit.core.timeline import Scored, Timeline, TrialSummary
 from tunekit.deprecated import former_names, warn
-from tunekit.driver_lock import Driver, driver_of
+from tunekit.driver_lock import Driver
 from tunekit.errors import MetricNotFoundError
-from tunekit.experiments import no_sweep
 from tunekit.extras import extra
-from tunekit.journal import SERIES, exploits_of, record_of
-from tunekit.later_validations import Swept, read_sessions, validate_later
+from tunekit.journal import exploits_of
 from tunekit.lineage import Lineage
+from tunekit.loaded_sweep import confirmed, validated
 from tunekit.log import shown
 from tunekit.places import Places
-from tunekit.storage import folder_at
+from tunekit.sweep_folder import read_trial_errors
 
 if TYPE_CHECKING:
     with extra("optuna"):
         import optuna
 
-__all__ = ["UNTOLD", "Sweep", "confirmed", "load"]
+__all__ = ["Sweep"]
 
 __getattr__ = former_names(__name__)
-
-#: Lines of the journal that no table needs.
-UNTOLD = ("saved", "snapshot")
-_TRIAL_ERROR = "error.txt"  # Tune writes this into the folder of a failed trial
-
-
-def load(
-    path: str | Path,
-    storage_filesystem: pyarrow.fs.FileSystem | None = None,
-    *,
-    metric: str | None = None,
-    mode: str | None = None,
-    seed: str | None = None,
-) -> Sweep:
-    """Read what became of a sweep, whether it is running, has ended or has crashed.
-
-    This reads the journal in the experiment's folder. It starts nothing, runs none of the sweep's
-    code and changes nothing. A running sweep is read as it is at that moment.
-
-    Args:
-        path: The experiment's folder, ``results.experiment_path``, or its URI, such as
-            ``s3://bucket/digits``.
-        storage_filesystem: The filesystem of ``path``, ``results.filesystem``, if it is one of your
-            own.
-        metric: The validated metric to rank by, as a flat name (``"eval/accuracy"``); by default
-            the one that the sweep is judged by.
-        mode: ``"min"`` or ``"max"``; by default the sweep's.
-        seed: The hyperparameter that is the random seed, as a flat name
-            (``"train_loop_config/seed"``); by default the one that the sweep was started with:
-            ``ValidationConfig(seed=...)``, or the index of a ``Repeater``.
-
-    Raises:
-        tunekit.ConfigError: If an argument is wrong, if the folder has no journal, or if no trial
-            has the hyperparameter ``seed``.
-        tunekit.JournalError: If the journal is damaged or of another version.
-        OSError: If the storage fails.
-
-    Example:
-        >>> load("/no/such/folder")
-        Traceback (most recent call last):
-        tunekit.errors.ConfigError: tunekit.load: path='/no/such/folder' does not exist...
-    """
-    problems = Problems("tunekit.load")
-    folder, home, filesystem = None, "", None
-    if problems.instance("path", path, (str, os.PathLike), "Pass an experiment's folder."):
-        try:
-            filesystem, home = storage_at(os.fspath(path), storage_filesystem)
-            folder = folder_at(filesystem, home)
-        except (OSError, ValueError) as error:
-            problems.add(
-                f"path={os.fspath(path)!r} cannot be reached: {error}. Pass a local path, or a URI "
-                "of a storage that pyarrow knows, such as s3://bucket/digits."
-            )
-    if folder is not None and filesystem is not None and not folder.names(SERIES):
-        given = os.fspath(path)
-        problems.add(f"path={given!r} {no_sweep(filesystem, home, given)}")
-    if mode is not None:
-        problems.choice("mode", mode, ["min", "max"])
-    check_seed(seed, problems)
-    problems.raise_any()
-    assert folder is not None and filesystem is not None  # or it was raised
-    source = None if storage_filesystem is not None else absolute(os.fspath(path))
-    where: dict[str, Any] = {"path": home, "filesystem": filesystem, "source": source}
-    with _without_collector():
-        before = driver_of(filesystem, home, time.time())
-        record = record_of(folder, without=UNTOLD)
-        driver = driver_of(filesystem, home, time.time())
-        if before is not None and driver is None:
-            # It has let go meanwhile, and recorded first how the sweep ended.
-            record = record_of(folder, without=UNTOLD)
-        known = {**where, "metric": metric, "mode": mode, "seed": seed, "driver": driver}
-        known["later"] = read_sessions(folder)
-        sweep = Sweep(record.events, record.sessions, **known)
-    if seed is not None:
-        check_known(seed, sweep.hyperparameters(), problems)
-        problems.raise_any()
-    return sweep
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Suspend garbage collection: where many objects are made and kept, it takes half the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class Sweep:
@@ -220,7 +116,8 @@ class Sweep:
         known_mode = newest.get("mode") if metric in (None, own) else None
         #: ``"min"`` or ``"max"``, if it is known.
         self.mode: str | None = mode or (known_mode if isinstance(known_mode, str) else None)
-        #: Whether tables are ranked as the sweep is judged, which is the default.
+        #: Whether tables are ranked as the sweep is judged, which :func:`tunekit.load` does by
+        #: default.
         self.as_judged: bool = (self.metric, self.mode) == (own, newest.get("mode"))
         known_seed = newest.get("seed")
         #: The hyperparameter that is the random seed, if it is known.
@@ -648,21 +545,8 @@ class Sweep:
             Traceback (most recent call last):
             tunekit.errors.ConfigError: Sweep.validate: the sweep is in no folder...
         """
-        if self.filesystem is None:
-            problems = Problems("Sweep.validate")
-            problems.add("the sweep is in no folder. Read it with tunekit.load(path).")
-            problems.raise_any()
-        assert self.filesystem is not None  # or it was raised
-        config = validation
-        if not isinstance(config, ValidationConfig):
-            config = ValidationConfig(config)
-        where: tuple[Any, ...] = (self.path, self.filesystem)
-        if self.source is not None:
-            where = (self.source,)
-        newest = load(*where, metric=self.metric, mode=self.mode)
         options: dict[str, Any] = {"name": name, "cache": cache, "replace": replace}
-        validate_later(_swept(newest), config, checkpoints, progress=progress, **options)
-        return load(*where, metric=self.metric, mode=self.mode)
+        return validated(self, validation, checkpoints, progress=progress, **options)
 
     @shown()
     def confirm(
@@ -835,14 +719,9 @@ class Sweep:
         Raises:
             OSError: If the storage fails.
         """
-        found = {}
-        for trial_id, story in self.timeline.trials.items():
-            if story.failures and self.filesystem is not None:
-                path = f"{self.path}/{story.folder}/{_TRIAL_ERROR}"
-                if exists(self.filesystem, path):
-                    with self.filesystem.open_input_stream(path) as stream:
-                        found[trial_id] = stream.read().decode(errors="replace").strip()
-        return found
+        if self.filesystem is None:
+            return {}
+        return read_trial_errors(self.filesystem, self.path, self.timeline.trials.values())
 
     def summary(self) -> dict[str, Any]:
         """Return the sweep in short, in types that JSON has.
@@ -922,93 +801,3 @@ class Sweep:
     def __repr__(self) -> str:
         trials, validations = len(self.timeline.trials), len(self.timeline.validations)
         return f"Sweep({self.path!r}: {trials} trials, {validations} validations)"
-
-
-def confirmed(
-    sweep: Sweep,
-    settings: Confirm,
-    own: ValidationConfig | None = None,
-    progress: Callable[[Mapping[str, int]], None] | None = None,
-) -> Sweep:
-    """Confirm the winner of a sweep; see :meth:`Sweep.confirm`.
-
-    Args:
-        sweep: The sweep; it is read anew first.
-        settings: How.
-        own: How the sweep itself validates, if that is known.
-        progress: As of :meth:`Sweep.validate`.
-    """
-    problems = Problems("Sweep.confirm")
-    if sweep.filesystem is None:
-        problems.add("the sweep is in no folder. Read it with tunekit.load(path).")
-    if sweep.metric is None or sweep.mode is None:
-        problems.add(
-            "nothing says by which metric the winner is the best. Pass the metric and the mode to "
-            "tunekit.load(path, metric=..., mode=...)."
-        )
-    problems.raise_any()
-    assert sweep.filesystem is not None and sweep.metric and sweep.mode  # or it was raised
-    where: tuple[Any, ...] = (sweep.path, sweep.filesystem)
-    if sweep.source is not None:
-        where = (sweep.source,)
-    known = {"metric": sweep.metric, "mode": sweep.mode}
-    if sweep.seed is not None and not sweep.seed_as_started:
-        known["seed"] = sweep.seed
-    newest = load(*where, **known)
-    swept, by = _swept(newest), "trial"
-    if newest.has_seeds:
-        best = [one.best for one in newest.ranked_configurations()]
-        ranked = {one.trial_id: swept.ranked[one.trial_id] for one in best if one is not None}
-        swept, by = replace(swept, ranked=ranked), "configuration"
-    if settings.fn is None and sweep.metric not in newest.timeline.own_names and swept.ranked:
-        problems.add(
-            f"the sweep's own function does not validate {sweep.metric!r}, by which it is ranked "
-            f"here: it has {listed(newest.timeline.own_names)}. Pass a function that does."
-        )
-        problems.raise_any()
-    rows = newest.timeline.validations
-    functions = [one.get("validation", {}).get("fn") for one in newest.sessions]
-    confirm_winner(
-        swept,
-        settings,
-        metric=sweep.metric,
-        mode=sweep.mode,
-        by=by,
-        validated=sum(row["status"] == "validated" for row in rows),
-        functions=functions,
-        own=own,
-        progress=progress,
-    )
-    return load(*where, **known)
-
-
-def _swept(sweep: Sweep) -> Swept:
-    """Return what a later validation has to know of a sweep."""
-    assert sweep.filesystem is not None
-    own = set(sweep.timeline.own_names)
-    later = set(sweep.timeline.names) - own
-    for trial_id in sweep.timeline.trials:
-        for row in sweep.timeline.rows(trial_id):
-            own.update(name for name in flatten(row) if name not in later)
-    return Swept(
-        filesystem=sweep.filesystem,
-        path=sweep.path,
-        began=began_of(sweep.sessions),
-        ranked={one.trial_id: _scored_of(sweep, one) for one in sweep.ranking()},
-        names=own,
-        run_of=sweep.timeline.run_of,
-        config_of=sweep.config_of,
-    )
-
-
-def _scored_of(sweep: Sweep, one: Ranked) -> list[tuple[int, int]]:
-    """Return where a trial has scores, the best first; none if it is not ranked."""
-    if one.best is None or sweep.metric is None:
-        return []
-    scored = [
-        (value, (score.generation, score.iteration))
-        for score in sweep.timeline.scores(one.trial_id)
-        if (value := score.value(sweep.metric)) is not None
-    ]
-    scored.sort(key=lambda found: found[0], reverse=sweep.mode == "max")
-    return [place for _, place in scored]

@@ -39,8 +39,9 @@ from tunekit.core.words import confirmation_in_words, duration, number, setting
 from tunekit.demo.command import demo
 from tunekit.driver_lock import TAKE_OVER
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
+from tunekit.loading import load
 from tunekit.log import shown
-from tunekit.sweep import Sweep, load
+from tunekit.sweep import Sweep
 from tunekit.terminal import terminal_width
 from tunekit.tuner import Tuner
 from tunekit.version import VERSION
