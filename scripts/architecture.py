@@ -82,8 +82,8 @@ GROUPS = {
     ),
     "readers": (
         "results, loggers and tables",
-        "fold loggers tensorboard lineage sweep follower later_scores results optuna_study "
-        "comparison",
+        "fold loggers tensorboard lineage sweep sweep_folder sweep_summary tables best_checkpoint "
+        "loading loaded_sweep follower later_scores results optuna_study comparison",
     ),
     "others": ("others", ""),
 }

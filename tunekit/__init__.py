@@ -5,6 +5,7 @@ Start with :class:`tunekit.Tuner`. Its parts also work with a plain ``ray.tune.T
 
 from tunekit import schedulers as schedulers
 from tunekit._ray.compat import TESTED as RAY_TESTED
+from tunekit.best_checkpoint import BestCheckpoint
 from tunekit.callback import ValidationCallback
 from tunekit.comparison import SweepComparison, compare
 from tunekit.config import ValidationConfig
@@ -29,6 +30,7 @@ from tunekit.errors import (
     WiringError,
 )
 from tunekit.lineage import Lineage
+from tunekit.loading import load
 from tunekit.loggers import JsonLogger, ValidatedLoggerCallback
 from tunekit.policies import (
     AnyOf,
@@ -45,7 +47,7 @@ from tunekit.searcher import ValidatedSearcher
 from tunekit.simulation import Simulation, simulate
 from tunekit.stage import Stage
 from tunekit.states import load_state
-from tunekit.sweep import BestCheckpoint, Sweep, load
+from tunekit.sweep import Sweep
 from tunekit.tensorboard import TensorBoardLogger
 from tunekit.trainer_validation import TrainerValidation
 from tunekit.tuner import Tuner, checkpointable

@@ -28,7 +28,8 @@ from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
 from tunekit.core.timeline import better
 from tunekit.core.values import number
-from tunekit.sweep import Sweep, load
+from tunekit.loading import load
+from tunekit.sweep import Sweep
 
 __all__ = ["SweepComparison", "compare"]
 

@@ -14,7 +14,8 @@ from tunekit.driver_lock import Driver, driver_of
 from tunekit.journal import JournalReader, Record
 from tunekit.later_validations import read_sessions
 from tunekit.storage import folder_at
-from tunekit.sweep import UNTOLD, Sweep
+from tunekit.sweep import Sweep
+from tunekit.sweep_folder import UNTOLD
 
 __all__ = ["Follower"]
 

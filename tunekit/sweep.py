@@ -2,228 +2,54 @@
 
 from __future__ import annotations
 
-import gc
-import math
 import os
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow.fs
-from ray import tune
 
 from tunekit import sweep_summary, tables
-from tunekit._ray.storage import absolute, exists, storage_at
+from tunekit.best_checkpoint import BestCheckpoint, best_checkpoint_of
 from tunekit.config import ValidationConfig
 from tunekit.confirm import Confirm
-from tunekit.confirming import confirm_winner
 from tunekit.core.calls import ValidationFunction
 from tunekit.core.confirmation import Confirmed, confirmations_in
+from tunekit.core.confirmations import confirmation_that_counts, winning_score
 from tunekit.core.events import Event
-from tunekit.core.later_validations import LaterSession, in_force, rows_of, scores_of
+from tunekit.core.later_validations import LaterSession, began_of, in_force, rows_of, scores_of
 from tunekit.core.lineage import Ancestry, configs_of
 from tunekit.core.metrics import flatten
-from tunekit.core.names import listed, meant
 from tunekit.core.problems import Problems
-from tunekit.core.seeds import (
-    Configuration,
-    Repeat,
-    check_known,
-    check_seed,
-    configurations_of,
-    ending_of,
-)
+from tunekit.core.ranking import Ranked, best_scored, checked_goal, ranking_of, stands_for
+from tunekit.core.repeats import repeats_of, whole_trials
+from tunekit.core.seeds import Configuration, Repeat, check_seed, checked_seed, configurations_of
 from tunekit.core.study import study_trials
-from tunekit.core.timeline import UNENDED, Scored, Timeline, TrialSummary, better
-from tunekit.core.values import number
-from tunekit.core.words import confirmation_in_words, short_names
+from tunekit.core.timeline import Scored, Timeline, TrialSummary
 from tunekit.deprecated import former_names, warn
-from tunekit.driver_lock import Driver, driver_of
+from tunekit.driver_lock import Driver
 from tunekit.errors import MetricNotFoundError
-from tunekit.experiments import no_sweep
 from tunekit.extras import extra
-from tunekit.journal import SERIES, exploits_of, record_of
-from tunekit.later_validations import Swept, read_sessions, validate_later
+from tunekit.journal import exploits_of
 from tunekit.lineage import Lineage
+from tunekit.loaded_sweep import confirmed, validated
 from tunekit.log import shown
 from tunekit.places import Places
-from tunekit.storage import folder_at
+from tunekit.sweep_folder import read_trial_errors
 
 if TYPE_CHECKING:
     with extra("optuna"):
         import optuna
 
-__all__ = ["UNTOLD", "BestCheckpoint", "Ranked", "Sweep", "confirmed", "load"]
+__all__ = ["Sweep"]
 
 __getattr__ = former_names(__name__)
 
-#: Lines of the journal that no table needs.
-UNTOLD = ("saved", "snapshot")
-_TRIAL_ERROR = "error.txt"  # Tune writes this into the folder of a failed trial
-
-
-@dataclass(frozen=True)
-class BestCheckpoint:
-    """The best validated checkpoint that was found.
-
-    Attributes:
-        trial_id: The trial that saved it.
-        generation: How many times the trial had been overwritten by then (PBT).
-        iteration: The training iteration at which it was saved.
-        metric: The metric by which it is the best.
-        score: Its validated value of that metric.
-        metrics: All its validated metrics.
-        config: The hyperparameters that it was last trained with; values that JSON cannot represent
-            are texts.
-        path: Where it is, or was.
-        checkpoint: What to load it from; None if it has been deleted since
-            (``CheckpointConfig(num_to_keep=...)``) or has not been uploaded.
-        configuration: The configuration that its trial is one seed of, with the mean over seeds;
-            None if trials were compared one by one.
-        confirmation: How it was confirmed to be the best, and how sure that is; None if it is the
-            best by the sweep's own score. Then ``score`` may not be the best of all.
-
-    Example:
-        >>> found = {"metrics": {"accuracy": 0.9}, "config": {"lr": 0.1}, "path": "/sweep/a/c"}
-        >>> BestCheckpoint("a", 0, 3, "accuracy", 0.9, **found, checkpoint=None)
-        BestCheckpoint(trial_id='a', generation=0, iteration=3, metric='accuracy', score=0.9)
-    """
-
-    trial_id: str
-    generation: int
-    iteration: int
-    metric: str
-    score: float
-    metrics: Mapping[str, Any] = field(repr=False)
-    config: Mapping[str, Any] = field(repr=False)
-    path: str = field(repr=False)
-    checkpoint: tune.Checkpoint | None = field(repr=False)
-    configuration: Configuration | None = field(default=None, repr=False)
-    confirmation: Confirmed | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """A trial's place in the ranking of a sweep.
-
-    Attributes:
-        rank: 1 for the best; None without a score.
-        trial_id: The trial.
-        name: Its short name, for where there is little room.
-        story: What became of it.
-        best: Its best validated checkpoint; None if it has none. ``best_value``: its score.
-        last: Its newest validated checkpoint; ``last_value``: its score.
-        config: Its hyperparameters, as of its best checkpoint.
-    """
-
-    rank: int | None
-    trial_id: str
-    name: str
-    story: TrialSummary
-    best: Scored | None
-    best_value: float | None
-    last: Scored | None
-    last_value: float | None
-    config: Mapping[str, Any]
-
-    @cached_property
-    def hyperparameters(self) -> dict[str, Any]:
-        """Return the hyperparameters by flat name."""
-        return flatten(self.config)
-
-
-def load(
-    path: str | Path,
-    storage_filesystem: pyarrow.fs.FileSystem | None = None,
-    *,
-    metric: str | None = None,
-    mode: str | None = None,
-    seed: str | None = None,
-) -> Sweep:
-    """Read what became of a sweep, whether it is running, has ended or has crashed.
-
-    This reads the journal in the experiment's folder. It starts nothing, runs none of the sweep's
-    code and changes nothing. A running sweep is read as it is at that moment.
-
-    Args:
-        path: The experiment's folder, ``results.experiment_path``, or its URI, such as
-            ``s3://bucket/digits``.
-        storage_filesystem: The filesystem of ``path``, ``results.filesystem``, if it is one of your
-            own.
-        metric: The validated metric to rank by, as a flat name (``"eval/accuracy"``); by default
-            the one that the sweep is judged by.
-        mode: ``"min"`` or ``"max"``; by default the sweep's.
-        seed: The hyperparameter that is the random seed, as a flat name
-            (``"train_loop_config/seed"``); by default the one that the sweep was started with:
-            ``ValidationConfig(seed=...)``, or the index of a ``Repeater``.
-
-    Raises:
-        tunekit.ConfigError: If an argument is wrong, if the folder has no journal, or if no trial
-            has the hyperparameter ``seed``.
-        tunekit.JournalError: If the journal is damaged or of another version.
-        OSError: If the storage fails.
-
-    Example:
-        >>> load("/no/such/folder")
-        Traceback (most recent call last):
-        tunekit.errors.ConfigError: tunekit.load: path='/no/such/folder' does not exist...
-    """
-    problems = Problems("tunekit.load")
-    folder, home, filesystem = None, "", None
-    if problems.instance("path", path, (str, os.PathLike), "Pass an experiment's folder."):
-        try:
-            filesystem, home = storage_at(os.fspath(path), storage_filesystem)
-            folder = folder_at(filesystem, home)
-        except (OSError, ValueError) as error:
-            problems.add(
-                f"path={os.fspath(path)!r} cannot be reached: {error}. Pass a local path, or a URI "
-                "of a storage that pyarrow knows, such as s3://bucket/digits."
-            )
-    if folder is not None and filesystem is not None and not folder.names(SERIES):
-        given = os.fspath(path)
-        problems.add(f"path={given!r} {no_sweep(filesystem, home, given)}")
-    if mode is not None:
-        problems.choice("mode", mode, ["min", "max"])
-    check_seed(seed, problems)
-    problems.raise_any()
-    assert folder is not None and filesystem is not None  # or it was raised
-    source = None if storage_filesystem is not None else absolute(os.fspath(path))
-    where: dict[str, Any] = {"path": home, "filesystem": filesystem, "source": source}
-    with _without_collector():
-        before = driver_of(filesystem, home, time.time())
-        record = record_of(folder, without=UNTOLD)
-        driver = driver_of(filesystem, home, time.time())
-        if before is not None and driver is None:
-            # It has let go meanwhile, and recorded first how the sweep ended.
-            record = record_of(folder, without=UNTOLD)
-        known = {**where, "metric": metric, "mode": mode, "seed": seed, "driver": driver}
-        known["later"] = read_sessions(folder)
-        sweep = Sweep(record.events, record.sessions, **known)
-    if seed is not None:
-        check_known(seed, sweep.hyperparameters(), problems)
-        problems.raise_any()
-    return sweep
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Suspend garbage collection: where many objects are made and kept, it takes half the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
 
 class Sweep:
-    """What became of a sweep, as tables. :func:`load` makes it.
+    """What became of a sweep, as tables. :func:`tunekit.load` makes it.
 
     Each table is a ``pandas.DataFrame``, made when it is first asked for. Times are UTC timestamps;
     durations are in seconds, and their names end in ``_s``. Nested names are joined with ``/``, as
@@ -290,7 +116,8 @@ class Sweep:
         known_mode = newest.get("mode") if metric in (None, own) else None
         #: ``"min"`` or ``"max"``, if it is known.
         self.mode: str | None = mode or (known_mode if isinstance(known_mode, str) else None)
-        #: Whether tables are ranked as the sweep is judged, which :func:`load` does by default.
+        #: Whether tables are ranked as the sweep is judged, which :func:`tunekit.load` does by
+        #: default.
         self.as_judged: bool = (self.metric, self.mode) == (own, newest.get("mode"))
         known_seed = newest.get("seed")
         #: The hyperparameter that is the random seed, if it is known.
@@ -336,7 +163,7 @@ class Sweep:
         sessions: Sequence[Mapping[str, Any]],
         later: Iterable[LaterSession],
     ) -> None:
-        shown = in_force(later, _began(self.sessions))
+        shown = in_force(later, began_of(self.sessions))
         self._later_rows = rows_of(shown)
         self.confirmations = confirmations_in(shown)
         self.timeline.extend(events, sessions, scores_of(self._later_rows))
@@ -375,56 +202,9 @@ class Sweep:
         - ``added``, ``ended``: when;
         - ``config/...``: its hyperparameters, those of its newest generation.
         """
-        counts: dict[str, dict[str, int]] = {}
-        for row in self.timeline.validations:
-            own = counts.setdefault(row["trial_id"], {})
-            kind = "pending" if row["status"] in UNENDED else "not_validated"
-            kind = "validated" if row["status"] == "validated" else kind
-            own[kind] = own.get(kind, 0) + 1
-        rows = [
-            self._trial_row(story, counts.get(trial_id, {}))
-            for trial_id, story in self.timeline.trials.items()
-        ]
-        return tables.table(rows, tables.TRIALS)
-
-    def _trial_row(self, story: TrialSummary, counts: Mapping[str, int]) -> dict[str, Any]:
-        best, last = self._best_and_last(story.trial_id)
-        return {
-            "trial_id": story.trial_id,
-            "folder": story.folder,
-            "status": story.status,
-            "stopped": story.stopped,
-            "failures": story.failures,
-            "iteration": story.iteration,
-            "generation": story.generation,
-            **self._score_columns("best", best),
-            **self._score_columns("last", last),
-            **{name: counts.get(name, 0) for name in ("validated", "not_validated", "pending")},
-            "trained_s": story.trained_s,
-            "waited_s": story.waited_s,
-            "added": story.added,
-            "ended": story.ended,
-            **{f"config/{k}": v for k, v in flatten(self.config_of(story.trial_id)).items()},
-        }
-
-    def _best_and_last(self, trial_id: str) -> tuple[Scored | None, Scored | None]:
-        """Return a trial's best and newest validated checkpoints, by the metric to rank by."""
-        if self.metric is None:
-            return None, None
-        last = self.timeline.last_score(trial_id, self.metric)
-        if self.mode is None:
-            return None, last
-        return self.timeline.best_score(trial_id, self.metric, self.mode), last
-
-    def _score_columns(self, name: str, scored: Scored | None) -> dict[str, Any]:
-        if scored is None or self.metric is None:
-            return {}
-        return {
-            name: scored.value(self.metric),
-            f"{name}_iteration": scored.iteration,
-            f"{name}_generation": scored.generation,
-            f"{name}_checkpoint": self._places.path(scored.checkpoint),
-        }
+        return tables.trials(
+            self.timeline, self.config_of, self._places, metric=self.metric, mode=self.mode
+        )
 
     @cached_property
     def reports(self) -> pd.DataFrame:
@@ -444,14 +224,7 @@ class Sweep:
         The trials' ``result.json``, ``progress.csv`` and ``Result.metrics_dataframe`` have the same
         rows, once the trials have ended.
         """
-        rows = [flatten(row) for trial in self.timeline.trials for row in self._rows_of(trial)]
-        table = tables.table(rows, tables.LEADING)
-        return table[
-            [*tables.LEADING, *(name for name in table.columns if name not in tables.LEADING)]
-        ]
-
-    def _rows_of(self, trial_id: str) -> Iterable[dict[str, Any]]:
-        return ({"trial_id": trial_id, **row} for row in self.timeline.rows(trial_id))
+        return tables.reports(self.timeline)
 
     @cached_property
     def validations(self) -> pd.DataFrame:
@@ -475,12 +248,7 @@ class Sweep:
         - ``checkpoint``: its path;
         - ``metrics/...``: the validated metrics.
         """
-        rows = []
-        for row in self.timeline.of_all_stages:
-            metrics = {f"metrics/{k}": v for k, v in flatten(row["metrics"]).items()}
-            checkpoint = self._places.path(row["checkpoint"])
-            rows.append({**row, "checkpoint": checkpoint, **metrics})
-        return tables.table(rows, tables.VALIDATIONS).drop(columns="metrics", errors="ignore")
+        return tables.validations(self.timeline, self._places)
 
     @cached_property
     def later_validations(self) -> pd.DataFrame:
@@ -497,12 +265,7 @@ class Sweep:
         - ``metrics/...``: the metrics, without the name. In ``reports`` they are beside the sweep's
           own, as ``name/...``.
         """
-        rows = []
-        for row in self._later_rows:
-            metrics = {f"metrics/{k}": v for k, v in flatten(row["metrics"]).items()}
-            rows.append({**row, "checkpoint": self._places.path(row["checkpoint"]), **metrics})
-        table = tables.table(rows, tables.LATER)
-        return table.drop(columns=["metrics", "lag_s", "lag_iterations"], errors="ignore")
+        return tables.later_validations(self._later_rows, self._places)
 
     @cached_property
     def decisions(self) -> pd.DataFrame:
@@ -523,7 +286,7 @@ class Sweep:
           many iterations that is past the judged one; ``late_s``: seconds since the judged one was
           reported.
         """
-        return tables.table(self.timeline.decisions, tables.DECISIONS)
+        return tables.decisions(self.timeline)
 
     @property
     def lineage(self) -> Lineage:
@@ -534,29 +297,7 @@ class Sweep:
 
     def ranking(self) -> list[Ranked]:
         """Return the trials ordered by their best validated score; those without one come last."""
-        names = short_names(list(self.timeline.trials))
-        found = []
-        for trial_id, story in self.timeline.trials.items():
-            best, last = self._best_and_last(trial_id)
-            found.append(
-                Ranked(
-                    rank=None,
-                    trial_id=trial_id,
-                    name=names[trial_id],
-                    story=story,
-                    best=best,
-                    best_value=None if best is None else best.value(str(self.metric)),
-                    last=last,
-                    last_value=None if last is None else last.value(str(self.metric)),
-                    config=self.config_of(trial_id, None if best is None else best.generation),
-                )
-            )
-        sign = -1.0 if self.mode == "max" else 1.0
-        found.sort(key=lambda one: (one.best_value is None, sign * (one.best_value or 0.0)))
-        return [
-            replace(one, rank=None if one.best is None else place)
-            for place, one in enumerate(found, start=1)
-        ]
+        return ranking_of(self.timeline, self.config_of, self.metric, self.mode)
 
     @property
     def has_seeds(self) -> bool:
@@ -619,27 +360,7 @@ class Sweep:
         problems = Problems("Sweep.configurations")
         check_seed(seed, problems)
         goal = self._goal(metric, mode, scope, problems)
-        rows = [
-            {
-                "rank": one.rank,
-                **{f"config/{name}": value for name, value in one.hyperparameters.items()},
-                "seeds": one.seeds,
-                "trials": len(one.repeats),
-                "complete": one.complete,
-                **(
-                    {}
-                    if one.estimate is None
-                    else {n: getattr(one.estimate, n) for n in tables.MEANS}
-                ),
-                "best_trial": None if one.best is None else one.best.trial_id,
-                "worst_trial": None if one.worst is None else one.worst.trial_id,
-                "trial_ids": [repeat.trial_id for repeat in one.repeats],
-            }
-            for one in self._configurations(seed, *goal, scope, problems)
-        ]
-        names = dict.fromkeys(n for row in rows for n in row if n.startswith("config/"))
-        table = tables.table(rows, ("rank", *names, *tables.CONFIGURATIONS))
-        return table.astype(dict.fromkeys(("seeds", "trials", "complete"), "int64"))
+        return tables.configurations(self._configurations(seed, *goal, scope, problems))
 
     def ranked_configurations(self, scope: str = "best") -> list[Configuration]:
         """Return the configurations as data: what :meth:`configurations` has, and each trial.
@@ -657,52 +378,16 @@ class Sweep:
     def _configurations(
         self, seed: str | None, metric: str, mode: str, scope: str, problems: Problems
     ) -> list[Configuration]:
-        seed = seed or self.seed
-        if seed is None:
-            names = list(dict.fromkeys(name for one in self.hyperparameters() for name in one))
-            problems.add(
-                "seed is missing, and the sweep was started without ValidationConfig(seed=...). "
-                "Name the hyperparameter, here or as tunekit.load(path, seed=...): one of "
-                f"{listed(names)}."
-            )
-        else:
-            check_known(seed, self.hyperparameters(), problems)
+        seed = checked_seed(seed or self.seed, self.hyperparameters(), problems)
         problems.raise_any()
-        return configurations_of(self._repeats(metric, mode, scope), str(seed), mode)
+        return configurations_of(self._repeats(metric, mode, scope), seed, mode)
 
     def _repeats(self, metric: str, mode: str, scope: str) -> Iterator[Repeat]:
-        validating = {
-            row["trial_id"] for row in self.timeline.validations if row["status"] in UNENDED
-        }
-        trials = self.timeline.trials
-        furthest = max((story.iteration for story in trials.values()), default=0)
-        for trial_id, story in trials.items():
-            scored = self._scored(trial_id, metric, mode, scope)
-            pending, whole = trial_id in validating, self._is_whole(story, furthest)
-            ending = ending_of(story, validating=pending, whole=whole)
-            yield Repeat(
-                trial_id,
-                flatten(self.config_of(trial_id, None if scored is None else scored.generation)),
-                None if scored is None else scored.value(metric),
-                ending,
-            )
+        goal = {"metric": metric, "mode": mode, "scope": scope}
+        return repeats_of(self.timeline, self.config_of, self._whole_trials(), **goal)
 
-    def _is_whole(self, story: TrialSummary, furthest: int) -> bool:
-        """Return whether a trial that was stopped had got as far as trials get.
-
-        That is the scheduler's ``max_t``, if it is recorded; otherwise, as far as any trial got. A
-        ``FIFOScheduler`` stops none: a stopping criterion of the user's did, which says when a
-        trial has run its course.
-        """
-        scheduler = (self.sessions[-1].get("scheduler") if self.sessions else None) or {}
-        if scheduler.get("type") == "FIFOScheduler":
-            return True
-        settings = scheduler.get("settings") or {}
-        most, time_attr = number(settings.get("max_t")), settings.get("time_attr")
-        if most is not None and isinstance(time_attr, str):
-            reached = self.timeline.reached(story.trial_id, time_attr)
-            return reached is not None and reached >= most
-        return story.iteration >= furthest
+    def _whole_trials(self) -> Callable[[TrialSummary], bool]:
+        return whole_trials(self.timeline, self.sessions[-1] if self.sessions else {})
 
     def hyperparameters(self) -> list[dict[str, Any]]:
         """Return each trial's hyperparameters by flat name, those of its newest generation."""
@@ -747,106 +432,54 @@ class Sweep:
         if by is not None:
             problems.choice("by", by, ["configuration", "trial"])
         metric, mode = self._goal(metric, mode, scope, problems)
-        best: Configuration | None = None
+        configuration: Configuration | None = None
         trial_ids: Sequence[str] = list(self.timeline.trials)
         if by == "configuration" or (by is None and self.has_seeds):
-            best = next(iter(self._configurations(None, metric, mode, scope, problems)), None)
-            trial_ids = [] if best is None or best.best is None else [best.best.trial_id]
+            ranked = self._configurations(None, metric, mode, scope, problems)
+            configuration = next(iter(ranked), None)
+            first = None if configuration is None else configuration.best
+            trial_ids = [] if first is None else [first.trial_id]
         problems.raise_any()
-        confirmed = self._confirmed_by(metric, mode, scope, by)
+        confirmed = self._confirmed_by(metric, mode, by) if scope == "best" else None
         if confirmed is not None:
             return self._confirmed_checkpoint(confirmed)
-        found: list[tuple[float, str, Scored]] = []
-        for trial_id in trial_ids:
-            scored = self._scored(trial_id, metric, mode, scope)
-            value = None if scored is None else scored.value(metric)
-            if scored is not None and value is not None:
-                found.append((value, trial_id, scored))
-        if not found:
-            near = meant(metric, self.timeline.names)
-            raise MetricNotFoundError(
-                f"No validation has ended with {metric!r}, as a number. "
-                f"{f'Did you mean {near!r}? ' if near else ''}Validated metrics so far: "
-                f"{listed(self.timeline.names, [metric])}. Name one of these, or wait for the "
-                "first validation to end."
-            )
-        value, trial_id, scored = (max if mode == "max" else min)(found, key=lambda one: one[0])
-        path = self._places.path(scored.checkpoint)
-        there = self.filesystem is not None and exists(self.filesystem, path)
-        return BestCheckpoint(
-            trial_id=trial_id,
-            generation=scored.generation,
-            iteration=scored.iteration,
-            metric=metric,
-            score=value,
-            metrics=scored.metrics,
-            config=self.config_of(trial_id, scored.generation),
-            path=path,
-            checkpoint=tune.Checkpoint(path, self.filesystem) if there else None,
-            configuration=best,
-        )
+        trial_id, scored = best_scored(self.timeline, trial_ids, metric, mode, scope)
+        return self._checkpoint(trial_id, scored, metric, configuration)
 
-    def _confirmed_by(self, metric: str, mode: str, scope: str, by: str | None) -> Confirmed | None:
-        """Return the newest confirmation of what is asked for; None if there is none."""
+    def _confirmed_by(self, metric: str, mode: str, by: str | None) -> Confirmed | None:
         by = by or ("configuration" if self.has_seeds else "trial")
-        for one in reversed(self.confirmations):
-            if (one.metric, one.mode, one.by, scope) == (metric, mode, by, "best"):
-                counts = self._winning_score(one) is not None and not self._is_outdated(one)
-                return one if counts else None
-        return None
-
-    def _is_outdated(self, confirmed: Confirmed) -> bool:
-        """Return whether the sweep has validated since what would have been a candidate."""
-        places = {(one.trial_id, *one.place) for one in confirmed.candidates}
-        scores: dict[bool, list[float]] = {True: [], False: []}
-        for row in self.timeline.validations:
-            there = (row["trial_id"], row["generation"], row["iteration"]) in places
-            if row["status"] == "validated" and (there or row["ended"] > confirmed.began):
-                value = number(flatten(row["metrics"]).get(confirmed.metric))
-                if value is not None:
-                    scores[there].append(value)
-        worst = (min if confirmed.mode == "max" else max)(scores[True], default=None)
-        return worst is not None and any(
-            better(confirmed.mode, value, worst) for value in scores[False]
-        )
-
-    def _winning_score(self, confirmed: Confirmed) -> Scored | None:
-        """Return the score of a confirmed checkpoint, unless the trial has run that again since."""
-        winner = confirmed.winner
-        if winner.trial_id not in self.timeline.trials:
-            return None
-        for scored in self.timeline.scores(winner.trial_id):
-            known = scored.value(confirmed.metric)
-            if (scored.generation, scored.iteration) == winner.place and known is not None:
-                return scored
-        return None
+        return confirmation_that_counts(self.confirmations, self.timeline, metric, mode, by)
 
     def _confirmed_checkpoint(self, confirmed: Confirmed) -> BestCheckpoint:
-        winner, scored = confirmed.winner, self._winning_score(confirmed)
-        value = None if scored is None else scored.value(confirmed.metric)
-        assert scored is not None and value is not None  # see _confirmed_by
+        trial_id, scored = confirmed.winner.trial_id, winning_score(confirmed, self.timeline)
+        assert scored is not None  # or it would not count
         configuration = None
         if confirmed.by == "configuration" and self.seed is not None:
-            ranked = configurations_of(
-                self._repeats(confirmed.metric, confirmed.mode, "best"), self.seed, confirmed.mode
-            )
+            repeats = self._repeats(confirmed.metric, confirmed.mode, "best")
             configuration = next(
-                one for one in ranked if winner.trial_id in [r.trial_id for r in one.repeats]
+                one
+                for one in configurations_of(repeats, self.seed, confirmed.mode)
+                if trial_id in [repeat.trial_id for repeat in one.repeats]
             )
-        path = self._places.path(scored.checkpoint)
-        there = self.filesystem is not None and exists(self.filesystem, path)
-        return BestCheckpoint(
-            trial_id=winner.trial_id,
-            generation=winner.generation,
-            iteration=winner.iteration,
-            metric=confirmed.metric,
-            score=value,
-            metrics=scored.metrics,
-            config=self.config_of(winner.trial_id, winner.generation),
-            path=path,
-            checkpoint=tune.Checkpoint(path, self.filesystem) if there else None,
+        return self._checkpoint(trial_id, scored, confirmed.metric, configuration, confirmed)
+
+    def _checkpoint(
+        self,
+        trial_id: str,
+        scored: Scored,
+        metric: str,
+        configuration: Configuration | None,
+        confirmation: Confirmed | None = None,
+    ) -> BestCheckpoint:
+        return best_checkpoint_of(
+            trial_id,
+            scored,
+            metric,
+            config=self.config_of(trial_id, scored.generation),
+            path=self._places.path(scored.checkpoint),
+            filesystem=self.filesystem,
             configuration=configuration,
-            confirmation=confirmed,
+            confirmation=confirmation,
         )
 
     @property
@@ -857,13 +490,7 @@ class Sweep:
         """
         if self.metric is None or self.mode is None:
             return None
-        return self._confirmed_by(self.metric, self.mode, "best", None)
-
-    def _scored(self, trial_id: str, metric: str, mode: str, scope: str) -> Scored | None:
-        """Return the checkpoint that stands for a trial."""
-        if scope == "best":
-            return self.timeline.best_score(trial_id, metric, mode)
-        return self.timeline.last_score(trial_id, metric)
+        return self._confirmed_by(self.metric, self.mode, None)
 
     @shown()
     def validate(
@@ -918,21 +545,8 @@ class Sweep:
             Traceback (most recent call last):
             tunekit.errors.ConfigError: Sweep.validate: the sweep is in no folder...
         """
-        if self.filesystem is None:
-            problems = Problems("Sweep.validate")
-            problems.add("the sweep is in no folder. Read it with tunekit.load(path).")
-            problems.raise_any()
-        assert self.filesystem is not None  # or it was raised
-        config = validation
-        if not isinstance(config, ValidationConfig):
-            config = ValidationConfig(config)
-        where: tuple[Any, ...] = (self.path, self.filesystem)
-        if self.source is not None:
-            where = (self.source,)
-        newest = load(*where, metric=self.metric, mode=self.mode)
         options: dict[str, Any] = {"name": name, "cache": cache, "replace": replace}
-        validate_later(_swept(newest), config, checkpoints, progress=progress, **options)
-        return load(*where, metric=self.metric, mode=self.mode)
+        return validated(self, validation, checkpoints, progress=progress, **options)
 
     @shown()
     def confirm(
@@ -1041,16 +655,14 @@ class Sweep:
         problems.raise_any()
         from tunekit.optuna_study import study_of
 
-        trials = self.timeline.trials
-        furthest = max((story.iteration for story in trials.values()), default=0)
         return study_of(
             study_trials(
                 self.timeline,
                 self.ancestry,
                 metric,
-                stands_for=lambda trial_id: self._scored(trial_id, metric, mode, scope),
+                stands_for=lambda one: stands_for(self.timeline, one, metric, mode, scope),
                 config_of=self.config_of,
-                is_whole=lambda story: self._is_whole(story, furthest),
+                is_whole=self._whole_trials(),
             ),
             metric=metric,
             mode=mode,
@@ -1080,28 +692,9 @@ class Sweep:
     def _goal(
         self, metric: str | None, mode: str | None, scope: str, problems: Problems
     ) -> tuple[str, str]:
-        """Return the metric and the mode to rank by; what is wrong with them goes to problems."""
-        problems.choice("scope", scope, ["best", "last"])
-        known = self.mode if metric in (None, self.metric) else None
-        metric, mode = metric or self.metric, mode or known
-        if metric is None:
-            problems.add(
-                "metric is missing, and the sweep is not judged by one alone. Pass the name of a "
-                "validated metric."
-            )
+        default = (self.metric, self.mode)
         names = self.timeline.names
-        if mode is None and metric is not None and names and metric not in names:
-            near = meant(metric, names)
-            problems.add(
-                f"metric={metric!r} is none of the validated ones. "
-                f"{f'Did you mean {near!r}? ' if near else ''}Pass one of {listed(names, [metric])}"
-                ", and the mode if it is not what the sweep is judged by."
-            )
-        elif mode is None:
-            problems.add("mode is missing, and the sweep has none. Pass 'min' or 'max'.")
-        else:
-            problems.choice("mode", mode, ["min", "max"])
-        return str(metric), str(mode)
+        return checked_goal(metric, mode, scope, default=default, names=names, problems=problems)
 
     def config_of(self, trial_id: str, generation: int | None = None) -> Mapping[str, Any]:
         """Return a trial's hyperparameters in one of its generations, by default the newest.
@@ -1126,14 +719,9 @@ class Sweep:
         Raises:
             OSError: If the storage fails.
         """
-        found = {}
-        for trial_id, story in self.timeline.trials.items():
-            if story.failures and self.filesystem is not None:
-                path = f"{self.path}/{story.folder}/{_TRIAL_ERROR}"
-                if exists(self.filesystem, path):
-                    with self.filesystem.open_input_stream(path) as stream:
-                        found[trial_id] = stream.read().decode(errors="replace").strip()
-        return found
+        if self.filesystem is None:
+            return {}
+        return read_trial_errors(self.filesystem, self.path, self.timeline.trials.values())
 
     def summary(self) -> dict[str, Any]:
         """Return the sweep in short, in types that JSON has.
@@ -1167,10 +755,6 @@ class Sweep:
         - ``confirmation``: what the confirmation of the winner has come to, as the fields of
           :class:`tunekit.core.confirmation.Confirmed`, and ``in_words``; None without one.
         """
-        trials = list(self.timeline.trials.values())
-        validations = self.timeline.validations
-        trained_s = sum(story.trained_s for story in trials)
-        validated_s = sum(row["ran_s"] or 0.0 for row in self.timeline.of_all_stages)
         return {
             "path": self.path,
             "state": sweep_summary.state_of(self.timeline.end, self.driver),
@@ -1180,22 +764,13 @@ class Sweep:
             "sessions": len(self.sessions),
             "metric": self.metric,
             "mode": self.mode,
-            "trials": _count(story.status for story in trials),
-            "validations": _count(row["status"] for row in validations),
-            "stages": sweep_summary.stages_in_short(self.timeline.of_all_stages),
-            "exploits": len(self.ancestry),
-            "later": sweep_summary.later_in_short(self._later_rows),
-            "trained_s": trained_s,
-            "trials_waited_s": sum(story.waited_s for story in trials),
-            "validations_ran_s": validated_s,
-            "iterations": self.timeline.iterations,
-            "iterations_after_stop": self.timeline.iterations_after_stop,
-            **sweep_summary.busy(self.timeline, self.slots, trained_s, validated_s),
-            "lag_s": sweep_summary.lag_in_short(validations),
+            **sweep_summary.work_in_short(
+                self.timeline, self._later_rows, self.slots, len(self.ancestry)
+            ),
             "best": self._best_in_short(),
             "seed": self.seed,
             "configuration": self._configuration_in_short(),
-            "confirmation": self._confirmation_in_short(),
+            "confirmation": sweep_summary.confirmation_in_short(self.confirmation),
         }
 
     @property
@@ -1216,139 +791,13 @@ class Sweep:
             best = self.best(by="trial")
         except MetricNotFoundError:
             return None
-        return {
-            "trial_id": best.trial_id,
-            "generation": best.generation,
-            "iteration": best.iteration,
-            "score": best.score,
-            "checkpoint": best.path,
-            "kept": best.checkpoint is not None,
-            "config": dict(best.config),
-        }
+        return sweep_summary.best_in_short(best)
 
     def _configuration_in_short(self) -> dict[str, Any] | None:
         if self.metric is None or self.mode is None or not self.has_seeds:
             return None
-        best = self.ranked_configurations()[0]
-        if best.estimate is None:
-            return None
-        estimate = {name: getattr(best.estimate, name) for name in tables.MEANS}
-        known = {name: value for name, value in estimate.items() if not math.isnan(value)}
-        return {
-            "config": dict(best.hyperparameters),
-            "seeds": best.seeds,
-            **dict.fromkeys(tables.MEANS),
-            **known,
-        }
-
-    def _confirmation_in_short(self) -> dict[str, Any] | None:
-        found = self.confirmation
-        if found is None:
-            return None
-        return {**asdict(found), "in_words": confirmation_in_words(found)}
+        return sweep_summary.configuration_in_short(self.ranked_configurations()[0])
 
     def __repr__(self) -> str:
         trials, validations = len(self.timeline.trials), len(self.timeline.validations)
         return f"Sweep({self.path!r}: {trials} trials, {validations} validations)"
-
-
-def confirmed(
-    sweep: Sweep,
-    settings: Confirm,
-    own: ValidationConfig | None = None,
-    progress: Callable[[Mapping[str, int]], None] | None = None,
-) -> Sweep:
-    """Confirm the winner of a sweep; see :meth:`Sweep.confirm`.
-
-    Args:
-        sweep: The sweep; it is read anew first.
-        settings: How.
-        own: How the sweep itself validates, if that is known.
-        progress: As of :meth:`Sweep.validate`.
-    """
-    problems = Problems("Sweep.confirm")
-    if sweep.filesystem is None:
-        problems.add("the sweep is in no folder. Read it with tunekit.load(path).")
-    if sweep.metric is None or sweep.mode is None:
-        problems.add(
-            "nothing says by which metric the winner is the best. Pass the metric and the mode to "
-            "tunekit.load(path, metric=..., mode=...)."
-        )
-    problems.raise_any()
-    assert sweep.filesystem is not None and sweep.metric and sweep.mode  # or it was raised
-    where: tuple[Any, ...] = (sweep.path, sweep.filesystem)
-    if sweep.source is not None:
-        where = (sweep.source,)
-    known = {"metric": sweep.metric, "mode": sweep.mode}
-    if sweep.seed is not None and not sweep.seed_as_started:
-        known["seed"] = sweep.seed
-    newest = load(*where, **known)
-    swept, by = _swept(newest), "trial"
-    if newest.has_seeds:
-        best = [one.best for one in newest.ranked_configurations()]
-        ranked = {one.trial_id: swept.ranked[one.trial_id] for one in best if one is not None}
-        swept, by = replace(swept, ranked=ranked), "configuration"
-    if settings.fn is None and sweep.metric not in newest.timeline.own_names and swept.ranked:
-        problems.add(
-            f"the sweep's own function does not validate {sweep.metric!r}, by which it is ranked "
-            f"here: it has {listed(newest.timeline.own_names)}. Pass a function that does."
-        )
-        problems.raise_any()
-    rows = newest.timeline.validations
-    functions = [one.get("validation", {}).get("fn") for one in newest.sessions]
-    confirm_winner(
-        swept,
-        settings,
-        metric=sweep.metric,
-        mode=sweep.mode,
-        by=by,
-        validated=sum(row["status"] == "validated" for row in rows),
-        functions=functions,
-        own=own,
-        progress=progress,
-    )
-    return load(*where, **known)
-
-
-def _swept(sweep: Sweep) -> Swept:
-    """Return what a later validation has to know of a sweep."""
-    assert sweep.filesystem is not None
-    own = set(sweep.timeline.own_names)
-    later = set(sweep.timeline.names) - own
-    for trial_id in sweep.timeline.trials:
-        for row in sweep.timeline.rows(trial_id):
-            own.update(name for name in flatten(row) if name not in later)
-    return Swept(
-        filesystem=sweep.filesystem,
-        path=sweep.path,
-        began=_began(sweep.sessions),
-        ranked={one.trial_id: _scored_of(sweep, one) for one in sweep.ranking()},
-        names=own,
-        run_of=sweep.timeline.run_of,
-        config_of=sweep.config_of,
-    )
-
-
-def _scored_of(sweep: Sweep, one: Ranked) -> list[tuple[int, int]]:
-    """Return where a trial has scores, the best first; none if it is not ranked."""
-    if one.best is None or sweep.metric is None:
-        return []
-    scored = [
-        (value, (score.generation, score.iteration))
-        for score in sweep.timeline.scores(one.trial_id)
-        if (value := score.value(sweep.metric)) is not None
-    ]
-    scored.sort(key=lambda found: found[0], reverse=sweep.mode == "max")
-    return [place for _, place in scored]
-
-
-def _began(sessions: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return when a sweep began, which tells it from others in the same folder."""
-    return sessions[0].get("time") if sessions else None
-
-
-def _count(names: Iterable[str]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for name in names:
-        counts[name] = counts.get(name, 0) + 1
-    return counts

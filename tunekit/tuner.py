@@ -74,6 +74,8 @@ from tunekit.driver_lock import lock_at
 from tunekit.errors import RestoreError, TunekitError
 from tunekit.experiments import no_sweep
 from tunekit.journal import SERIES, Record, record_of
+from tunekit.loaded_sweep import confirmed
+from tunekit.loading import load
 from tunekit.log import shown
 from tunekit.loggers import validated
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
@@ -84,7 +86,6 @@ from tunekit.searcher import ValidatedSearcher
 from tunekit.session import import_path
 from tunekit.snapshots import prepare_restore
 from tunekit.storage import Folder, folder_at
-from tunekit.sweep import confirmed, load
 from tunekit.watch import watched
 
 __all__ = ["Tuner", "checkpointable"]

@@ -18,6 +18,7 @@ from click.core import ParameterSource
 from ray.train import ValidationTaskConfig
 
 from tunekit._ray.storage import absolute
+from tunekit.best_checkpoint import BestCheckpoint
 from tunekit.cli import tensorboard as board
 from tunekit.cli.compare import comparison_as_data, comparison_as_text
 from tunekit.cli.confirmation import confirmation_as_data, confirmation_as_text
@@ -38,8 +39,9 @@ from tunekit.core.words import confirmation_in_words, duration, number, setting
 from tunekit.demo.command import demo
 from tunekit.driver_lock import TAKE_OVER
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
+from tunekit.loading import load
 from tunekit.log import shown
-from tunekit.sweep import BestCheckpoint, Sweep, load
+from tunekit.sweep import Sweep
 from tunekit.terminal import terminal_width
 from tunekit.tuner import Tuner
 from tunekit.version import VERSION

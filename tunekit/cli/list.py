@@ -16,7 +16,7 @@ from tunekit.core.metrics import plain
 from tunekit.core.words import duration, number
 from tunekit.errors import ConfigError, JournalError
 from tunekit.experiments import sweeps_below
-from tunekit.sweep import load
+from tunekit.loading import load
 
 __all__ = ["RESULTS", "list_sweeps", "listing", "listing_as_text", "newest_or_given"]
 

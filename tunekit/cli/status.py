@@ -13,10 +13,11 @@ import click
 from tunekit.cli.layout import WIDTH, cut
 from tunekit.core.failures import kind_of, place_of
 from tunekit.core.metrics import flatten
+from tunekit.core.ranking import Ranked
 from tunekit.core.seeds import Estimate
 from tunekit.core.timeline import UNENDED, Scored
 from tunekit.core.words import configuration_names, duration, mean_in_words, number, setting
-from tunekit.sweep import Ranked, Sweep
+from tunekit.sweep import Sweep
 
 __all__ = ["status_of", "text_of"]
 

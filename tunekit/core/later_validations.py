@@ -22,6 +22,7 @@ __all__ = [
     "Choice",
     "LaterSession",
     "SavedCheckpoint",
+    "began_of",
     "choose",
     "in_force",
     "name_problem",
@@ -219,6 +220,19 @@ class LaterSession:
     def scored(self) -> bool:
         """Return whether any of its validations has ended with a score."""
         return any(row["status"] == "validated" for row in self.rows)
+
+
+def began_of(sessions: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return when a sweep began, which tells it from others in the same folder.
+
+    Args:
+        sessions: What its journal says of each session, the first one first.
+
+    Example:
+        >>> began_of([{"time": 5.0}, {"time": 6.0}]), began_of([])
+        (5.0, None)
+    """
+    return sessions[0].get("time") if sessions else None
 
 
 def in_force(sessions: Iterable[LaterSession], sweep: float | None) -> list[LaterSession]:

@@ -39,6 +39,7 @@ __all__ = [
     "Repeat",
     "check_known",
     "check_seed",
+    "checked_seed",
     "compare",
     "configurations_of",
     "ending_of",
@@ -389,6 +390,37 @@ def check_known(
     hint = f"Did you mean {near!r}? " if near else ""
     others = f"Pass one of {listed(names, [near or seed])}." if names else "The trials have none."
     problems.add(f"seed={seed!r} is a hyperparameter of no trial. {hint}{others}")
+
+
+def checked_seed(
+    seed: str | None, hyperparameters: Iterable[Mapping[str, Any]], problems: Problems
+) -> str:
+    """Return the hyperparameter that is the seed; what is wrong with it goes to problems.
+
+    Args:
+        seed: Its flat name; None if nobody has named it.
+        hyperparameters: Those of each trial, by flat name.
+        problems: Where to add what is wrong.
+
+    Example:
+        >>> problems = Problems("Sweep.configurations")
+        >>> checked_seed("seed", [{"lr": 0.1, "seed": 0}], problems)
+        'seed'
+        >>> seed = checked_seed(None, [{"lr": 0.1, "seed": 0}], problems)
+        >>> print(problems.error())
+        Sweep.configurations: seed is missing, and the sweep was started without ValidationConfig(seed=...). Name the hyperparameter, here or as tunekit.load(path, seed=...): one of 'lr', 'seed'.
+    """  # noqa: E501
+    known = list(hyperparameters)
+    if seed is None:
+        names = list(dict.fromkeys(name for one in known for name in one))
+        problems.add(
+            "seed is missing, and the sweep was started without ValidationConfig(seed=...). "
+            "Name the hyperparameter, here or as tunekit.load(path, seed=...): one of "
+            f"{listed(names)}."
+        )
+    else:
+        check_known(seed, known, problems)
+    return str(seed)
 
 
 def space_lacks(space: Mapping[str, Any], seed: str) -> str | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tunekit.core.ranking import Ranked
 from tunekit.core.timeline import Span
 from tunekit.extras import extra
 from tunekit.page.figures import Axis
-from tunekit.sweep import Ranked
 
 with extra("report"):
     import altair as alt

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from tunekit.core.ranking import Ranked
 from tunekit.page import charts, figures
 from tunekit.page.importance import importance
-from tunekit.sweep import Ranked, Sweep
+from tunekit.sweep import Sweep
 
 __all__ = ["CHARTS", "MOST_BARS", "MOST_CURVES", "MOST_LINES", "MOST_MEANS", "Findings", "draw"]
 

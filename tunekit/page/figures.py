@@ -11,12 +11,13 @@ from tunekit.core.confirmation import Confirmed
 from tunekit.core.failures import kind_of
 from tunekit.core.metrics import flatten
 from tunekit.core.names import FILLED_IN
+from tunekit.core.ranking import Ranked
 from tunekit.core.seeds import Comparison, Configuration, compare
 from tunekit.core.timeline import Span
 from tunekit.core.values import number
 from tunekit.core.words import configuration_names
 from tunekit.later_scores import later_scores, names_in
-from tunekit.sweep import Ranked, Sweep
+from tunekit.sweep import Sweep
 
 __all__ = [
     "Axis",

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunekit.core.metrics import plain
+from tunekit.core.ranking import Ranked
 from tunekit.page.drawing import Findings
 from tunekit.places import Places
-from tunekit.sweep import Ranked, Sweep
+from tunekit.sweep import Sweep
 
 __all__ = ["Panel", "Validated", "joined", "most_rows", "panels", "status_in_words"]
 

@@ -1,0 +1,78 @@
+"""The ranking of trials: which checkpoint stands for each, and how far each has run."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.core.test_timeline import added, event, reported, told, validated
+from tunekit.core.problems import Problems
+from tunekit.core.ranking import best_scored, checked_goal, ranking_of, stands_for
+from tunekit.core.repeats import repeats_of, whole_trials
+from tunekit.core.seeds import Ending
+
+
+def config_of(trial_id, generation):
+    return {"lr": 0.1, "generation": generation}
+
+
+TWO = [added(), *validated(1, 1.0, 0.9), *validated(2, 2.0, 0.7)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "scope", "at"), [("max", "best", 1), ("min", "best", 2), ("max", "last", 2)]
+)
+def test_the_scope_says_which_checkpoint_stands_for_a_trial(mode, scope, at):
+    timeline = told(*TWO)
+    scored = stands_for(timeline, "a", "accuracy", mode, scope)
+    assert scored is not None and scored.iteration == at
+    assert best_scored(timeline, ["a"], "accuracy", mode, scope) == ("a", scored)
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "rank", "last"),
+    [("accuracy", "max", 1, 0.7), ("accuracy", None, None, 0.7), (None, "max", None, None)],
+)
+def test_without_a_metric_and_a_mode_no_trial_is_ranked(metric, mode, rank, last):
+    [one] = ranking_of(told(*TWO), config_of, metric, mode)
+    assert (one.rank, one.last_value) == (rank, last)
+    assert one.hyperparameters == {"lr": 0.1, "generation": None if rank is None else 0}
+
+
+def test_all_that_is_wrong_with_a_goal_is_said():
+    problems = Problems("best")
+    known = {"default": (None, None), "names": ["accuracy"], "problems": problems}
+    checked_goal(None, None, "all", **known)
+    checked_goal("acuracy", None, "best", **known)
+    told = str(problems.error())
+    for part in ("scope='all'", "metric is missing", "mode is missing", "mean 'accuracy'?"):
+        assert part in told
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "whole"),
+    [
+        (None, True),
+        ({"type": "ASHAScheduler", "settings": {"max_t": 2, "time_attr": "training_iteration"}}, 1),
+        ({"type": "ASHAScheduler", "settings": {"max_t": 3, "time_attr": "training_iteration"}}, 0),
+        ({"type": "ASHAScheduler", "settings": {"max_t": 3}}, True),
+        ({"type": "FIFOScheduler", "settings": {"max_t": 3}}, True),
+    ],
+)
+def test_a_stopped_trial_is_whole_if_it_got_as_far_as_trials_get(scheduler, whole):
+    stop = event("decided", 3.0, decision="STOP")
+    timeline = told(*TWO, stop, event("completed", 3.0))
+    is_whole = whole_trials(timeline, {"scheduler": scheduler})
+    assert is_whole(timeline.trials["a"]) == bool(whole)
+    goal = {"metric": "accuracy", "mode": "max", "scope": "best"}
+    [repeat] = repeats_of(timeline, config_of, is_whole, **goal)
+    assert repeat.value == 0.9
+    assert repeat.ending == (Ending.COMPLETE if whole else Ending.STOPPED)
+
+
+def test_a_trial_is_not_whole_where_another_one_got_further():
+    further = {**reported(5, 4.0), "trial_id": "b"}
+    timeline = told(*TWO, further)
+    is_whole = whole_trials(timeline, {})
+    assert [is_whole(timeline.trials[one]) for one in "ab"] == [False, True]
+    fifo = whole_trials(timeline, {"scheduler": {"type": "FIFOScheduler"}})
+    assert fifo(timeline.trials["a"])

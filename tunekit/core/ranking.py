@@ -1,0 +1,220 @@
+"""The ranking of a sweep's trials: by which metric, and which checkpoint stands for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from tunekit.core.metrics import flatten
+from tunekit.core.names import listed, meant
+from tunekit.core.problems import Problems
+from tunekit.core.timeline import Scored, Timeline, TrialSummary
+from tunekit.core.words import short_names
+from tunekit.errors import MetricNotFoundError
+
+__all__ = [
+    "ConfigOf",
+    "Ranked",
+    "best_and_last",
+    "best_scored",
+    "checked_goal",
+    "ranking_of",
+    "stands_for",
+]
+
+#: Returns the hyperparameters of a trial in one of its generations; None for the newest.
+ConfigOf = Callable[[str, int | None], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A trial's place in the ranking of a sweep.
+
+    Attributes:
+        rank: 1 for the best; None without a score.
+        trial_id: The trial.
+        name: Its short name, for where there is little room.
+        story: What became of it.
+        best: Its best validated checkpoint; None if it has none. ``best_value``: its score.
+        last: Its newest validated checkpoint; ``last_value``: its score.
+        config: Its hyperparameters, as of its best checkpoint.
+    """
+
+    rank: int | None
+    trial_id: str
+    name: str
+    story: TrialSummary
+    best: Scored | None
+    best_value: float | None
+    last: Scored | None
+    last_value: float | None
+    config: Mapping[str, Any]
+
+    @cached_property
+    def hyperparameters(self) -> dict[str, Any]:
+        """Return the hyperparameters by flat name."""
+        return flatten(self.config)
+
+
+def ranking_of(
+    timeline: Timeline, config_of: ConfigOf, metric: str | None, mode: str | None
+) -> list[Ranked]:
+    """Return the trials ordered by their best validated score; those without one come last.
+
+    Args:
+        timeline: What became of the sweep.
+        config_of: Returns the hyperparameters of a trial in a generation.
+        metric: The validated metric to rank by, by flat name; None: no trial is ranked.
+        mode: ``"min"`` or ``"max"``; None likewise.
+
+    Example:
+        >>> from tunekit.core.events import TrialAdded
+        >>> timeline = Timeline([TrialAdded(time=0.0, trial_id="a")])
+        >>> [one] = ranking_of(timeline, lambda trial_id, generation: {"lr": 0.1}, "loss", "min")
+        >>> one.rank, one.trial_id, one.best, one.config
+        (None, 'a', None, {'lr': 0.1})
+    """
+    names = short_names(list(timeline.trials))
+    found = []
+    for trial_id, story in timeline.trials.items():
+        best, last = best_and_last(timeline, trial_id, metric, mode)
+        found.append(
+            Ranked(
+                rank=None,
+                trial_id=trial_id,
+                name=names[trial_id],
+                story=story,
+                best=best,
+                best_value=None if best is None else best.value(str(metric)),
+                last=last,
+                last_value=None if last is None else last.value(str(metric)),
+                config=config_of(trial_id, None if best is None else best.generation),
+            )
+        )
+    sign = -1.0 if mode == "max" else 1.0
+    found.sort(key=lambda one: (one.best_value is None, sign * (one.best_value or 0.0)))
+    return [
+        replace(one, rank=None if one.best is None else place)
+        for place, one in enumerate(found, start=1)
+    ]
+
+
+def best_and_last(
+    timeline: Timeline, trial_id: str, metric: str | None, mode: str | None
+) -> tuple[Scored | None, Scored | None]:
+    """Return a trial's best and newest validated checkpoints; None if they are not known."""
+    if metric is None:
+        return None, None
+    last = timeline.last_score(trial_id, metric)
+    if mode is None:
+        return None, last
+    return timeline.best_score(trial_id, metric, mode), last
+
+
+def stands_for(
+    timeline: Timeline, trial_id: str, metric: str, mode: str, scope: str
+) -> Scored | None:
+    """Return the checkpoint that stands for a trial; None without a score.
+
+    Args:
+        timeline: What became of the sweep.
+        trial_id: The trial.
+        metric: A validated metric, by flat name.
+        mode: ``"min"`` or ``"max"``.
+        scope: ``"best"``: its best validated checkpoint; ``"last"``: its newest one.
+    """
+    if scope == "best":
+        return timeline.best_score(trial_id, metric, mode)
+    return timeline.last_score(trial_id, metric)
+
+
+def best_scored(
+    timeline: Timeline, trial_ids: Iterable[str], metric: str, mode: str, scope: str
+) -> tuple[str, Scored]:
+    """Return which of some trials has the best checkpoint, and that checkpoint.
+
+    Args:
+        timeline: What became of the sweep.
+        trial_ids: The trials; of equal ones, the first is the best.
+        metric: As for :func:`stands_for`, like ``mode`` and ``scope``.
+        mode: See there.
+        scope: See there.
+
+    Raises:
+        tunekit.MetricNotFoundError: If none of them has a score.
+
+    Example:
+        >>> best_scored(Timeline(()), [], "accuracy", "max", "best")
+        Traceback (most recent call last):
+        tunekit.errors.MetricNotFoundError: No validation has ended with 'accuracy'...
+    """
+    found: list[tuple[float, str, Scored]] = []
+    for trial_id in trial_ids:
+        scored = stands_for(timeline, trial_id, metric, mode, scope)
+        value = None if scored is None else scored.value(metric)
+        if scored is not None and value is not None:
+            found.append((value, trial_id, scored))
+    if not found:
+        near = meant(metric, timeline.names)
+        raise MetricNotFoundError(
+            f"No validation has ended with {metric!r}, as a number. "
+            f"{f'Did you mean {near!r}? ' if near else ''}Validated metrics so far: "
+            f"{listed(timeline.names, [metric])}. Name one of these, or wait for the "
+            "first validation to end."
+        )
+    _, trial_id, scored = (max if mode == "max" else min)(found, key=lambda one: one[0])
+    return trial_id, scored
+
+
+def checked_goal(
+    metric: str | None,
+    mode: str | None,
+    scope: str,
+    *,
+    default: tuple[str | None, str | None],
+    names: Sequence[str],
+    problems: Problems,
+) -> tuple[str, str]:
+    """Return the metric and the mode to rank by; what is wrong with them goes to problems.
+
+    Args:
+        metric: What was asked for, by flat name; None: the default.
+        mode: ``"min"`` or ``"max"``; None: the default, if the metric is the default, too.
+        scope: What stands for a trial: ``"best"`` or ``"last"``.
+        default: The metric and the mode of the sweep; None where there is none.
+        names: The validated metrics so far, by flat name.
+        problems: Where to add what is wrong.
+
+    Example:
+        >>> problems = Problems("Sweep.best")
+        >>> options = {"default": ("loss", "min"), "names": ["loss", "f1"], "problems": problems}
+        >>> checked_goal(None, None, "best", **options)
+        ('loss', 'min')
+        >>> checked_goal("f1", None, "best", **options)
+        ('f1', 'None')
+        >>> print(problems.error())
+        Sweep.best: mode is missing, and the sweep has none. Pass 'min' or 'max'.
+    """
+    problems.choice("scope", scope, ["best", "last"])
+    own_metric, own_mode = default
+    known = own_mode if metric in (None, own_metric) else None
+    metric, mode = metric or own_metric, mode or known
+    if metric is None:
+        problems.add(
+            "metric is missing, and the sweep is not judged by one alone. Pass the name of a "
+            "validated metric."
+        )
+    if mode is None and metric is not None and names and metric not in names:
+        near = meant(metric, names)
+        problems.add(
+            f"metric={metric!r} is none of the validated ones. "
+            f"{f'Did you mean {near!r}? ' if near else ''}Pass one of {listed(names, [metric])}"
+            ", and the mode if it is not what the sweep is judged by."
+        )
+    elif mode is None:
+        problems.add("mode is missing, and the sweep has none. Pass 'min' or 'max'.")
+    else:
+        problems.choice("mode", mode, ["min", "max"])
+    return str(metric), str(mode)
