@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 
 import pytest
@@ -77,7 +78,9 @@ def test_nothing_is_said_where_reports_have_asked_for_validations(tmp_path):
     assert alternatives(swept) is None
 
 
-def test_a_limit_of_the_sweep_holds_in_its_simulation(tmp_path):
+def test_a_limit_of_the_sweep_holds_in_its_simulation(tmp_path, monkeypatch):
+    # With the limit, the sweep would have taken nearly twice its time.
+    monkeypatch.setattr(importlib.import_module(alternatives.__module__), "_FACTOR", 10)
     swept = loaded(tmp_path)
     free = alternatives(swept).by_setting[AS_RUN]
     swept.sessions[-1]["validation"]["max_in_flight"] = 2
