@@ -52,7 +52,7 @@ class Stages:
         over: Callable[[], bool],
     ):
         self._first, self._conclude, self._promised = first, conclude, promised
-        self._to_come = to_come
+        self._to_come, self._over = to_come, over
         self._further: dict[str, _Further] = {}
         for stage in stages:
             validator = Validator(
@@ -83,7 +83,7 @@ class Stages:
 
     def _gives_way(self, executor: Executor) -> bool:
         """Return whether a stage leaves its resources to trials that have not begun."""
-        return not self._to_come().keys().isdisjoint(executor.need)
+        return not self._over() and not self._to_come().keys().isdisjoint(executor.need)
 
     def _all(self) -> list[Validator]:
         return [self._first, *(further.validator for further in self._further.values())]

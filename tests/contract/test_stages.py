@@ -23,6 +23,7 @@ from tunekit.core.events import (
     AttemptStarted,
     CheckpointSaved,
     ScoreDelivered,
+    TrialEnded,
     ValidationEnded,
     ValidationRequested,
 )
@@ -295,3 +296,13 @@ def test_what_is_wrong_with_the_stages_together():
         tunekit.ValidationConfig(fn=thorough, stages=[stage, stage, 3], every=0)
     for said in ("'full' more than once", "which is no tunekit.Stage", "every=0"):
         assert said in str(error.value)
+
+
+def test_it_waits_for_trials_that_have_not_begun(tmp_path):
+    """A CPU that is free between two trials is one that the next trial would have."""
+    over = ran(tmp_path, tunekit.Stage("full", thorough), slots=2, trials=6)
+    events = events_in(over.home)
+    began = [e.n for e in events if isinstance(e, AttemptStarted) and e.key.stage]
+    ended = [e.n for e in events if isinstance(e, TrialEnded)]
+    assert len(over.trials) == 6 and began
+    assert sum(n < min(began) for n in ended) >= 4, "the last two run"
