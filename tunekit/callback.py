@@ -371,7 +371,8 @@ class ValidationCallback(tune.Callback):
 
     def _validations_first(self) -> bool:
         """Return whether no trial may start before validations have what they need."""
-        return self._end.pending and self.waiting.validations_first()
+        waits = not self.validator.idle and self._end.pending  # further stages wait for trials
+        return waits and self.waiting.validations_first()
 
     def _listen_with(self, callbacks: Iterable[Any]) -> None:
         """Take the callbacks that are told of scores."""

@@ -306,3 +306,16 @@ def test_it_waits_for_trials_that_have_not_begun(tmp_path):
     ended = [e.n for e in events if isinstance(e, TrialEnded)]
     assert len(over.trials) == 6 and began
     assert sum(n < min(began) for n in ended) >= 4, "the last two run"
+
+
+def test_where_only_one_thing_runs_at_a_time_trials_and_a_stage_do_not_wait_for_each_other(
+    tmp_path,
+):
+    over = ran(
+        tmp_path, tunekit.Stage("full", thorough, every=1), slots=1, stage_slots=0, run=False
+    )
+    over.validation.waiting.one_at_a_time = lambda: True
+    over.sweep.run(most=50_000)
+    check_journal(events_in(over.home))
+    assert len(requested(over, "full")) == sum(over.lengths().values())
+    assert over.validation.has_ended
