@@ -91,6 +91,7 @@ USE = """
 <script type="module">
 await window.drawing;
 const found = {}, wait = (ms) => new Promise((done) => setTimeout(done, ms));
+const until = async (holds) => { for (let n = 0; n < 200 && !holds(); n++) await wait(20); };
 const table = document.querySelector("#trials"), filter = document.querySelector("#filter-trials");
 const rows = () => [...table.tBodies[0].rows];
 const shown = () => rows().filter((row) => !row.hidden).map((row) => row.dataset.trial);
@@ -117,12 +118,12 @@ type("no such trial");
 found.none = shown();
 type("");
 table.querySelector("button.trial").click();
-await wait(100);
 const panel = document.querySelector("dialog");
+await until(() => panel.open && panel.querySelector("h2"));
 const beyond = panel.scrollWidth - panel.clientWidth;
 found.panel = [panel.open, location.hash, panel.querySelector("h2").textContent, beyond];
 panel.close();
-await wait(100);
+await until(() => location.hash === "");
 found.closed = location.hash;
 const colour = () => getComputedStyle(document.body).backgroundColor;
 document.querySelector("#theme").click();
