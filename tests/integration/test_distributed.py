@@ -61,7 +61,7 @@ def test_asha_over_trainers_ranks_by_validated_accuracy(ray_cluster, tmp_path):
         assert table["training_iteration"].tolist() == list(range(1, len(table) + 1))
         scored = table.dropna(subset="accuracy")
         assert scored["accuracy"].tolist() == [score_of(v, 5.0) for v in scored["version"]]
-        # One that trained on while nobody needed its place may have a skipped one when it is stopped.
+        # One that trained on while nobody needed its place may lack its last, when it is stopped.
         assert len(scored) == len(table) or (len(scored) == len(table) - 1 and len(table) < 9)
         # What the workers have uploaded is what Tune tracks. Beside it lies at most what they had
         # uploaded when the trial was stopped, and Tune had not heard of.
