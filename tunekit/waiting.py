@@ -92,7 +92,7 @@ class Waiting:
         if controller is None or trial is None:
             return {}
         comes = controller.has_new_trials or controller.to_come
-        return controller.resources_of(trial) if comes else {}
+        return controller.needs_of(trial) if comes else {}
 
     def validations_first(self) -> bool:
         """Return whether trials must not start before pending validations have what they need.

@@ -20,6 +20,7 @@ from ray.tune.stopper import CombinedStopper, Stopper, TimeoutStopper
 from tunekit._ray.pending_trials import has_starting_actor, start_in_order
 from tunekit._ray.stand_ins import Change
 from tunekit._ray.stoppers import ValidatedStopper, reads_metrics
+from tunekit.core.room import total
 from tunekit.errors import StopperError
 
 __all__ = ["SEARCH_FILES", "STATE_FILES", "Controller"]
@@ -127,6 +128,11 @@ class Controller:
             if key not in self._needs:
                 self._needs[key] = known.get(key) or (factory, dict(factory.required_resources))
             yield self._needs[key][1]
+
+    @staticmethod
+    def needs_of(trial: Trial) -> Mapping[str, float]:
+        """Return what a trial takes, in all places together."""
+        return total(*trial.placement_group_factory.bundles)
 
     @staticmethod
     def resources_of(trial: Trial) -> Mapping[str, float]:
