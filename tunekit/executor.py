@@ -46,6 +46,7 @@ __all__ = [
     "ended",
     "explain",
     "in_place_of",
+    "is_cancelled",
     "outcome_of",
     "own_resources",
     "plain",
@@ -432,7 +433,7 @@ def produced(call: Callable[[], Any], *, raises: bool = False) -> Iterator[Any]:
             return
         newest = step.metrics
         yield step
-        if _is_cancelled():
+        if is_cancelled():
             returned.close()
             return
 
@@ -445,7 +446,7 @@ def _next(generator: Iterator[Any]) -> Any:
         return None if end.value is None else plain(end.value)
 
 
-def _is_cancelled() -> bool:
+def is_cancelled() -> bool:
     """Return whether the driver wants this attempt to end."""
     inside = ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.WORKER_MODE
     return inside and bool(ray.get_runtime_context().is_canceled())

@@ -8,6 +8,7 @@ from ray import train
 
 import tunekit
 from tunekit import ConfigError, ValidationConfig
+from tunekit.core.calls import is_generator, takes_resume
 
 
 def validate(checkpoint, *, batch_size=256):
@@ -150,12 +151,16 @@ def test_a_config_of_a_former_version_has_no_seed():
     assert restored.seed is None
 
 
-def test_a_loop_of_workers_cannot_yield():
-    def loop(config):
+def test_a_loop_of_workers_may_yield_and_resume():
+    def loop(config, resume):
         yield {"accuracy": 0.5}
 
-    with pytest.raises(ConfigError, match="is a generator function, and workers cannot yield"):
-        tunekit.TrainerValidation(loop, train.ScalingConfig(num_workers=1))
+    workers = train.ScalingConfig(num_workers=1)
+    validate = tunekit.TrainerValidation(loop, workers)
+    assert is_generator(validate) and takes_resume(validate)
+    returns = tunekit.TrainerValidation(lambda config: {}, workers)
+    assert not is_generator(returns) and not takes_resume(returns)
+    assert ValidationConfig(fn=validate).nested_resources == {"CPU": 1.0}
 
 
 def test_a_function_that_yields_is_validated_by():

@@ -13,6 +13,7 @@ import os
 import queue
 import threading
 import time
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -34,11 +35,14 @@ from ray.train.v2._internal.util import ObjectRefWrapper
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util.placement_group import get_current_placement_group
 
-from tunekit._ray.workers import TAG, Assignment, TrialWorker, allow, assign, serve
+from tunekit._ray.workers import TAG, Assignment, TrialWorker, allow, assign, hold, leave, serve
 from tunekit.core.assignments import AssignmentLog, may_return
 from tunekit.core.resuming import Resumption
+from tunekit.core.yields import GroupYields
+from tunekit.errors import ConfigError
 
 __all__ = [
+    "Apart",
     "Begun",
     "Ended",
     "Event",
@@ -46,6 +50,7 @@ __all__ = [
     "Report",
     "TrialWorkerGroup",
     "ValidationWorkerGroup",
+    "Yielded",
 ]
 
 logger = logging.getLogger(__name__)
@@ -56,6 +61,12 @@ _POLL_INTERVAL_S = 0.05
 
 # How long to wait for workers to die that were killed.
 _KILL_S = 30.0
+
+# How often to ask whether more estimates are needed, while none comes.
+_LOOK_S = 0.05
+
+# How long to wait for the other workers once one has left a loop that is to be left.
+_LEAVE_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,22 @@ class Report:
 
 
 @dataclass(frozen=True)
+class Yielded:
+    """The loop has yielded ``value`` in the worker of rank 0."""
+
+    job: int
+    value: Any
+
+
+@dataclass(frozen=True)
+class Apart:
+    """The workers cannot leave the loop together any more."""
+
+    job: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Finished:
     """The loop has returned in all workers, and ``value`` in that of rank 0."""
 
@@ -104,7 +131,7 @@ class Ended:
     error: Exception | None
 
 
-Event = Begun | Report | Finished | Ended
+Event = Begun | Report | Yielded | Apart | Finished | Ended
 
 
 class TrialWorkerGroup:
@@ -164,6 +191,10 @@ class TrialWorkerGroup:
     def decided(self, report: Report) -> None:
         """It is known what becomes of the trial after that report: it goes on."""
         self._loop.call_soon_threadsafe(self._link.decided, report)
+
+    def leave(self) -> None:
+        """No more estimates are needed: the workers leave the loop, all at the same yield."""
+        self._loop.call_soon_threadsafe(self._link.leave)
 
     def next_event(self, timeout_s: float | None = None) -> Event | None:
         """Wait for what happens next in the newest assignment; None if nothing does in time."""
@@ -262,23 +293,62 @@ class ValidationWorkerGroup:
         """Return whether it may run another."""
         return self._workers.alive
 
-    def run(self, config: dict[str, Any]) -> Any:
-        """Run the loop with a configuration; returns what it returns in rank 0.
+    def run(
+        self, config: dict[str, Any], is_cancelled: Callable[[], bool] = bool
+    ) -> Generator[Any, None, Any]:
+        """Run the loop with a configuration; yields what it yields in rank 0, and returns likewise.
+
+        Closed early, it lets all workers leave the loop at their next yield, and waits for that.
+
+        Args:
+            config: The configuration.
+            is_cancelled: Returns whether no more is needed; asked while nothing is yielded.
 
         Raises:
             ray.train.TrainingFailedError: If the loop raises, or a worker dies. No other can run.
+            ConfigError: If workers yield unequally often; no other can run.
         """
         context = replace(self._trainer.train_run_context, train_loop_config=config)
         self._workers.assign(context, None, 0, "validation")
+        over = False
+        try:
+            while True:
+                event = self._workers.next_event(_LOOK_S)
+                if isinstance(event, Yielded):
+                    yield event.value
+                elif isinstance(event, Finished):
+                    over = True
+                    return event.value
+                elif isinstance(event, Apart | Ended):
+                    over = True
+                    self._workers.dismiss()
+                    raise _error_of(event)
+                elif isinstance(event, Report):  # which is of no use to a validation
+                    self._workers.decided(event)
+                elif event is None and is_cancelled():
+                    return None
+        finally:
+            if not over:
+                self._leave()
+
+    def _leave(self) -> None:
+        """Let the workers leave the loop, and wait until they have; if they cannot, end them."""
+        self._workers.leave()
         while True:
             event = self._workers.next_event()
-            if isinstance(event, Finished):
-                return event.value
-            if isinstance(event, Report):  # which is of no use to a validation
+            if isinstance(event, Report):
                 self._workers.decided(event)
-            elif isinstance(event, Ended):
+            elif isinstance(event, Apart | Ended):
                 self._workers.dismiss()
-                raise event.error or RuntimeError("The workers have ended.")
+                return
+            elif isinstance(event, Finished):
+                return
+
+
+def _error_of(event: Apart | Ended) -> Exception:
+    if isinstance(event, Apart):
+        return ConfigError("TrainerValidation", [event.reason])
+    return event.error or RuntimeError("The workers have ended.")
 
 
 class _Link(ReportCallback, WorkerGroupCallback):
@@ -301,6 +371,10 @@ class _Link(ReportCallback, WorkerGroupCallback):
         self._base, self._resumption = 0, Resumption()
         self._begun = self._finished = 0
         self._log_of_begun, self._log_of_finished = AssignmentLog(), AssignmentLog()
+        # How far a loop has come that yields, and what was said about that.
+        self._yields = GroupYields(0, 0)
+        self._leaving = self._left = self._apart = False
+        self._some_over_since = float("inf")
 
     # From the trial ----------------------------------------------------------------------------
 
@@ -313,6 +387,11 @@ class _Link(ReportCallback, WorkerGroupCallback):
         if self._group is not None and report.number == self._number:
             upto = may_return(report.report, self._ahead)
             self._group.execute_async(allow, self._number, upto)
+
+    def leave(self) -> None:
+        if self._group is not None:
+            self._leaving = True
+            self._group.execute_async(hold, self._number)
 
     # From the workers --------------------------------------------------------------------------
 
@@ -358,9 +437,38 @@ class _Link(ReportCallback, WorkerGroupCallback):
         finished = self._log_of_finished.heard(getattr(each, "finished", 0) for each in statuses)
         if begun == self._number:
             self._say_begun()
+        self._hear_of_yields(worker_group_status.worker_statuses)
         if self._finished < self._number == finished and self._work is not None:
             self._finished = self._number
             self._events.put(Finished(self._work.job, getattr(statuses[0], "value", None)))
+
+    def _hear_of_yields(self, statuses: Mapping[int, Any]) -> None:
+        """Pass on what rank 0 has yielded; say where all leave, or why they cannot."""
+        if self._work is None or self._group is None:
+            return
+        said = {rank: own for rank, own in statuses.items() if hasattr(own, "progress")}
+        self._yields.hears({rank: own.progress for rank, own in said.items()})
+        for own in said.values():
+            if own.progress.assignment == self._number:
+                for value in own.yielded:
+                    self._events.put(Yielded(self._work.job, value))
+        last = self._yields.last_to_pass
+        if last is not None and not self._left:
+            self._left = True
+            self._group.execute_async(leave, self._number, last)
+        reason = self._yields.uneven or self._stuck()
+        if reason is not None and not self._apart:
+            self._apart = True
+            self._events.put(Apart(self._work.job, reason))
+
+    def _stuck(self) -> str | None:
+        """Say why workers that are to leave will never; None if they may."""
+        if not (self._leaving and self._yields.some_over):
+            return None
+        self._some_over_since = min(self._some_over_since, time.monotonic())
+        if time.monotonic() - self._some_over_since < _LEAVE_S:
+            return None
+        return f"the loop has ended in some workers and, {_LEAVE_S:g} s later, not in the others."
 
     def _say_begun(self) -> None:
         if self._begun < self._number and self._work is not None:
@@ -373,6 +481,9 @@ class _Link(ReportCallback, WorkerGroupCallback):
         self._base, self._resumption = self._iteration, Resumption()
         if self._iteration:
             self._resumption.resumed()
+        self._yields = GroupYields(self._number, len(group.get_workers()))
+        self._leaving = self._left = self._apart = False
+        self._some_over_since = float("inf")
         upto = may_return(0, self._ahead)
         assignment = Assignment(
             self._number, self._work.run_context, self._checkpoint, self._work.token

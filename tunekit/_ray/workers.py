@@ -17,7 +17,7 @@ import random
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -39,8 +39,19 @@ from ray.train.v2._internal.util import construct_train_func
 
 from tunekit._ray.raised import legible_error
 from tunekit.core.assignments import Verdict, WorkerInbox
+from tunekit.core.yields import YieldGate
 
-__all__ = ["TAG", "Assignment", "TrialWorker", "allow", "assign", "serve"]
+__all__ = [
+    "TAG",
+    "Assignment",
+    "TrialWorker",
+    "allow",
+    "assign",
+    "goes_on",
+    "hold",
+    "leave",
+    "serve",
+]
 
 #: The key of a report's metrics under which it says which assignment it belongs to, the how-many-th
 #: of that it is, and whether the loop has asked for its checkpoint.
@@ -80,17 +91,32 @@ class _Post:
         self.value: Any = None
         #: The newest assignment that was begun.
         self.begun = 0
+        #: That of the newest assignment, and what its loop has yielded that nobody knows of yet.
+        self._gate = YieldGate(0)
+        self._yielded: list[Any] = []
 
     def assign(self, assignment: Assignment, upto: int) -> None:
         with self._changed:
             self._assignments.append(assignment)
             self._inbox.assigned(assignment.number, upto)
+            self._gate, self._yielded = YieldGate(assignment.number), []
             self._changed.notify_all()
 
     def allow(self, number: int, upto: int) -> None:
         with self._changed:
             self._inbox.allowed(number, upto)
             self._changed.notify_all()
+
+    def hold(self, number: int) -> None:
+        with self._changed:
+            if self._gate.progress.assignment == number:
+                self._gate.hold()
+
+    def leave(self, number: int, after: int) -> None:
+        with self._changed:
+            if self._gate.progress.assignment == number:
+                self._gate.leave(after)
+                self._changed.notify_all()
 
     def take(self) -> Assignment:
         """Wait for the next assignment: all workers begin each, and so stay together."""
@@ -111,6 +137,41 @@ class _Post:
             if self._inbox.verdict(number, report) is Verdict.LEAVE:
                 raise _Leave
 
+    def yielded(self, known: Sequence[Any]) -> bool:
+        """Return whether the loop goes on after a yield, once that is known.
+
+        Args:
+            known: What this worker has to say of the estimates: one of them, or none.
+        """
+        with self._changed:
+            if not self.begun:  # a trainer of Ray's own runs the loop
+                return True
+            gate = self._gate
+            gate.yields()
+            self._yielded.extend(known)
+            self._changed.wait_for(lambda: gate.verdict() is not Verdict.WAIT)
+            return gate.verdict() is Verdict.GO_ON
+
+    def ended(self, number: int, value: Any) -> None:
+        """The loop has returned a value, or was left."""
+        with self._changed:
+            self.value, self.finished = value, number
+            if self._gate.progress.assignment == number:
+                self._gate.ends()
+
+    def say_into(self, status: WorkerStatus, finished: int) -> None:
+        """Put into a status of this worker what is known here.
+
+        Args:
+            status: Ray's.
+            finished: The assignment whose loop has ended, and all of whose reports were taken.
+        """
+        with self._changed:
+            status.finished, status.begun = finished, self.begun
+            status.value = self.value if finished else None
+            status.progress, status.yielded = self._gate.progress, self._yielded
+            self._yielded = []
+
 
 _post = _Post()
 
@@ -125,19 +186,37 @@ def allow(number: int, upto: int) -> None:
     _post.allow(number, upto)
 
 
+def hold(number: int) -> None:
+    """Let this worker go past no more yields than it has; called on it by the evaluator."""
+    _post.hold(number)
+
+
+def leave(number: int, after: int) -> None:
+    """Let this worker leave its loop after that yield; called on it by the evaluator."""
+    _post.leave(number, after)
+
+
+def goes_on(known: Sequence[Any]) -> bool:
+    """Return whether the loop in this worker goes on after a yield; may wait until that is known.
+
+    Args:
+        known: What to tell of the estimates: one of them, or none.
+    """
+    return _post.yielded(known)
+
+
 class TrialWorker(RayTrainWorker):
     """A Ray Train worker that also says when its loop has returned, and what."""
 
     def poll_status(self) -> WorkerStatus:
         """Return what Ray's says, and ``finished``: the assignment whose loop has returned
-        ``value``."""
+        ``value``; what was ``yielded`` since the last call, and the ``progress`` of that."""
         finished = _post.finished  # before the queue is looked at: its reports come first
         status = super().poll_status()
         empty = get_train_context().execution_context.result_queue.empty()
         if status.training_report is not None or not empty:
             finished = 0
-        status.finished, status.begun = finished, _post.begun
-        status.value = _post.value if finished else None
+        _post.say_into(status, finished)
         return status
 
 
@@ -206,7 +285,7 @@ def serve(train_loop: Callable[..., Any], loop_context: Any) -> None:
             raise legible_error(error)  # noqa: B904
         del loop
         _flush(context)
-        _post.value, _post.finished = value, assignment.number
+        _post.ended(assignment.number, value)
 
 
 def _flush(context: TrainContext) -> None:

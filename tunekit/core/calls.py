@@ -148,6 +148,9 @@ def takes_seed(fn: Callable[..., Any], kwargs: Collection[str] = ()) -> bool:
 def is_generator(fn: Callable[..., Any]) -> bool:
     """Return whether a validation function yields what it knows so far, as far as can be seen.
 
+    One that cannot be seen through, such as a :class:`tunekit.TrainerValidation`, says so with an
+    attribute of this name.
+
     Example:
         >>> def validate(checkpoint):
         ...     yield {}
@@ -159,6 +162,9 @@ def is_generator(fn: Callable[..., Any]) -> bool:
     called: Any = call_of(fn) if is_built(fn) else fn
     while isinstance(called, functools.partial):
         called = called.func
+    said = getattr(called, "is_generator", None)
+    if isinstance(said, bool):
+        return said
     return any(inspect.isgeneratorfunction(one) for one in (called, call_of(type(called))))
 
 
