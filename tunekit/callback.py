@@ -68,6 +68,7 @@ from tunekit.stopping_criteria import StoppingCriteria
 from tunekit.sweep_end import SweepEnd
 from tunekit.tensorboard import TensorBoardLogger
 from tunekit.trial_files import TrialFiles
+from tunekit.validation_cache import SweepCache
 from tunekit.validation_requests import Requests
 from tunekit.validator import Validator
 from tunekit.waiting import Waiting
@@ -142,7 +143,7 @@ class ValidationCallback(tune.Callback):
         self._trials: dict[str, Trial] = {}
         #: Which checkpoints are needed.
         self.leases = CheckpointLeases(self._changed)
-        self._assemble(executor or executor_of(self.config))
+        self._assemble(executor)
 
         self._controller: Controller | None = None
         self._scheduler: SchedulerConsumer | None = None
@@ -208,10 +209,13 @@ class ValidationCallback(tune.Callback):
     def renew(self, config: ValidationConfig) -> None:
         """Validate by other settings from now on, in a restored sweep that is not running yet."""
         self.config = config
-        self._assemble(executor_of(config))
+        self._assemble(None)
 
-    def _assemble(self, executor: Executor) -> None:
-        """Make the parts that depend on the settings."""
+    def _assemble(self, executor: Executor | None) -> None:
+        """Make the parts that depend on the settings; ``executor``: what a test has passed."""
+        where = self.config.cache
+        self._cache = cache = None if where is None else SweepCache(where)
+        keep = (lambda *kept: None) if cache is None else cache.keep
         #: What is known of the sweep so far.
         self.state = state = SweepState(
             self.config.every,
@@ -227,7 +231,7 @@ class ValidationCallback(tune.Callback):
         #: Runs the validations.
         self.validator = Validator(
             self.config,
-            executor,
+            executor or executor_of(self.config, cache),
             self._clock,
             emit=self.emit,
             conclude=self._conclude,
@@ -238,19 +242,21 @@ class ValidationCallback(tune.Callback):
             rejected=state.take_rejected,
             all_count=lambda: self._all_count(),
             alike=self._alike,
+            keep=keep,
         )
         #: Runs all of them, those of further stages, too.
         self.stages = Stages(
             self.validator,
             self.config.stages,
             self._stage_executors
-            or {stage.name: executor_of(stage) for stage in self.config.stages},
+            or {stage.name: executor_of(stage, cache) for stage in self.config.stages},
             self._clock,
             emit=self.emit,
             conclude=self._conclude_staged,
             promised=waiting.promised,
             to_come=waiting.to_come,
             over=lambda: self._end.draining.waits and self.validator.idle,
+            keep=keep,
         )
         #: Shows scores in Tune's trials, and writes their files.
         self.files = TrialFiles(
@@ -703,6 +709,8 @@ class ValidationCallback(tune.Callback):
         self.stages.close()
         self.emit(SessionClosed(time=self.time(), finished=finished))
         self.ledger.close()
+        if self._cache is not None:
+            self._cache.close()
         if left:
             self._raise_error()
 

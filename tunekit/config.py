@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ray import train
 
+from tunekit._ray.storage import absolute
 from tunekit.confirm import Confirm
 from tunekit.core.calls import (
     ValidationFunction,
@@ -130,6 +132,13 @@ class ValidationConfig(train.ValidationConfig):
         confirm: How :meth:`tunekit.Tuner.fit` confirms the winner when the sweep has ended
             (:class:`~tunekit.Confirm`); None does not. With a plain ``ray.tune.Tuner``, call
             :meth:`tunekit.Sweep.confirm` instead.
+        cache: A folder that all nodes reach, or a URI such as ``s3://bucket/scores``, with scores
+            of checkpoints that were validated before, by this sweep or others, with the same
+            function, arguments and hyperparameters; those of this sweep are added. The process of a
+            validation reads the checkpoint, looks its score up, and calls ``fn`` only if it is not
+            there. Further stages do likewise; a confirmation does not. It is the same folder as
+            that of :meth:`Sweep.validate <tunekit.Sweep.validate>`, which says what is not noticed.
+            None: no cache.
 
     Raises:
         tunekit.ConfigError: If any argument is wrong; the message lists them all.
@@ -169,6 +178,7 @@ class ValidationConfig(train.ValidationConfig):
         seed: str | None = None,
         stages: Sequence[Stage] = (),
         confirm: Confirm | None = None,
+        cache: str | Path | None = None,
     ):
         problems = Problems("ValidationConfig")
         check_validation(
@@ -203,6 +213,9 @@ class ValidationConfig(train.ValidationConfig):
             kwargs = getattr(task_config, "fn_kwargs", None)
             known = dict(kwargs) if isinstance(kwargs, Mapping) else {}
             _check_confirm(confirm, stages, fn if callable(fn) else None, known, problems)
+        if cache is not None:
+            fix = "Pass a folder, or a URI such as 's3://bucket/scores'."
+            problems.instance("cache", cache, (str, Path), fix)
         problems.raise_any()
         super().__init__(fn, task_config, dict(ray_remote_kwargs or {}))
         self.evaluators = evaluators
@@ -222,6 +235,7 @@ class ValidationConfig(train.ValidationConfig):
         self.seed = seed
         self.stages = tuple(stages)
         self.confirm = confirm
+        self.cache = None if cache is None else absolute(str(cache))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore pickled settings; those unknown to the version that pickled them get defaults."""

@@ -23,7 +23,7 @@ from tunekit._ray.cluster import has_died
 from tunekit._ray.demand import waiting_for
 from tunekit.config import is_built
 from tunekit.core.room import fits, fits_in, total
-from tunekit.core.validation import Attempt
+from tunekit.core.validation import Attempt, Request
 from tunekit.core.values import Raised
 from tunekit.executor import (
     Began,
@@ -31,16 +31,18 @@ from tunekit.executor import (
     Estimated,
     Event,
     Failed,
-    Returned,
     Yielded,
     arguments,
+    ended,
     explain,
     in_place_of,
+    looked_up,
     outcome_of,
     own_resources,
     produced,
     unstarted,
 )
+from tunekit.validation_cache import Lookup
 from tunekit.validation_context import Told, telling
 
 __all__ = ["EvaluatorExecutor"]
@@ -90,6 +92,8 @@ class EvaluatorExecutor:
         ray_remote_kwargs: Options of the actor. Each takes one CPU unless they say otherwise.
             ``max_calls``, as for tasks: after how many attempts it is replaced; 0 for never.
         nested_resources: What a call takes in addition, in tasks and actors of its own.
+        lookup: Returns where a request's score is looked for before the function is called; None:
+            nowhere.
         idle_s: The seconds without work after which an actor ends.
         monotonic: Returns the time, in seconds.
     """
@@ -103,6 +107,7 @@ class EvaluatorExecutor:
         ray_remote_kwargs: Mapping[str, Any],
         *,
         nested_resources: Mapping[str, float] | None = None,
+        lookup: Callable[[Request], Lookup | None] = lambda request: None,
         idle_s: float = 30.0,
         monotonic: Callable[[], float] = time.monotonic,
     ):
@@ -115,6 +120,7 @@ class EvaluatorExecutor:
         if "placement_group" not in options:
             options.setdefault("scheduling_strategy", "DEFAULT")
         self._options = options
+        self._lookup = lookup
         self._fn, self._count, self._idle_s, self._monotonic = fn, count, idle_s, monotonic
         self._own = own_resources(options)
         self._need = total(self._own, nested_resources or {})
@@ -291,8 +297,8 @@ class EvaluatorExecutor:
         request = evaluator.attempt.request
         name = self._name or f"validate {request.trial_id}@{request.iteration}"
         call = evaluator.actor.evaluate.options(name=name, num_returns="streaming")
-        told = self._configs.told(evaluator.attempt)
-        evaluator.awaited = call.remote(request.checkpoint, arguments(self._fn, request), told)
+        told, kwargs = self._configs.told(evaluator.attempt), arguments(self._fn, request)
+        evaluator.awaited = call.remote(request.checkpoint, kwargs, told, self._lookup(request))
 
     def _take(self, evaluator: _Evaluator) -> Iterator[Event]:
         """Yield what an actor has to say."""
@@ -343,7 +349,7 @@ class EvaluatorExecutor:
             stopping = evaluator.stopping
             self._rest(evaluator)
             if not stopping:
-                yield Returned(attempt.id, value)
+                yield ended(attempt.id, value)
 
     def _failed(self, evaluator: _Evaluator, reason: str, trace: str | None) -> Iterator[Event]:
         """Note that what an actor was doing has failed, or that it is gone."""
@@ -428,6 +434,11 @@ class _Actor:
         if self._first_bundle is not None:
             self._evaluate.placed(self._first_bundle)
 
-    def evaluate(self, checkpoint: Any, kwargs: dict[str, Any], told: Told) -> Iterator[Any]:
+    def evaluate(
+        self, checkpoint: Any, kwargs: dict[str, Any], told: Told, lookup: Lookup | None
+    ) -> Iterator[Any]:
+        def run() -> Iterator[Any]:
+            return produced(lambda: self._evaluate(checkpoint, **kwargs))
+
         with telling(told):
-            yield from produced(lambda: self._evaluate(checkpoint, **kwargs))
+            yield from looked_up(lookup, checkpoint, told, run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import ray
@@ -30,6 +30,7 @@ from tunekit.core.room import fits, fits_in, total
 from tunekit.core.validation import Attempt, Request
 from tunekit.core.values import Raised, admitted, described, parcelled, singled, unparcelled
 from tunekit.pickles import pack, travels, unpack
+from tunekit.validation_cache import Lookup
 from tunekit.validation_context import Told, telling
 
 __all__ = [
@@ -41,12 +42,14 @@ __all__ = [
     "Failed",
     "RayExecutor",
     "Returned",
+    "Scored",
     "Yielded",
     "arguments",
     "ended",
     "explain",
     "in_place_of",
     "is_cancelled",
+    "looked_up",
     "outcome_of",
     "own_resources",
     "plain",
@@ -73,10 +76,17 @@ class Estimated:
 
 @dataclass(frozen=True)
 class Returned:
-    """An attempt's function has returned a value."""
+    """An attempt's function has returned a value.
+
+    Attributes:
+        key: The name that the score has in the cache; None without a cache.
+        cached: Whether it was there, and the function was not called.
+    """
 
     attempt_id: str
     value: Any
+    key: str | None = field(default=None, repr=False)
+    cached: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -201,6 +211,8 @@ class RayExecutor:
         fn: ``fn(checkpoint, **kwargs) -> dict``.
         ray_remote_kwargs: Options of the task.
         nested_resources: What a call takes in addition, in tasks and actors of its own.
+        lookup: Returns where a request's score is looked for before the function is called; None:
+            nowhere.
     """
 
     poll_interval_s = 0.02
@@ -211,8 +223,9 @@ class RayExecutor:
         ray_remote_kwargs: Mapping[str, Any],
         *,
         nested_resources: Mapping[str, float] | None = None,
+        lookup: Callable[[Request], Lookup | None] = lambda request: None,
     ):
-        self._fn = fn
+        self._fn, self._lookup = fn, lookup
         options = dict(ray_remote_kwargs)
         options.setdefault("max_retries", 0)
         self._placed = "placement_group" in options or "scheduling_strategy" in options
@@ -276,6 +289,7 @@ class RayExecutor:
                 arguments(self._fn, request),
                 self._configs.told(attempt),
                 self._raises,
+                self._lookup(request),
             )
         except Exception as error:  # it cannot be pickled, for example
             self._unstarted.append(unstarted(attempt, error))
@@ -386,12 +400,20 @@ def in_place_of(lender: Trial) -> dict[str, Any]:
 
 
 def _validate(
-    fn_ref: list[Any], checkpoint: Any, kwargs: dict[str, Any], told: Told, raises: bool
+    fn_ref: list[Any],
+    checkpoint: Any,
+    kwargs: dict[str, Any],
+    told: Told,
+    raises: bool,
+    lookup: Lookup | None,
 ) -> Iterator[Any]:
     yield None  # has begun
 
+    def run() -> Iterator[Any]:
+        return produced(lambda: ray.get(fn_ref[0])(checkpoint, **kwargs), raises=raises)
+
     with telling(told):
-        yield from produced(lambda: ray.get(fn_ref[0])(checkpoint, **kwargs), raises=raises)
+        yield from looked_up(lookup, checkpoint, told, run)
 
 
 @dataclass(frozen=True)
@@ -399,6 +421,45 @@ class Yielded:
     """What a validation has yielded, on its way to the driver."""
 
     metrics: Any
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What a validation has returned, on its way to the driver, if there is a cache.
+
+    Attributes:
+        value: What it has returned.
+        key: The name that the score has in the cache.
+        found: Whether it was there.
+    """
+
+    value: Any
+    key: str
+    found: bool = False
+
+
+def looked_up(
+    lookup: Lookup | None, checkpoint: Any, told: Told, run: Callable[[], Iterator[Any]]
+) -> Iterator[Any]:
+    """Yield what a validation yields, unless its score is in the cache: then yield that.
+
+    Args:
+        lookup: Where to look; None: nowhere.
+        checkpoint: The checkpoint.
+        told: Whose it is.
+        run: Runs the validation, as :func:`produced` does.
+    """
+    if lookup is None:
+        yield from run()
+        return
+    key, known = lookup.find(checkpoint, lambda: told.context().config)
+    if key is None:
+        yield from run()
+    elif known is not None:
+        yield Scored(known, key, found=True)
+    else:
+        for step in run():
+            yield Scored(step, key) if isinstance(step, Mapping) else step
 
 
 def produced(call: Callable[[], Any], *, raises: bool = False) -> Iterator[Any]:
@@ -528,6 +589,8 @@ def ended(attempt_id: str, value: Any) -> Event:
     """Return the event of an attempt's end, given what :func:`outcome_of` returned."""
     if isinstance(value, Raised):
         return Failed(attempt_id, value.reason, value.trace)
+    if isinstance(value, Scored):
+        return Returned(attempt_id, value.value, value.key, value.found)
     return Returned(attempt_id, value)
 
 

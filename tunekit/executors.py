@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from ray.tune.experiment import Trial
 
 from tunekit.config import ValidationConfig
-from tunekit.core.validation import Attempt
+from tunekit.core.validation import Attempt, Request
 from tunekit.evaluators import EvaluatorExecutor
 from tunekit.executor import Event, Executor, RayExecutor
 from tunekit.stage import Stage
+from tunekit.validation_cache import FunctionMark, Lookup, SweepCache
 
 __all__ = ["TasksAndEvaluators", "executor_of"]
 
@@ -21,8 +22,8 @@ _ANY_NUMBER = 1_000_000
 _OF_TASKS = {"max_calls", "max_retries", "retry_exceptions"}
 
 
-def executor_of(config: ValidationConfig | Stage) -> Executor:
-    """Return where a stage's validations run.
+def executor_of(config: ValidationConfig | Stage, cache: SweepCache | None = None) -> Executor:
+    """Return where a stage's validations run, and look for their scores first if there is a cache.
 
     Without ``evaluators``, each validation is a task of its own, except that those in the place of
     trials run on evaluators, unless an option makes them tasks, too: see
@@ -32,14 +33,25 @@ def executor_of(config: ValidationConfig | Stage) -> Executor:
     driver owns can keep the workers' resources for them, and give them back whatever happens.
     """
     fn, options, nested = config.fn, config.ray_remote_kwargs, config.nested_resources
+    lookup = _lookup(config, cache)
     if config.evaluators is not None or hasattr(fn, "bundles"):
         count = config.evaluators or _ANY_NUMBER
-        return EvaluatorExecutor(fn, count, options, nested_resources=nested)
-    tasks = RayExecutor(fn, options, nested_resources=nested)
+        return EvaluatorExecutor(fn, count, options, nested_resources=nested, lookup=lookup)
+    tasks = RayExecutor(fn, options, nested_resources=nested, lookup=lookup)
     if _OF_TASKS & options.keys():
         return tasks
-    evaluators = EvaluatorExecutor(fn, _ANY_NUMBER, options, nested_resources=nested)
+    evaluators = EvaluatorExecutor(fn, _ANY_NUMBER, options, nested_resources=nested, lookup=lookup)
     return TasksAndEvaluators(tasks, evaluators)
+
+
+def _lookup(
+    config: ValidationConfig | Stage, cache: SweepCache | None
+) -> Callable[[Request], Lookup | None]:
+    """Return what says where the scores of requests are looked for."""
+    if cache is None:
+        return lambda request: None
+    mark = FunctionMark(config.fn)
+    return lambda request: cache.lookup(mark, request.kwargs)
 
 
 class TasksAndEvaluators:

@@ -58,7 +58,7 @@ from tunekit.journal import Journal, record_of
 from tunekit.places import Places
 from tunekit.session import about, import_path
 from tunekit.storage import Folder, folder_at
-from tunekit.validation_cache import ValidationCache, digest_of
+from tunekit.validation_cache import FunctionMark, ValidationCache, digest_of
 from tunekit.validator import Validator
 from tunekit.watch import watched
 
@@ -164,7 +164,9 @@ def validate_later(
         )
     own = fingerprint(config.fn, sorted(kwargs.items()))
     former = _former(read_sessions(folder), swept.began, called, own, problems, replace=replace)
-    scores = None if cache is None else _opened(cache, own, problems)
+    mark = FunctionMark(config.fn).of(kwargs)
+    where = config.cache if cache is None else cache
+    scores = None if where is None else _opened(where, mark, problems)
     choice = chosen_checkpoints(swept, which, folder, problems)
     problems.raise_any()
     if choice.gone:
@@ -185,7 +187,7 @@ def validate_later(
         if scores is not None:
             around.callback(scores.close)
             others = [request for request in left if request.id not in hits]
-            keys = _keys(scores, others, own or "", swept)
+            keys = _keys(scores, others, mark or "", swept)
             found = {key: score for key in keys if (score := scores.get(keys[key])) is not None}
             hits.update(found)
             logger.info("In the cache: %d of %d checkpoints.", len(found), len(others))
@@ -195,9 +197,10 @@ def validate_later(
         if len(hits) < len(left):
             executor = around.enter_context(executing(config, _CALL))
 
-        def keep(key: str, metrics: Mapping[str, Any]) -> None:
-            if scores is not None and key in keys:
-                scores.put(keys[key], metrics, function=name_of(config.fn))
+        def keep(outcome: Outcome) -> None:
+            key = keys.get(outcome.request.id)
+            if scores is not None and key is not None:
+                scores.keep(key, outcome, name_of(config.fn))
 
         clock = SystemClock()
         run = LaterRun(
@@ -419,9 +422,9 @@ def request_of(swept: Swept, config: ValidationConfig, one: SavedCheckpoint) -> 
     )
 
 
-def _opened(cache: str | Path, own: str | None, problems: Problems) -> ValidationCache | None:
+def _opened(cache: str | Path, mark: str | None, problems: Problems) -> ValidationCache | None:
     """Return the cache; None if it cannot be used."""
-    if own is None:
+    if mark is None:
         problems.add(
             f"cache={str(cache)!r} cannot be used: the function, or one of its arguments, cannot "
             "be pickled, so that nothing tells it from others. Leave cache out."
@@ -438,7 +441,7 @@ def _opened(cache: str | Path, own: str | None, problems: Problems) -> Validatio
 
 
 def _keys(
-    scores: ValidationCache, requests: Sequence[Request], own: str, swept: Swept
+    scores: ValidationCache, requests: Sequence[Request], mark: str, swept: Swept
 ) -> dict[str, str]:
     """Return the cache's names of the requests' scores; none for those that cannot be read."""
 
@@ -447,7 +450,7 @@ def _keys(
             digest = digest_of(swept.filesystem, request.path)
         except OSError:  # the validation will tell
             return None
-        return scores.key(digest, own, request.config or {})
+        return scores.key(digest, mark, request.config or {})
 
     with ThreadPoolExecutor(_READERS) as threads:
         found = list(threads.map(key, requests))
@@ -483,7 +486,7 @@ class LaterRun:
         executor: Where validations run; None if none has to.
         about: What the first line of its journal says.
         is_there: Returns whether a checkpoint is still at a path.
-        keep: Called with the id and the metrics of each score that was computed.
+        keep: Called with each outcome that is a score.
         progress: Called now and then with how many validations are how far.
         wait: Waits until one of the given references of Ray is ready, or for a moment.
     """
@@ -501,7 +504,7 @@ class LaterRun:
         *,
         about: Mapping[str, Any],
         is_there: Callable[[str], bool] = lambda path: True,
-        keep: Callable[[str, Mapping[str, Any]], None] = lambda key, metrics: None,
+        keep: Callable[[Outcome], None] = lambda outcome: None,
         progress: Callable[[Mapping[str, int]], None] | None = None,
         wait: Callable[[Collection[Any]], None] = _wait,
     ):
@@ -620,7 +623,7 @@ class LaterRun:
         """Take an outcome that is in the journal."""
         self._counts[outcome.status.value] += 1
         if outcome.validated:
-            self._keep(outcome.request.id, outcome.metrics)
+            self._keep(outcome)
             self._failures.succeeded()
         elif outcome.status is not Status.SKIPPED:
             self._tell_of_failure(outcome)

@@ -36,6 +36,7 @@ class Stages:
             that takes the same waits for them: what it took meanwhile would delay them.
         over: Returns whether only validations are left to wait for: then a further stage starts one
             whether or not anything is free.
+        keep: As of :class:`~tunekit.validator.Validator`.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Stages:
         promised: Callable[[], Iterable[Mapping[str, float]]],
         to_come: Callable[[], Mapping[str, float]],
         over: Callable[[], bool],
+        keep: Callable[[str, Outcome, str], None] = lambda *kept: None,
     ):
         self._first, self._conclude, self._promised = first, conclude, promised
         self._to_come, self._over = to_come, over
@@ -65,6 +67,7 @@ class Stages:
                 promised=self._before(stage.name),
                 waits_for_room=lambda: not over(),
                 gives_way=partial(self._gives_way, executors[stage.name]),
+                keep=keep,
             )
             self._further[stage.name] = _Further(stage, validator)
 

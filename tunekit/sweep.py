@@ -240,7 +240,8 @@ class Sweep:
           ``"timed_out"`` or ``"skipped"``; for a sweep that has crashed, the status at that time;
         - ``requested``, ``started``, ``ended``: when; ``started`` is when Ray got the last attempt,
           ``ran_from`` is when that attempt began to run;
-        - ``attempts``: how many were started;
+        - ``attempts``: how many were started; ``cached``: whether the score was taken from a cache
+          (``ValidationConfig(cache=...)``);
         - ``waited_s``: from the request to the last attempt; ``ran_s``: how long that attempt ran;
         - ``lag_s``: from the report to the end of its validation; ``lag_iterations``: how many
           iterations the trial reported meanwhile;

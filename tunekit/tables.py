@@ -74,6 +74,7 @@ VALIDATIONS = (
     "ran_from",
     "ended",
     "attempts",
+    "cached",
     "waited_s",
     "ran_s",
     "lag_s",
@@ -95,7 +96,7 @@ CONFIGURATIONS = (
     "trial_ids",
 )
 #: The columns of the later validations.
-LATER = ("name", "function", *VALIDATIONS[:-1], "cached", "checkpoint")
+LATER = ("name", "function", *VALIDATIONS)
 #: The columns of the decisions.
 DECISIONS = (
     "time",

@@ -208,8 +208,8 @@ class _InWorker:
         named = {"resume": own.pop("resume", {})} if self._resumes else {}
         try:
             with telling(told):
-                found: Any = self._loop(own, **named) if self._takes_config else self._loop()
-                return _last_of(found) if inspect.isgenerator(found) else plain(found)
+                found = self._loop(own, **named) if self._takes_config else self._loop()
+                return _last_of(found) if isinstance(found, Generator) else plain(found)
         except Exception as error:  # all that a loop can raise
             raise LoopError.of(error) from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -62,6 +63,8 @@ class Validator:
             is always started, and waits for them.
         gives_way: Returns whether nothing is started although resources are free, because others
             are about to need them.
+        keep: Called with the name in the cache, the outcome and the function's name of each score
+            that was computed in full.
     """
 
     #: Raises if Ray itself is gone, so that what fails because of that is not recorded as failed.
@@ -84,6 +87,7 @@ class Validator:
         alike: Callable[[Request, str, Interval], bool] = lambda *asked: False,
         waits_for_room: Callable[[], bool] = bool,
         gives_way: Callable[[], bool] = bool,
+        keep: Callable[[str, Outcome, str], None] = lambda *kept: None,
     ):
         self._pool = Pool(
             max_in_flight=config.most_in_flight,
@@ -98,7 +102,7 @@ class Validator:
         self._emit, self._conclude = emit, conclude
         self._judged = judged
         self._promised, self._rejected, self._gives_way = promised, rejected, gives_way
-        self._on_rejected = config.on_rejected
+        self._on_rejected, self._keep = config.on_rejected, keep
         self._lenders, self._others_wait = lenders, others_wait
         self._loans = Loans()
         self._fn, self._signature = config.fn, signature_of(config.fn)
@@ -338,6 +342,9 @@ class Validator:
         if value is None and self._resumes:
             # The driver was killed after the last estimate was written down: nothing was left.
             value = self._pool.attempt(event.attempt_id).request.known or None
+        if event.cached:  # all of it, whatever was yielded before
+            self._forget(event.attempt_id)
+            self._pool.estimated(event.attempt_id, {})
         if isinstance(value, Mapping) and estimates_in(value):
             evidence = self._evidence_of(self._pool.attempt(event.attempt_id))
             try:
@@ -348,7 +355,13 @@ class Validator:
             self._pool.estimated(event.attempt_id, estimates_in(value))
             value = evidence.score()
         self._forget(event.attempt_id)
-        return self._pool.returned(event.attempt_id, value, self._judged(), now)
+        outcome = self._pool.returned(event.attempt_id, value, self._judged(), now)
+        if event.key is None or outcome is None or not outcome.validated:
+            return outcome
+        if event.cached:
+            return replace(outcome, cached=True)
+        self._keep(event.key, outcome, name_of(self._fn))
+        return outcome
 
     def _stop(self, attempt_id: str) -> None:
         """Let an attempt end that need not go on."""

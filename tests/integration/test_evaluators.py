@@ -14,10 +14,12 @@ from ray import train, tune
 import tunekit
 from tests.integration.runs import counting, fit
 from tunekit._ray.cluster import has_died
-from tunekit.core.validation import Attempt, Request
+from tunekit.core.validation import Attempt, Outcome, Request, Status
 from tunekit.evaluators import EvaluatorExecutor
 from tunekit.executor import Estimated, Failed, Returned
+from tunekit.executors import executor_of
 from tunekit.journal import read
+from tunekit.validation_cache import SweepCache
 
 pytestmark = pytest.mark.ray
 
@@ -182,6 +184,35 @@ def test_all_workers_leave_a_loop_at_the_same_yield_and_go_on_with_the_next(ray_
             "raised ConfigError: TrainerValidation: the loop of rank 1 has ended after 2 yields, "
             "and that of rank 0 has yielded 3 times. All workers must yield equally often"
         )
+    finally:
+        executor.close()
+
+
+@pytest.mark.parametrize("kind", ["task", "evaluator"])
+def test_each_looks_a_score_up_before_it_validates(ray_cluster, tmp_path, kind):
+    weights, cache = tmp_path / "weights", SweepCache(str(tmp_path / "scores"))
+    weights.mkdir()
+    (weights / "model").write_text("1")
+    evaluators = 1 if kind == "evaluator" else None
+    fn = lambda checkpoint: {"pid": os.getpid()}  # noqa: E731
+    executor = executor_of(tunekit.ValidationConfig(fn=fn, evaluators=evaluators), cache)
+
+    def returned(iteration):
+        request = Request("a", iteration, checkpoint=tune.Checkpoint(weights), config={"lr": 1})
+        executor.start(Attempt(request, 1))
+        while True:
+            for event in executor.poll():
+                if isinstance(event, Returned | Failed):
+                    return event
+            time.sleep(0.02)
+
+    try:
+        first = returned(1)
+        assert first.key and not first.cached
+        outcome = Outcome(Request("a", 1), Status.VALIDATED, first.value)
+        cache.keep(first.key, outcome, "validate")
+        again = returned(2)
+        assert again.cached and (again.key, again.value) == (first.key, first.value)
     finally:
         executor.close()
 

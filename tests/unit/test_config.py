@@ -163,6 +163,19 @@ def test_a_loop_of_workers_may_yield_and_resume():
     assert ValidationConfig(fn=validate).nested_resources == {"CPU": 1.0}
 
 
+def test_a_cache_is_a_folder_or_a_uri(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for given, kept in [
+        ("scores", str(tmp_path / "scores")),
+        (tmp_path, str(tmp_path)),
+        ("s3://bucket/scores", "s3://bucket/scores"),
+        (None, None),
+    ]:
+        assert ValidationConfig(fn=validate, cache=given).cache == kept
+    with pytest.raises(ConfigError, match=r"cache=True is of type bool\. Pass a folder, or a URI"):
+        ValidationConfig(fn=validate, cache=True)
+
+
 def test_a_function_that_yields_is_validated_by():
     config = ValidationConfig(fn=yields, sequential=tunekit.Sequential(min_examples=10))
     assert config.sequential.min_examples == 10

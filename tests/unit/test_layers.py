@@ -37,7 +37,7 @@ FLOORS = [
         "storage",
         "validation_context",
     },
-    {"validation_checks"},
+    {"validation_cache", "validation_checks"},
     {"stage"},
     {
         "best_checkpoint",
@@ -55,7 +55,6 @@ FLOORS = [
         "states",
         "tables",
         "tensorboard",
-        "validation_cache",
     },
     {"consumers"},
     {

@@ -6,12 +6,16 @@ import json
 import logging
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.fs
 import pytest
 
+from tunekit import Estimate
+from tunekit.core.validation import Outcome, Request, Status
+from tunekit.core.values import as_json, reader, written
 from tunekit.storage import LocalFolder
-from tunekit.validation_cache import ValidationCache, digest_of
+from tunekit.validation_cache import FunctionMark, Lookup, SweepCache, ValidationCache, digest_of
 
 LOCAL = pyarrow.fs.LocalFileSystem()
 
@@ -99,3 +103,61 @@ def test_what_is_no_entry_is_none(tmp_path, entry):
     assert json.loads(path.read_text())["metrics"]
     path.write_text(entry)
     assert cache.get(key) is None
+
+
+class Odd:
+    """A hyperparameter that JSON does not know."""
+
+    def __repr__(self):
+        return "Odd()"
+
+
+def test_a_running_sweep_and_a_recorded_one_have_the_same_keys():
+    cache = ValidationCache(LocalFolder(Path("/nowhere")))
+    config = {"lr": 0.1, "sizes": (64, 32), "odd": Odd(), 3: {"deep": {1}}}
+    recorded = json.loads(as_json(written(config)), object_hook=reader())
+    assert recorded != config
+    assert cache.key("d", "f", config) == cache.key("d", "f", recorded)
+
+
+def validated(metrics: dict, **known: Estimate) -> Outcome:
+    return Outcome(Request("a", 1, known=known), Status.VALIDATED, metrics)
+
+
+def test_estimates_are_kept_as_such_and_numbers_for_whoever_wants_numbers(tmp_path):
+    cache, whole = ValidationCache.at(tmp_path), Estimate(0.8, 1000, bounds=(0, 1))
+    metrics = {"accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.9, "accuracy_n": 1000}
+    key = cache.key("digest", "fingerprint", {})
+    cache.keep(key, validated({**metrics, "loss": 0.1}, accuracy=whole), "validate")
+    assert cache.get(key) == {**metrics, "loss": 0.1}
+    assert cache.get_evaluated(key) == {"accuracy": whole, "loss": 0.1}
+
+    older = Estimate(0.7, 500, bounds=(0, 1))  # what was yielded before an exact score
+    cache.keep(key, validated({"accuracy": 0.8}, accuracy=older), "validate")
+    assert cache.get_evaluated(key) == {"accuracy": 0.8}
+
+
+@pytest.mark.parametrize("estimates", [3, {"accuracy": 3}, {"accuracy": {"n": -1, "mean": 0.8}}])
+def test_estimates_that_are_none_are_no_score(tmp_path, estimates):
+    cache = ValidationCache.at(tmp_path)
+    cache.put(cache.key("digest", "f", {}), {"accuracy": 0.8}, estimates=estimates)
+    assert cache.get_evaluated(cache.key("digest", "f", {})) is None
+
+
+def test_whatever_goes_wrong_with_a_lookup_the_checkpoint_is_validated(tmp_path, caplog):
+    checkpoint = SimpleNamespace(filesystem=LOCAL, path=folder(tmp_path / "a", weights="1"))
+    gone = SimpleNamespace(filesystem=LOCAL, path=str(tmp_path / "gone"))
+    there = str(tmp_path / "scores")
+    key, score = Lookup(there, "mark").find(checkpoint, dict)
+    assert key is not None and score is None
+    SweepCache(there).keep(key, validated({"accuracy": 0.5}), "validate")
+    assert Lookup(there, "mark").find(checkpoint, dict) == (key, {"accuracy": 0.5})
+    assert Lookup(there, "mark").find(gone, dict) == (None, None)
+    assert Lookup("no://such", "mark").find(checkpoint, dict) == (None, None)
+    SweepCache("no://such").keep(key, validated({"accuracy": 0.5}), "validate")
+    assert "No scores are kept in the cache no://such" in caplog.text
+
+
+def test_a_function_that_cannot_be_told_from_others_has_no_mark():
+    assert FunctionMark(digest_of).of({"lock": threading.Lock()}) is None
+    assert SweepCache("/nowhere").lookup(FunctionMark(digest_of), {"n": threading.Lock()}) is None

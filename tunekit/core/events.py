@@ -38,13 +38,14 @@ A checkpoint is named by its path below the experiment's folder, which may be mo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
 from tunekit.core.estimates import Estimate
 from tunekit.core.lineage import Exploit
+from tunekit.core.sequential import recordable
 from tunekit.core.validation import Attempt, Outcome, Request, Status
 
 __all__ = [
@@ -407,16 +408,16 @@ class ValidationEstimated(OfValidation, frozen=True, kw_only=True, tag="estimate
     ) -> ValidationEstimated:
         """Make the event of estimates that an attempt has yielded."""
         request, number = attempt_id.rsplit("#", 1)
-        known = {name: _set_fields(one) for name, one in estimates.items()}
+        known = recordable(estimates)
         return cls(time=time, id=request, attempt=int(number), estimates=known)
 
 
-def _set_fields(estimate: Estimate) -> dict[str, Any]:
-    return {name: value for name, value in asdict(estimate).items() if value is not None}
-
-
 class ValidationEnded(OfValidation, frozen=True, kw_only=True, tag="ended"):
-    """A validation ended for good. See :class:`tunekit.core.validation.Outcome`."""
+    """A validation ended for good. See :class:`tunekit.core.validation.Outcome`.
+
+    Attributes:
+        cached: Whether the score was taken from a cache.
+    """
 
     status: str
     metrics: Mapping[Any, Any] = {}
@@ -425,6 +426,7 @@ class ValidationEnded(OfValidation, frozen=True, kw_only=True, tag="ended"):
     attempts: int = 0
     waited_s: float = 0.0
     ran_s: float = 0.0
+    cached: bool = False
 
     @classmethod
     def of(cls, outcome: Outcome, time: float) -> ValidationEnded:
@@ -439,6 +441,7 @@ class ValidationEnded(OfValidation, frozen=True, kw_only=True, tag="ended"):
             attempts=outcome.attempts,
             waited_s=round(outcome.waited_s, 4),
             ran_s=round(outcome.ran_s, 4),
+            cached=outcome.cached,
         )
 
     def outcome(self, request: Request) -> Outcome:
@@ -452,6 +455,7 @@ class ValidationEnded(OfValidation, frozen=True, kw_only=True, tag="ended"):
             attempts=self.attempts,
             waited_s=self.waited_s,
             ran_s=self.ran_s,
+            cached=self.cached,
         )
 
 

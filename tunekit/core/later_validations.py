@@ -285,8 +285,8 @@ def rows_of(sessions: Iterable[LaterSession]) -> list[dict[str, Any]]:
             known = found.get((session.name, row["id"]))
             if known is None or known["status"] != "validated" or row["status"] == "validated":
                 cached = row["status"] == "validated" and not row["attempts"]
-                own = {"name": session.name, "function": session.function, "cached": cached}
-                found[session.name, row["id"]] = {**own, **row}
+                own = {"name": session.name, "function": session.function}
+                found[session.name, row["id"]] = {**own, **row, "cached": cached}
     return list(found.values())
 
 

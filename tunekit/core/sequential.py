@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tunekit.core.confidence import ConfidenceSequence, Interval
@@ -18,6 +18,8 @@ __all__ = [
     "alike_by_rank",
     "alike_by_value",
     "estimates_in",
+    "gathered",
+    "recordable",
     "resumable",
     "spread",
 ]
@@ -220,6 +222,55 @@ def spread(
         else:
             found[key] = value
     return found
+
+
+def gathered(
+    metrics: Mapping[str, Any], estimates: Mapping[str, Estimate], prefix: str = ""
+) -> dict[str, Any]:
+    """Return the metrics of a score with its estimates in them: what :func:`spread` was given.
+
+    Args:
+        metrics: A score.
+        estimates: Estimates, by the flat names of their metrics. One that the score was not made
+            from does not count.
+        prefix: Where in the metrics these are.
+
+    Example:
+        >>> known = {"accuracy": Estimate(0.8, 100, bounds=(0, 1))}
+        >>> gathered({"accuracy": 0.8, "accuracy_n": 100, "loss": 0.3}, known)
+        {'accuracy': Estimate(mean=0.8, n=100, variance=None, bounds=(0.0, 1.0)), 'loss': 0.3}
+        >>> gathered({"accuracy": 0.7, "loss": 0.3}, known)
+        {'accuracy': 0.7, 'loss': 0.3}
+    """
+    found: dict[str, Any] = {}
+    beside: set[str] = set()
+    for key, value in metrics.items():
+        name = f"{prefix}{key}"
+        estimate = estimates.get(name)
+        if isinstance(value, Mapping):
+            found[key] = gathered(value, estimates, f"{name}/")
+        elif estimate is not None and (value, metrics.get(f"{key}_n")) == (
+            estimate.mean,
+            estimate.n,
+        ):
+            found[key] = estimate
+            beside |= {f"{key}_low", f"{key}_high", f"{key}_n"}
+        else:
+            found[key] = value
+    return {key: value for key, value in found.items() if key not in beside}
+
+
+def recordable(estimates: Mapping[str, Estimate]) -> dict[str, dict[str, Any]]:
+    """Return estimates as a journal has them; :func:`resumable` reads them back.
+
+    Example:
+        >>> recordable({"accuracy": Estimate(0.8, 100, bounds=(0, 1))})
+        {'accuracy': {'mean': 0.8, 'n': 100, 'bounds': (0.0, 1.0)}}
+    """
+    return {
+        name: {field: value for field, value in asdict(one).items() if value is not None}
+        for name, one in estimates.items()
+    }
 
 
 def resumable(estimates: Mapping[str, Mapping[str, Any]]) -> dict[str, Estimate]:

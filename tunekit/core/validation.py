@@ -150,6 +150,7 @@ class Outcome:
         waited_s: Seconds from the request to the start of the last attempt (or to the end, if
             none was started).
         ran_s: Seconds that the last attempt ran.
+        cached: Whether the score was taken from a cache.
     """
 
     request: Request
@@ -160,6 +161,7 @@ class Outcome:
     attempts: int = 0
     waited_s: float = 0.0
     ran_s: float = 0.0
+    cached: bool = False
 
     @property
     def validated(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tunekit.core.validation import Attempt
 from tunekit.core.values import described
-from tunekit.executor import Began, Estimated, Event, Failed, Returned
+from tunekit.executor import Began, Estimated, Event, Failed, ended
 from tunekit.testing.clock import FakeClock
 
 __all__ = ["FakeExecutor"]
@@ -116,10 +116,10 @@ class FakeExecutor:
                     self._steps[attempt.id] = value
                     self._push(now + self._seconds(attempt), "step", attempt)
                     continue
-                events.append(Returned(attempt.id, value))
+                events.append(ended(attempt.id, value))
             except StopIteration as end:
                 newest = self._newest.get(attempt.id)
-                events.append(Returned(attempt.id, newest if end.value is None else end.value))
+                events.append(ended(attempt.id, newest if end.value is None else end.value))
             except Exception as error:  # the test's own way to let a validation fail
                 reason = described(error).reason
                 events.append(Failed(attempt.id, reason, error="Traceback of a test"))

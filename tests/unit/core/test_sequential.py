@@ -15,7 +15,15 @@ from tunekit.core.events import (
     ValidationEstimated,
     ValidationRequested,
 )
-from tunekit.core.sequential import Evidence, alike_by_rank, alike_by_value
+from tunekit.core.sequential import (
+    Evidence,
+    alike_by_rank,
+    alike_by_value,
+    gathered,
+    recordable,
+    resumable,
+    spread,
+)
 from tunekit.core.state import SweepState
 
 SCORES = st.integers(0, 9).map(float)
@@ -138,3 +146,25 @@ def test_what_may_be_the_best_so_far_is_known(mode, may):
     state.apply(ValidationEnded(id="a:0:1:1", **ended))
     intervals = [Interval(0.2, 0.4), Interval(0.4, 0.6), Interval(0.6, 0.8)]
     assert [state.may_be_best("accuracy", mode, one) for one in intervals] == may
+
+
+NAMES = st.sampled_from(["accuracy", "loss", "f1", "per_class"])
+VALUES = st.one_of(
+    st.floats(0, 1),
+    st.text(max_size=3),
+    st.builds(estimate, st.floats(0, 1), st.integers(1, 1000)),
+)
+
+
+BELOW = st.dictionaries(NAMES, VALUES, max_size=3)
+
+
+@given(st.dictionaries(NAMES, VALUES | BELOW, max_size=3))
+def test_a_score_is_gathered_again_from_what_it_was_spread_into(metrics):
+    evidence = Evidence(0.95)
+    evidence.take(metrics)
+    known = {name: one.newest for name, one in evidence.sequences.items()}
+    intervals = {name: one.interval for name, one in evidence.sequences.items()}
+    recorded = resumable(recordable(known))
+    assert recorded == known
+    assert gathered(spread(metrics, intervals), recorded) == metrics
