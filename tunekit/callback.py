@@ -38,6 +38,7 @@ from tunekit.core.problems import Problems
 from tunekit.core.progress import counted, starved, waiting_trials
 from tunekit.core.reports import own_names, received
 from tunekit.core.resume_command import how_to_resume
+from tunekit.core.sequential import Judging, comes_out_alike
 from tunekit.core.state import SweepState
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.deliveries import Deliveries
@@ -316,13 +317,14 @@ class ValidationCallback(tune.Callback):
         scheduler = self._scheduler
         if scheduler is None:
             return False
-        # A searcher may judge by another metric, of which other values may be better.
-        its_own = name in scheduler.objectives or self.state.required == {name}
-        mode = scheduler.mode if its_own else None
-        if self.config.best_in_full and self.state.may_be_best(name, mode, interval):
-            return False
-        return self._stopping.alike(request.trial_id, name, interval) and scheduler.decides_alike(
-            request, name, interval
+        judging = Judging(scheduler.mode, scheduler.objectives, self.state.required)
+        return comes_out_alike(
+            best_in_full=self.config.best_in_full,
+            may_be_best=lambda: self.state.may_be_best(name, judging.better(name), interval),
+            others=[
+                lambda: self._stopping.alike(request.trial_id, name, interval),
+                lambda: scheduler.decides_alike(request, name, interval),
+            ],
         )
 
     def _validation_names(self) -> set[str]:

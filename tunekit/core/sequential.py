@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,9 +14,11 @@ from tunekit.core.values import number
 
 __all__ = [
     "Evidence",
+    "Judging",
     "Sequential",
     "alike_by_rank",
     "alike_by_value",
+    "comes_out_alike",
     "estimates_in",
     "gathered",
     "recordable",
@@ -134,6 +136,58 @@ def alike_by_rank(
     least = sum(one < interval.low for one in others)
     most = sum(one <= interval.high for one in others) + missing
     return not any(least < rank <= most for rank in ranks)
+
+
+@dataclass(frozen=True)
+class Judging:
+    """Which metrics a sweep is judged by, and which of their values are better.
+
+    Attributes:
+        mode: The scheduler's: ``"min"`` or ``"max"``; None if it has none.
+        objectives: The metrics that the scheduler judges by.
+        required: Those that anything judges by, such as the searcher.
+    """
+
+    mode: str | None
+    objectives: Collection[str]
+    required: Collection[str]
+
+    def better(self, name: str) -> str | None:
+        """Return whether the greatest or the least values of a metric are best; None: not known.
+
+        A searcher may judge by another metric than the scheduler, and other values of that one may
+        be better.
+
+        Example:
+            >>> judging = Judging("max", {"accuracy"}, {"accuracy", "loss"})
+            >>> judging.better("accuracy"), judging.better("loss")
+            ('max', None)
+        """
+        return self.mode if name in self.objectives or set(self.required) == {name} else None
+
+
+def comes_out_alike(
+    *,
+    best_in_full: bool,
+    may_be_best: Callable[[], bool],
+    others: Iterable[Callable[[], bool]],
+) -> bool:
+    """Return whether a score makes no difference, wherever in its interval it is.
+
+    Args:
+        best_in_full: Whether what may be the best score so far is evaluated in full.
+        may_be_best: Returns whether this one may be.
+        others: Each returns whether something else that comes of the score is the same everywhere
+            in the interval; the costliest to ask comes last, and is asked only if it matters.
+
+    Example:
+        >>> asked = {"may_be_best": lambda: True, "others": [lambda: True]}
+        >>> [comes_out_alike(best_in_full=in_full, **asked) for in_full in (True, False)]
+        [False, True]
+    """
+    if best_in_full and may_be_best():
+        return False
+    return all(alike() for alike in others)
 
 
 def estimates_in(metrics: Mapping[str, Any]) -> dict[str, Estimate]:

@@ -17,8 +17,10 @@ from tunekit.core.events import (
 )
 from tunekit.core.sequential import (
     Evidence,
+    Judging,
     alike_by_rank,
     alike_by_value,
+    comes_out_alike,
     gathered,
     recordable,
     resumable,
@@ -168,3 +170,39 @@ def test_a_score_is_gathered_again_from_what_it_was_spread_into(metrics):
     recorded = resumable(recordable(known))
     assert recorded == known
     assert gathered(spread(metrics, intervals), recorded) == metrics
+
+
+@pytest.mark.parametrize(
+    "judging, name, better",
+    [
+        (Judging("max", {"accuracy"}, {"accuracy"}), "accuracy", "max"),
+        (Judging("max", {"accuracy"}, {"accuracy", "loss"}), "accuracy", "max"),
+        (Judging("max", {"accuracy"}, {"accuracy", "loss"}), "loss", None),  # the searcher's
+        (Judging("min", set(), {"loss"}), "loss", "min"),  # Tune says, and nobody else judges
+        (Judging(None, set(), {"loss"}), "loss", None),
+    ],
+)
+def test_which_values_are_better_is_known_of_what_the_scheduler_judges_by(judging, name, better):
+    assert judging.better(name) == better
+
+
+@pytest.mark.parametrize("in_full", [True, False])
+@pytest.mark.parametrize("best", [True, False])
+@pytest.mark.parametrize("stops", [True, False])
+@pytest.mark.parametrize("decides", [True, False])
+def test_all_has_to_come_out_alike(in_full, best, stops, decides):
+    """Whatever may be the best is evaluated in full, if that is wanted."""
+    asked: list[str] = []
+
+    def answers(what: str, answer: bool) -> bool:
+        asked.append(what)
+        return answer
+
+    enough = comes_out_alike(
+        best_in_full=in_full,
+        may_be_best=lambda: answers("best", best),
+        others=[lambda: answers("stops", stops), lambda: answers("decides", decides)],
+    )
+    assert enough == (not (in_full and best) and stops and decides)
+    assert ("best" in asked) == in_full
+    assert "decides" not in asked or stops, "the scheduler, which may have to be copied, comes last"
