@@ -343,8 +343,7 @@ class Validator:
             # The driver was killed after the last estimate was written down: nothing was left.
             value = self._pool.attempt(event.attempt_id).request.known or None
         if event.cached:  # all of it, whatever was yielded before
-            self._forget(event.attempt_id)
-            self._pool.estimated(event.attempt_id, {})
+            self._evidence[event.attempt_id] = Evidence(self._sequential.confidence)
         if isinstance(value, Mapping) and estimates_in(value):
             evidence = self._evidence_of(self._pool.attempt(event.attempt_id))
             try:

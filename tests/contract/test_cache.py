@@ -17,7 +17,7 @@ from tests.contract.test_restore import fifo, kill, restored
 from tests.sweeps import Endless, Ran, quality, sweep
 from tunekit.core.events import ValidationEnded
 from tunekit.core.validation import Attempt
-from tunekit.executor import Yielded, looked_up, produced
+from tunekit.executor import Scored, Yielded, looked_up, produced
 from tunekit.journal import events_in
 from tunekit.testing import check_journal
 from tunekit.validation_cache import FunctionMark, SweepCache
@@ -158,6 +158,22 @@ def test_what_was_enough_for_one_decision_is_not_kept_for_another(tmp_path):
         assert event.metrics["accuracy"] in full and event.metrics["accuracy_n"] == 10_000
         assert event.metrics["accuracy_high"] > full[event.metrics["accuracy"]], "it is wider"
         assert event.metrics["note"] == "so far"
+
+
+def test_what_an_attempt_had_yielded_is_no_matter_if_the_score_is_there(tmp_path):
+    """As for a function whose examples are in another order each time."""
+
+    def validate(attempt: Attempt) -> Iterator[Any]:
+        if attempt.number == 1:
+            yield {"accuracy": tunekit.Estimate(1.0, 9_000, bounds=(0, 1))}
+            raise ValueError("no memory left")
+        whole = {"accuracy": tunekit.Estimate(0.5, 10_000, bounds=(0, 1))}
+        return Scored(whole, "key", found=True)
+
+    settings = {"fn": lambda checkpoint, resume: {}, "cache": tmp_path / "scores"}
+    over = sweep(tmp_path, FIFOScheduler(), validate=validate, settings=settings, trials=1)
+    assert {event.status for event in ended(over)} == {"validated"}
+    assert {event.metrics["accuracy"] for event in ended(over)} == {0.5}
 
 
 @pytest.mark.parametrize("at", [40, 75])
