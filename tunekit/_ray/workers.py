@@ -153,7 +153,7 @@ class _Post:
             return gate.verdict() is Verdict.GO_ON
 
     def ended(self, number: int, value: Any) -> None:
-        """The loop has returned a value, or was left."""
+        """Note that the loop has returned a value, or was left."""
         with self._changed:
             self.value, self.finished = value, number
             if self._gate.progress.assignment == number:

@@ -64,11 +64,11 @@ class YieldGate:
 
     @property
     def progress(self) -> YieldProgress:
-        """What it has to say."""
+        """Return what it has to say."""
         return YieldProgress(self._assignment, self._yielded, self._upto, self._over)
 
     def yields(self) -> None:
-        """The loop has yielded; ask for the :meth:`verdict` before anything else happens."""
+        """Note that the loop has yielded; its :meth:`verdict` has to be asked for next."""
         self._yielded += 1
 
     def verdict(self) -> Verdict:
@@ -78,16 +78,16 @@ class YieldGate:
         return Verdict.LEAVE if self._leaves else Verdict.WAIT
 
     def hold(self) -> None:
-        """The loop goes past no more yields than those that it has gone past already."""
+        """Let the loop go past no more yields than those that it has gone past already."""
         if self._upto is None:
             self._upto = self._yielded
 
     def leave(self, after: int) -> None:
-        """The loop goes past so many yields, and is left at the next one."""
+        """Let the loop go past so many yields, and be left at the next one."""
         self._upto, self._leaves = after, True
 
     def ends(self) -> None:
-        """The loop has returned, or was left."""
+        """Note that the loop has returned, or was left."""
         self._over = True
 
 
@@ -118,18 +118,18 @@ class GroupYields:
 
     @property
     def last_to_pass(self) -> int | None:
-        """The number of the last yield that any worker goes past; None until all are held."""
+        """Return the number of the last yield that a worker goes past; None until all are held."""
         held = [one.upto for one in self._known.values() if one.upto is not None]
         return max(held) if len(held) == self._workers else None
 
     @property
     def some_over(self) -> bool:
-        """Whether the loop of a worker has ended."""
+        """Return whether the loop of a worker has ended."""
         return any(one.over for one in self._known.values())
 
     @property
     def uneven(self) -> str | None:
-        """Why the workers cannot leave together any more; None if they can.
+        """Return why the workers cannot leave together any more; None if they can.
 
         A loop that has returned cannot be at the same yield as one that has yielded more often.
 
