@@ -24,7 +24,7 @@ from tunekit.core.seeds import check_seed
 from tunekit.core.sequential import Sequential
 from tunekit.deprecated import former_value
 from tunekit.stage import Stage, check_stages
-from tunekit.validation_checks import check_validation
+from tunekit.validation_checks import Limits, check_validation, nested_in
 
 __all__ = ["PAUSE_NEEDS_OWN_ACTORS", "YIELD_NEEDS_REUSE", "ValidationConfig", "is_built"]
 
@@ -42,7 +42,7 @@ YIELD_NEEDS_REUSE = (
 )
 
 
-class ValidationConfig(train.ValidationConfig):
+class ValidationConfig(Limits, train.ValidationConfig):
     """A ``ray.train.ValidationConfig`` with the additional settings that a sweep needs.
 
     The validation function runs in its own Ray task, outside every trial's placement group, while
@@ -219,9 +219,7 @@ class ValidationConfig(train.ValidationConfig):
         problems.raise_any()
         super().__init__(fn, task_config, dict(ray_remote_kwargs or {}))
         self.evaluators = evaluators
-        if nested_resources is None:
-            nested_resources = getattr(fn, "nested_resources", None)
-        self.nested_resources = dict(nested_resources or {})
+        self.nested_resources = nested_in(fn, nested_resources)
         self.every = every
         self.max_in_flight = max_in_flight
         self.max_retries = max_retries
@@ -242,12 +240,6 @@ class ValidationConfig(train.ValidationConfig):
         known = inspect.signature(ValidationConfig.__init__).parameters.values()
         defaults = {p.name: p.default for p in known if p.default is not p.empty}
         self.__dict__.update({**defaults, **state})
-
-    @property
-    def most_in_flight(self) -> int | None:
-        """Return how many validations may be in flight at once; None leaves it to the resources."""
-        limits = [limit for limit in (self.max_in_flight, self.evaluators) if limit is not None]
-        return min(limits, default=None)
 
     @property
     def best_in_full(self) -> bool:

@@ -13,7 +13,7 @@ from tunekit.core.problems import Problems, shown
 from tunekit.core.sequential import Sequential
 from tunekit.core.stages import EVERY
 from tunekit.core.validation import RESERVED
-from tunekit.validation_checks import check_validation
+from tunekit.validation_checks import Limits, check_validation, nested_in
 
 __all__ = ["Stage", "check_stages"]
 
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _STAGE = "Pass tunekit.Stage('full', fn=validate_in_full)."
 
 
-class Stage:
+class Stage(Limits):
     """A further validation of a sweep's checkpoints: another function, other data, other hardware.
 
     Schedulers and search algorithms judge by ``ValidationConfig(fn=...)``, the first stage, which
@@ -118,19 +118,12 @@ class Stage:
         self.task_config = task_config or train.ValidationTaskConfig()
         self.ray_remote_kwargs = dict(ray_remote_kwargs or {})
         self.evaluators = evaluators
-        nested = nested_resources or getattr(fn, "nested_resources", None)
-        self.nested_resources = dict(nested or {})
+        self.nested_resources = nested_in(fn, nested_resources)
         self.max_in_flight, self.max_retries = max_in_flight, max_retries
         self.max_initial_failures, self.sequential = max_initial_failures, sequential
 
     def __repr__(self) -> str:
         return f"Stage({self.name!r}, fn={self.fn!r}, every={self.every!r})"
-
-    @property
-    def most_in_flight(self) -> int | None:
-        """Return how many validations may be in flight at once; None leaves it to the resources."""
-        limits = [limit for limit in (self.max_in_flight, self.evaluators) if limit is not None]
-        return min(limits, default=None)
 
 
 def check_stages(stages: Any, problems: Problems) -> None:

@@ -1,4 +1,4 @@
-"""Checks what the user says about a validation: its function, and where and how it runs."""
+"""What the user says about a validation of any stage: its function, and where and how it runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,48 @@ from tunekit.core.problems import Problems, shown
 from tunekit.core.sequential import Sequential
 from tunekit.picklable import why_not_picklable
 
-__all__ = ["check_validation"]
+__all__ = ["Limits", "check_validation", "nested_in"]
+
+
+class Limits:
+    """What limits the validations of a stage: :class:`tunekit.ValidationConfig` or ``Stage``.
+
+    Attributes:
+        evaluators: How many long-lived processes there may be; None: validations are tasks.
+        max_in_flight: How many validations may be in flight at once; None: any number.
+
+    Example:
+        >>> class Two(Limits):
+        ...     evaluators, max_in_flight = 2, None
+        >>> Two().most_in_flight
+        2
+    """
+
+    evaluators: int | None
+    max_in_flight: int | None
+
+    @property
+    def most_in_flight(self) -> int | None:
+        """Return how many validations may be in flight at once; None leaves it to the resources."""
+        limits = [limit for limit in (self.max_in_flight, self.evaluators) if limit is not None]
+        return min(limits, default=None)
+
+
+def nested_in(fn: Any, given: Mapping[str, float] | None) -> dict[str, float]:
+    """Return what a call of a function takes in tasks, actors and workers of its own.
+
+    Args:
+        fn: The function, which may say so itself.
+        given: What the user says; None: nothing.
+
+    Example:
+        >>> def validate(checkpoint): ...
+        >>> validate.nested_resources = {"CPU": 2.0}
+        >>> nested_in(validate, None), nested_in(validate, {})
+        ({'CPU': 2.0}, {})
+    """
+    return dict((getattr(fn, "nested_resources", None) if given is None else given) or {})
+
 
 _VALIDATE = "Pass a function like `def validate(checkpoint, **kwargs) -> dict`."
 
