@@ -1,0 +1,180 @@
+"""Both sides of a validation in workers, without Ray: each worker is a thread of this process."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tunekit import ConfigError
+from tunekit._ray import worker_group
+from tunekit._ray.worker_group import ValidationWorkerGroup, _Link, _Work
+from tunekit._ray.workers import Assignment, _Post
+
+# For as long a worker waits for the others between two yields; it should never come to that.
+PATIENCE_S = 20.0
+
+
+@dataclass(frozen=True)
+class Context:
+    """What is to be run."""
+
+    train_load: Any = None
+    train_loop_config: Any = None
+
+
+class Threads:
+    """What :class:`~tunekit._ray.worker_group.TrialWorkerGroup` does, with threads for workers.
+
+    Between two yields, the workers wait for each other, as they do in an ``all_reduce``.
+    """
+
+    def __init__(
+        self, ranks: int = 2, apart: bool = False, batch: Callable[[int], object] = lambda n: None
+    ):
+        self.posts = [_Post() for _ in range(ranks)]
+        self.barrier, self.apart, self.batch = threading.Barrier(ranks), apart, batch
+        self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.link, self.job = _Link(self.events, ahead=0, validates=False), 0
+        self.link._group = self  # type: ignore[assignment]
+        #: By rank, how often each loop has yielded that has ended.
+        self.yields: list[list[int]] = [[] for _ in self.posts]
+        self.dismissed, self.leaves = False, lambda: None
+        for rank in range(ranks):
+            threading.Thread(target=self._serve, args=(rank,), daemon=True).start()
+
+    def _serve(self, rank: int) -> None:
+        with suppress(threading.BrokenBarrierError):  # the test is over
+            self._validate(rank)
+
+    def _validate(self, rank: int) -> None:
+        post = self.posts[rank]
+        while True:
+            assignment: Assignment = post.take()
+            lengths = assignment.run_context.train_loop_config
+            n = 0
+            for n in range(1, lengths[rank] + 1):
+                self.batch(n)
+                if not self.apart:
+                    self.barrier.wait(PATIENCE_S)
+                if not post.yielded([n] if rank == 0 else []):
+                    break
+            self.yields[rank].append(n)
+            post.ended(assignment.number, n)
+
+    # The group, as the link sees it
+
+    def get_workers(self) -> list[Any]:
+        return self.posts
+
+    def execute_async(self, fn: Callable[..., Any], *args: Any) -> None:
+        for post in self.posts:
+            getattr(post, fn.__name__)(*args)
+
+    # The workers, as a validation sees them
+
+    def assign(self, context: Any, checkpoint: Any, iteration: int, token: str) -> None:
+        self.job += 1
+        self.link.assign(_Work(self.job, context, token), checkpoint, iteration)
+
+    def leave(self) -> None:
+        self.link.leave()
+        self.leaves()
+
+    def dismiss(self) -> None:
+        self.dismissed = True
+
+    def next_event(self, timeout_s: float | None = None) -> Any:
+        for _ in range(10_000):
+            self._poll()
+            try:
+                event = self.events.get(timeout=0.001)
+            except queue.Empty:
+                if timeout_s is not None:
+                    return None
+                continue
+            if event.job == self.job:
+                return event
+        raise AssertionError("nothing happens any more")
+
+    def _poll(self) -> None:
+        statuses = {}
+        for rank, post in enumerate(self.posts):
+            statuses[rank] = SimpleNamespace()
+            post.say_into(statuses[rank], post.finished)  # type: ignore[arg-type]
+        self.link.after_worker_group_poll_status(SimpleNamespace(worker_statuses=statuses))
+
+
+@pytest.fixture
+def group(monkeypatch) -> Iterator[Callable[..., tuple[ValidationWorkerGroup, Threads]]]:
+    def make(**options: Any) -> tuple[ValidationWorkerGroup, Threads]:
+        threads = Threads(**options)
+        monkeypatch.setattr(worker_group, "TrialWorkerGroup", lambda *args, **kwargs: threads)
+        trainer: Any = SimpleNamespace(train_run_context=Context())
+        return ValidationWorkerGroup(trainer, 0), threads
+
+    return make
+
+
+def told(steps: Iterator[int]) -> tuple[list[int], int]:
+    """Return what a validation yields, and what it returns."""
+    found = []
+    while True:
+        try:
+            found.append(next(steps))
+        except StopIteration as end:
+            return found, end.value
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_estimates_come_in_order_and_then_what_rank_0_returns(group, ranks):
+    validation, threads = group(ranks=ranks)
+    for length in (5, 0, 3):  # the same workers run one after another
+        steps = validation.run([length] * ranks)
+        assert told(steps) == ([*range(1, length + 1)], length)
+    assert threads.yields == [[5, 0, 3]] * ranks
+
+
+@pytest.mark.parametrize("enough", [1, 4])
+def test_all_leave_at_the_same_yield_and_the_next_validation_begins_anew(group, enough):
+    validation, threads = group(ranks=3)
+    for _ in range(3):
+        with closing(validation.run([10**9] * 3)) as steps:
+            assert [next(steps) for _ in range(enough)] == [*range(1, enough + 1)]
+    assert threads.yields[0] == threads.yields[1] == threads.yields[2]
+    assert len(threads.yields[0]) == 3 and min(threads.yields[0]) > enough
+    assert told(validation.run([2, 2, 2])) == ([1, 2], 2)
+    assert not threads.dismissed
+
+
+def test_one_that_is_cancelled_in_a_long_batch_is_left_after_that_batch(group):
+    ends, taken = threading.Event(), []
+    validation, threads = group(batch=lambda n: n < 2 or ends.wait(PATIENCE_S))
+    threads.leaves = ends.set
+    steps = validation.run([10**9, 10**9], is_cancelled=lambda: bool(taken))
+    taken.append(next(steps))
+    assert told(steps) == ([], None)
+    assert threads.yields == [[2], [2]]
+
+
+def test_workers_that_yield_unequally_often_are_ended_with_the_reason(group):
+    validation, threads = group(apart=True)
+    with pytest.raises(ConfigError, match="rank 1 has ended after 2 yields, and that of rank 0"):
+        told(validation.run([3, 2]))
+    assert threads.dismissed
+
+
+def test_workers_that_leave_and_cannot_are_ended(group, monkeypatch):
+    """One has returned, and another waits for it in an exchange of data."""
+    monkeypatch.setattr(worker_group, "_LEAVE_S", 0.0)
+    validation, threads = group()
+    with closing(validation.run([10**9, 1])) as steps:
+        next(steps)
+    assert threads.dismissed
+    threads.barrier.abort()
