@@ -170,7 +170,8 @@ def main() -> None:
                     found[trials].setdefault(what, []).extend(times)
     small, large = found[given.against], found[given.trials]
     print(
-        f"{'':8} {given.against:>6} trials: median, max  {given.trials:>6} trials: median, max  ratio"
+        f"{'':8} {given.against:>6} trials: median, max"
+        f"  {given.trials:>6} trials: median, max  ratio"
     )
     for what in small:
         one, other = small[what], large[what]

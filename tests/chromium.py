@@ -31,7 +31,7 @@ _FLAGS = (
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 )
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 30.0
 _KEYS = {"Enter": 13, "Tab": 9, "Escape": 27, " ": 32, "ArrowDown": 40, "ArrowUp": 38}
 
 
@@ -154,7 +154,7 @@ class Tab:
             raise RuntimeError(details.get("exception", {}).get("description", details["text"]))
         return answer["result"].get("value")
 
-    def until(self, condition: str, timeout_s: float = 60.0) -> Any:
+    def until(self, condition: str, timeout_s: float = 20.0) -> Any:
         """Wait until an expression holds, and return its value."""
         end = time.monotonic() + timeout_s
         while not (
@@ -169,7 +169,8 @@ class Tab:
         """Scroll an element into view, and return where it is in the window."""
         what = json.dumps(selector)
         found: dict[str, float] = self.run(
-            f"(() => {{const e = document.querySelector({what}); e.scrollIntoView({{block: 'center'}});"
+            f"(() => {{const e = document.querySelector({what});"
+            "e.scrollIntoView({block: 'center'});"
             "const b = e.getBoundingClientRect();"
             "return {x: b.x, y: b.y, width: b.width, height: b.height};})()"
         )

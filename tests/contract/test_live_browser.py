@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from tests.contract.test_browser import CHROMIUM
+from tests.chromium import CHROMIUM
 from tests.contract.test_serve import key_of, score, session, trial
 from tunekit.core.events import ValidationEnded, ValidationRequested
 from tunekit.core.problems import Problems
@@ -48,14 +48,17 @@ const state = () => ({
   filter: $("#filter-trials").value,
   focused: document.activeElement.id,
   open: $("details[data-key]")?.open,
-  drawn: document.querySelectorAll(".chart svg").length,
-  points: document.querySelectorAll("#chart-validated path[aria-roledescription=circle]").length,
+  drawn: document.querySelectorAll(".chart svg.marks").length,
+  points: document.querySelectorAll("#chart-validated .mark-symbol.role-mark path").length,
   wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
   events: document.querySelector("#connection").textContent,
   scroll: $("#trials").closest(".scroll").scrollLeft,
   best: $(".verdict b").textContent,
 });
-await until(() => document.querySelectorAll(".chart svg").length >= 2);
+await until(() => {
+  $("#chart-validated")?.scrollIntoView();
+  return $("#chart-validated svg.marks");
+});
 [...$("#trials").tHead.rows[0].cells].find((one) => one.textContent === "lr")
   .querySelector("button").click();
 $("#filter-trials").value = "lr<0.35";

@@ -16,12 +16,14 @@ with extra("report"):
 __all__ = [
     "IN_COLOUR",
     "MOST_DOTS",
+    "bests_chart",
     "contour_chart",
     "curves_chart",
     "decisions_chart",
     "family_chart",
     "importance_chart",
     "parallel_chart",
+    "progress_chart",
     "rungs_chart",
     "seeds_chart",
     "slice_chart",
@@ -335,6 +337,62 @@ def parallel_chart(axes: Sequence[Axis], score: Axis, metric: str, mode: str) ->
     return _finished(lines + rules + backs + labels, _HEIGHT, lines=rows, axes=ends, ticks=ticks)
 
 
+def bests_chart(rows: Sequence[Mapping[str, Any]], metric: str) -> Spec:
+    """Return the best scores of several sweeps, with their intervals if they have any.
+
+    Args:
+        rows: One for each sweep: ``sweep``, ``best``, ``low``, ``high`` and ``trial``.
+        metric: What the scores are called.
+    """
+    order = [row["sweep"] for row in rows]
+    scale = alt.Scale(zero=False, padding=12)
+    y = alt.Y("sweep:N", sort=order, title=None)
+    base = alt.Chart(alt.NamedData("sweeps"))
+    intervals = base.transform_filter("isValid(datum.low)").mark_rule(
+        strokeWidth=3, color="#90989F"
+    )
+    dots = base.mark_circle(size=110, opacity=1).encode(
+        x=alt.X("best:Q", title=f"best {metric} (validated)", scale=scale),
+        y=y,
+        color=_sweep(order, legend=False),
+        tooltip=["sweep:N", "trial:N", *(alt.Tooltip(f"{n}:Q", format=".5g") for n in _ENDS)],
+    )
+    chart = intervals.encode(x=alt.X("low:Q", scale=scale), x2="high:Q", y=y) + dots
+    return _finished(chart, max(_ROW * len(order), 2 * _ROW), sweeps=rows)
+
+
+_ENDS = ("best", "low", "high")
+
+
+def progress_chart(rows: Sequence[Mapping[str, Any]], field: str, title: str, metric: str) -> Spec:
+    """Return the best score of each sweep so far, as steps.
+
+    Args:
+        rows: The improvements: ``sweep``, the field and ``best``.
+        field: What the sweeps are compared by.
+        title: What that is called.
+        metric: What the scores are called.
+    """
+    order = list(dict.fromkeys(row["sweep"] for row in rows))
+    chart = (
+        alt.Chart(alt.NamedData("improvements"))
+        .mark_line(interpolate="step-after", strokeWidth=2.2, point=alt.OverlayMarkDef(size=30))
+        .encode(
+            x=alt.X(f"{field}:Q", title=title, scale=alt.Scale(nice=False, zero=False, padding=8)),
+            y=alt.Y("best:Q", title=f"best {metric} so far", scale=alt.Scale(zero=False)),
+            color=_sweep(order),
+            tooltip=["sweep:N", alt.Tooltip(f"{field}:Q", title=title, format=".5g"), "best:Q"],
+        )
+    )
+    return _finished(chart, improvements=rows)
+
+
+def _sweep(order: Sequence[str], *, legend: bool = True) -> alt.Color:
+    scale = alt.Scale(domain=list(order), range=[_TOP[n % len(_TOP)] for n in range(len(order))])
+    own = alt.Legend(columns=3, symbolStrokeWidth=3) if legend else None
+    return alt.Color("sweep:N", title="sweep", scale=scale, legend=own)
+
+
 def _text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
@@ -367,14 +425,19 @@ def slice_chart(axis: Axis, score: Axis, metric: str, winner: str | None) -> Spe
     x = (
         alt.X("value:N", title=title, axis=alt.Axis(labelAngle=0, labelLimit=80, labelOverlap=True))
         if choice
-        else alt.X("value:Q", title=title, scale=scale, axis=alt.Axis(tickCount=4, format="~g"))
+        else alt.X(
+            "value:Q",
+            title=title,
+            scale=scale,
+            axis=alt.Axis(tickCount=4, format="~g", labelFlush=True),
+        )
     )
     chart = (
         alt.Chart(alt.NamedData("trials"))
         .mark_circle()
         .encode(
             x=x,
-            y=alt.Y("score:Q", title=metric, scale=alt.Scale(zero=False)),
+            y=alt.Y("score:Q", title=metric, scale=alt.Scale(zero=False, nice=False, padding=14)),
             color=alt.condition("datum.best", alt.value(_TOP[1]), alt.value(_TOP[0])),
             size=alt.condition("datum.best", alt.value(110), alt.value(32)),
             opacity=alt.condition("datum.best", alt.value(1), alt.value(0.55)),

@@ -162,6 +162,7 @@ async function copy(text) {
   say("Copied.");
 }
 
+const picked = () => [...document.querySelectorAll("[data-pick]:checked")].map((one) => one.dataset.pick);
 const again = (id) => arrangeIn(byId(id).closest("[data-part]") ?? document.body);
 
 document.addEventListener("click", (event) => {
@@ -182,11 +183,12 @@ document.addEventListener("click", (event) => {
   else if (button.dataset.reset) zoom(button.dataset.reset, null, null);
   else if (button.dataset.copy !== undefined)
     copy(button.dataset.copy || button.closest(".code").querySelector("pre").textContent);
+  else if (button.id === "compare") location.href = `/compare?${picked().map((key) => `sweep=${encodeURIComponent(key)}`).join("&")}`;
   else if (button.dataset.opens) location.hash = `trial=${encodeURIComponent(button.dataset.opens)}`;
   else if (button.dataset.closes !== undefined) byId("panel").close();
 });
 document.addEventListener("input", (event) => {
-  const tools = event.target.closest(".tools");
+  const tools = event.target.closest(".tools[data-for]");
   if (!tools) return;
   choiceOf(tools.dataset.for).filter = event.target.value;
   again(tools.dataset.for);
@@ -243,7 +245,7 @@ async function draw(name) {
   if (known?.shape === shape && place.contains(known.view.container())) {
     for (const [data, rows] of Object.entries(spec.datasets ?? {})) known.view.data(data, rows);
     await known.view.runAsync();
-    outline(name);
+    if (isCurves(name)) outline(name);
     return;
   }
   place.style.minHeight = `${place.clientHeight}px`;  // so that nothing below it moves
@@ -259,7 +261,6 @@ async function draw(name) {
   place.dataset.curves = "";
   view.addResizeListener(() => setTimeout(outline, 0, name));
   outline(name);
-  view.addEventListener("click", (event, item) => legendClicked(name, item));
 }
 
 async function signal(name, values) {
@@ -290,9 +291,9 @@ const placed = () => [...document.querySelectorAll("#main .chart")].map((place) 
 const due = new Set();
 let busy = null;
 async function drawDue() {
-  if (busy) return busy;
+  if (busy) { await busy; return; }
   const names = [...due].filter(isNear), began = performance.now();
-  if (!names.length) return undefined;
+  if (!names.length) return;
   let done;
   busy = new Promise((resolve) => { done = resolve; });
   for (const name of names) {
@@ -304,7 +305,6 @@ async function drawDue() {
   const rest = live ? 4 * (performance.now() - began) : 0;
   done();
   setTimeout(() => { busy = null; drawDue(); }, rest);
-  return undefined;
 }
 window.drawAll = async () => {
   for (const name of placed()) if (due.delete(name)) await draw(name);
@@ -368,10 +368,13 @@ function pin(trial) {
   mark(trial);
 }
 
-function legendClicked(name, item) {
-  const who = item?.mark?.role?.startsWith("legend") ? item.datum?.value : undefined;
-  const point = who === undefined ? undefined : specs.get(name).datasets.points.find((one) => one.who === who);
-  if (point && who !== "others") pin(pinned === idOf(point) ? "" : idOf(point));
+function legendClicked(name, {clientX, clientY}) {
+  const label = [...byId(`chart-${name}`).querySelectorAll(".role-legend-label text")].find((text) => {
+    const box = text.getBoundingClientRect();
+    return clientX > box.left - 24 && clientX < box.right && clientY > box.top - 4 && clientY < box.bottom + 4;
+  });
+  const found = label && specs.get(name).datasets.points.find((one) => one.who === label.textContent);
+  if (found && found.who !== "others") pin(pinned === idOf(found) ? "" : idOf(found));
 }
 
 // Where the mouse is within the axes of a chart, in pixels; outside of them nothing.
@@ -413,7 +416,9 @@ let drag = null;
 const chartAt = (event) => event.target.closest?.(".chart[data-curves]")?.id.replace("chart-", "");
 document.addEventListener("pointerdown", (event) => {
   const name = chartAt(event);
-  if (!name || event.button !== 0 || event.pointerType === "touch" || !within(name, event).inside) return;
+  if (!name || event.button !== 0) return;
+  if (!within(name, event).inside) legendClicked(name, event);
+  if (!within(name, event).inside || event.pointerType === "touch") return;
   drag = {name, from: within(name, event), box: document.createElement("div")};
   drag.box.className = "brush";
   event.preventDefault();
@@ -469,6 +474,7 @@ for (const [begins, ends] of [["pointerover", "pointerout"], ["focusin", "focuso
 }
 document.addEventListener("change", (event) => {
   const {id, value, dataset} = event.target;
+  if (dataset.pick) byId("compare").disabled = picked().length < 2;
   if (id === "highlight") pin(value);
   else if (id === "spread") spread(Number(value));
   else if (dataset.signal) signal(dataset.chart, {[dataset.signal]: Number(value)});
@@ -530,8 +536,10 @@ function take(update) {
   }
   const order = update.order.map((id) => main.querySelector(`[data-part="${id}"]`)).filter(Boolean);
   for (const part of [...main.children]) if (!order.includes(part)) part.remove();
-  if (order.some((part, n) => main.children[n] !== part)) main.append(...order);
+  // A part that is moved loses its focus and how far it was scrolled: only new ones are.
+  order.forEach((part, n) => { if (main.children[n] !== part) main.insertBefore(part, main.children[n]); });
   fetchCharts(update.charts);
+  if (byId("compare")) byId("compare").disabled = picked().length < 2;
   if (panel.open) showTrial();
   root.dataset.version = update.version;
 }

@@ -224,7 +224,7 @@ def sections_of(told: Mapping[str, Any]) -> dict[str, str]:
     return {name: text for name, text in every.items() if text}
 
 
-def section(file: str, name: str, **told: Any) -> str:
+def section(file: str, name: str, /, **told: Any) -> str:
     """Return a section that a template has, as HTML.
 
     Args:
