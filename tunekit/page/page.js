@@ -256,6 +256,7 @@ async function draw(name) {
   for (const param of own.params ?? []) param.value = signalsOf(name)[param.name] ?? param.value;
   const {view} = await window.vegaEmbed(place, own, options);
   place.style.minHeight = "";
+  place.querySelector("svg.marks").setAttribute("aria-hidden", "true");  // the place has a name
   charts.set(name, {view, shape});
   if (!isCurves(name)) return;
   place.dataset.curves = "";
