@@ -146,7 +146,7 @@ def curves_chart(
             "who:N",
             title="trial",
             scale=alt.Scale(domain=shown, range=[*_TOP[: len(labels)], _OTHERS][: len(shown)]),
-            legend=alt.Legend(columns=3, symbolStrokeWidth=3),
+            legend=alt.Legend(columns=3, symbolStrokeWidth=3, symbolOpacity=1),
         ),
         detail="line:N",
     )
@@ -481,7 +481,7 @@ def contour_chart(axes: Sequence[Axis], score: Axis, metric: str, mode: str) -> 
         **{f"{name}_{end}": text.format(end) for name, text in of.items() for end in ("x", "y")}
     )
     ends: list[Any] = ["low_x", "high_x", "low_y", "high_y"]
-    x_scale, y_scale = alt.Scale(domain=[-0.09, 1]), alt.Scale(domain=[-0.1, 1])
+    x_scale, y_scale = alt.Scale(domain=[-0.16, 1]), alt.Scale(domain=[-0.1, 1])
     x, y = (
         (lambda name: alt.X(name, axis=None, scale=x_scale)),
         (lambda name: alt.Y(name, axis=None, scale=y_scale)),

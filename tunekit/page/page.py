@@ -355,8 +355,12 @@ def _texts_in_script(texts: Mapping[str, str]) -> str:
         >>> _texts_in_script({"a": "<b>1</b>", "b": "<!--<script>"})
         '{"a": "<b>1<\\\\/b>", "b": "\\\\u003c!--\\\\u003cscript>"}'
     """
-    text = json.dumps(dict(texts)).replace("</", "<\\/").replace("<!--", "\\u003c!--")
-    return re.sub("<(?=script)", r"\\u003c", text, flags=re.IGNORECASE)
+    found = []
+    for name, html in texts.items():
+        text = json.dumps(html).replace("</", "<\\/").replace("<!--", "\\u003c!--")
+        text = re.sub("<(?=script)", r"\\u003c", text, flags=re.IGNORECASE)
+        found.append(f"{in_script(name)}: {text}")
+    return f"{{{', '.join(found)}}}"
 
 
 def _number(value: Any) -> str:
