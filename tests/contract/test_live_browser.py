@@ -15,6 +15,7 @@ import pytest
 import uvicorn
 
 from tests.chromium import CHROMIUM, Chromium
+from tests.contract.test_browser import AXE_IS_THERE, wrong
 from tests.contract.test_serve import key_of, score, session, trial
 from tunekit.core.events import ValidationEnded, ValidationRequested
 from tunekit.core.problems import Problems
@@ -206,6 +207,8 @@ def test_sweeps_are_picked_from_the_list_and_compared(serving, tmp_path):
         tab = browser.tab()
         tab.open(f"http://127.0.0.1:{serving.port}/")
         tab.until("document.querySelectorAll('#sweeps td[data-value]').length === 3")
+        if AXE_IS_THERE:
+            assert wrong(tab) == []
         for name in ("digits", "wider"):
             tab.until(f"!!document.querySelector('[aria-label=\"Compare {name}\"]')")
             assert tab.run("document.querySelector('#compare').disabled")

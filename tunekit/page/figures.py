@@ -320,6 +320,8 @@ def axis_of(name: str, values: Mapping[str, Any], *, log: bool | None = None) ->
         ('log', [(0.0, '0.001'), (1.0, '0.1')], {'a': 0.0, 'b': 1.0})
         >>> axis_of("act", {"a": "relu", "b": "tanh"}).ticks
         [(0.0, 'relu'), (1.0, 'tanh')]
+        >>> axis_of("lr", {"a": 0.1, "b": 0.2}, log=True).kind  # as its search space is
+        'log'
         >>> axis_of("seed", {"a": 1, "b": 1}) is None
         True
     """
