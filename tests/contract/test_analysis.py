@@ -29,10 +29,10 @@ from tunekit.journal import Journal
 from tunekit.page import render, write_page
 from tunekit.page.figures import axis_of
 from tunekit.page.page import contents
-from tunekit.sweep import Sweep
 from tunekit.schedulers import PromotionASHA
 from tunekit.session import name_of
 from tunekit.storage import LocalFolder
+from tunekit.sweep import Sweep
 
 TABLES = ("trials", "reports", "validations", "decisions")
 
