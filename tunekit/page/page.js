@@ -261,6 +261,7 @@ async function draw(name) {
   if (!isCurves(name)) return;
   place.dataset.curves = "";
   view.addResizeListener(() => setTimeout(outline, 0, name));
+  placesOf(name);  // so that the first move of the mouse is answered as fast as all others
   outline(name);
 }
 
@@ -386,13 +387,22 @@ function within(name, event) {
     inside: x >= 0 && y >= 0 && x <= view.width() && y <= view.height()};
 }
 function nearest(name, at) {
-  const {view} = charts.get(name), [x, y] = [view.scale("x"), view.scale("y")];
-  let best = null, least = 40 ** 2;
-  for (const point of specs.get(name).datasets.points) {
-    const distance = (x(point.iteration) - at.x) ** 2 + (y(point.value) - at.y) ** 2;
-    if (distance < least) [best, least] = [point, distance];
+  let best = -1, least = 40 ** 2;
+  const {points, x, y} = placesOf(name);
+  for (let n = 0; n < points.length; n++) {
+    const distance = (x[n] - at.x) ** 2 + (y[n] - at.y) ** 2;
+    if (distance < least) { best = n; least = distance; }
   }
-  return best;
+  return best < 0 ? null : points[best];
+}
+// Where the points of a chart are, in pixels, until it is zoomed, resized or drawn again.
+const places = new Map();
+function placesOf(name) {
+  const {view} = charts.get(name), [x, y] = [view.scale("x"), view.scale("y")], {points} = specs.get(name).datasets;
+  const of = JSON.stringify([x.domain(), x.range(), y.domain(), y.range()]);
+  if (places.get(name)?.of !== of || places.get(name).points !== points)
+    places.set(name, {of, points, x: points.map((one) => x(one.iteration)), y: points.map((one) => y(one.value))});
+  return places.get(name);
 }
 const isZoomed = (name) => ["zoom_x", "zoom_y"].some((one) => signalsOf(name)[one]);
 function zoom(name, x, y) {
