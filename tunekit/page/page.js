@@ -336,7 +336,8 @@ function mark(trial) {
   if (trial === marked) return;
   marked = trial;
   for (const row of document.querySelectorAll("#trials tr[data-marked]")) row.removeAttribute("data-marked");
-  if (trial) document.querySelector(`#trials tr[data-trial="${CSS.escape(trial)}"]`)?.setAttribute("data-marked", "");
+  const row = trial && [...document.querySelectorAll("#trials tr[data-trial]")].find((one) => one.dataset.trial === trial);
+  if (row) row.setAttribute("data-marked", "");
   for (const name of charts.keys()) if (isCurves(name)) outline(name);
 }
 // Draws the highlighted trial over a chart: Vega would draw all of it anew.
