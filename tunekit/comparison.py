@@ -136,23 +136,50 @@ class SweepComparison:
         at: Callable[[Sweep, float | None], float],
         rounded: Callable[[float], float],
     ) -> pd.DataFrame:
-        curves, ends = [], []
-        for sweep in self.sweeps:
-            scores = [
-                (at(sweep, row["ended"]), value)
-                for row in sweep.timeline.validations
-                if row["status"] == "validated"
-                and (value := number(flatten(row["metrics"]).get(self.metric))) is not None
-            ]
-            curves.append(best_so_far(scores, self.mode))
-            if scores:
-                ends.append(at(sweep, sweep.timeline.last))
+        curves = [self._improvements(sweep, at) for sweep in self.sweeps]
+        ends = [
+            at(sweep, sweep.timeline.last)
+            for sweep, curve in zip(self.sweeps, curves, strict=True)
+            if curve
+        ]
         rows = [
             {name: point}
             | {own: value_at(c, point) for own, c in zip(self.names, curves, strict=True)}
             for point in map(rounded, common_points(ends))
         ]
         return pd.DataFrame(rows, columns=[name, *self.names])
+
+    def _improvements(
+        self, sweep: Sweep, at: Callable[[Sweep, float | None], float]
+    ) -> list[tuple[float, float]]:
+        scores = [
+            (at(sweep, row["ended"]), value)
+            for row in sweep.timeline.validations
+            if row["status"] == "validated"
+            and (value := number(flatten(row["metrics"]).get(self.metric))) is not None
+        ]
+        return best_so_far(scores, self.mode)
+
+    @cached_property
+    def progress(self) -> pd.DataFrame:
+        """Return when each sweep's best score has improved.
+
+        One row per improvement, and one more for the end of each sweep that has a score:
+        ``sweep``; ``driven_s`` and ``iterations``, as in :attr:`over_time` and
+        :attr:`over_iterations`; ``best``.
+        """
+        rows: list[dict[str, Any]] = []
+        for name, sweep in zip(self.names, self.sweeps, strict=True):
+            by_time = self._improvements(sweep, lambda _, time: 0.0 if time is None else time)
+            if by_time and sweep.timeline.last is not None:
+                by_time.append((max(sweep.timeline.last, by_time[-1][0]), by_time[-1][1]))
+            for time, best in by_time:
+                points = {
+                    "driven_s": _until(sweep, time),
+                    "iterations": _iterations_at(sweep, time),
+                }
+                rows.append({"sweep": name, **points, "best": best})
+        return pd.DataFrame(rows, columns=["sweep", "driven_s", "iterations", "best"])
 
     @cached_property
     def settings(self) -> pd.DataFrame:

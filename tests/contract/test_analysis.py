@@ -32,6 +32,7 @@ from tunekit.page.page import contents
 from tunekit.schedulers import PromotionASHA
 from tunekit.session import name_of
 from tunekit.storage import LocalFolder
+from tunekit.sweep import Sweep
 
 TABLES = ("trials", "reports", "validations", "decisions")
 
@@ -301,6 +302,24 @@ def test_the_curves_of_the_report(both):
         for trial, rows in raw.rows.items()
         for row in rows
     }
+
+
+def test_the_slices_of_the_report(tmp_path, monkeypatch):
+    raw = Raw(asha(tmp_path))
+    loaded = tunekit.load(raw.home)
+    charts = drawn(render(loaded))
+    best = {trial: max(scores.values()) for trial, scores in raw.scores().items()}
+    rates = {line["trial_id"]: line["config"]["lr"] for line in raw.of("added")}
+    [lr] = [name for name in charts if name.startswith("slice")]
+    points = values(charts[lr], "trials")
+    assert {p["trial"]: (p["value"], p["score"]) for p in points} == {
+        trial: (rates[trial], best[trial]) for trial in best
+    }
+    assert [p["trial"] for p in points if p["best"]] == [max(best, key=lambda t: best[t])]
+    # Its axis is as the search space says; if that is not known, as the numbers suggest.
+    for space, kind in (({}, "log"), ({"lr": {"log": False}}, "linear")):
+        monkeypatch.setattr(Sweep, "space", space)
+        assert drawn(render(loaded))[lr]["encoding"]["x"]["scale"]["type"] == kind
 
 
 def test_the_timeline_of_the_report(both):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import html
+import base64
+import importlib.util
 import io
 import json
-import re
-import shutil
-import subprocess
+import os
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,19 @@ import pandas as pd
 import pytest
 
 import tunekit
+from tests.chromium import CHROMIUM, Chromium, Tab
 from tests.contract.test_analysis import asha, pbt
 from tests.contract.test_seeds import run as seeds
 from tests.contract.test_serve import session, trial
 from tests.sweeps import Ran
-from tunekit.page import write_page
+from tunekit.page import write_comparison, write_page
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: chromium)")
 
 # What a reader would stumble over, gathered by the browser that has laid the page out.
-LOOK = """
-<script type="module">
-await window.drawing;
-const found = {drawn: document.documentElement.dataset.drawn, trouble: []};
+LOOK = """(async () => {
+await window.drawAll();
+const found = {trouble: []};
 const failed = document.documentElement.dataset.failed;
 if (failed) found.trouble.push(`a chart failed: ${failed}`);
 const page = document.documentElement;
@@ -40,8 +40,8 @@ const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1
   && a.top < b.bottom - 2 && b.top < a.bottom - 2;
 found.charts = {};
 for (const chart of document.querySelectorAll(".chart")) {
-  const svg = chart.querySelector("svg"), outside = svg.getBoundingClientRect();
-  const marks = svg.querySelectorAll("[role=graphics-symbol]").length;
+  const svg = chart.querySelector("svg.marks"), outside = svg.getBoundingClientRect();
+  const marks = svg.querySelectorAll(".role-mark :is(path, line, rect, text)").length;
   found.charts[chart.id] = {marks, width: outside.width, room: chart.clientWidth};
   const inside = (box) => box.left >= outside.left - 1 && box.right <= outside.right + 1
     && box.top >= outside.top - 1 && box.bottom <= outside.bottom + 1;
@@ -59,36 +59,25 @@ for (const chart of document.querySelectorAll(".chart")) {
   const titles = [...svg.querySelectorAll(".role-axis-title text")].map((t) => t.textContent);
   found.charts[chart.id].titles = titles;
 }
-document.title = JSON.stringify(found);
-</script>
-"""
+return found;
+})()"""
 
 
-def browse(page: Path, folder: Path, *more: str) -> str:
-    command = [
-        str(CHROMIUM),
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--hide-scrollbars",
-        "--virtual-time-budget=10000",
-        f"--user-data-dir={folder / 'profile'}",
-        *more,
-        page.as_uri(),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Chromium]:
+    with Chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def tab(browser) -> Iterator[Tab]:
+    tab = browser.tab()
+    yield tab
+    tab.close()
 
 
 # What a reader does with the ranking, and what comes of it.
-USE = """
-<script type="module">
+USE = """(async () => {
 await window.drawing;
 const found = {}, wait = (ms) => new Promise((done) => setTimeout(done, ms));
 const until = async (holds) => { for (let n = 0; n < 200 && !holds(); n++) await wait(20); };
@@ -136,24 +125,16 @@ const box = table.closest(".scroll"), cell = table.tBodies[0].rows[0].cells[1];
 box.scrollLeft = 10000;
 found.sticky = [box.scrollLeft > 0 || box.scrollWidth === box.clientWidth,
   cell.getBoundingClientRect().left - box.getBoundingClientRect().left];
-document.title = JSON.stringify(found);
-</script>
-"""
+return found;
+})()"""
 
 
-def look(page: Path, folder: Path, width: int, script: str = LOOK) -> dict[str, Any]:
-    """Lay the page out in a window, in a frame that is as wide: windows have a least width."""
-    text = page.read_text().replace("<html ", f'<html style="width: {width}px" ', 1)
-    looked = folder / f"looked{width}.html"
-    before, after = text.rsplit("</body>", 1)
-    looked.write_text(f"{before}{script}</body>{after}")
-    title = re.search(
-        r"<title>(.*?)</title>",
-        browse(looked, folder, "--dump-dom", f"--window-size={width},1000"),
-        re.S,
-    )
-    assert title is not None
-    return json.loads(html.unescape(title.group(1)))
+def look(tab: Tab, page: Path, width: int, script: str = LOOK) -> dict[str, Any]:
+    """Return what a script finds on the page, in a window of that width."""
+    tab.resize(width)
+    tab.open(page)
+    found: dict[str, Any] = tab.run(script)
+    return found
 
 
 @pytest.fixture(scope="module", params=[asha, pbt, seeds], ids=["asha", "pbt", "seeds"])
@@ -164,10 +145,10 @@ def page(request, tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("width", [1280, 500])
-def test_nothing_overlaps_or_is_cut_or_empty(page, width, tmp_path):
-    seen = look(page, tmp_path, width)
+def test_nothing_overlaps_or_is_cut_or_empty(tab, page, width):
+    seen = look(tab, page, width)
     assert seen["trouble"] == []
-    assert len(seen["charts"]) == int(seen["drawn"]) >= 4
+    assert len(seen["charts"]) >= 4
     for name, chart in seen["charts"].items():
         assert chart["marks"] > 0, f"{name} has nothing in it"
         assert chart["width"] <= chart["room"] + 1
@@ -176,9 +157,9 @@ def test_nothing_overlaps_or_is_cut_or_empty(page, width, tmp_path):
     assert any("since the sweep began" in title for title in axes)
 
 
-def test_the_ranking_is_sorted_filtered_and_exported(tmp_path):
+def test_the_ranking_is_sorted_filtered_and_exported(tab, tmp_path):
     loaded = tunekit.load(asha(tmp_path / "sweep").home)
-    seen = look(write_page(loaded, tmp_path / "report.html"), tmp_path, 500, USE)
+    seen = look(tab, write_page(loaded, tmp_path / "report.html"), 500, USE)
     ranked = [one.trial_id for one in loaded.ranking()]
     rates = {one.trial_id: one.config["lr"] for one in loaded.ranking()}
     assert seen["first"] == seen["back"][0] == ranked and seen["back"][1] == "none"
@@ -205,31 +186,235 @@ def test_the_ranking_is_sorted_filtered_and_exported(tmp_path):
 FORMULA = "=HYPERLINK(1,2)"
 
 
-def test_a_text_that_is_a_formula_is_exported_as_a_text(tmp_path):
+def test_a_text_that_is_a_formula_is_exported_as_a_text(tab, tmp_path):
     home = tmp_path / "sweep"
     journal = session(home)
     trial(journal, "a", 0.5, lr=-0.001, note=FORMULA, other='say "hi", then\nleave')
     trial(journal, "b", 0.25, lr=0.5, note="@x", other="-5")
     page = write_page(tunekit.load(home), tmp_path / "report.html")
-    seen = look(page, tmp_path, 800, EXPORT)
+    seen = look(tab, page, 800, EXPORT)
     table = pd.read_csv(io.StringIO(seen["csv"]), dtype=str)
     assert list(table.note) == [f"'{FORMULA}", "'@x"]
     assert [float(one) for one in table.lr] == [-0.001, 0.5]
     assert table.other[0].split() == ["say", '"hi",', "then", "leave"] and table.other[1] == "-5"
 
 
-EXPORT = """
-<script type="module">
+EXPORT = """(async () => {
 let blob;
 URL.createObjectURL = (one) => { blob = one; return "blob:none"; };
 HTMLAnchorElement.prototype.click = () => {};
 document.querySelector("[data-export]").click();
-document.title = JSON.stringify({csv: await blob.text()});
-</script>
-"""
+return {csv: await blob.text()};
+})()"""
 
 
-def test_it_can_be_printed(page, tmp_path):
-    printed = tmp_path / "report.pdf"
-    browse(page, tmp_path, f"--print-to-pdf={printed}", "--no-pdf-header-footer")
-    assert printed.read_bytes().startswith(b"%PDF")
+def test_it_can_be_printed_with_all_charts(tab, page):
+    tab.resize(1000, 300)
+    tab.open(page)
+    charts = "document.querySelectorAll('.chart').length"
+    drawn = "document.querySelectorAll('.chart svg.marks').length"
+    assert tab.run(drawn) < tab.run(charts), "what is out of view waits"
+    assert tab.pdf().startswith(b"%PDF")
+    assert tab.run(drawn) == tab.run(charts)
+
+
+# Charts ----------------------------------------------------------------------------------------
+
+ENDS = """[...document.querySelectorAll("#chart-validated .mark-line path")].map((line) => {
+  const end = line.getPointAtLength(line.getTotalLength() * 0.999);
+  const {x, y} = end.matrixTransform(line.getScreenCTM());
+  return {x, y};
+})"""
+TICKS = """[...document.querySelectorAll("#chart-validated .role-axis-label text")]
+  .map((text) => text.textContent).filter(Boolean).sort()"""
+MARKED = "[...document.querySelectorAll('#trials tr[data-marked]')].map((row) => row.dataset.trial)"
+OUTLINES = "document.querySelectorAll('.outline path').length"
+
+
+def test_curves_are_zoomed_and_a_trial_is_highlighted(tab, tmp_path):
+    loaded = tunekit.load(asha(tmp_path / "sweep").home)
+    ranked = [one.trial_id for one in loaded.ranking()]
+    tab.open(write_page(loaded, tmp_path / "report.html"))
+    tab.run("document.querySelector('#chart-validated').scrollIntoView({block: 'center'})")
+    tab.until("!!document.querySelector('#chart-validated svg.marks')")
+    # The curve points at its row.
+    last = tab.run(ENDS)[-1]
+    tab.mouse("mouseMoved", last["x"] + 3, last["y"])
+    [shown] = tab.until(f"{MARKED}.length && {MARKED}")
+    assert shown in ranked and tab.run(OUTLINES) > 0
+    assert loaded.ranking()[ranked.index(shown)].name in tab.run(
+        "document.querySelector('#vg-tooltip-element').textContent"
+    )
+    # A click keeps it so, another one does not.
+    tab.mouse("mousePressed", last["x"] + 3, last["y"], button="left", clickCount=1)
+    tab.mouse("mouseReleased", last["x"] + 3, last["y"], button="left", clickCount=1)
+    tab.mouse("mouseMoved", 2, 2)
+    assert tab.run(MARKED) == [shown]
+    assert tab.run("document.querySelector('#highlight').value") == shown
+    tab.press("Escape")
+    assert tab.run(MARKED) == [] and tab.run(OUTLINES) == 0
+    # So does the legend.
+    tab.click("#chart-validated .role-legend-label text")
+    assert tab.until(f"{MARKED}.length && {MARKED}") == ranked[:1]
+    tab.press("Escape")
+    # The row points at its curve, by the keyboard.
+    tab.run(f"document.querySelector('#trials tr[data-trial=\"{ranked[1]}\"] button').focus()")
+    assert tab.run(OUTLINES) > 0 and tab.run(MARKED) == ranked[1:2]
+    # Drag to zoom in; the button takes it back.
+    before = tab.run(TICKS)
+    box = tab.box("#chart-validated svg.marks")
+    tab.drag(
+        (box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.45),
+        (box["x"] + box["width"] * 0.9, box["y"] + box["height"] * 0.7),
+    )
+    tab.until(
+        f"JSON.stringify({TICKS}) !== {json.dumps(json.dumps(before, separators=(',', ':')))}"
+    )
+    assert not tab.run("document.querySelector('[data-reset=validated]').disabled")
+    assert "points are outside" in tab.run("document.querySelector('#outside').textContent")
+    tab.run("document.querySelector('[data-reset=validated]').focus()")
+    tab.press("Enter")
+    assert tab.run(f"window.zooming.then(() => {TICKS})") == before
+    assert tab.run("document.querySelector('[data-reset=validated]').disabled")
+    # The best half of the scores is spread over the axis.
+    choose = "(s => {s.value = '0.5'; s.dispatchEvent(new Event('change', {bubbles: true}));})"
+    tab.run(f"{choose}(document.querySelector('#spread'))")
+    assert tab.run(f"window.zooming.then(() => {TICKS})") != before
+    scores = sorted(loaded.reports.accuracy.dropna())
+    least = scores[(len(scores) - 1) // 2]
+    told = tab.run("document.querySelector('#outside').textContent")
+    below = sum(score < least - 0.04 * (scores[-1] - least) for score in scores)
+    assert told == f"{below} of {len(scores)} points are outside"
+
+
+def test_each_chart_is_saved_as_a_picture(tab, page):
+    tab.open(page)
+    names = tab.run("[...document.querySelectorAll('[data-png]')].map((one) => one.dataset.png)")
+    charts = tab.run("document.querySelectorAll('.chart').length")
+    assert len(names) == charts
+    found = tab.run(SAVE)
+    for name, (file, data) in found.items():
+        picture = base64.b64decode(data)
+        width, height = struct.unpack(">II", picture[16:24])
+        assert picture.startswith(b"\x89PNG") and width > 400 and height > 50, name
+        assert file.endswith(f"-{name}.png")
+    assert list(found) == names
+
+
+SAVE = """(async () => {
+const found = {};
+let blob, done;
+URL.createObjectURL = (one) => { blob = one; return "blob:none"; };
+HTMLAnchorElement.prototype.click = function () { done(this.download); };
+for (const button of document.querySelectorAll("[data-png]")) {
+  const file = await new Promise((resolve) => { done = resolve; button.click(); });
+  const bytes = new Uint8Array(await blob.arrayBuffer());
+  found[button.dataset.png] = [file, btoa([...bytes].map((b) => String.fromCharCode(b)).join(""))];
+}
+return found;
+})()"""
+
+
+def test_two_hyperparameters_are_chosen(tab, tmp_path):
+    home = tmp_path / "sweep"
+    journal = session(home)
+    for n in range(9):
+        trial(journal, f"t{n}", n / 10, lr=10.0**-n, width=2 * n, act=["relu", "tanh"][n % 2])
+    tab.open(write_page(tunekit.load(home), tmp_path / "report.html"))
+    tab.run("document.querySelector('#chart-contour').scrollIntoView()")
+    title = "document.querySelector('#chart-contour .role-title text')?.textContent"
+    first = tab.until(title)
+    choose = "(s => {s.value = '2'; s.dispatchEvent(new Event('change', {bubbles: true}));})"
+    tab.run(f"{choose}(document.querySelector('#contour-x_axis'))")
+    tab.until(f"{title} !== {json.dumps(first)}")
+    assert first.startswith("Up: ") and "Across: act" in tab.run(title)
+    slices = "[...document.querySelectorAll('[id^=chart-slice] .role-axis-title text')]"
+    tab.run("window.drawAll()")
+    assert set(tab.run(f"{slices}.map((t) => t.textContent)")) >= {"lr (log scale)", "width", "act"}
+
+
+def test_sweeps_are_shown_side_by_side(tab, tmp_path):
+    homes = {"asha": asha(tmp_path / "asha").home, "pbt": pbt(tmp_path / "pbt").home}
+    found = tunekit.compare(list(homes.values()), names=list(homes))
+    tab.open(write_comparison(found, tmp_path / "compare.html"))
+    tab.run("window.drawAll()")
+    seen = tab.run(COMPARED)
+    assert seen["failed"] is None and seen["charts"] == ["bests", "over_time", "over_iterations"]
+    assert [float(row[2]) for row in seen["rows"]] == list(found.table.best)
+    assert [int(row[10]) for row in seen["rows"]] == list(found.table.iterations)
+    assert [row[5] for row in seen["rows"]] == list(found.table.best_trial)
+    assert seen["searched"] == list(found.searched.hyperparameter)
+    assert seen["settings"] == list(found.settings.setting)
+    assert found.progress.groupby("sweep").best.max().to_dict() == dict(
+        zip(found.names, found.table.best, strict=True)
+    )
+    for _, row in found.over_iterations.iterrows():  # the curves go through its figures
+        before = found.progress[found.progress.iterations <= row.iterations]
+        assert before.groupby("sweep").best.max().to_dict() == row[list(homes)].dropna().to_dict()
+
+
+COMPARED = """({
+  failed: document.documentElement.dataset.failed ?? null,
+  charts: [...document.querySelectorAll(".chart:has(svg.marks)")].map((c) => c.id.slice(6)),
+  rows: [...document.querySelectorAll("#compared tbody tr")].map(
+    (row) => [...row.cells].map((cell) => cell.dataset.value ?? cell.textContent.trim())),
+  searched: [...document.querySelectorAll("#searched tbody th")].map((one) => one.textContent),
+  settings: [...document.querySelectorAll("#settings tbody th")].map((one) => one.textContent),
+})"""
+
+
+# Accessibility ---------------------------------------------------------------------------------
+
+
+def _axe() -> Path | None:
+    if named := os.environ.get("TUNEKIT_AXE"):
+        return Path(named)
+    found = importlib.util.find_spec("axe_core_python")
+    return None if found is None else Path(str(found.origin)).with_name("axe.min.js")
+
+
+#: The script of axe-core: of the package, or the file that the environment names.
+AXE = _axe()
+AXE_IS_THERE = AXE is not None
+needs_axe = pytest.mark.skipif(not AXE_IS_THERE, reason="needs axe-core (axe-core-python)")
+
+
+def wrong(tab: Tab, rules: list[str] | None = None) -> list[str]:
+    """What axe-core finds on the page as it is now, of all rules or of some."""
+    tab.run("window.drawAll()")
+    if not tab.run("'axe' in window"):
+        assert AXE is not None
+        tab.run(f"{AXE.read_text()}; 0")
+    only = "{}" if rules is None else json.dumps({"runOnly": rules})
+    found: list[str] = tab.run(f"axe.run({only}).then({SERIOUS})")
+    return found
+
+
+SERIOUS = """({violations}) => violations
+  .filter(({impact}) => ["serious", "critical"].includes(impact))
+  .map(({id, nodes}) => `${id}: ${nodes[0].html}`)"""
+
+
+@needs_axe
+def test_axe_finds_nothing_serious(tab, page):
+    tab.prefer("light")
+    tab.open(page)
+    assert wrong(tab) == []
+    tab.click("button.trial")
+    tab.until("document.querySelector('dialog').open")
+    assert wrong(tab) == []
+    tab.prefer("dark")
+    assert wrong(tab, ["color-contrast"]) == [], "of the trial"
+    tab.run("document.querySelector('dialog').close()")
+    assert wrong(tab, ["color-contrast"]) == []
+
+
+@needs_axe
+def test_axe_finds_nothing_serious_side_by_side(tab, tmp_path):
+    homes = [tmp_path / name for name in "ab"]
+    for home in homes:
+        trial(session(home), "t", 0.5, lr=0.1)
+    tab.open(write_comparison(tunekit.compare(homes), tmp_path / "compare.html"))
+    assert wrong(tab) == []
+    tab.prefer("dark")
+    assert wrong(tab, ["color-contrast"]) == []

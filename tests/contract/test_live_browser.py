@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from tests.contract.test_browser import CHROMIUM
+from tests.chromium import CHROMIUM, Chromium
+from tests.contract.test_browser import AXE_IS_THERE, wrong
 from tests.contract.test_serve import key_of, score, session, trial
 from tunekit.core.events import ValidationEnded, ValidationRequested
 from tunekit.core.problems import Problems
@@ -48,14 +49,17 @@ const state = () => ({
   filter: $("#filter-trials").value,
   focused: document.activeElement.id,
   open: $("details[data-key]")?.open,
-  drawn: document.querySelectorAll(".chart svg").length,
-  points: document.querySelectorAll("#chart-validated path[aria-roledescription=circle]").length,
+  drawn: document.querySelectorAll(".chart svg.marks").length,
+  points: document.querySelectorAll("#chart-validated .mark-symbol.role-mark path").length,
   wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
   events: document.querySelector("#connection").textContent,
   scroll: $("#trials").closest(".scroll").scrollLeft,
   best: $(".verdict b").textContent,
 });
-await until(() => document.querySelectorAll(".chart svg").length >= 2);
+await until(() => {
+  $("#chart-validated")?.scrollIntoView();
+  return $("#chart-validated svg.marks");
+});
 [...$("#trials").tHead.rows[0].cells].find((one) => one.textContent === "lr")
   .querySelector("button").click();
 $("#filter-trials").value = "lr<0.35";
@@ -193,3 +197,29 @@ def test_a_page_follows_its_sweep_and_both_may_restart(serving, tmp_path):
     finally:
         browser.kill()
         browser.wait()
+
+
+def test_sweeps_are_picked_from_the_list_and_compared(serving, tmp_path):
+    for name, best in (("digits", 0.5), ("wider", 0.75), ("other", 0.25)):
+        trial(session(tmp_path / "sweeps" / name), "a", best, lr=best)
+    serving.start()
+    with Chromium() as browser:
+        tab = browser.tab()
+        tab.open(f"http://127.0.0.1:{serving.port}/")
+        tab.until("document.querySelectorAll('#sweeps td[data-value]').length === 3")
+        if AXE_IS_THERE:
+            assert wrong(tab) == []
+        for name in ("digits", "wider"):
+            tab.until(f"!!document.querySelector('[aria-label=\"Compare {name}\"]')")
+            assert tab.run("document.querySelector('#compare').disabled")
+            tab.run(f"document.querySelector('[aria-label=\"Compare {name}\"]').focus()")
+            tab.press(" ")
+        tab.run("document.querySelector('#compare').focus()")
+        tab.press("Enter")
+        tab.until("document.querySelectorAll('#compared tbody tr').length === 2")
+        tab.until("document.querySelectorAll('.chart svg.marks').length > 0")
+        rows = tab.run(
+            "[...document.querySelectorAll('#compared tbody td:nth-child(3)')].map("
+            "(cell) => cell.dataset.value)"
+        )
+        assert sorted(map(float, rows)) == [0.5, 0.75]

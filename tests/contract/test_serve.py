@@ -374,6 +374,27 @@ def test_a_chart_and_a_trial(browser, home):
     assert "Trial <code>a</code>" in browser.get(f"/sweeps/{key}/trial?id=a").text
 
 
+def test_sweeps_are_compared_as_they_are_now(journal, home, browsers):
+    other = home.with_name("wider")
+    trial(session(other), "c", 0.6, lr=0.3)
+    browser = browsers(home.parent)
+    keys = [key for key, place in Catalogue([str(home.parent)]).look().items()]
+    where = "/compare?" + "&".join(f"sweep={key}" for key in keys)
+    score(journal, "a", 2, 0.9)
+    answer = browser.get(where)
+    assert answer.status == 200 and "data-events" not in answer.text
+    nonce = re.search(r"'nonce-(.*?)'", answer.headers["content-security-policy"])[1]
+    assert f'nonce="{nonce}"' in answer.text and "unsafe" not in str(answer.headers)
+    found = tunekit.compare([home, other])
+    for name, best in zip(found.names, found.table.best, strict=True):
+        row = rf'>{name}</a></td><td>[^<]+</td>\s*<td data-value="{best}">'
+        assert re.search(row, answer.text), (name, best)
+    for name, status in (("no-such-sweep", 404), (keys[0], 400)):
+        refused = browser.get(f"/compare?sweep={name}")
+        assert refused.status == status
+    assert "Pass a list of two or more" in refused.text
+
+
 def test_nothing_is_done_while_nobody_looks(journal, home):
     class Counting:
         def __init__(self) -> None:

@@ -292,8 +292,16 @@ def _best_as_text(found: BestCheckpoint, path: str, sweep: Sweep, scope: str) ->
     "--metric", help="A validated metric to compare by; by default what all are judged by."
 )
 @_mode
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Write a page with charts, for a browser.",
+)
 @_json
-def compare(paths: list[str], metric: str | None, mode: str | None, as_json: bool) -> None:
+def compare(
+    paths: list[str], metric: str | None, mode: str | None, html: str | None, as_json: bool
+) -> None:
     """Show several sweeps side by side.
 
     The best scores, with their intervals where there are any; the best after the same time and the
@@ -303,9 +311,14 @@ def compare(paths: list[str], metric: str | None, mode: str | None, as_json: boo
     Examples:
       tunekit compare ~/ray_results/asha ~/ray_results/pbt
       tunekit compare runs/* --metric validation_loss --mode min --json
+      tunekit compare runs/* --html compare.html
     """
     found = compared(paths, metric=metric, mode=mode)
-    if as_json:
+    if html is not None:
+        from tunekit.page import write_comparison
+
+        click.echo(write_comparison(found, html))
+    elif as_json:
         _print_json(comparison_as_data(found))
     else:
         click.echo(comparison_as_text(found, width_of_output()))

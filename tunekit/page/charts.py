@@ -14,18 +14,26 @@ with extra("report"):
     import altair as alt
 
 __all__ = [
+    "IN_COLOUR",
+    "MOST_DOTS",
+    "bests_chart",
+    "contour_chart",
     "curves_chart",
     "decisions_chart",
     "family_chart",
     "importance_chart",
     "parallel_chart",
+    "progress_chart",
     "rungs_chart",
     "seeds_chart",
+    "slice_chart",
     "timeline_chart",
 ]
 
 # Okabe and Ito's palette, which people with any colour vision can tell apart.
 _TOP = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"]
+#: So many trials are in colour.
+IN_COLOUR = len(_TOP)
 _OTHERS = "#B9C0C7"
 _SPANS = {
     "training": "#0072B2",
@@ -38,13 +46,27 @@ _DECISIONS = {"went on": "#0072B2", "paused": "#E69F00", "stopped": "#D55E00"}
 _ENDINGS = {"complete": "#0072B2", "stopped": "#D55E00", "unfinished": "#E69F00"}
 _HEIGHT, _ROW = 320, 26
 
+#: With more points than that in a chart of curves, only the trials in colour have dots.
+MOST_DOTS = 2_000
+
 Spec = dict[str, Any]
 
 
-def _finished(chart: Any, height: int = _HEIGHT, **datasets: Sequence[Mapping[str, Any]]) -> Spec:
+def _finished(
+    chart: Any,
+    height: int = _HEIGHT,
+    signals: Mapping[str, Any] | None = None,
+    **datasets: Sequence[Mapping[str, Any]],
+) -> Spec:
     """The specification of a chart, with the data that it names.
 
     Altair would check each value of data that a chart holds itself.
+
+    Args:
+        chart: The chart.
+        height: Of what is inside its axes, in pixels.
+        signals: What the page may change of it: names and first values.
+        datasets: The data.
     """
     sized = chart.properties(
         width="container",
@@ -52,7 +74,7 @@ def _finished(chart: Any, height: int = _HEIGHT, **datasets: Sequence[Mapping[st
         autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
     )
     styled = (
-        sized.configure(font="system-ui, sans-serif", background="white")
+        sized.configure(font="system-ui, sans-serif", background="white", aria=False)
         .configure_axis(
             labelFontSize=12,
             titleFontSize=13,
@@ -67,11 +89,15 @@ def _finished(chart: Any, height: int = _HEIGHT, **datasets: Sequence[Mapping[st
         )
         .configure_view(stroke=None)
     )
-    return {**styled.to_dict(), "datasets": {name: list(rows) for name, rows in datasets.items()}}
+    spec: Spec = styled.to_dict()
+    if signals:
+        spec["params"] = [{"name": name, "value": value} for name, value in signals.items()]
+    return {**spec, "datasets": {name: list(rows) for name, rows in datasets.items()}}
 
 
-def _iterations(field: str) -> alt.X:
-    axis, scale = alt.Axis(tickMinStep=1), alt.Scale(nice=False, zero=False, padding=8)
+def _iterations(field: str, **more: Any) -> alt.X:
+    axis = alt.Axis(tickMinStep=1)
+    scale = alt.Scale(nice=False, zero=False, padding=8, **more)
     return alt.X(field, title="training iteration", axis=axis, scale=scale)
 
 
@@ -80,7 +106,8 @@ def curves_chart(
 ) -> Spec:
     """Values of a metric by training iteration: a line for each trial, the five best in colour.
 
-    Estimated values have a bar for their interval.
+    Estimated values have a bar for their interval, and the trials in colour a band. The axes have
+    the domains of the signals ``zoom_x`` and ``zoom_y``, unless these are null.
 
     Args:
         points: What :func:`~tunekit.page.figures.curves` returns.
@@ -104,35 +131,50 @@ def curves_chart(
     values = [point["value"] for point in points]
     log = not validated and min(values) > 0 and max(values) / min(values) > 100
     title = f"{metric} ({'validated' if validated else 'training'}{', log scale' if log else ''})"
-    scale = alt.Scale(zero=False, type="log" if log else "linear", nice=not log)
+    scale = alt.Scale(
+        zero=False,
+        type="log" if log else "linear",
+        nice=not log,
+        domainRaw=alt.ExprRef("zoom_y"),
+    )
+    x = _iterations("iteration:Q", domainRaw=alt.ExprRef("zoom_x"))
+    y = alt.Y("value:Q", title=title, scale=scale)
     base = alt.Chart(alt.NamedData("points")).encode(
-        x=_iterations("iteration:Q"),
-        y=alt.Y("value:Q", title=title, scale=scale),
+        x=x,
+        y=y,
         color=alt.Color(
             "who:N",
             title="trial",
             scale=alt.Scale(domain=shown, range=[*_TOP[: len(labels)], _OTHERS][: len(shown)]),
-            legend=alt.Legend(columns=3, symbolStrokeWidth=3),
+            legend=alt.Legend(columns=3, symbolStrokeWidth=3, symbolOpacity=1),
         ),
         detail="line:N",
-        tooltip=[
-            alt.Tooltip("trial:N"),
-            alt.Tooltip("generation:Q"),
-            alt.Tooltip("iteration:Q"),
-            alt.Tooltip("value:Q", title=metric, format=".5g"),
-        ],
     )
+    few, best = len(points) <= MOST_DOTS, "datum.who != 'others'"
     width = alt.condition("datum.who == 'others'", alt.value(1.2), alt.value(2.2))
-    lines = base.mark_line(interpolate="linear").encode(strokeWidth=width)
-    dots = base.mark_circle(size=38 if validated else 12, opacity=1)
-    if not any("low" in point for point in points):
-        return _finished(lines + dots, points=rows)
-    bars = (
-        base.transform_filter("isValid(datum.low)")
-        .mark_rule(strokeOpacity=0.45, strokeWidth=1.5)
-        .encode(y=alt.Y("low:Q", title=title, scale=scale), y2="high:Q")
-    )
-    return _finished(bars + lines + dots, points=rows)
+    lines = base.mark_line(interpolate="linear", clip=True).encode(strokeWidth=width)
+    dotted = base if few else base.transform_filter(best)
+    dots = dotted.mark_circle(size=38 if validated else 12, opacity=1, clip=True)
+    layers = [lines, dots]
+    if any("low" in point for point in points):
+        ends = {"y": alt.Y("low:Q", title=title, scale=scale), "y2": "high:Q"}
+        known = base.transform_filter("isValid(datum.low)")
+        bars = (known if few else known.transform_filter(best)).mark_rule(
+            strokeOpacity=0.45, strokeWidth=1.5, clip=True
+        )
+        # A value that is exact has an interval without a width.
+        band = (
+            base.transform_filter(best)
+            .transform_calculate(
+                low="isValid(datum.low) ? datum.low : datum.value",
+                high="isValid(datum.high) ? datum.high : datum.value",
+            )
+            .mark_area(opacity=0.16, clip=True)
+        )
+        layers = [band.encode(**ends), bars.encode(**ends), *layers]
+    signals = {"zoom_x": None, "zoom_y": None}
+    chart = _finished(alt.layer(*layers), signals=signals, points=rows)
+    return {**chart, "usermeta": {"curves": metric}}
 
 
 def seeds_chart(
@@ -295,8 +337,220 @@ def parallel_chart(axes: Sequence[Axis], score: Axis, metric: str, mode: str) ->
     return _finished(lines + rules + backs + labels, _HEIGHT, lines=rows, axes=ends, ticks=ticks)
 
 
+def bests_chart(rows: Sequence[Mapping[str, Any]], metric: str) -> Spec:
+    """Return the best scores of several sweeps, with their intervals if they have any.
+
+    Args:
+        rows: One for each sweep: ``sweep``, ``best``, ``low``, ``high`` and ``trial``.
+        metric: What the scores are called.
+    """
+    order = [row["sweep"] for row in rows]
+    scale = alt.Scale(zero=False, padding=12)
+    y = alt.Y("sweep:N", sort=order, title=None)
+    base = alt.Chart(alt.NamedData("sweeps"))
+    intervals = base.transform_filter("isValid(datum.low)").mark_rule(
+        strokeWidth=3, color="#90989F"
+    )
+    dots = base.mark_circle(size=110, opacity=1).encode(
+        x=alt.X("best:Q", title=f"best {metric} (validated)", scale=scale),
+        y=y,
+        color=_sweep(order, legend=False),
+        tooltip=["sweep:N", "trial:N", *(alt.Tooltip(f"{n}:Q", format=".5g") for n in _ENDS)],
+    )
+    chart = intervals.encode(x=alt.X("low:Q", scale=scale), x2="high:Q", y=y) + dots
+    return _finished(chart, max(_ROW * len(order), 2 * _ROW), sweeps=rows)
+
+
+_ENDS = ("best", "low", "high")
+
+
+def progress_chart(rows: Sequence[Mapping[str, Any]], field: str, title: str, metric: str) -> Spec:
+    """Return the best score of each sweep so far, as steps.
+
+    Args:
+        rows: The improvements: ``sweep``, the field and ``best``.
+        field: What the sweeps are compared by.
+        title: What that is called.
+        metric: What the scores are called.
+    """
+    order = list(dict.fromkeys(row["sweep"] for row in rows))
+    chart = (
+        alt.Chart(alt.NamedData("improvements"))
+        .mark_line(interpolate="step-after", strokeWidth=2.2, point=alt.OverlayMarkDef(size=30))
+        .encode(
+            x=alt.X(f"{field}:Q", title=title, scale=alt.Scale(nice=False, zero=False, padding=8)),
+            y=alt.Y("best:Q", title=f"best {metric} so far", scale=alt.Scale(zero=False)),
+            color=_sweep(order),
+            tooltip=["sweep:N", alt.Tooltip(f"{field}:Q", title=title, format=".5g"), "best:Q"],
+        )
+    )
+    return _finished(chart, improvements=rows)
+
+
+def _sweep(order: Sequence[str], *, legend: bool = True) -> alt.Color:
+    scale = alt.Scale(domain=list(order), range=[_TOP[n % len(_TOP)] for n in range(len(order))])
+    own = alt.Legend(columns=3, symbolStrokeWidth=3) if legend else None
+    return alt.Color("sweep:N", title="sweep", scale=scale, legend=own)
+
+
 def _text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def slice_chart(axis: Axis, score: Axis, metric: str, winner: str | None) -> Spec:
+    """Return the scores of trials by one hyperparameter.
+
+    Args:
+        axis: The hyperparameter.
+        score: The scores.
+        metric: What they are called.
+        winner: The best trial, which is drawn larger.
+    """
+    choice = axis.kind == "choice"
+    rows = [
+        {
+            "trial": trial,
+            "value": _text(value) if choice else value,
+            "score": score.values[trial],
+            "best": trial == winner,
+        }
+        for trial, value in axis.values.items()
+        if trial in score.values
+    ]
+    rows.sort(key=lambda row: row["best"])
+    scale = alt.Scale(
+        type="log" if axis.kind == "log" else "linear", zero=False, nice=False, padding=8
+    )
+    title = f"{axis.name} (log scale)" if axis.kind == "log" else axis.name
+    x = (
+        alt.X("value:N", title=title, axis=alt.Axis(labelAngle=0, labelLimit=80, labelOverlap=True))
+        if choice
+        else alt.X(
+            "value:Q",
+            title=title,
+            scale=scale,
+            axis=alt.Axis(tickCount=4, format="~g", labelFlush=True),
+        )
+    )
+    chart = (
+        alt.Chart(alt.NamedData("trials"))
+        .mark_circle()
+        .encode(
+            x=x,
+            y=alt.Y("score:Q", title=metric, scale=alt.Scale(zero=False, nice=False, padding=14)),
+            color=alt.condition("datum.best", alt.value(_TOP[1]), alt.value(_TOP[0])),
+            size=alt.condition("datum.best", alt.value(110), alt.value(32)),
+            opacity=alt.condition("datum.best", alt.value(1), alt.value(0.55)),
+            tooltip=[
+                "trial:N",
+                alt.Tooltip("value:N" if choice else "value:Q", title=axis.name),
+                alt.Tooltip("score:Q", title=metric, format=".5g"),
+            ],
+        )
+    )
+    return _finished(chart, 180, trials=rows)
+
+
+def contour_chart(axes: Sequence[Axis], score: Axis, metric: str, mode: str) -> Spec:
+    """Return the best scores by two hyperparameters: cells where trials are, and the trials.
+
+    Nothing is interpolated: where no trial was, there is no cell. Which two of the hyperparameters
+    are shown is said by the signals ``x_axis`` and ``y_axis``, as places in ``axes``.
+
+    Args:
+        axes: The hyperparameters, two or more.
+        score: The scores.
+        metric: What they are called.
+        mode: ``"min"`` or ``"max"``.
+    """
+    rows = []
+    for trial, value in score.values.items():
+        row: dict[str, Any] = {"trial": trial, "score": value}
+        for n, axis in enumerate(axes):
+            at, low, high = _in_cell(axis, trial)
+            row |= {f"at{n}": at, f"low{n}": low, f"high{n}": high}
+            row[f"is{n}"] = _text(axis.values[trial])
+        rows.append(row)
+    ticks = [
+        {"axis": n, "at": _centred(axis, at), "text": text}
+        for n, axis in enumerate(axes)
+        for at, text in axis.ticks
+    ]
+    of = {name: f"datum['{name}' + {{}}_axis]" for name in ("at", "low", "high", "is")}
+    trials = alt.Chart(alt.NamedData("trials")).transform_calculate(
+        **{f"{name}_{end}": text.format(end) for name, text in of.items() for end in ("x", "y")}
+    )
+    ends: list[Any] = ["low_x", "high_x", "low_y", "high_y"]
+    x_scale, y_scale = alt.Scale(domain=[-0.16, 1]), alt.Scale(domain=[-0.1, 1])
+    x, y = (
+        (lambda name: alt.X(name, axis=None, scale=x_scale)),
+        (lambda name: alt.Y(name, axis=None, scale=y_scale)),
+    )
+    best = "max" if mode == "max" else "min"
+    cells = (
+        trials.transform_aggregate(best=f"{best}(score)", trials="count()", groupby=ends)
+        .mark_rect(stroke="white", strokeWidth=1)
+        .encode(
+            x=x("low_x:Q"),
+            x2="high_x:Q",
+            y=y("low_y:Q"),
+            y2="high_y:Q",
+            color=alt.Color(
+                "best:Q",
+                title=f"best {metric} in the cell",
+                scale=alt.Scale(scheme="viridis", reverse=mode == "max"),
+                legend=alt.Legend(gradientLength=220, format=".3~g"),
+            ),
+            tooltip=[alt.Tooltip("best:Q", title=f"best {metric}", format=".5g"), "trials:Q"],
+        )
+    )
+    dots = trials.mark_circle(
+        size=26, fill="#111", stroke="white", strokeWidth=1, opacity=1
+    ).encode(
+        x=x("at_x:Q"),
+        y=y("at_y:Q"),
+        tooltip=[
+            "trial:N",
+            alt.Tooltip("is_x:N", title="across"),
+            alt.Tooltip("is_y:N", title="up"),
+            alt.Tooltip("score:Q", title=metric, format=".5g"),
+        ],
+    )
+    named = alt.Chart(alt.NamedData("ticks"))
+    across = (
+        named.transform_filter("datum.axis == x_axis")
+        .mark_text(fontSize=12, fill="#111", y=alt.ExprRef("height - 12"))
+        .encode(x=x("at:Q"), text="text:N")
+    )
+    up = (
+        named.transform_filter("datum.axis == y_axis")
+        .mark_text(fontSize=12, fill="#111", align="left", x=2, limit=70)
+        .encode(y=y("at:Q"), text="text:N")
+    )
+    names = [axis.name + (" (log scale)" if axis.kind == "log" else "") for axis in axes]
+    text = alt.ExprRef("'Up: ' + names[y_axis] + '. Across: ' + names[x_axis] + '.'")
+    title = alt.TitleParams(text=text, anchor="start", fontSize=13, fontWeight="normal")
+    chart = alt.layer(cells, dots, across, up).properties(title=title)
+    signals = {"names": names, "x_axis": 0, "y_axis": 1}
+    return _finished(chart, _HEIGHT, signals, trials=rows, ticks=ticks)
+
+
+# So many cells a number's axis is cut into.
+_CELLS = 8
+
+
+def _centred(axis: Axis, at: float) -> float:
+    """Return where something is on an axis whose choices have a cell each."""
+    count = len(axis.ticks)
+    return (at * (count - 1) + 0.5) / count if axis.kind == "choice" else at
+
+
+def _in_cell(axis: Axis, trial: str) -> tuple[float, float, float]:
+    """Return where a trial is on an axis, and from where to where its cell goes."""
+    at = _centred(axis, axis.positions[trial])
+    count = len(axis.ticks) if axis.kind == "choice" else _CELLS
+    cell = min(int(at * count), count - 1)
+    return round(at, 4), round(cell / count, 4), round((cell + 1) / count, 4)
 
 
 def importance_chart(importance: Mapping[str, float]) -> Spec:

@@ -6,16 +6,35 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from tunekit.core.ranking import Ranked
 from tunekit.page import charts, figures
 from tunekit.page.importance import importance
 from tunekit.sweep import Sweep
 
-__all__ = ["CHARTS", "MOST_BARS", "MOST_CURVES", "MOST_LINES", "MOST_MEANS", "Findings", "draw"]
+__all__ = [
+    "CHARTS",
+    "MOST_BARS",
+    "MOST_CURVES",
+    "MOST_LINES",
+    "MOST_MEANS",
+    "MOST_PAIRED",
+    "MOST_POINTS",
+    "MOST_SLICES",
+    "OTHER_POINTS",
+    "Findings",
+    "draw",
+]
 
 #: So many trials' curves, bars and lines a chart shows, the best first.
 MOST_CURVES, MOST_BARS, MOST_LINES, MOST_MEANS = 100, 40, 300, 20
+
+#: A curve has no more points than that; those that are not in colour have so many together.
+MOST_POINTS, OTHER_POINTS = 200, 5_000
+
+#: So many hyperparameters have a slice, and so many can be paired, the most important first.
+MOST_SLICES, MOST_PAIRED = 12, 8
 
 Charts = dict[str, charts.Spec]
 
@@ -60,7 +79,9 @@ class Findings:
     @cached_property
     def axes(self) -> list[figures.Axis]:
         """Return the hyperparameters of trials with a finite score, as axes."""
-        return figures.axes([one for one in self.ranked if math.isfinite(one.best_value or 0.0)])
+        return figures.axes(
+            [one for one in self.ranked if math.isfinite(one.best_value or 0.0)], self.sweep.space
+        )
 
     @cached_property
     def score(self) -> figures.Axis | None:
@@ -70,7 +91,11 @@ class Findings:
             for one in self.ranked
             if one.best_value is not None and math.isfinite(one.best_value)
         }
-        return figures.axis_of(self.metric, scores, may_be_log=False)
+        return figures.axis_of(self.metric, scores, log=False)
+
+    def by_importance(self, shares: Mapping[str, float]) -> list[figures.Axis]:
+        """Return the hyperparameters as axes, the most important first."""
+        return sorted(self.axes, key=lambda axis: -shares.get(axis.name, 0.0))
 
     @cached_property
     def shown(self) -> list[str]:
@@ -87,8 +112,22 @@ def _validated(found: Findings) -> Charts:
     metric = found.sweep.metric
     if metric is None or found.verdict is None:
         return {}
-    points = figures.curves(found.sweep, found.shown, metric)
+    points = _curves(found, metric)
     return {"validated": charts.curves_chart(points, found.ranked, metric, validated=True)}
+
+
+def _curves(found: Findings, metric: str) -> list[dict[str, Any]]:
+    """Return the points of all curves, each with no more than a chart can show."""
+    shown = []
+    fewer = max(MOST_POINTS // 10, OTHER_POINTS // max(1, len(found.shown)))
+    first = {one.trial_id for one in found.ranked[: charts.IN_COLOUR]}
+    for trial_id in found.shown:
+        by_generation: dict[int, list[dict[str, Any]]] = {}
+        for point in figures.curves(found.sweep, [trial_id], metric):
+            by_generation.setdefault(point["generation"], []).append(point)
+        most = MOST_POINTS if trial_id in first else min(MOST_POINTS, fewer)
+        shown += [one for own in by_generation.values() for one in figures.thinned(own, most)]
+    return shown
 
 
 def _training(place: int) -> Callable[[Findings], Charts]:
@@ -96,7 +135,7 @@ def _training(place: int) -> Callable[[Findings], Charts]:
 
     def drawn(found: Findings) -> Charts:
         for name in figures.training_metrics(found.sweep)[place : place + 1]:
-            points = figures.curves(found.sweep, found.shown, name)
+            points = _curves(found, name)
             if points:
                 chart = charts.curves_chart(points, found.ranked, name, validated=False)
                 return {f"training{place}": chart}
@@ -130,7 +169,16 @@ def _hyperparameters(found: Findings) -> Charts:
     few = replace(score, positions=positions)
     drawn = {"parallel": charts.parallel_chart(axes, few, sweep.metric, sweep.mode)}
     shares = importance(axes, score, sweep.mode)
-    return {**drawn, "importance": charts.importance_chart(shares)} if shares else drawn
+    if shares:
+        drawn["importance"] = charts.importance_chart(shares)
+    first = found.by_importance(shares)
+    winner = None if found.verdict is None else found.verdict.winner.trial_id
+    for n, axis in enumerate(first[:MOST_SLICES]):
+        drawn[f"slice{n}"] = charts.slice_chart(axis, score, sweep.metric, winner)
+    if len(first) > 1:
+        paired = first[:MOST_PAIRED]
+        drawn["contour"] = charts.contour_chart(paired, score, sweep.metric, sweep.mode)
+    return drawn
 
 
 def _decisions(found: Findings) -> Charts:

@@ -37,6 +37,7 @@ __all__ = [
     "rungs",
     "schedule",
     "seed_points",
+    "thinned",
     "timeline",
     "training_metrics",
     "verdict",
@@ -46,6 +47,8 @@ __all__ = [
 _FEW = 5
 # Numbers whose largest is so many times the smallest are on a logarithmic axis.
 _WIDE = 8
+# With more spans of time than that, those of validations are joined as those of training are.
+_MOST_SPANS = 3_000
 _OUTCOMES = {"STOP": "stopped", "PAUSE": "paused"}
 
 
@@ -212,23 +215,49 @@ def curves(sweep: Sweep, trial_ids: Sequence[str], metric: str) -> list[dict[str
     return points
 
 
+def thinned(points: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    """Return the points of one curve, but no more than so many: of each stretch the extreme ones.
+
+    Example:
+        >>> curve = [{"value": value} for value in (5, 1, 2, 9, 3, 4, 4, 4)]
+        >>> [point["value"] for point in thinned(curve, 4)]
+        [1, 9, 3, 4]
+        >>> thinned(curve, 8) == curve
+        True
+    """
+    if len(points) <= most:
+        return list(points)
+    kept: set[int] = set()
+    parts = max(1, most // 2)
+    for part in range(parts):
+        stretch = range(len(points) * part // parts, len(points) * (part + 1) // parts)
+        kept.add(min(stretch, key=lambda n: points[n]["value"]))
+        kept.add(max(stretch, key=lambda n: points[n]["value"]))
+    return [points[n] for n in sorted(kept)]
+
+
 def timeline(sweep: Sweep, trial_ids: Sequence[str]) -> list[Span]:
-    """Return what trials and validations did when; spans of training that follow at once are
-    joined."""
+    """Return what trials and validations did when.
+
+    Spans of training that follow at once are joined; if there are very many spans, those of
+    validations, too, as long as what is between them is too short to be seen.
+    """
     wanted = set(trial_ids)
     began, last = sweep.timeline.first or 0.0, sweep.timeline.last or 0.0
     gap = (last - began) / 500
     found: list[Span] = []
     newest: dict[tuple[str, str], int] = {}
-    for span in sweep.timeline.spans():
-        if span.trial_id not in wanted:
-            continue
+    spans = [span for span in sweep.timeline.spans() if span.trial_id in wanted]
+    kinds = {"training"} if len(spans) <= _MOST_SPANS else {"training", "validating", "queued"}
+    for span in spans:
         where = (span.trial_id, span.kind)
         before = newest.get(where)
-        if span.kind == "training" and before is not None:
+        if span.kind in kinds and before is not None:
             former = found[before]
-            if span.begin - former.end <= gap and span.generation == former.generation:
-                joined = (former.begin, span.end, span.generation, span.iteration)
+            alike = (span.generation, span.note) == (former.generation, former.note)
+            if span.begin - former.end <= gap and alike:
+                end = max(former.end, span.end)
+                joined = (former.begin, end, span.generation, span.iteration, span.note)
                 found[before] = Span(span.trial_id, span.kind, *joined)
                 continue
         newest[where] = len(found)
@@ -255,26 +284,35 @@ class Axis:
     values: dict[str, Any]
 
 
-def axes(ranked: Sequence[Ranked]) -> list[Axis]:
-    """The hyperparameters that differ between trials with a score, as axes."""
+def axes(
+    ranked: Sequence[Ranked], space: Mapping[str, Mapping[str, Any]] | None = None
+) -> list[Axis]:
+    """The hyperparameters that differ between trials with a score, as axes.
+
+    Args:
+        ranked: The trials.
+        space: The recorded search space, as :attr:`tunekit.Sweep.space`. An axis is logarithmic if
+            it says so; if it says nothing of a hyperparameter, if the numbers range widely.
+    """
+    known = space or {}
     scored = [one for one in ranked if one.best_value is not None]
     names = dict.fromkeys(name for one in scored for name in one.hyperparameters)
     found = []
     for name in names:
         values = {one.trial_id: one.hyperparameters.get(name) for one in scored}
-        axis = axis_of(name, values)
+        axis = axis_of(name, values, log=known.get(name, {}).get("log"))
         if axis is not None:
             found.append(axis)
     return found
 
 
-def axis_of(name: str, values: Mapping[str, Any], *, may_be_log: bool = True) -> Axis | None:
+def axis_of(name: str, values: Mapping[str, Any], *, log: bool | None = None) -> Axis | None:
     """An axis; None if all values are the same.
 
     Args:
         name: The name of what is on it.
         values: Each trial's value.
-        may_be_log: Whether it is logarithmic if the numbers range widely.
+        log: Whether it is logarithmic, if all numbers are positive; None: if they range widely.
 
     Example:
         >>> axis = axis_of("lr", {"a": 0.001, "b": 0.1})
@@ -282,6 +320,8 @@ def axis_of(name: str, values: Mapping[str, Any], *, may_be_log: bool = True) ->
         ('log', [(0.0, '0.001'), (1.0, '0.1')], {'a': 0.0, 'b': 1.0})
         >>> axis_of("act", {"a": "relu", "b": "tanh"}).ticks
         [(0.0, 'relu'), (1.0, 'tanh')]
+        >>> axis_of("lr", {"a": 0.1, "b": 0.2}, log=True).kind  # as its search space is
+        'log'
         >>> axis_of("seed", {"a": 1, "b": 1}) is None
         True
     """
@@ -298,7 +338,7 @@ def axis_of(name: str, values: Mapping[str, Any], *, may_be_log: bool = True) ->
     low, high = float(min(known)), float(max(known))
     if low == high:  # such as 1 and 1.0
         return None
-    log = may_be_log and low > 0 and high / low >= _WIDE
+    log = low > 0 and (high / low >= _WIDE if log is None else log)
     scale = math.log10 if log else float
     below, above = scale(low), scale(high)
     positions = {

@@ -27,7 +27,9 @@ byId("theme").addEventListener("click", () => {
 
 // Tables: order, filter, how many rows ---------------------------------------------------------
 
-const MISSING = "–";
+const MISSING = "–", COLLATOR = new Intl.Collator("en", {numeric: true});
+let marked = "", pinned = "";  // the trial that is highlighted now, and while nothing is pointed at
+const signals = new Map();  // by chart: what the reader has chosen of it
 const chosen = new Map();  // by table: {column, direction, filter, all}
 const choiceOf = (id) => {
   if (!chosen.has(id)) chosen.set(id, {column: null, direction: null, filter: "", all: false});
@@ -55,13 +57,23 @@ function matcher(filter, names) {
   return (texts, raw) => terms.every((term) => term(texts, raw));
 }
 
+// What the cells of a row say: read once, until the row changes.
+const words = new WeakMap();
+function wordsOf(row) {
+  if (!words.has(row)) {
+    const raw = [...row.cells].map(rawOf);
+    const texts = [...row.cells].map((cell) => textOf(cell).toLowerCase());
+    words.set(row, {raw, texts, lower: raw.map((text) => text.toLowerCase())});
+  }
+  return words.get(row);
+}
+
 function arrange(table) {
   const choice = choiceOf(table.id), body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
   const names = heads.map((head) => textOf(head).toLowerCase());
   const rows = [...body.rows].map((row, place) => {
-    const raw = [...row.cells].map(rawOf);
     row.dataset.place ??= String(place);
-    return {row, place: Number(row.dataset.place), raw};
+    return {row, place: Number(row.dataset.place), ...wordsOf(row)};
   });
   const column = choice.column === null ? -1 : heads.findIndex((head) => textOf(head) === choice.column);
   heads.forEach((head, n) => head.setAttribute("aria-sort", n === column ? choice.direction : "none"));
@@ -69,7 +81,7 @@ function arrange(table) {
     const known = rows.filter(({raw}) => raw[column] !== MISSING);
     const numbers = known.every(({raw}) => isNumber(raw[column]));
     const sign = choice.direction === "descending" ? -1 : 1;
-    const compare = numbers ? (a, b) => Number(a) - Number(b) : (a, b) => a.localeCompare(b, "en", {numeric: true});
+    const compare = numbers ? (a, b) => Number(a) - Number(b) : (a, b) => COLLATOR.compare(a, b);
     rows.sort((one, other) => {
       const [a, b] = [one.raw[column], other.raw[column]];
       if ((a === MISSING) !== (b === MISSING)) return a === MISSING ? 1 : -1;  // what is missing is last
@@ -78,8 +90,8 @@ function arrange(table) {
   } else rows.sort((one, other) => one.place - other.place);
   const fits = matcher(choice.filter, names), most = choice.all ? Infinity : Number(table.dataset.most);
   let matching = 0;
-  for (const {row, raw} of rows) {
-    const matches = fits([...row.cells].map((cell) => textOf(cell).toLowerCase()), raw.map((text) => text.toLowerCase()));
+  for (const {row, texts, lower} of rows) {
+    const matches = fits(texts, lower);
     matching += matches;
     row.toggleAttribute("data-out", !matches);
     row.hidden = !matches || matching > most;
@@ -101,6 +113,8 @@ function arrangeIn(part) {
     }
     table.closest(".scroll").classList.toggle("tall", seen.all && seen.matching > seen.most);
   }
+  for (const row of part.querySelectorAll("#trials tr[data-trial]")) row.toggleAttribute("data-marked", row.dataset.trial === marked);
+  for (const button of part.querySelectorAll("[data-reset]")) button.disabled = !isZoomed(button.dataset.reset);
   for (const wide of part.querySelectorAll(".wide")) wide.style.minWidth = `${wide.dataset.least}px`;
 }
 
@@ -117,9 +131,9 @@ function csvOf(table) {
   return lines.map((line) => line.map(field).join(",") + "\r\n").join("");
 }
 
-function save(text, name) {
+function save(data, name) {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], {type: "text/csv"}));
+  link.href = URL.createObjectURL(data);
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
@@ -148,6 +162,7 @@ async function copy(text) {
   say("Copied.");
 }
 
+const picked = () => [...document.querySelectorAll("[data-pick]:checked")].map((one) => one.dataset.pick);
 const again = (id) => arrangeIn(byId(id).closest("[data-part]") ?? document.body);
 
 document.addEventListener("click", (event) => {
@@ -163,14 +178,17 @@ document.addEventListener("click", (event) => {
     const choice = choiceOf(button.dataset.more);
     choice.all = !choice.all;
     again(button.dataset.more);
-  } else if (button.dataset.export) save(csvOf(byId(button.dataset.export)), button.dataset.file);
+  } else if (button.dataset.export) save(new Blob([csvOf(byId(button.dataset.export))], {type: "text/csv"}), button.dataset.file);
+  else if (button.dataset.png) savePng(button.dataset.png, button.dataset.file);
+  else if (button.dataset.reset) zoom(button.dataset.reset, null, null);
   else if (button.dataset.copy !== undefined)
     copy(button.dataset.copy || button.closest(".code").querySelector("pre").textContent);
+  else if (button.id === "compare") location.href = `/compare?${picked().map((key) => `sweep=${encodeURIComponent(key)}`).join("&")}`;
   else if (button.dataset.opens) location.hash = `trial=${encodeURIComponent(button.dataset.opens)}`;
   else if (button.dataset.closes !== undefined) byId("panel").close();
 });
 document.addEventListener("input", (event) => {
-  const tools = event.target.closest(".tools");
+  const tools = event.target.closest(".tools[data-for]");
   if (!tools) return;
   choiceOf(tools.dataset.for).filter = event.target.value;
   again(tools.dataset.for);
@@ -182,8 +200,9 @@ const panel = byId("panel");
 const opened = () => {
   try { return decodeURIComponent(location.hash.match(/^#trial=(.+)$/)?.[1] ?? ""); } catch { return ""; }
 };
+let inFull;  // by trial, of a page that is a file
 async function htmlOf(trial) {
-  if (!live) return [...document.querySelectorAll("template[data-panel]")].find((one) => one.dataset.panel === trial)?.innerHTML;
+  if (!live) return (inFull ??= JSON.parse(byId("panels")?.textContent ?? "{}"))[trial];
   const answer = await fetch(`${root.dataset.trials}?id=${encodeURIComponent(trial)}`);
   return answer.ok ? answer.text() : undefined;
 }
@@ -201,42 +220,282 @@ addEventListener("hashchange", showTrial);
 
 // Charts ---------------------------------------------------------------------------------------
 
-const charts = new Map();  // by name: {spec, view, shape, next}
-const specs = new Map([...document.querySelectorAll("script[data-chart]")].map((source) =>
-  [source.dataset.chart, JSON.parse(source.textContent)]));
+const charts = new Map();  // by name: {view, shape}
+const sources = new Map([...document.querySelectorAll("script[data-chart]")].map((one) => [one.dataset.chart, one]));
+const specs = {  // read when they are first needed
+  known: new Map(),
+  has(name) { return this.known.has(name) || sources.has(name); },
+  get(name) {
+    if (!this.known.has(name) && sources.has(name)) this.known.set(name, JSON.parse(sources.get(name).textContent));
+    return this.known.get(name);
+  },
+  set(name, spec) { this.known.set(name, spec); },
+};
 const shapeOf = ({datasets, ...shape}) => JSON.stringify([shape, Object.keys(datasets ?? {})]);
+const signalsOf = (name) => {
+  if (!signals.has(name)) signals.set(name, {});
+  return signals.get(name);
+};
 
 async function draw(name) {
   const spec = specs.get(name), place = byId(`chart-${name}`), known = charts.get(name);
   if (!spec || !place) return;
+  if (isCurves(name)) curves.delete(name);
   const shape = shapeOf(spec);
   if (known?.shape === shape && place.contains(known.view.container())) {
     for (const [data, rows] of Object.entries(spec.datasets ?? {})) known.view.data(data, rows);
     await known.view.runAsync();
+    if (isCurves(name)) outline(name);
     return;
   }
   place.style.minHeight = `${place.clientHeight}px`;  // so that nothing below it moves
   known?.view.finalize();
   // Expressions are interpreted, not compiled: the page needs no 'unsafe-eval'.
   const options = {actions: false, renderer: "svg", ast: true, defaultStyle: false, tooltip: {disableDefaultStyle: true}};
-  const {view} = await window.vegaEmbed(place, structuredClone(spec), options);
+  const own = structuredClone(spec);
+  for (const param of own.params ?? []) param.value = signalsOf(name)[param.name] ?? param.value;
+  const {view} = await window.vegaEmbed(place, own, options);
   place.style.minHeight = "";
+  place.querySelector("svg.marks").setAttribute("aria-hidden", "true");  // the place has a name
   charts.set(name, {view, shape});
+  if (!isCurves(name)) return;
+  place.dataset.curves = "";
+  view.addResizeListener(() => setTimeout(outline, 0, name));
+  placesOf(name);  // so that the first move of the mouse is answered as fast as all others
+  outline(name);
 }
-const drawing = (names) => Promise.all(names.map(draw));
+
+async function signal(name, values) {
+  Object.assign(signalsOf(name), values);
+  const view = charts.get(name)?.view;
+  for (const [key, value] of Object.entries(values)) view?.signal(key, value);
+  await view?.runAsync();
+  if (isCurves(name)) outline(name);
+}
+
+async function savePng(name, file) {
+  await draw(name);
+  const canvas = await charts.get(name).view.toCanvas(2);
+  save(await new Promise((done) => canvas.toBlob(done, "image/png")), file);
+}
+
+// A chart is drawn when it comes near what is in view: of a large sweep, all of them take seconds.
+const NEAR = 300;
+const isNear = (name) => {
+  const box = byId(`chart-${name}`)?.getBoundingClientRect();
+  return box !== undefined && box.bottom > -NEAR && box.top < innerHeight + NEAR;
+};
+const watching = new IntersectionObserver((entries) => {
+  if (entries.some((entry) => entry.isIntersecting)) drawDue();
+}, {rootMargin: `${NEAR}px`});
+const placed = () => [...document.querySelectorAll("#main .chart")].map((place) => place.id.replace("chart-", ""));
 // The browser too spends no more than a part of its time on drawing.
-let drawn = 0;
 const due = new Set();
-let busy = false;
+let busy = null;
 async function drawDue() {
-  if (busy || !due.size) return;
-  busy = true;
-  const names = [...due], began = performance.now();
-  due.clear();
-  try { await drawing(names); } catch (error) { root.dataset.failed = String(error); }
-  drawn = performance.now() - began;
-  setTimeout(() => { busy = false; drawDue(); }, 4 * drawn);
+  if (busy) { await busy; return; }
+  const names = [...due].filter(isNear), began = performance.now();
+  if (!names.length) return;
+  let done;
+  busy = new Promise((resolve) => { done = resolve; });
+  for (const name of names) {
+    due.delete(name);
+    try { await draw(name); } catch (error) { root.dataset.failed = String(error); }
+    // Between two charts, what the reader does comes first.
+    await new Promise((next) => setTimeout(next, 0));
+  }
+  const rest = live ? 4 * (performance.now() - began) : 0;
+  done();
+  setTimeout(() => { busy = null; drawDue(); }, rest);
 }
+window.drawAll = async () => {
+  for (const name of placed()) if (due.delete(name)) await draw(name);
+};
+addEventListener("beforeprint", () => { window.drawAll(); });
+
+// Curves: zoom, and one trial highlighted ------------------------------------------------------
+
+const isCurves = (name) => specs.get(name)?.usermeta?.curves !== undefined;
+const idOf = (point) => point.line.slice(0, point.line.lastIndexOf(" "));
+const curves = new Map();  // by chart: its points by trial
+function curvesOf(name) {
+  if (!curves.has(name)) {
+    const found = new Map();
+    for (const point of specs.get(name).datasets.points) {
+      const id = idOf(point);
+      if (!found.has(id)) found.set(id, []);
+      found.get(id).push(point);
+    }
+    curves.set(name, found);
+  }
+  return curves.get(name);
+}
+const rowsOf = (name, trial) => curvesOf(name).get(trial) ?? [];
+
+function mark(trial) {
+  if (trial === marked) return;
+  marked = trial;
+  for (const row of document.querySelectorAll("#trials tr[data-marked]")) row.removeAttribute("data-marked");
+  const row = trial && [...document.querySelectorAll("#trials tr[data-trial]")].find((one) => one.dataset.trial === trial);
+  if (row) row.setAttribute("data-marked", "");
+  for (const name of charts.keys()) if (isCurves(name)) outline(name);
+}
+// Draws the highlighted trial over a chart: Vega would draw all of it anew.
+const SVG = "http://www.w3.org/2000/svg";
+function outline(name) {
+  const place = byId(`chart-${name}`), {view} = charts.get(name) ?? {};
+  if (!place || !view || !place.contains(view.container())) return;
+  place.querySelector(".outline")?.remove();
+  const rows = rowsOf(name, marked);
+  if (!rows.length) return;
+  const made = (kind, attributes) => {
+    const one = document.createElementNS(SVG, kind);
+    for (const [key, value] of Object.entries(attributes)) one.setAttribute(key, value);
+    return one;
+  };
+  const [x, y] = [view.scale("x"), view.scale("y")], lines = new Map();
+  for (const point of rows) lines.set(point.line, [...lines.get(point.line) ?? [], [x(point.iteration), y(point.value)]]);
+  const at = within(name, {clientX: 0, clientY: 0}), box = made("svg", {class: "outline", width: view.width(), height: view.height(), "aria-hidden": "true"});
+  Object.assign(box.style, {left: `${at.left}px`, top: `${at.top}px`});
+  box.append(made("rect", {width: "100%", height: "100%"}));  // what is below fades
+  for (const line of lines.values()) {
+    box.append(made("path", {d: `M${line.map((one) => one.join(",")).join("L")}`}));
+    for (const [cx, cy] of line) box.append(made("circle", {cx, cy, r: 2.5}));
+  }
+  place.append(box);
+}
+function pin(trial) {
+  pinned = trial;
+  const choice = byId("highlight");
+  if (choice) choice.value = trial;
+  mark(trial);
+}
+
+function legendClicked(name, {clientX, clientY}) {
+  const label = [...byId(`chart-${name}`).querySelectorAll(".role-legend-label text")].find((text) => {
+    const box = text.getBoundingClientRect();
+    return clientX > box.left - 24 && clientX < box.right && clientY > box.top - 4 && clientY < box.bottom + 4;
+  });
+  const found = label && specs.get(name).datasets.points.find((one) => one.who === label.textContent);
+  if (found && found.who !== "others") pin(pinned === idOf(found) ? "" : idOf(found));
+}
+
+// Where the mouse is within the axes of a chart, in pixels; outside of them nothing.
+function within(name, event) {
+  const {view} = charts.get(name), place = byId(`chart-${name}`), box = place.querySelector("svg.marks").getBoundingClientRect();
+  const [left, top] = view.origin(), [x, y] = [event.clientX - box.left - left, event.clientY - box.top - top];
+  return {x, y, left: left + box.left - place.getBoundingClientRect().left, top: top + box.top - place.getBoundingClientRect().top,
+    inside: x >= 0 && y >= 0 && x <= view.width() && y <= view.height()};
+}
+function nearest(name, at) {
+  let best = -1, least = 40 ** 2;
+  const {points, x, y} = placesOf(name);
+  for (let n = 0; n < points.length; n++) {
+    const distance = (x[n] - at.x) ** 2 + (y[n] - at.y) ** 2;
+    if (distance < least) { best = n; least = distance; }
+  }
+  return best < 0 ? null : points[best];
+}
+// Where the points of a chart are, in pixels, until it is zoomed, resized or drawn again.
+const places = new Map();
+function placesOf(name) {
+  const {view} = charts.get(name), [x, y] = [view.scale("x"), view.scale("y")], {points} = specs.get(name).datasets;
+  const of = JSON.stringify([x.domain(), x.range(), y.domain(), y.range()]);
+  if (places.get(name)?.of !== of || places.get(name).points !== points)
+    places.set(name, {of, points, x: points.map((one) => x(one.iteration)), y: points.map((one) => y(one.value))});
+  return places.get(name);
+}
+const isZoomed = (name) => ["zoom_x", "zoom_y"].some((one) => signalsOf(name)[one]);
+function zoom(name, x, y) {
+  window.zooming = signal(name, {zoom_x: x, zoom_y: y});
+  for (const button of document.querySelectorAll(`[data-reset="${name}"]`)) button.disabled = !isZoomed(name);
+  if (name === "validated" && byId("spread")) {
+    if (!y) byId("spread").value = "1";
+    const points = specs.get(name).datasets.points, out = (value, of) => of && (value < Math.min(...of) || value > Math.max(...of));
+    const outside = points.filter((one) => out(one.value, y) || out(one.iteration, x)).length;
+    byId("outside").textContent = outside ? `${outside} of ${points.length} points are outside` : "";
+  }
+}
+function spread(share) {
+  const values = specs.get("validated").datasets.points.map((one) => one.value).sort((a, b) => a - b);
+  if (share >= 1) return zoom("validated", signalsOf("validated").zoom_x ?? null, null);
+  const max = byId("spread").dataset.mode === "max", at = Math.floor((values.length - 1) * (max ? 1 - share : share));
+  const [low, high] = max ? [values[at], values.at(-1)] : [values[0], values[at]], margin = (high - low || Math.abs(high) || 1) * 0.04;
+  return zoom("validated", signalsOf("validated").zoom_x ?? null, [low - margin, high + margin]);
+}
+
+let drag = null;
+const chartAt = (event) => event.target.closest?.(".chart[data-curves]")?.id.replace("chart-", "");
+document.addEventListener("pointerdown", (event) => {
+  const name = chartAt(event);
+  if (!name || event.button !== 0) return;
+  if (!within(name, event).inside) legendClicked(name, event);
+  if (!within(name, event).inside || event.pointerType === "touch") return;
+  drag = {name, from: within(name, event), box: document.createElement("div")};
+  drag.box.className = "brush";
+  event.preventDefault();
+});
+document.addEventListener("pointermove", (event) => {
+  if (drag) {
+    const {view} = charts.get(drag.name), at = within(drag.name, event), clamp = (value, most) => Math.max(0, Math.min(most, value));
+    drag.to = {x: clamp(at.x, view.width()), y: clamp(at.y, view.height())};
+    if (!drag.box.isConnected && Math.hypot(drag.to.x - drag.from.x, drag.to.y - drag.from.y) > 5) byId(`chart-${drag.name}`).append(drag.box);
+    Object.assign(drag.box.style, {
+      left: `${at.left + Math.min(drag.from.x, drag.to.x)}px`, top: `${at.top + Math.min(drag.from.y, drag.to.y)}px`,
+      width: `${Math.abs(drag.to.x - drag.from.x)}px`, height: `${Math.abs(drag.to.y - drag.from.y)}px`,
+    });
+    return;
+  }
+  const name = chartAt(event);
+  if (name) point(name, event);
+});
+function point(name, event) {
+  const at = within(name, event), found = at.inside ? nearest(name, at) : null, {view} = charts.get(name);
+  const metric = specs.get(name).usermeta.curves;
+  const told = found && {trial: found.trial, generation: found.generation, iteration: found.iteration, [metric]: Number(found.value.toPrecision(5))};
+  view.tooltip().call(view, view, event, {}, told);
+  mark(found ? idOf(found) : pinned);
+}
+document.addEventListener("pointerup", (event) => {
+  if (!drag) return;
+  const {name, from, to, box} = drag, {view} = charts.get(name);
+  drag = null;
+  if (box.isConnected) {
+    box.remove();
+    const sorted = (values) => values.sort((a, b) => a - b);
+    const x = sorted([from.x, to.x].map((one) => view.scale("x").invert(one)));
+    const y = sorted([from.y, to.y].map((one) => view.scale("y").invert(one)));
+    if (x[0] < x[1] && y[0] < y[1]) zoom(name, x, y);
+    return;
+  }
+  const found = nearest(name, within(name, event));
+  if (found) pin(pinned === idOf(found) ? "" : idOf(found));
+});
+document.addEventListener("pointerout", (event) => {
+  const name = chartAt(event);
+  if (!name || byId(`chart-${name}`).contains(event.relatedTarget)) return;
+  charts.get(name).view.tooltip().call(null, null, event, {}, null);
+  mark(pinned);
+});
+const rowAt = (event) => event.target.closest?.("#trials tr[data-trial]")?.dataset.trial;
+for (const [begins, ends] of [["pointerover", "pointerout"], ["focusin", "focusout"]]) {
+  document.addEventListener(begins, (event) => { if (rowAt(event)) mark(rowAt(event)); });
+  document.addEventListener(ends, (event) => {
+    if (rowAt(event) && !event.relatedTarget?.closest?.("#trials tr[data-trial], .chart[data-curves]")) mark(pinned);
+  });
+}
+document.addEventListener("change", (event) => {
+  const {id, value, dataset} = event.target;
+  if (dataset.pick) byId("compare").disabled = picked().length < 2;
+  if (id === "highlight") pin(value);
+  else if (id === "spread") spread(Number(value));
+  else if (dataset.signal) signal(dataset.chart, {[dataset.signal]: Number(value)});
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || panel.open) return;
+  for (const name of charts.keys()) if (isCurves(name) && isZoomed(name)) zoom(name, null, null);
+  pin("");
+});
 
 // Updates --------------------------------------------------------------------------------------
 
@@ -247,6 +506,7 @@ function morph(from, to) {
   for (const {name, value} of [...to.attributes]) if (from.getAttribute(name) !== value) from.setAttribute(name, value);
   for (const {name} of [...from.attributes]) if (!to.hasAttribute(name)) from.removeAttribute(name);
   if (from.classList.contains("chart")) return;
+  if (from.nodeName === "TR") words.delete(from);
   morphChildren(from, to);
 }
 function morphChildren(from, to) {
@@ -288,15 +548,17 @@ function take(update) {
   }
   const order = update.order.map((id) => main.querySelector(`[data-part="${id}"]`)).filter(Boolean);
   for (const part of [...main.children]) if (!order.includes(part)) part.remove();
-  if (order.some((part, n) => main.children[n] !== part)) main.append(...order);
+  // A part that is moved loses its focus and how far it was scrolled: only new ones are.
+  order.forEach((part, n) => { if (main.children[n] !== part) main.insertBefore(part, main.children[n]); });
   fetchCharts(update.charts);
+  if (byId("compare")) byId("compare").disabled = picked().length < 2;
   if (panel.open) showTrial();
   root.dataset.version = update.version;
 }
 // Fetches what has changed of the charts that have a place, and what was never fetched.
 async function fetchCharts(changed) {
-  const names = [...document.querySelectorAll("#main .chart")].map((place) => place.id.replace("chart-", ""));
-  for (const name of names) {
+  for (const place of document.querySelectorAll("#main .chart")) watching.observe(place);
+  for (const name of placed()) {
     if (specs.has(name) && !changed.includes(name)) {
       if (!byId(`chart-${name}`).querySelector("svg")) due.add(name);
       continue;
@@ -333,8 +595,9 @@ function tell(text) {
 // At the beginning -----------------------------------------------------------------------------
 
 arrangeIn(document.body);
-window.drawing = drawing([...specs.keys()]).then(() => { root.dataset.drawn = specs.size; })
-  .catch((error) => { root.dataset.failed = String(error); });
+for (const place of document.querySelectorAll("#main .chart")) watching.observe(place);
+for (const name of placed()) if (specs.has(name)) due.add(name);
+window.drawing = drawDue();
 if (opened()) showTrial();
 if (live) {
   fetchCharts([]);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
@@ -25,7 +26,18 @@ from tunekit.core.words import (
 )
 from tunekit.extras import extra
 from tunekit.page import figures
-from tunekit.page.drawing import MOST_BARS, MOST_CURVES, MOST_MEANS, Findings, draw
+from tunekit.page.charts import MOST_DOTS
+from tunekit.page.drawing import (
+    MOST_BARS,
+    MOST_CURVES,
+    MOST_MEANS,
+    MOST_PAIRED,
+    MOST_POINTS,
+    MOST_SLICES,
+    OTHER_POINTS,
+    Findings,
+    draw,
+)
 from tunekit.page.trials import panels, status_in_words
 from tunekit.simulation.alternatives import Alternatives, alternatives
 from tunekit.storage import replace_file
@@ -142,6 +154,7 @@ def contents(
     ranked, verdict, seeds = found.ranked, found.verdict, found.seeds
     errors = sweep.trial_errors()
     causes = figures.causes(figures.failures(sweep, errors))
+    charts = draw(found) if drawn is None else drawn
     return {
         "name": Path(sweep.path).name or "sweep",
         "version": VERSION,
@@ -159,12 +172,20 @@ def contents(
         "seed": sweep.seed,
         "trial_names": found.names,
         "schedule": [] if verdict is None else figures.schedule(sweep, verdict.winner),
-        "charts": draw(found) if drawn is None else drawn,
+        "charts": charts,
         "cut": {
             "curves": max(0, len(ranked) - MOST_CURVES),
+            "most": MOST_CURVES,
+            "dots": MOST_DOTS,
+            "points": MOST_POINTS,
+            "others": OTHER_POINTS,
+            "slices": max(0, len(found.axes) - MOST_SLICES),
+            "paired": max(0, len(found.axes) - MOST_PAIRED),
             "bars": max(0, len(ranked) - MOST_BARS),
             "means": 0 if seeds is None else max(0, len(seeds.ranked) - MOST_MEANS),
         },
+        "slice_names": [name for name in charts if name.startswith("slice")],
+        "paired": _paired(found, charts),
         "alternatives": alternatives(sweep) if drawn is None else simulated,
         "later": figures.later(sweep),
         "errors": errors,
@@ -177,6 +198,15 @@ def contents(
         "finds": _finds(sweep),
         "resumes": None if sweep.source is None else f"tunekit resume {shlex.quote(sweep.source)}",
     }
+
+
+def _paired(found: Findings, charts: Mapping[str, Any]) -> list[str]:
+    """Return the hyperparameters that can be shown two at a time, in the chart's order."""
+    if "contour" not in charts:
+        return []
+    shares = charts.get("importance", {}).get("datasets", {}).get("shares", [])
+    first = found.by_importance({row["name"]: row["share"] for row in shares})
+    return [axis.name for axis in first[:MOST_PAIRED]]
 
 
 def sections_of(told: Mapping[str, Any]) -> dict[str, str]:
@@ -194,7 +224,7 @@ def sections_of(told: Mapping[str, Any]) -> dict[str, str]:
     return {name: text for name, text in every.items() if text}
 
 
-def section(file: str, name: str, **told: Any) -> str:
+def section(file: str, name: str, /, **told: Any) -> str:
     """Return a section that a template has, as HTML.
 
     Args:
@@ -280,6 +310,7 @@ def _environment() -> jinja2.Environment:
         seconds=_seconds,
         moment=_moment,
         json=in_script,
+        texts=_texts_in_script,
         raw=_raw,
         status=status_in_words,
         mean=mean_in_words,
@@ -315,6 +346,21 @@ def in_script(value: Any) -> str:
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
+
+
+def _texts_in_script(texts: Mapping[str, str]) -> str:
+    """Return HTML by name as JSON that may stand in a script of a page, and is hardly longer.
+
+    Example:
+        >>> _texts_in_script({"a": "<b>1</b>", "b": "<!--<script>"})
+        '{"a": "<b>1<\\\\/b>", "b": "\\\\u003c!--\\\\u003cscript>"}'
+    """
+    found = []
+    for name, html in texts.items():
+        text = json.dumps(html).replace("</", "<\\/").replace("<!--", "\\u003c!--")
+        text = re.sub("<(?=script)", r"\\u003c", text, flags=re.IGNORECASE)
+        found.append(f"{in_script(name)}: {text}")
+    return f"{{{', '.join(found)}}}"
 
 
 def _number(value: Any) -> str:

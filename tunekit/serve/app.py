@@ -8,9 +8,11 @@ import secrets
 from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any
 
+from tunekit.errors import TunekitError
 from tunekit.extras import extra
 from tunekit.page.page import shell, vega
 from tunekit.serve.catalogue import Catalogue, Place
+from tunekit.serve.compared import compared
 from tunekit.serve.guard import LOCAL, Guard
 from tunekit.serve.index import Index
 from tunekit.serve.live import LiveSweep
@@ -67,6 +69,7 @@ class Application:
             Route("/", pages.home),
             Route("/all", pages.all),
             Route("/events", pages.all_events),
+            Route("/compare", pages.compare),
             Route("/sweeps/{key}", pages.sweep),
             Route("/sweeps/{key}/events", pages.events),
             Route("/sweeps/{key}/trial", pages.trial),
@@ -109,6 +112,21 @@ class _Pages:
 
     async def all_events(self, request: Request) -> Response:
         return _events(request, self._index)
+
+    async def compare(self, request: Request) -> Response:
+        """Several sweeps side by side, as they are now."""
+        keys = list(dict.fromkeys(request.query_params.getlist("sweep")))
+        self._places = await asyncio.to_thread(self._catalogue.look)
+        places = [self._places[key] for key in keys if key in self._places]
+        if len(places) < len(keys):
+            raise HTTPException(404, "There is no such sweep here.")
+        nonce = secrets.token_urlsafe(16)
+        live = {"home": "/all", "trial": None, "vega": _VEGA, "events": None, "nonce": nonce}
+        try:
+            text = await asyncio.to_thread(compared, places, self._options, live)
+        except TunekitError as error:
+            return PlainTextResponse(str(error), status_code=400)
+        return HTMLResponse(text, headers=_policy(nonce))
 
     async def sweep(self, request: Request) -> Response:
         live, watch = await self._sweep(request)
@@ -158,12 +176,16 @@ def _page(name: str, watch: Watch, **live: Any) -> Response:
     # The version first: what changes meanwhile is sent again.
     known["version"] = view.version
     text = shell(name, view.parts, live=known)
+    return HTMLResponse(text, headers=_policy(nonce))
+
+
+def _policy(nonce: str) -> dict[str, str]:
     policy = (
         f"default-src 'none'; script-src 'self' 'nonce-{nonce}'; style-src 'nonce-{nonce}'; "
         "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
         "frame-ancestors 'none'"
     )
-    return HTMLResponse(text, headers={"Content-Security-Policy": policy})
+    return {"Content-Security-Policy": policy}
 
 
 def _events(request: Request, watch: Watch) -> Response:

@@ -1,0 +1,186 @@
+"""How long the report of a large sweep takes to open, and to answer, in a browser.
+
+    PYTHONPATH=. python scripts/bench_page.py [--trials 1000] [--iterations 100] [--against 100]
+
+Two reports are written, of a large sweep and of a small one, and opened in turns, in one Chromium.
+All times are the browser's own (``performance.now``): from the beginning of the navigation until
+the page has run its scripts, has drawn what is in view and answers; from a click on a column's
+head until the browser has drawn the new order; from moving the mouse over the curves until the
+trial is highlighted and drawn. It prints medians and the largest, and how much slower the large
+one is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.chromium import Chromium, Tab
+from tunekit.core.events import (
+    AttemptBegan,
+    AttemptStarted,
+    Event,
+    Reported,
+    ScoreDelivered,
+    TrialAdded,
+    TrialEnded,
+    ValidationEnded,
+    ValidationRequested,
+)
+from tunekit.page import write_page
+from tunekit.sweep import Sweep
+
+_BEGAN = 1.7e9
+
+# When the page answers: drawn, and a frame later nothing else is going on.
+_OPENED = """(async () => {
+  await window.drawing;
+  await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
+  return performance.now();
+})()"""
+
+# From an action to the frame that shows what it has led to.
+_SHOWN = """
+  const shown = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
+  const took = async (act) => {
+    const began = performance.now();
+    await act();
+    await shown();
+    return performance.now() - began;
+  };
+"""
+_SORTED = f"""(async () => {{{_SHOWN}
+  const heads = [...document.querySelectorAll("#trials thead button")], found = [];
+  for (const head of heads) for (let n = 0; n < 3; n++) found.push(await took(() => head.click()));
+  return found;
+}})()"""
+_FILTERED = f"""(async () => {{{_SHOWN}
+  const filter = document.querySelector("#filter-trials"), found = [];
+  for (const text of ["l", "lr<0.01", "status=stopped", ""]) found.push(await took(() => {{
+    filter.value = text;
+    filter.dispatchEvent(new Event("input", {{bubbles: true}}));
+  }}));
+  return found;
+}})()"""
+_HOVERED = f"""(async () => {{{_SHOWN}
+  const chart = document.querySelector("#chart-validated"), found = [];
+  chart.scrollIntoView({{block: "center"}});
+  const wait = (ms) => new Promise((done) => setTimeout(done, ms));
+  while (!chart.querySelector("svg.marks")) await wait(20);
+  await wait(1500);  // until what is near has been drawn, too
+  const lines = [...chart.querySelectorAll(".mark-line path")];
+  for (let n = 0; n < 20; n++) {{
+    const line = lines.at(-1 - n), at = line.getPointAtLength(line.getTotalLength() * 0.7);
+    const {{x: clientX, y: clientY}} = at.matrixTransform(line.getScreenCTM());
+    found.push(await took(() => chart.querySelector("svg.marks").dispatchEvent(
+      new PointerEvent("pointermove", {{bubbles: true, clientX, clientY}}))));
+    if (!chart.querySelector(".outline path")) throw new Error("nothing is highlighted");
+  }}
+  return found;
+}})()"""
+
+
+def events(trials: int, iterations: int) -> Iterator[Event]:
+    """Yield the events of a sweep whose every checkpoint was validated."""
+    draw = random.Random(0)
+    names = [f"a1b2c_{n:05d}" for n in range(trials)]
+    for trial_id in names:
+        config = {
+            "lr": 10 ** draw.uniform(-4, -1),
+            "width": draw.choice([8, 16, 32]),
+            "dropout": draw.random() / 2,
+            "activation": draw.choice(["relu", "gelu"]),
+        }
+        known: dict[str, Any] = {"config": config, "folder": f"train_{trial_id}"}
+        yield TrialAdded(time=_BEGAN, trial_id=trial_id, resources={"CPU": 1.0}, **known)
+    for n, trial_id in enumerate(names):
+        talent, start = draw.random(), _BEGAN + 40 * (n // 16)
+        for iteration in range(1, iterations + 1):
+            now, own = start + 2.0 * iteration, f"{trial_id}:0:{iteration}:1"
+            report = {"training_iteration": iteration, "generation": 0, "time_this_iter_s": 1.0}
+            report |= {"loss": 1 / iteration + draw.random() / 9, "grad": draw.random()}
+            value = talent * (1 - math.exp(-iteration / 30)) + draw.random() / 50
+            place: dict[str, Any] = {"trial_id": trial_id, "iteration": iteration}
+            yield Reported(time=now, trial_id=trial_id, report=report)
+            yield ValidationRequested(
+                time=now,
+                id=own,
+                checkpoint=f"./train_{trial_id}/checkpoint_{iteration:06d}",
+                **place,
+            )
+            yield AttemptStarted(time=now, id=own, attempt=1)
+            yield AttemptBegan(time=now + 0.1, id=own, attempt=1)
+            outcome: dict[str, Any] = {"metrics": {"accuracy": value}, "ran_s": 0.4}
+            yield ValidationEnded(time=now + 0.5, id=own, attempts=1, status="validated", **outcome)
+            yield ScoreDelivered(time=now + 0.6, id=own, decision="CONTINUE", **place)
+        yield TrialEnded(time=start + 2.0 * iterations + 1, trial_id=trial_id)
+
+
+def written(trials: int, iterations: int, file: Path) -> Path:
+    """Write the report of such a sweep."""
+    began = time.perf_counter()
+    sweep = Sweep(list(events(trials, iterations)), metric="accuracy", mode="max")
+    read = time.perf_counter()
+    write_page(sweep, file)
+    print(
+        f"{trials} trials x {iterations}: {file.stat().st_size / 1e6:.1f} MB, "
+        f"written in {time.perf_counter() - read:.1f} s (events in {read - began:.1f} s)",
+        flush=True,
+    )
+    return file
+
+
+def measured(tab: Tab, page: Path) -> dict[str, list[float]]:
+    """Return what a reader waits for, in milliseconds."""
+    tab.open(page)
+    return {
+        "open": [tab.run(_OPENED)],
+        "sort": tab.run(_SORTED),
+        "filter": tab.run(_FILTERED),
+        "hover": tab.run(_HOVERED),
+    }
+
+
+def main() -> None:
+    """Write both, open both in turns, and print the times."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trials", type=int, default=1000)
+    parser.add_argument("--iterations", type=int, default=100)
+    parser.add_argument("--against", type=int, default=100, help="trials of the small sweep")
+    parser.add_argument("--keep", type=Path, help="a folder to keep the reports in")
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, Chromium() as browser:
+        pages = {
+            trials: written(trials, given.iterations, Path(folder, f"{trials}.html"))
+            for trials in (given.against, given.trials)
+        }
+        found: dict[int, dict[str, list[float]]] = {trials: {} for trials in pages}
+        tab = browser.tab()
+        for _ in range(given.rounds):
+            for trials, page in pages.items():
+                for what, times in measured(tab, page).items():
+                    found[trials].setdefault(what, []).extend(times)
+    small, large = found[given.against], found[given.trials]
+    print(
+        f"{'':8} {given.against:>6} trials: median, max"
+        f"  {given.trials:>6} trials: median, max  ratio"
+    )
+    for what in small:
+        one, other = small[what], large[what]
+        ratio = statistics.median(other) / statistics.median(one)
+        print(
+            f"{what:8} {statistics.median(one):12.0f} ms {max(one):7.0f} ms "
+            f"{statistics.median(other):16.0f} ms {max(other):7.0f} ms {ratio:6.1f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
