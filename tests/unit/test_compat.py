@@ -38,7 +38,9 @@ def test_a_newer_ray_that_has_all_names_is_used_with_a_warning(version, caplog):
     assert f"pip install 'ray[tune,train,data]=={compat.TESTED}'" in warned
 
 
-@pytest.mark.parametrize("version", ["2.56.0", "2.59.1", compat.TESTED, f"{compat.TESTED}.post1", "2.60.9"])
+@pytest.mark.parametrize(
+    "version", ["2.56.0", "2.59.1", compat.TESTED, f"{compat.TESTED}.post1", "2.60.9"]
+)
 def test_no_warning_for_a_version_that_is_not_newer(version, caplog):
     compat.check(version)
     assert caplog.messages == []
