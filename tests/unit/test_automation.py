@@ -31,6 +31,11 @@ def versions() -> Any:
 
 
 @pytest.fixture(scope="module")
+def conformance() -> Any:
+    return script("conformance")
+
+
+@pytest.fixture(scope="module")
 def release() -> Any:
     return script("release")
 
@@ -96,6 +101,38 @@ def test_an_outcome_takes_the_place_of_the_former_one_and_leaves_the_others(vers
     assert versions.read(page)[first.name] == "passed, 2026-11-23"
     assert versions.read(page)[second.name] == "passed"
     assert page.startswith("Before.\n\n|") and page.endswith("|\n\nAfter.\n")
+
+
+# Ray's own tests ------------------------------------------------------------------------------
+
+
+def test_what_ends_differently_is_told_and_counts_unless_it_has_a_reason(conformance, monkeypatch):
+    stock = {"a": "passed", "b": "passed", "c": "failed", "d": "skipped"}
+    ours = {"a": "passed", "b": "failed", "c": "failed", "d": "skipped"}
+    results = [conformance.Compared("tune/tests/test_tuner.py", {"stock": stock, "tunekit": ours})]
+    assert conformance.table(results)[-1] == "| all | 2 | 1 | 1 | 1 | 1 |"
+    lines, unknown = conformance.differences(results)
+    assert lines == ["- `b`: passed with Ray's, failed with tunekit's. ?"]
+    assert unknown == 1
+    monkeypatch.setitem(conformance.KNOWN, "b", "Meant so.")
+    lines, unknown = conformance.differences(results)
+    assert lines == ["- `b`: passed with Ray's, failed with tunekit's. Meant so."]
+    assert unknown == 0
+
+
+def test_a_test_of_ray_s_gets_the_environment_of_its_build(conformance, tmp_path):
+    build = tmp_path / "python/ray/tune/BUILD.bazel"
+    build.parent.mkdir(parents=True)
+    rule = """py_test(
+    name = "{}",
+    env = {{"RAY_TRAIN_V2_ENABLED": "{}"}},
+)
+"""
+    build.write_text(rule.format("test_api", 1) + rule.format("test_api_migrations", 0))
+    for name, wanted in (("test_api", "1"), ("test_api_migrations", "0")):
+        found = conformance.environment_of(f"tune/tests/{name}.py", tmp_path)
+        assert found == {"RAY_TRAIN_V2_ENABLED": wanted}
+    assert conformance.environment_of("tune/tests/test_tuner.py", tmp_path) == {}
 
 
 # Workflows ------------------------------------------------------------------------------------
