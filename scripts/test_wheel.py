@@ -25,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Files that are of use in a checkout only.
-CHECKOUT_ONLY = {".gitignore", ".ci/run"}
+CHECKOUT_ONLY = re.compile(r"\.(gitignore|pre-commit-config\.yaml|ci/.*|github/.*)")
 #: What tools make in a checkout.
 MADE = re.compile(
     r"/(\.git|\.venv|\.\w+_cache|\.hypothesis|__pycache__|build|dist|_build|[^/]+\.egg-info)/"
@@ -117,7 +117,7 @@ def built(scratch: Path, environ: dict[str, str]) -> Path:
     (other,) = (scratch / "from_tree").glob("*.whl")
     with tarfile.open(sdist) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}
-    lacking = sorted(files - packed - CHECKOUT_ONLY)
+    lacking = sorted(name for name in files - packed if not CHECKOUT_ONLY.fullmatch(name))
     check(not lacking, f"the sdist lacks {lacking}")
     contents = [
         {name: archive.read(name) for name in archive.namelist()}

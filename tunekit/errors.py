@@ -4,6 +4,8 @@
 
     TunekitError
     ├── ConfigError (ValueError)          what the user passed in is wrong; lists every mistake
+    │   └── SweepNotFoundError (FileNotFoundError)
+    │                                     there is no experiment to restore at that path
     ├── UnsupportedRayError (ImportError) this Ray lacks something tunekit needs
     ├── MissingExtraError (ModuleNotFoundError)
     │                                     a package is not installed; names the extra that brings it
@@ -36,6 +38,7 @@ __all__ = [
     "NotResumedError",
     "RestoreError",
     "StopperError",
+    "SweepNotFoundError",
     "TunekitError",
     "UnsupportedRayError",
     "ValidationFailedError",
@@ -77,6 +80,14 @@ class ConfigError(TunekitError, ValueError):
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[str, tuple[str, ...]]]:
         return type(self), (self.where, self.problems)
+
+
+class SweepNotFoundError(ConfigError, FileNotFoundError):
+    """There is no experiment at the path that is to be restored; says what is there instead.
+
+    It is a ``FileNotFoundError``, as ``ray.tune.Tuner.restore`` raises, so that a program which
+    catches that one and begins a new sweep does so with :class:`tunekit.Tuner`, too.
+    """
 
 
 class UnsupportedRayError(TunekitError, ImportError):

@@ -71,7 +71,7 @@ from tunekit.distributed import (
     validation_config_of,
 )
 from tunekit.driver_lock import lock_at
-from tunekit.errors import RestoreError, TunekitError
+from tunekit.errors import ConfigError, RestoreError, SweepNotFoundError, TunekitError
 from tunekit.experiments import no_sweep
 from tunekit.journal import SERIES, Record, record_of
 from tunekit.loaded_sweep import confirmed
@@ -324,6 +324,8 @@ class Tuner(tune.Tuner):
 
         Raises:
             tunekit.ConfigError: If an argument is wrong.
+            tunekit.SweepNotFoundError: If there is no experiment at ``path``: a ``ConfigError``,
+                and a ``FileNotFoundError`` as with ``ray.tune.Tuner``.
             tunekit.AlreadyRunningError: If the sweep's driver is alive.
             tunekit.JournalError: If the experiment's journal is damaged, or of another version.
             tunekit.RestoreError: If what the Tuner was made with cannot be read, or if no trial had
@@ -333,7 +335,7 @@ class Tuner(tune.Tuner):
         Example:
             >>> Tuner.restore("/no/such/folder", lambda config: None)
             Traceback (most recent call last):
-            tunekit.errors.ConfigError: Tuner.restore: path='/no/such/folder' has no tuner.pkl...
+            tunekit.errors.SweepNotFoundError: Tuner.restore: path='/no/such/folder' has no tuner...
         """
         problems = Problems("Tuner.restore")
         distributed = is_trainer(trainable) or isinstance(trainable, TrainerFactory)
@@ -343,7 +345,8 @@ class Tuner(tune.Tuner):
             _check_trainable(trainable, problems)
         check_workers(worker_config, distributed, problems)
         folder = _folder_of(path, storage_filesystem, problems)
-        if folder is not None and TUNER_FILE not in folder.names(""):
+        absent = folder is not None and TUNER_FILE not in folder.names("")
+        if absent:
             given = os.fspath(path)
             problems.add(
                 f"path={given!r} has no {TUNER_FILE}, which Tune writes when a Tuner is made: it "
@@ -371,7 +374,7 @@ class Tuner(tune.Tuner):
                 "takes that for a pattern, and does not find the sweep's files. Rename the folder, "
                 "and pass its new path: nothing in it names it."
             )
-        problems.raise_any()
+        problems.raise_any(SweepNotFoundError if absent else ConfigError)
         path = absolute(os.fspath(path), storage_filesystem)
         with ExitStack() as around:
             if folder is not None and folder.names(SERIES):

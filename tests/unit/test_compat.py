@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
-import ray
 
 from tunekit import UnsupportedRayError
 from tunekit._ray import compat
@@ -28,9 +30,30 @@ def test_a_newer_ray_that_lacks_a_name_is_refused_by_that_name(monkeypatch):
         compat.check("2.99.0")
 
 
+@pytest.mark.parametrize("version", ["2.61.0", "2.100.0", "3.0.0.dev0"])
+def test_a_newer_ray_that_has_all_names_is_used_with_a_warning(version, caplog):
+    compat.check(version)
+    (warned,) = caplog.messages
+    assert f"Ray {version} is newer than {compat.TESTED}" in warned
+    assert f"pip install 'ray[tune,train,data]=={compat.TESTED}'" in warned
+
+
+@pytest.mark.parametrize(
+    "version", ["2.56.0", "2.59.1", compat.TESTED, f"{compat.TESTED}.post1", "2.60.9"]
+)
+def test_no_warning_for_a_version_that_is_not_newer(version, caplog):
+    compat.check(version)
+    assert caplog.messages == []
+
+
+def test_workers_do_not_repeat_the_warning(monkeypatch, caplog):
+    monkeypatch.setattr(compat, "_is_worker", lambda: True)
+    compat.check("2.99.0")
+    assert caplog.messages == []
+
+
 def test_every_private_name_that_is_imported_is_checked_at_import():
     import ast
-    from pathlib import Path
 
     checked = {(module, dotted.split(".")[0]) for module, dotted in compat.NEEDED}
     folder = Path(compat.__file__).parent
@@ -44,5 +67,6 @@ def test_every_private_name_that_is_imported_is_checked_at_import():
                     assert not private or (node.module, alias.name) in checked, (path, alias.name)
 
 
-def test_the_tests_run_with_the_version_they_name():
-    assert ray.__version__ == compat.TESTED
+def test_the_version_that_is_named_as_tested_is_the_one_that_the_tests_are_pinned_to():
+    pins = (Path(__file__).parents[2] / "constraints.txt").read_text()
+    assert re.findall(r"^ray==(.*)$", pins, re.M) == [compat.TESTED]

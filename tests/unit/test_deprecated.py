@@ -49,3 +49,10 @@ def test_a_former_value_of_a_setting_is_the_new_one_and_warns():
 def test_the_former_check_of_a_journal_takes_its_lines(tmp_path):
     with pytest.warns(DeprecationWarning, match="check_journal"):
         assert check_lives(read(tmp_path)).scores == {}
+
+
+def test_what_tunekit_or_its_tests_do_that_will_stop_working_is_an_error_here():
+    with pytest.raises(DeprecationWarning):
+        warnings.warn("Ends soon.", DeprecationWarning, stacklevel=1)
+    others = {"__name__": "somebody.elses", "__warningregistry__": {}}
+    exec("import warnings; warnings.warn('Ends soon.', DeprecationWarning)", others)

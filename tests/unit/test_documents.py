@@ -52,6 +52,7 @@ NO_EXAMPLE = {
     "NotResumedError",
     "RestoreError",
     "StopperError",
+    "SweepNotFoundError",
     "DistributedTrialError",
     "TunekitError",
     "UnsupportedRayError",

@@ -140,6 +140,18 @@ def test_a_long_value_is_shown_by_its_type_and_how_it_begins():
     assert problem.startswith("tune_config=RunConfig(name='x'") and len(problem) < 200
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_where_no_experiment_is_restoring_raises_what_ray_does(tmp_path, there):
+    path = str(tmp_path if there else tmp_path / "none")
+    for tuner in (tune.Tuner, tunekit.Tuner):
+        with pytest.raises(FileNotFoundError, match=r"tuner\.pkl") as caught:
+            tuner.restore(path, lambda config: None)
+    assert isinstance(caught.value, tunekit.ConfigError)
+    assert path in str(pickle.loads(pickle.dumps(caught.value)))
+    with pytest.raises(FileNotFoundError, match="2 problems"):
+        tunekit.Tuner.restore(path, lambda config: None, param_space=3)
+
+
 def test_the_users_objects_are_wrapped_and_not_changed(tmp_path):
     callbacks: list = []
     mine = tune.RunConfig(callbacks=callbacks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import re
 from collections.abc import Iterable
 
@@ -11,6 +12,8 @@ import ray
 from tunekit.errors import UnsupportedRayError
 
 __all__ = ["OLDEST", "TESTED", "check", "lacks", "missing"]
+
+logger = logging.getLogger(__name__)
 
 #: The oldest version that has all that tunekit needs: it passes callbacks the live result, and
 #: has ``ray.train.ValidationConfig`` with time limits.
@@ -156,7 +159,10 @@ def missing(needed: Iterable[tuple[str, str]] = NEEDED) -> list[str]:
 
 
 def check(version: str = ray.__version__) -> None:
-    """Raise if the installed Ray is too old or lacks a name.
+    """Raise if the installed Ray is too old or lacks a name; warn if it is newer than the tests'.
+
+    A newer one that has every name is used: most releases change nothing here. The next patch of
+    the version that was tested is not called newer.
 
     Raises:
         tunekit.UnsupportedRayError: Says what is missing and which versions have it.
@@ -166,12 +172,27 @@ def check(version: str = ray.__version__) -> None:
         Traceback (most recent call last):
         tunekit.errors.UnsupportedRayError: Ray 2.9.3 is installed; tunekit needs 2.56 or newer...
     """
-    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
-    if numbers < OLDEST:
+    if _minor(version) < OLDEST:
         raise UnsupportedRayError(f"Ray {version} is installed; {_advice()}")
     lacking = missing()
     if lacking:
         raise lacks(lacking, version)
+    if _minor(version) > _minor(TESTED) and not _is_worker():
+        logger.warning(
+            "Ray %s is newer than %s, the newest that tunekit was tested with. It has all that "
+            "tunekit needs, and is used. If something goes wrong, try %s.",
+            *(version, TESTED, _command()),
+        )
+
+
+def _minor(version: str) -> tuple[int, ...]:
+    """The numbers of a version that tell what its interfaces are."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+
+
+def _is_worker() -> bool:
+    """Return whether this is a process of Ray's: the driver has warned already."""
+    return ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.WORKER_MODE
 
 
 def lacks(names: Iterable[str], version: str = ray.__version__) -> UnsupportedRayError:
@@ -189,5 +210,9 @@ def _advice() -> str:
     oldest = ".".join(map(str, OLDEST))
     return (
         f"tunekit needs {oldest} or newer and was tested with {TESTED}. "
-        f"Install it with: pip install 'ray[tune,train,data]=={TESTED}'"
+        f"Install it with: {_command()}"
     )
+
+
+def _command() -> str:
+    return f"pip install 'ray[tune,train,data]=={TESTED}'"

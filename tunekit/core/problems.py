@@ -107,11 +107,11 @@ class Problems:
         except Exception as error:  # any error of the check is the user's to see
             self.add(explain(error))
 
-    def error(self) -> ConfigError:
+    def error(self, kind: type[ConfigError] = ConfigError) -> ConfigError:
         """Return the error with all that was found."""
-        return ConfigError(self._where, self._found)
+        return kind(self._where, self._found)
 
-    def raise_any(self) -> None:
+    def raise_any(self, kind: type[ConfigError] = ConfigError) -> None:
         """Raise one :class:`~tunekit.errors.ConfigError` with all that was found, if anything."""
         if self._found:
-            raise self.error()
+            raise self.error(kind)

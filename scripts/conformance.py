@@ -1,0 +1,286 @@
+"""Ray Tune's own tests, with ``tunekit.Tuner`` in place of ``ray.tune.Tuner``.
+
+    python scripts/conformance.py                        # tests of the installed Ray's Git tag
+    python scripts/conformance.py --source ~/src/ray     # those of a tree that is there already
+    python scripts/conformance.py --only test_tuner.py   # some files (--help has the rest)
+
+A Tuner without a ``validation_config`` is meant to be Ray's in every respect. Ray's wheel has no
+tests, so they are laid beside the installed package, in a folder of links, and run there twice:
+with Ray's Tuner and with tunekit's (``conformance_plugin.py``). What ends differently is run once
+more, both ways, since some of these tests depend on time. Exits with 1 if a difference is left that
+is not in ``KNOWN``; ``--write`` puts the table into docs/conformance.md.
+
+Needs what Ray's tests need: pytest, boto3 and moto[server].
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs/conformance.md"
+REPOSITORY = "https://github.com/ray-project/ray"
+TESTS = ("tune/tests", "air/tests", "train/tests", "tests")
+BOTH = ("stock", "tunekit")
+#: In place of a test's name, where a file could not be imported or pytest did not begin.
+ALL = "(all)"
+#: Ray's test files, below python/ray, that start a Tuner or call ``tune.run``.
+FILES = (
+    "tune/tests/test_tuner.py",
+    "tune/tests/test_tuner_restore.py",
+    "tune/tests/test_result_grid.py",
+    "tune/tests/test_api.py",
+    "tune/tests/test_function_api.py",
+    "tune/tests/test_tune_restore.py",
+    "tune/tests/test_actor_reuse.py",
+    "tune/tests/test_trial_scheduler_pbt.py",
+    "tune/tests/test_trial_scheduler.py",
+    "tune/tests/test_train_v2_integration.py",
+    "tune/tests/test_tune_restore_warm_start.py",
+    "tune/tests/test_tune_save_restore.py",
+    "tune/tests/test_searchers.py",
+    "tune/tests/test_sample.py",
+    "tune/tests/test_remote.py",
+    "tune/tests/test_warnings.py",
+    "tune/tests/test_progress_reporter.py",
+    "tune/tests/test_experiment_analysis.py",
+    "tune/tests/test_convergence.py",
+    "tune/tests/test_api_checkpoint_integration.py",
+    "tune/tests/test_api_migrations.py",
+    "tune/tests/test_callbacks.py",
+    "tune/tests/test_commands.py",
+    "tune/tests/test_env_callbacks.py",
+    "tune/tests/test_multi_tenancy.py",
+    "tune/tests/test_telemetry.py",
+    "air/tests/test_errors.py",
+    "air/tests/test_tracebacks.py",
+    "air/tests/test_experiment_restore.py",
+    "train/tests/test_new_persistence.py",
+    "train/tests/test_tune.py",
+)
+#: Differences that are meant, by test, with the reason.
+KNOWN: dict[str, str] = {}
+
+
+@dataclass
+class Compared:
+    """How the tests of a file ended, by test, for ``stock`` and ``tunekit``."""
+
+    file: str
+    ended: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def count(self, kind: str, outcome: str) -> int:
+        return sum(found == outcome for found in self.ended[kind].values())
+
+    def differ(self) -> list[str]:
+        stock, ours = (self.ended[kind] for kind in BOTH)
+        return sorted(t for t in stock.keys() | ours.keys() if stock.get(t) != ours.get(t))
+
+
+def fetched(version: str, scratch: Path) -> Path:
+    """Ray's tests at the tag of a version, and little else of its repository."""
+    tree = scratch / "ray"
+    clone = ["git", "clone", "--quiet", "--depth", "1", "--filter=blob:none", "--sparse"]
+    subprocess.run([*clone, "--branch", f"ray-{version}", REPOSITORY, tree], check=True)
+    wanted = [f"python/ray/{name}" for name in ("tune", "air", "train", "tests")]
+    subprocess.run(["git", "-C", tree, "sparse-checkout", "set", *wanted], check=True)
+    return tree
+
+
+def revision(tree: Path) -> str:
+    """The tree's commit, with its day; empty if it is not a clone."""
+    command = ["git", "-C", tree, "log", "-1", "--format=%H of %as"]
+    if not (tree / ".git").exists():
+        return ""
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+
+def overlaid(package: Path, tree: Path, overlay: Path) -> Path:
+    """A folder for PYTHONPATH: the installed Ray, as links, with its tests as copies beside it."""
+    ray = overlay / "ray"
+    for folder in (ray, ray / "tune", ray / "air", ray / "train"):
+        folder.mkdir(parents=True)
+        for found in (package / folder.relative_to(ray)).iterdir():
+            if found.name not in {"tune", "air", "train"} or folder != ray:
+                (folder / found.name).symlink_to(found)
+    for name in TESTS:
+        if (tree / "python/ray" / name).is_dir():
+            shutil.copytree(tree / "python/ray" / name, ray / name)
+    shutil.copy2(Path(__file__).with_name("conformance_plugin.py"), overlay)
+    return overlay
+
+
+def environment_of(file: str, tree: Path) -> dict[str, str]:
+    """What Ray's build sets for a test, such as which generation of Ray Train it is for."""
+    build = tree / "python/ray" / Path(file).parents[1] / "BUILD.bazel"
+    if not build.exists():
+        return {}
+    rule = re.search(rf'name = "{Path(file).stem}",(.*?)\n\)', build.read_text(), re.S)
+    found = re.search(r"env = \{(.*?)\}", rule[1], re.S) if rule else None
+    return dict(re.findall(r'"(\w+)": "(.*?)"', found[1])) if found else {}
+
+
+@dataclass
+class Runner:
+    """Runs a file of tests in a process of its own, apart from any other Ray."""
+
+    python: str
+    overlay: Path
+    tree: Path
+    scratch: Path
+    limit_s: float
+
+    def run(self, file: str, kind: str, tests: Iterable[str] = ()) -> dict[str, str]:
+        """How its tests ended, or those of the given names; ``hung`` is what was not over when the
+        time was."""
+        home = Path(tempfile.mkdtemp(prefix="h", dir=self.scratch))
+        log = home / "outcomes"
+        path = os.pathsep.join(map(str, (self.overlay, ROOT)))
+        own = {"PYTHONPATH": path, "HOME": str(home), "RAY_TMPDIR": str(self.scratch)}
+        own |= {"CONFORMANCE_TUNER": kind, "CONFORMANCE_LOG": str(log), "RAY_ADDRESS": "local"}
+        quiet = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+        names = [str(self.overlay / "ray" / file)]
+        names = [f"{names[0]}::{test}" for test in tests] or names
+        with (home / "output").open("wb") as output:
+            pytest = subprocess.Popen(
+                [
+                    *(self.python, "-m", "pytest", "-p", "conformance_plugin", "-q"),
+                    *("-p", "no:cacheprovider", "-o", "addopts=", "--rootdir", self.overlay),
+                    *names,
+                ],
+                cwd=self.overlay,
+                env=os.environ | quiet | environment_of(file, self.tree) | own,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                pytest.wait(self.limit_s)
+            except subprocess.TimeoutExpired:
+                ended(pytest)
+        lines = log.read_text().splitlines() if log.exists() else []
+        noted = {line["test"]: line["outcome"] for line in map(json.loads, lines)}
+        told = (home / "output").read_text(errors="replace")
+        kept = self.scratch / "output" / f"{Path(file).stem}-{kind}.txt"
+        kept.parent.mkdir(exist_ok=True)
+        with kept.open("a") as file_of_all:
+            file_of_all.write(told)
+        shutil.rmtree(home, ignore_errors=True)
+        found = {name.partition("::")[2] or ALL: outcome for name, outcome in noted.items()}
+        return found or {ALL: "error"}  # pytest has not begun
+
+
+def ended(process: subprocess.Popen[bytes], patience_s: float = 30) -> None:
+    """Ask a process to end, so that its Ray ends, too; insist if it does not."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def compared(file: str, runner: Runner) -> Compared:
+    result = Compared(file, {kind: runner.run(file, kind) for kind in BOTH})
+    again = [test for test in result.differ() if test != ALL]
+    if again:
+        for kind in BOTH:
+            result.ended[kind].update(runner.run(file, kind, again))
+    return result
+
+
+def table(results: list[Compared]) -> list[str]:
+    lines = [
+        "| Ray's tests | passed with Ray's Tuner | with tunekit's | neither | skipped | differ |",
+        "| :-- | --: | --: | --: | --: | --: |",
+    ]
+    total = [0] * 5
+    for one in results:
+        stock, ours = (one.count(kind, "passed") for kind in BOTH)
+        neither = sum(
+            one.ended["tunekit"].get(test) == outcome
+            for test, outcome in one.ended["stock"].items()
+            if outcome not in {"passed", "skipped"}
+        )
+        row = [stock, ours, neither, one.count("stock", "skipped"), len(one.differ())]
+        total = [sum(pair) for pair in zip(total, row, strict=True)]
+        lines.append(f"| `{one.file}` | " + " | ".join(map(str, row)) + " |")
+    return [*lines, "| all | " + " | ".join(map(str, total)) + " |"]
+
+
+def differences(results: list[Compared]) -> tuple[list[str], int]:
+    """A line for every difference, and how many of them have no reason."""
+    lines, unknown = [], 0
+    for one in results:
+        for test in one.differ():
+            stock, ours = (one.ended[kind].get(test, "not run") for kind in BOTH)
+            why = KNOWN.get(test)
+            unknown += why is None
+            lines.append(f"- `{test}`: {stock} with Ray's, {ours} with tunekit's. {why or '?'}")
+    return lines, unknown
+
+
+def written(page: str, lines: list[str]) -> str:
+    """The page with another table between its marks."""
+    begin, end = "<!-- begin: conformance.py -->\n", "<!-- end: conformance.py -->"
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    return before + begin + "\n".join(lines) + "\n" + end + after
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--source", type=Path, help="a tree of Ray's repository")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter, with Ray")
+    parser.add_argument("--only", nargs="+", default=[], help="files, by their last name")
+    parser.add_argument("--limit-s", type=float, default=900, help="for one run of a file")
+    parser.add_argument("--keep", type=Path, help="a folder that keeps results and output")
+    parser.add_argument("--write", action="store_true", help=f"the table into {PAGE.name}")
+    arguments = parser.parse_args()
+    asked = "import ray; print(ray.__version__, ray.__path__[0])"
+    version, package = subprocess.run(
+        [arguments.python, "-c", asked], check=True, text=True, stdout=subprocess.PIPE
+    ).stdout.split(maxsplit=1)
+    with tempfile.TemporaryDirectory(prefix="tc-", ignore_cleanup_errors=True) as folder:
+        scratch = Path(folder).resolve()
+        tree = arguments.source or fetched(version, scratch)
+        overlay = overlaid(Path(package.strip()), tree, scratch / "overlay")
+        runner = Runner(arguments.python, overlay, tree, scratch, arguments.limit_s)
+        results = []
+        files = [f for f in FILES if not arguments.only or Path(f).name in arguments.only]
+        for file in files:
+            began = time.monotonic()
+            results.append(compared(file, runner))
+            print(table(results[-1:])[2], f"{time.monotonic() - began:.0f} s", flush=True)
+            if arguments.keep:
+                arguments.keep.mkdir(parents=True, exist_ok=True)
+                kept = arguments.keep / f"{Path(file).stem}.json"
+                kept.write_text(json.dumps(results[-1].ended, indent=1))
+                shutil.copytree(scratch / "output", arguments.keep, dirs_exist_ok=True)
+        lines, unknown = differences(results)
+        at = f", Ray's tests at {revision(tree)}" if revision(tree) else ""
+        told = [f"Ray {version}{at}:", "", *table(results), "", *(lines or ["No differences."])]
+    print("\n".join(told))
+    if arguments.write:
+        PAGE.write_text(written(PAGE.read_text(), told))
+    if not all(one.count("tunekit", "passed") for one in results):
+        print("Of some files no test has passed, which says nothing: see their output (--keep).")
+    return 1 if unknown or not any(one.count("tunekit", "passed") for one in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

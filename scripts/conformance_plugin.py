@@ -1,0 +1,115 @@
+"""Lets Ray Tune's own tests use ``tunekit.Tuner`` (a pytest plugin of ``conformance.py``).
+
+``CONFORMANCE_TUNER`` says which Tuner the tests get: ``stock`` or ``tunekit``. In both cases
+``tune.run`` goes through it, with the settings laid out as a Tuner takes them, so that what was
+written for the one entrance tests the other, too. ``CONFORMANCE_LOG`` names the file that gets a
+line of JSON for every test that begins and ends; it is there even if the process is killed.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import os
+from collections.abc import Callable
+from dataclasses import fields
+from types import ModuleType
+from typing import Any
+
+import ray.tune
+import ray.tune.tune
+from ray import tune
+from ray.tune.experiment import Experiment
+
+STOCK_TUNER, STOCK_RUN = ray.tune.Tuner, ray.tune.run
+#: What ``tune.run`` takes apart from a Tuner's settings goes to it as it is.
+TUNE_CONFIG = {field.name for field in fields(tune.TuneConfig)}
+RUN_CONFIG = {field.name for field in fields(tune.RunConfig)}
+DEFAULTS = {
+    name: parameter.default
+    for name, parameter in inspect.signature(STOCK_RUN).parameters.items()
+    if parameter.default is not inspect.Parameter.empty
+}
+
+
+def through(tuner: type[tune.Tuner]) -> Callable[..., Any]:
+    """``ray.tune.run``, by way of a Tuner."""
+
+    @functools.wraps(STOCK_RUN)
+    def run(run_or_experiment: Any, **given: Any) -> Any:
+        several = isinstance(run_or_experiment, (Experiment, list, tuple))
+        if several or given.get("_remote") or not given.keys() <= DEFAULTS.keys():
+            return STOCK_RUN(run_or_experiment, **given)
+        failure = tune.FailureConfig(
+            max_failures=given.pop("max_failures", 0), fail_fast=given.pop("fail_fast", False)
+        )
+        checkpoints = given.pop("checkpoint_config", None) or tune.CheckpointConfig()
+        if checkpoints.checkpoint_at_end is None:
+            checkpoints.checkpoint_at_end = False  # a Tuner's default depends on the trainable
+        tune_config = {name: given.pop(name) for name in TUNE_CONFIG & given.keys()}
+        run_config = {name: given.pop(name) for name in RUN_CONFIG & given.keys()}
+        space = given.pop("config", None)
+        made = tuner(
+            run_or_experiment,
+            param_space=space,
+            tune_config=tune.TuneConfig(**tune_config),
+            run_config=tune.RunConfig(
+                **run_config, failure_config=failure, checkpoint_config=checkpoints
+            ),
+            _tuner_kwargs={"raise_on_failed_trial": True, **given},
+        )
+        return made.fit()._experiment_analysis
+
+    return run
+
+
+def chosen() -> type[tune.Tuner]:
+    if os.environ["CONFORMANCE_TUNER"] == "stock":
+        return STOCK_TUNER
+    import tunekit
+
+    return tunekit.Tuner
+
+
+TUNER = chosen()
+RUN = through(TUNER)
+tune.Tuner, tune.run = TUNER, RUN
+
+
+def put_into(module: ModuleType) -> None:
+    """Replace what a test module has imported by name."""
+    for name, value in list(vars(module).items()):
+        if value is STOCK_TUNER:
+            setattr(module, name, TUNER)
+        elif value is STOCK_RUN:
+            setattr(module, name, RUN)
+
+
+def note(test: str, outcome: str) -> None:
+    with open(os.environ["CONFORMANCE_LOG"], "a") as log:
+        print(json.dumps({"test": test, "outcome": outcome}), file=log)
+
+
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    for module in {item.module for item in items if getattr(item, "module", None)}:
+        put_into(module)
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    note(nodeid, "hung")  # until it ends
+
+
+def pytest_collectreport(report: Any) -> None:
+    if report.failed:
+        note(report.nodeid, "error")
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    if report.when == "call" or report.outcome != "passed":
+        outcome = (
+            report.outcome
+            if report.when == "call"
+            else {"failed": "error"}.get(report.outcome, report.outcome)
+        )
+        note(report.nodeid, "skipped" if hasattr(report, "wasxfail") else outcome)

@@ -1,0 +1,57 @@
+"""What a release is called and what is new in it; the release workflow asks before it builds.
+
+    python scripts/release.py v0.1.0
+
+Prints that version's part of CHANGELOG.md. Ends with an error if the tag is not the version in
+tunekit/version.py and setup.cfg, or if the changelog lacks it or calls it unreleased.
+"""
+
+from __future__ import annotations
+
+import configparser
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def version_of(root: Path) -> str:
+    """The version that the package and its metadata agree on."""
+    setup = configparser.ConfigParser()
+    setup.read(root / "setup.cfg")
+    packaged = setup["metadata"]["version"]
+    told = re.findall(r'^VERSION = "(.*)"$', (root / "tunekit/version.py").read_text(), re.M)
+    if told != [packaged]:
+        raise ValueError(f"tunekit/version.py has {told}, setup.cfg has {packaged}: make them one.")
+    return packaged
+
+
+def notes(changelog: str, version: str) -> str:
+    """The part of the changelog below a version's heading.
+
+    >>> notes("# Changelog\\n\\n## 0.2.0 (2027-01-05)\\n\\n- New.\\n", "0.2.0")
+    '- New.'
+    """
+    found = re.search(
+        rf"^## {re.escape(version)}(?![\w.])([^\n]*)\n(.*?)(?=^## |\Z)", changelog, re.M | re.S
+    )
+    if found is None:
+        raise ValueError(f"CHANGELOG.md has no '## {version}': write what is new in it.")
+    if not re.fullmatch(r" \(\d{4}-\d\d-\d\d\)", found[1]):
+        raise ValueError(f"CHANGELOG.md says '{version}{found[1]}': put the day in brackets.")
+    return found[2].strip()
+
+
+def main(tag: str) -> str:
+    version = version_of(ROOT)
+    if tag != f"v{version}":
+        raise ValueError(f"The tag is {tag}, and the version {version}: tag v{version}.")
+    return notes((ROOT / "CHANGELOG.md").read_text(), version)
+
+
+if __name__ == "__main__":
+    try:
+        print(main(*sys.argv[1:]))
+    except ValueError as error:
+        sys.exit(str(error))

@@ -1,0 +1,206 @@
+"""Which versions of Python, Ray and the other dependencies tunekit works with.
+
+    python scripts/versions.py                           # all cells: hours
+    python scripts/versions.py 3.10-2.56.0-oldest        # one, or several
+    python scripts/versions.py --list                    # their names
+
+Each cell is an environment of its own: tunekit's requirements with that Ray, and either the newest
+of everything else or the lower bounds in setup.cfg. What is run there is ``SELECTED``: the rules
+without Ray, a file for each of the things that are taken from Ray's inside, and sweeps on a real
+Ray, one of them distributed. ``--write`` puts the outcomes, with the day, into docs/versions.md,
+where cells that were not run keep what they had.
+
+Needs the interpreters as python3.10 and so on, and pip with an index.
+"""
+
+from __future__ import annotations
+
+import argparse
+import configparser
+import datetime
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs/versions.md"
+SETUP = configparser.ConfigParser(inline_comment_prefixes=("#",))
+SETUP.read(ROOT / "setup.cfg")
+
+PYTHONS = re.findall(r"Python :: (3\.\d+)", SETUP["metadata"]["classifiers"])
+#: The last patch of each release from the oldest that tunekit takes, which is there as its first.
+RAYS = ("2.56.0", "2.57.1", "2.58.1", "2.59.0", "2.60.0")
+#: Extras whose packages the selected tests import.
+EXTRAS = ("optuna", "tensorboard", "pb2", "torch")
+TOOLS = ("pytest", "hypothesis")
+#: What packages as old as the lower bounds were built for, without saying so.
+OLDEST_ALSO = ("numpy<2",)
+SELECTED = (
+    "tests/unit/core",
+    "tests/unit/test_compat.py",
+    "tests/unit/test_config.py",
+    "tests/unit/test_controller.py",
+    "tests/unit/test_journal.py",
+    "tests/unit/test_ray_decisions.py",
+    "tests/unit/test_restore.py",
+    "tests/unit/test_tuner.py",
+    "tests/contract/test_pbt.py",
+    "tests/contract/test_contract.py::test_late_and_out_of_order[asha-hold]",
+    "tests/contract/test_contract.py::test_late_and_out_of_order[hyperband-pause]",
+    "tests/contract/test_contract.py::test_late_and_out_of_order[pbt-auto]",
+    "tests/contract/test_restore.py",
+    "tests/integration/test_sweeps.py::test_asha_ranks_by_validated_accuracy",
+    "tests/integration/test_sweeps.py::test_restoring_an_interrupted_sweep_keeps_its_scores",
+    "tests/integration/test_distributed.py::test_asha_over_trainers_ranks_by_validated_accuracy",
+)
+#: Files of these that need an extra, which ``--without`` can leave out.
+NEEDS = {"tests/integration/test_distributed.py": "torch"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An environment: which Python, which Ray, and which of everything else."""
+
+    python: str
+    ray: str
+    others: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.python}-{self.ray}-{self.others}"
+
+
+def cells() -> list[Cell]:
+    """The oldest of everything is for the oldest Python: newer ones have no packages as old."""
+    oldest = [Cell(PYTHONS[0], ray, "oldest") for ray in RAYS]
+    return oldest + [Cell(python, ray, "newest") for python in PYTHONS for ray in RAYS]
+
+
+def lines_of(section: str, key: str) -> list[str]:
+    return [line for line in map(str.strip, SETUP[section][key].splitlines()) if line]
+
+
+def requirements(cell: Cell, ray: str = "", without: Collection[str] = ()) -> list[str]:
+    """What is installed, as pip takes it; with another requirement for Ray, if there is one."""
+    wanted = lines_of("options", "install_requires")
+    for extra in EXTRAS:
+        if extra not in without:
+            wanted += lines_of("options.extras_require", extra)
+    wanted = [line for line in wanted if not line.startswith("ray[")]
+    if cell.others == "oldest":
+        wanted = [re.sub(r">=([\w.]+)", r"==\1", line) for line in wanted] + [*OLDEST_ALSO]
+    return [ray or f"ray[tune,train]=={cell.ray}", *wanted, *TOOLS]
+
+
+def tested(
+    cell: Cell, folder: Path, limit_s: float, ray: str, without: Collection[str]
+) -> tuple[str, str]:
+    """Make the environment and run the tests: the outcome, and what was printed."""
+    selected = [name for name in SELECTED if NEEDS.get(name.partition("::")[0]) not in without]
+    interpreter = shutil.which(f"python{cell.python}")
+    if interpreter is None:
+        return "not run", f"There is no python{cell.python} on PATH."
+    apart = {"RAY_TMPDIR": str(folder), "RAY_ADDRESS": "local", "PYTHONPATH": str(ROOT)}
+    environ = {**os.environ, **apart, "PYTHONDONTWRITEBYTECODE": "1"}
+    python = folder / "env/bin/python"
+    for step, command in (
+        ("environment", [interpreter, "-m", "venv", folder / "env"]),
+        ("installation", [python, "-m", "pip", "install", "-q", *requirements(cell, ray, without)]),
+        ("tests", [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *selected]),
+    ):
+        try:
+            done = subprocess.run(
+                command,
+                cwd=ROOT,
+                env=environ,
+                timeout=limit_s,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+        except subprocess.TimeoutExpired:
+            return f"failed ({step}: took too long)", ""
+        if done.returncode != 0:
+            return f"failed ({step})", done.stdout
+    return " ".join(["passed", *(f"without {extra}" for extra in without)]), done.stdout
+
+
+def heading() -> list[str]:
+    return [
+        "| Python | other dependencies | " + " | ".join(f"Ray {ray}" for ray in RAYS) + " |",
+        "| :-- | :-- |" + " :-- |" * len(RAYS),
+    ]
+
+
+def read(page: str) -> dict[str, str]:
+    """What a page's table says of each cell."""
+    found = {}
+    for python, others, row in re.findall(r"^\| (3\.\d+) \| (\w+) \| (.*) \|$", page, re.M):
+        for ray, outcome in zip(RAYS, row.split(" | "), strict=True):
+            found[Cell(python, ray, others).name] = outcome
+    return found
+
+
+def table(outcomes: dict[str, str]) -> str:
+    rows = dict.fromkeys((cell.python, cell.others) for cell in cells())
+    lines = heading()
+    for python, others in rows:
+        row = [outcomes.get(Cell(python, ray, others).name, "not run") for ray in RAYS]
+        lines.append(f"| {python} | {others} | " + " | ".join(row) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def written(page: str, outcomes: dict[str, str]) -> str:
+    """The page with these outcomes in its table, in place of those cells' former ones."""
+    rows = re.compile(r"(^\| Python \|.*?\n)(?=\n|\Z)", re.M | re.S)
+    return rows.sub(lambda _: table(read(page) | outcomes), page, count=1)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    known = {cell.name: cell for cell in cells()}
+    parser.add_argument("names", nargs="*", metavar="CELL", help="such as 3.10-2.56.0-oldest")
+    parser.add_argument("--list", action="store_true", help="print the cells' names and end")
+    parser.add_argument("--write", action="store_true", help=f"the outcomes into {PAGE.name}")
+    parser.add_argument("--ray", default="", help="what pip installs in place of the cell's Ray")
+    parser.add_argument("--without", nargs="+", default=[], choices=sorted(set(NEEDS.values())))
+    parser.add_argument("--limit-s", type=float, default=1800, help="for each step of a cell")
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.names if name not in known]
+    if unknown:
+        parser.error(f"there is no {', '.join(unknown)}; --list prints what there is")
+    if arguments.list:
+        print("\n".join(known))
+        return 0
+    outcomes = {}
+    for name in arguments.names or known:
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="tv-", ignore_cleanup_errors=True) as folder:
+            outcome, output = tested(
+                known[name],
+                Path(folder).resolve(),
+                arguments.limit_s,
+                arguments.ray,
+                arguments.without,
+            )
+        if not outcome.startswith("passed"):
+            print(output)
+        print(f"{name}: {outcome}, {time.monotonic() - began:.0f} s", flush=True)
+        day = datetime.date.today().isoformat()
+        outcomes[name] = outcome if outcome == "not run" else f"{outcome}, {day}"
+        if arguments.write and not arguments.ray:
+            PAGE.write_text(written(PAGE.read_text(), outcomes))
+    return 0 if all("failed" not in outcome for outcome in outcomes.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
