@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("[!_]*.md")])
 DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
 DOCUMENTS += DECISIONS
-# The programs of these are run as they are: tests/integration/test_examples.py, scripts/clusters.py.
+# Their programs are run as they are: tests/integration/test_examples.py, scripts/clusters.py.
 ABOUT = sorted([*ROOT.glob("docs/frameworks/*.md"), *ROOT.glob("docs/clusters/*.md")])
 DOCUMENTS += ABOUT
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
