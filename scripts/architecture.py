@@ -73,7 +73,7 @@ GROUPS = {
     "validations": (
         "running validations",
         "validator stages executor evaluators failures watch later_validations confirming "
-        "validation_cache fingerprint",
+        "validation_cache fingerprint gpu_memory",
     ),
     "records": (
         "journal, files and restores",

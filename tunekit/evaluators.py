@@ -42,10 +42,15 @@ from tunekit.executor import (
     produced,
     unstarted,
 )
+from tunekit.gpu_memory import release_unused
 from tunekit.validation_cache import Lookup
 from tunekit.validation_context import Told, telling
 
 __all__ = ["EvaluatorExecutor"]
+
+#: The seconds without work after which an evaluator gives back GPU memory that it does not use: not
+#: between two attempts that follow each other, which would allocate it again at once.
+_RELEASE_AFTER_S = 1.0
 
 
 class _Phase(Enum):
@@ -68,6 +73,8 @@ class _Evaluator:
     phase: _Phase = _Phase.STARTING
     attempt: Attempt | None = None
     idle_since: float = 0.0
+    #: Whether it has given back the GPU memory that it does not use since its newest attempt.
+    released: bool = True
     #: Whether its attempt has yielded enough, and ends.
     stopping: bool = False
     #: How many attempts it has run.
@@ -81,8 +88,8 @@ class EvaluatorExecutor:
 
     Actors start when there is something to do, up to ``count`` of them. One that dies is replaced
     when it is needed, and so is one whose attempt has failed: whatever went wrong in its process,
-    such as an error of CUDA, must not fail the next. One that has had nothing to do for a while
-    gives its resources back.
+    such as an error of CUDA, must not fail the next. One that has had nothing to do for a second
+    returns the GPU memory that it does not use, and after a while it gives its resources back.
 
     Args:
         fn: A class (or a ``functools.partial`` of one) that is built in each actor and called as
@@ -378,7 +385,7 @@ class EvaluatorExecutor:
     def _rest(self, evaluator: _Evaluator) -> None:
         """Note that an evaluator has nothing to do; one that has run its calls is replaced."""
         evaluator.attempt, evaluator.awaited, evaluator.stopping = None, None, False
-        evaluator.idle_since = self._monotonic()
+        evaluator.idle_since, evaluator.released = self._monotonic(), False
         if evaluator.calls == self._max_calls:
             self._end(evaluator)
 
@@ -386,9 +393,12 @@ class EvaluatorExecutor:
         now = self._monotonic()
         for evaluator in list(self._evaluators):
             idle = evaluator.attempt is None and evaluator.awaited is None
-            long = idle and now - evaluator.idle_since >= self._idle_s
-            if long and self._can_go(evaluator):
+            idle_s = now - evaluator.idle_since if idle else 0.0
+            if idle and idle_s >= self._idle_s and self._can_go(evaluator):
                 self._end(evaluator)
+            elif idle_s >= _RELEASE_AFTER_S and not evaluator.released:
+                evaluator.released = True
+                evaluator.actor.release.remote()
 
     def _end(self, evaluator: _Evaluator) -> None:
         """End an actor; what is reserved is kept for the one that replaces it."""
@@ -433,6 +443,9 @@ class _Actor:
             self._evaluate = fn() if is_built(fn) else fn
         if self._first_bundle is not None:
             self._evaluate.placed(self._first_bundle)
+
+    def release(self) -> None:
+        release_unused()
 
     def evaluate(
         self, checkpoint: Any, kwargs: dict[str, Any], told: Told, lookup: Lookup | None

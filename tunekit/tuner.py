@@ -46,6 +46,7 @@ from tunekit._ray.tuner import (
     packed,
     place_of,
     settings_of,
+    space_of,
 )
 from tunekit.callback import ValidationCallback
 from tunekit.cluster import leave_room
@@ -146,10 +147,11 @@ class Tuner(tune.Tuner):
     Args:
         trainable: A function, a ``ray.tune.Trainable`` class, the name that one was registered
             under, a trainer, or a :class:`~tunekit.TrainerFactory`.
-        param_space: The search space, as for ``ray.tune.Tuner``. For a trainer it has
-            ``"train_loop_config"`` and ``"scaling_config"`` (a ``ScalingConfig``, or a dict of what
-            differs from the trainer's), which are laid over the trainer's own; ``"datasets"``; and
-            ``"resume_from_checkpoint"``, which ``ray.train.get_checkpoint()`` returns at first.
+        param_space: The search space, as for ``ray.tune.Tuner``: a dict, or one of RLlib's
+            configurations. For a trainer it has ``"train_loop_config"`` and ``"scaling_config"`` (a
+            ``ScalingConfig``, or a dict of what differs from the trainer's), which are laid over
+            the trainer's own; ``"datasets"``; and ``"resume_from_checkpoint"``, which
+            ``ray.train.get_checkpoint()`` returns at first.
         tune_config: As for ``ray.tune.Tuner``. ``metric`` may name one that only validation
             produces. The scheduler and the searcher are wrapped, not changed.
         run_config: As for ``ray.tune.Tuner``.
@@ -194,6 +196,7 @@ class Tuner(tune.Tuner):
         **internal: Any,
     ):
         problems = Problems("Tuner")
+        param_space = space_of(param_space)
         distributed = is_trainer(trainable) or isinstance(trainable, TrainerFactory)
         if distributed:
             check_trainer(trainable, param_space, problems)
@@ -353,6 +356,7 @@ class Tuner(tune.Tuner):
                 "is no experiment's folder. It "
                 + no_sweep(*storage_at(given, storage_filesystem), given)
             )
+        param_space = space_of(param_space)
         if param_space is not None:
             problems.instance("param_space", param_space, dict, "Pass a dict, or nothing.")
         if validation_config is not None:

@@ -40,6 +40,9 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("[!_]*.md")])
 DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
 DOCUMENTS += DECISIONS
+# Their programs are run as they are: tests/integration/test_examples.py, scripts/clusters.py.
+ABOUT = sorted([*ROOT.glob("docs/frameworks/*.md"), *ROOT.glob("docs/clusters/*.md")])
+DOCUMENTS += ABOUT
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 REFERENCE = ROOT / "docs/reference.rst"
 
@@ -119,6 +122,8 @@ def test_the_site_builds_without_a_warning(tmp_path):
     for document in (ROOT / "docs").glob("*.*"):
         if document.suffix in (".md", ".rst"):
             assert f"{document.stem}.html" in pages
+    for document in ABOUT:
+        assert (tmp_path / "html" / document.parent.name / f"{document.stem}.html").exists()
     for decision in DECISIONS:
         assert (tmp_path / "html/decisions" / f"{decision.stem}.html").exists()
     for name, _ in public():
@@ -280,7 +285,7 @@ def blocks(path: Path) -> list[Block]:
 
 
 # The README's is run as it stands, on a Ray: tests/integration/test_documents.py.
-BLOCKS = [block for path in DOCUMENTS if path.name != "README.md" for block in blocks(path)]
+BLOCKS = [block for path in DOCUMENTS if path != ROOT / "README.md" for block in blocks(path)]
 
 
 def validate(checkpoint, batch_size=1):

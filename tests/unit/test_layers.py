@@ -24,7 +24,7 @@ FLOORS = [
     {"deprecated", "version"},
     {"errors"},
     {"core", "extras"},
-    {"event_file", "pickles", "places", "terminal"},
+    {"event_file", "gpu_memory", "pickles", "places", "terminal"},
     {
         "_ray",
         "clock",

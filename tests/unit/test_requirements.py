@@ -142,14 +142,21 @@ def test_all_is_what_tunekit_itself_can_use(name):
 
 
 @pytest.mark.parametrize(
-    ("folder", "name"), [("tests", "test"), ("notebooks", "notebook"), ("scripts", "demo")]
+    ("folder", "name"),
+    [
+        ("tests", "test"),
+        ("notebooks", "notebook"),
+        ("scripts", "demo"),
+        ("docs/frameworks", "trainers"),
+        ("docs/clusters", ""),
+    ],
 )
 def test_what_is_beside_the_package_has_an_extra_that_brings_its_imports(folder, name):
     # Tests of these are skipped where they are not installed, and a benchmark leaves one out; the
     # last two are this file's.
-    may_lack = {"lightning", "transformers", "mlflow", "syne_tune"}
+    may_lack = {"lightning", "transformers", "lightgbm", "gymnasium", "mlflow", "syne_tune"}
     may_lack |= {"no_such_package", "broken_package"}
-    own = {"tunekit", "tests", "kills"}
+    own = {"tunekit", "tests", "kills", "test_wheel"}
     brought = PLAIN | brought_by(name)
     for path in sorted([*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.ipynb")]):
         for one in imported(path, own | may_lack):

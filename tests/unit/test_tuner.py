@@ -29,6 +29,7 @@ from ray.tune.search import (
     SearchGenerator,
 )
 from ray.tune.search.optuna import OptunaSearch
+from ray.tune.tune import _Config
 
 import tunekit
 from tunekit._ray.tuner import settings_of
@@ -62,6 +63,23 @@ def _no_ray(monkeypatch):
         raise AssertionError("Ray was started")
 
     monkeypatch.setattr(ray, "init", init)
+
+
+class AlgorithmConfig(_Config):
+    """A configuration of RLlib's, as far as Tune knows it."""
+
+    def to_dict(self):
+        return {"env": "CartPole-v1", "lr": tune.loguniform(1e-4, 0.1)}
+
+
+def test_a_configuration_of_rllib_is_a_search_space(tmp_path):
+    settings = make(
+        tmp_path,
+        param_space=AlgorithmConfig(),
+        validation_config=tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 1.0}),
+    )
+    assert settings.param_space["env"] == "CartPole-v1"
+    assert validation_of(settings).searched["lr"]["kind"] == "float"
 
 
 def test_all_mistakes_of_a_call_are_in_one_message(tmp_path):

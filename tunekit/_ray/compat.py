@@ -133,6 +133,7 @@ NEEDED = (
     ("ray.tune.trainable.function_trainable", "FunctionTrainable.save_checkpoint"),
     ("ray.tune.trainable.function_trainable", "wrap_function"),
     ("ray.tune.trainable.trainable", "_DICT_CHECKPOINT_FILE_NAME"),
+    ("ray.tune.tune", "_Config.to_dict"),
     ("ray.tune.utils", "unflattened_lookup"),
     ("ray.tune.utils.util", "SafeFallbackEncoder"),
     ("ray.tune.utils.log", "has_verbosity"),

@@ -12,6 +12,7 @@ import ray
 from ray import tune
 from ray.air._internal.uri_utils import URI
 from ray.tune.search.sample import Categorical
+from ray.tune.tune import _Config
 
 __all__ = [
     "Settings",
@@ -22,6 +23,7 @@ __all__ = [
     "packed",
     "place_of",
     "settings_of",
+    "space_of",
     "trial_bundles",
 ]
 
@@ -54,6 +56,16 @@ def settings_of(tuner: tune.Tuner) -> Settings | None:
         callbacks=list(internal._run_config.callbacks or []),
         restored=bool(internal._is_restored),
     )
+
+
+def space_of(param_space: Any) -> Any:
+    """Return a search space as the dict that Tune makes of it, such as of RLlib's configurations.
+
+    Example:
+        >>> space_of({"lr": 0.1}), space_of(None)
+        ({'lr': 0.1}, None)
+    """
+    return param_space.to_dict() if isinstance(param_space, _Config) else param_space
 
 
 def trial_bundles(trainable: Any, param_space: dict[str, Any]) -> list[dict[str, float]] | None:

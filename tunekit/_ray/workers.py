@@ -40,6 +40,7 @@ from ray.train.v2._internal.util import construct_train_func
 from tunekit._ray.raised import legible_error
 from tunekit.core.assignments import Verdict, WorkerInbox
 from tunekit.core.yields import YieldGate
+from tunekit.gpu_memory import release_unused
 
 __all__ = [
     "TAG",
@@ -265,6 +266,7 @@ def serve(train_loop: Callable[..., Any], loop_context: Any) -> None:
     """
     fresh = _Surroundings()
     while True:
+        release_unused()  # the next assignment may be long in coming
         assignment = _post.take()
         if assignment.number > 1:
             gc.collect()

@@ -1,0 +1,79 @@
+"""A model that is sharded over the workers of a TorchTrainer, each of which saves its shards."""
+
+import tempfile
+
+import torch
+import torch.distributed.checkpoint as dcp
+from ray import train, tune
+from ray.train.torch import TorchTrainer
+from ray.tune.schedulers import ASHAScheduler
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import fully_shard
+
+import tunekit
+
+WORKERS = 2
+
+
+def examples(seed, count):
+    x = torch.randn(count, 20, generator=torch.Generator().manual_seed(seed))
+    return x, (x[:, 0] * x[:, 1] > 0).long()
+
+
+def network(config):
+    inner, outer = torch.nn.Linear(20, config["width"]), torch.nn.Linear(config["width"], 2)
+    return torch.nn.Sequential(inner, torch.nn.ReLU(), outer)
+
+
+def accuracy_of(model):
+    x, y = examples(seed=2, count=20_000)
+    with torch.no_grad():
+        return (model(x).argmax(1) == y).float().mean().item()
+
+
+def train_loop(config):
+    rank, epoch = train.get_context().get_world_rank(), torch.tensor(0)
+    model = fully_shard(network(config))
+    optimizer = torch.optim.Adam(model.parameters(), config["lr"])
+    if checkpoint := train.get_checkpoint():
+        weights, moments = get_state_dict(model, optimizer)
+        state = {"model": weights, "optimizer": moments, "epoch": epoch}
+        with checkpoint.as_directory() as folder:
+            dcp.load(state, checkpoint_id=folder)
+        set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
+    x, y = (part[rank::WORKERS] for part in examples(seed=1, count=2_000))
+    while epoch < 9:
+        for rows in torch.randperm(len(x)).split(25):
+            loss = torch.nn.functional.cross_entropy(model(x[rows]), y[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        epoch += 1
+        metrics = {"loss": loss.item()}
+        weights, moments = get_state_dict(model, optimizer)
+        with tempfile.TemporaryDirectory() as folder:  # each worker's own; Ray puts them together
+            state = {"model": weights, "optimizer": moments, "epoch": epoch}
+            dcp.save(state, checkpoint_id=folder)
+            train.report(metrics, checkpoint=train.Checkpoint.from_directory(folder))
+
+
+def validate(checkpoint):
+    model = network(tunekit.get_validation_context().config["train_loop_config"])
+    with checkpoint.as_directory() as folder:
+        dcp.load({"model": model.state_dict()}, checkpoint_id=folder, no_dist=True)
+    return {"accuracy": accuracy_of(model)}
+
+
+tuner = tunekit.Tuner(
+    TorchTrainer(train_loop, scaling_config=train.ScalingConfig(num_workers=WORKERS)),
+    param_space={"train_loop_config": {"lr": tune.grid_search([0.0003, 0.003]), "width": 64}},
+    tune_config=tune.TuneConfig(
+        metric="accuracy",
+        mode="max",
+        scheduler=ASHAScheduler(max_t=9, grace_period=3, reduction_factor=3),
+    ),
+    validation_config=tunekit.ValidationConfig(fn=validate),
+)
+table = tuner.fit().get_dataframe().sort_values("accuracy", ascending=False)
+shown = ["config/train_loop_config/lr", "training_iteration", "accuracy"]
+print(table[shown].to_string(index=False))

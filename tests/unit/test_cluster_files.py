@@ -1,0 +1,198 @@
+"""The files of docs/clusters: they can be read, agree with each other, and do what they say.
+
+There is no Slurm and no Kubernetes here: doubles of their commands write down what they are told.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import stat
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import ray
+import yaml
+
+FOLDER = Path(__file__).parents[2] / "docs/clusters"
+SWEEP = (FOLDER / "sweep.py").read_text()
+CLUSTERS = {
+    "kuberay.yaml": lambda document: document["spec"]["rayClusterSpec"],
+    "raycluster.yaml": lambda document: document["spec"],
+}
+
+
+def validation_needs() -> dict[str, float]:
+    """What the sweep's validations take, as the program says."""
+    for node in ast.walk(ast.parse(SWEEP)):
+        if isinstance(node, ast.keyword) and node.arg == "ray_remote_kwargs":
+            options = ast.literal_eval(node.value)
+            return {"CPU": options["num_cpus"], **options["resources"]}
+    raise AssertionError("The program says nothing.")
+
+
+# Kubernetes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_cluster_has_nodes_for_what_the_sweep_starts(name):
+    cluster = CLUSTERS[name](yaml.safe_load((FOLDER / name).read_text()))
+    assert cluster["rayVersion"] == ray.__version__
+    assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    groups = {group["groupName"]: group for group in cluster["workerGroupSpecs"]}
+    assert groups.keys() == {"training", "validation"}
+    for group in groups.values():
+        assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+    needs = validation_needs()
+    # KubeRay hands this to `ray start --resources=...` through a shell.
+    told = groups["validation"]["rayStartParams"]["resources"]
+    resources = json.loads(json.loads(told.strip("'")))
+    [container] = groups["validation"]["template"]["spec"]["containers"]
+    assert resources["validation"] >= needs["validation"]
+    assert int(container["resources"]["limits"]["cpu"]) >= needs["CPU"]
+    assert "resources" not in groups["training"]["rayStartParams"]
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_all_pods_have_the_same_image_and_see_the_results(name):
+    cluster = CLUSTERS[name](yaml.safe_load((FOLDER / name).read_text()))
+    pods = [
+        group["template"]["spec"]
+        for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])
+    ]
+    assert {container["image"] for pod in pods for container in pod["containers"]} == {"IMAGE"}
+    for pod in pods:
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        [container] = pod["containers"]
+        mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        assert mounted.keys() <= volumes
+        assert mounted["results"] == "/results"
+
+
+def test_the_job_runs_the_program_that_is_there():
+    job = yaml.safe_load((FOLDER / "kuberay.yaml").read_text())
+    program, storage = job["spec"]["entrypoint"].split()[1:]
+    [container] = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"]
+    mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert str(Path(program).parent) in mounts and (FOLDER / Path(program).name).exists()
+    assert storage in mounts
+    assert job["spec"]["backoffLimit"] > 0, "a sweep that was interrupted is run again"
+
+
+# Slurm ---------------------------------------------------------------------------------------
+
+DOUBLES = {
+    "scontrol": """
+        if [ "$1" = show ]; then printf 'n1\\nn2\\nn3\\n'; else echo "scontrol $*" >> "$TOLD"; fi
+    """,
+    # Of its options, only the node matters; what is left runs here.
+    "srun": """
+        while [ "${1#--}" != "$1" ]; do
+            case "$1" in --nodelist=*) export NODE=${1#--nodelist=} ;; esac
+            shift
+        done
+        exec "$@"
+    """,
+    "hostname": 'echo "10.0.0.1 fe80::1"',
+    "ray": """
+        echo "$NODE: ray $*" >> "$TOLD"
+        if [ "$1" = health-check ] && [ "$(grep -c health-check "$TOLD")" -lt "$ANSWERS_AT" ]; then
+            exit 1
+        fi
+    """,
+    "python": """
+        echo "$NODE: python $* at $RAY_ADDRESS" >> "$TOLD"
+        trap 'echo "$NODE: interrupted" >> "$TOLD"; exit 75' TERM
+        eval "$DRIVER"
+    """,
+    "sleep": "",
+}
+
+
+@pytest.fixture
+def submitted(tmp_path):
+    """Run the script as a job of three nodes: its exit status, what was told to whom, stderr."""
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    for name, does in DOUBLES.items():
+        path = commands / name
+        path.write_text(f"#!/bin/bash\n{does}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    script = tmp_path / "slurm.sbatch"
+    shutil.copy(FOLDER / "slurm.sbatch", script)
+
+    def submit(driver="exit 0", answers_at=1, arguments=(), signal_at=None):
+        told = tmp_path / "told"
+        told.write_text("")
+        slurm = {
+            "SLURM_JOB_ID": "4711",
+            "SLURM_JOB_NODELIST": "n[1-3]",
+            "SLURM_CPUS_PER_TASK": "8",
+        }
+        ours = {"TOLD": str(told), "DRIVER": driver, "ANSWERS_AT": str(answers_at)}
+        batch = subprocess.Popen(
+            ["bash", str(script), *arguments],
+            env={"PATH": f"{commands}:{os.environ['PATH']}", **slurm, **ours},
+            cwd=tmp_path,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        if signal_at is not None:
+            while signal_at not in told.read_text():
+                time.sleep(0.01)
+            batch.terminate()  # Slurm signals the batch script, and nothing else
+        _, stderr = batch.communicate(timeout=60)
+        return batch.returncode, told.read_text().splitlines(), stderr
+
+    return submit
+
+
+def test_the_script_asks_slurm_for_what_it_uses():
+    text = (FOLDER / "slurm.sbatch").read_text()
+    head, *_ = text.partition("set -euo pipefail")
+    assert text.startswith("#!/bin/bash\n#SBATCH ")
+    for option in ("--nodes=3", "--signal=B:TERM@", "--requeue", "--cpus-per-task="):
+        assert f"\n#SBATCH {option}" in head, option
+
+
+def test_a_job_starts_the_head_then_the_nodes_then_the_driver(submitted, tmp_path):
+    status, told, _ = submitted(answers_at=3)
+    assert status == 0
+    address = f"10.0.0.1:{20000 + 4711}"
+    head = next(line for line in told if "--head" in line)
+    assert head.startswith("n1: ray start --head --node-ip-address=10.0.0.1 --port=24711 ")
+    assert sum("health-check" in line for line in told) == 3, "it waits for the head"
+    workers = [line for line in told if f"ray start --address={address}" in line]
+    assert sorted(line[:3] for line in workers) == ["n2:", "n3:"]
+    [resources] = [line for line in workers if "validation" in line]
+    assert resources.startswith("n3:") and '--resources={"validation": 8}' in resources
+    assert f"n1: python sweep.py {tmp_path}/results at {address}" in told
+    assert not any("requeue" in line for line in told)
+
+
+def test_a_job_is_given_another_sweep(submitted):
+    _, told, _ = submitted(arguments=("other.py", "s3://bucket/sweeps"))
+    assert any("python other.py s3://bucket/sweeps" in line for line in told)
+
+
+def test_a_sweep_that_failed_is_a_job_that_failed(submitted):
+    status, told, _ = submitted(driver="exit 3")
+    assert status == 3 and not any("requeue" in line for line in told)
+
+
+def test_a_head_that_does_not_answer_ends_the_job(submitted):
+    status, told, stderr = submitted(answers_at=1000)
+    assert status == 1
+    assert "does not answer at 10.0.0.1:24711" in stderr
+    assert not any("python" in line for line in told)
+
+
+def test_before_the_time_limit_the_sweep_is_interrupted_and_the_job_queued_again(submitted):
+    patient = 'echo waits >> "$TOLD"; for _ in {1..600}; do /bin/sleep 0.05; done'
+    status, told, _ = submitted(driver=patient, signal_at="waits")
+    assert "n1: interrupted" in told
+    assert told[-1] == "scontrol requeue 4711" and status == 75

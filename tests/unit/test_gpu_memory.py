@@ -1,0 +1,126 @@
+"""GPU memory that nothing uses is given back: seen with a double of torch.cuda, without a GPU."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tunekit._ray import workers
+from tunekit.evaluators import EvaluatorExecutor, _Actor, _Evaluator, _Phase
+from tunekit.gpu_memory import release_unused
+from tunekit.testing import FakeClock
+
+
+class Cuda:
+    """torch.cuda, as far as it is used here."""
+
+    def __init__(self, used: bool):
+        self.used, self.emptied = used, 0
+
+    def is_initialized(self) -> bool:
+        return self.used
+
+    def empty_cache(self) -> None:
+        assert self.used, "it would begin to use CUDA"
+        self.emptied += 1
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    def use(used: bool = True) -> Cuda:
+        double = Cuda(used)
+        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=double))
+        return double
+
+    return use
+
+
+def test_what_is_unused_is_given_back(cuda):
+    double = cuda()
+    release_unused()
+    assert double.emptied == 1
+
+
+def test_a_process_that_has_not_used_a_gpu_does_not_begin_to(cuda, monkeypatch):
+    double = cuda(used=False)
+    release_unused()
+    assert double.emptied == 0
+    monkeypatch.delitem(sys.modules, "torch")
+    release_unused()
+    assert "torch" not in sys.modules
+
+
+def test_what_nothing_refers_to_any_more_is_collected_before(cuda):
+    double, freed = cuda(), []
+
+    class Network:
+        def __del__(self):
+            freed.append(double.emptied)
+
+    network = Network()
+    network.optimizer = network  # a circle
+    del network
+    release_unused()
+    assert freed == [0]
+
+
+class Actor:
+    """The handle of an evaluator's process; what is called on it is done at once."""
+
+    def __init__(self):
+        inside = _Actor([None], None)
+        self.release = SimpleNamespace(remote=inside.release)
+
+
+@pytest.fixture
+def evaluator():
+    """An executor whose only evaluator has just ended an attempt, and its clock."""
+    clock = FakeClock()
+    executor = EvaluatorExecutor(lambda checkpoint: {}, 1, {}, monotonic=clock.monotonic)
+    one = _Evaluator(Actor(), None, None, _Phase.BUILT, calls=1)
+    executor._evaluators.append(one)
+    executor._rest(one)
+    return executor, one, clock
+
+
+def test_an_evaluator_gives_it_back_once_it_has_had_nothing_to_do_for_a_second(cuda, evaluator):
+    double, (executor, one, clock) = cuda(), evaluator
+    for second in (0.5, 0.4):
+        clock.sleep(second)
+        executor.poll()
+    assert double.emptied == 0, "the next attempt may be about to start"
+    for second in (0.2, 1.0, 5.0):
+        clock.sleep(second)
+        executor.poll()
+    assert double.emptied == 1, "once, and it lives on"
+    executor._rest(one)  # another attempt has ended
+    clock.sleep(1.1)
+    executor.poll()
+    assert double.emptied == 2
+
+
+def test_an_evaluator_that_evaluates_keeps_what_it_has(cuda, evaluator):
+    double, (executor, one, clock) = cuda(), evaluator
+    one.attempt = object()
+    clock.sleep(10.0)
+    executor.poll()
+    assert double.emptied == 0
+
+
+def test_a_worker_gives_it_back_before_it_waits_for_an_assignment(cuda, monkeypatch):
+    """While a trial has ended and no other one has taken its workers over."""
+    double = cuda()
+
+    class Ends(Exception):
+        pass
+
+    def take():
+        assert double.emptied == 1
+        raise Ends
+
+    monkeypatch.setattr(workers, "_Surroundings", lambda: None)
+    monkeypatch.setattr(workers._post, "take", take)
+    with pytest.raises(Ends):
+        workers.serve(lambda: None, None)
