@@ -15,10 +15,12 @@ import tunekit
 from tests.integration.runs import counting, fit
 from tunekit._ray.cluster import has_died
 from tunekit.core.validation import Attempt, Outcome, Request, Status
+from tunekit.core.values import unparcelled
 from tunekit.evaluators import EvaluatorExecutor
 from tunekit.executor import Estimated, Failed, Returned
 from tunekit.executors import executor_of
 from tunekit.journal import read
+from tunekit.pickles import unpack
 from tunekit.validation_cache import SweepCache
 
 pytestmark = pytest.mark.ray
@@ -162,17 +164,20 @@ def test_all_workers_leave_a_loop_at_the_same_yield_and_go_on_with_the_next(ray_
             time.sleep(0.01)
         raise AssertionError(f"nothing of {kind}")
 
+    def examples(event):
+        return unparcelled(event.value, unpack)["accuracy"].n
+
     def left(name):
         return [json.loads((tmp_path / f"{name}-{rank}").read_text()) for rank in (0, 1)]
 
     try:
         endless = attempt("endless", [10**9, 10**9])
         executor.start(endless)
-        assert until(Estimated).value["accuracy"].n == 1
+        assert examples(until(Estimated)) == 1
         executor.stop(endless)
         known = tunekit.Estimate(0.5, n=3, bounds=(0, 1))
         executor.start(attempt("resumed", [5, 5], accuracy=known))
-        assert until(Returned).value["accuracy"].n == 5
+        assert examples(until(Returned)) == 5
         first, resumed = left("endless"), left("resumed")
         assert first[0]["n"] == first[1]["n"], "at the same yield"
         assert [one["begun"] for one in resumed] == [3, 3]
