@@ -22,6 +22,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
@@ -132,11 +133,19 @@ def make(name: str, target: Path) -> None:
     shutil.rmtree(folder)
 
 
+def _milliseconds(moments: pd.Series) -> pd.Series:
+    whole = [None if pd.isna(moment) else moment.value // 10**6 for moment in moments]
+    return pd.Series(whole, moments.index, dtype=object)
+
+
 def told(sweep: tunekit.Sweep) -> dict[str, Any]:
     """Return what the tables of a sweep say, as JSON."""
 
     def table(frame: Any) -> list[dict[str, Any]]:
-        return json.loads(frame.to_json(orient="records", default_handler=str))
+        moments = frame.select_dtypes(["datetime", "datetimetz", "timedelta"])
+        in_ms = {name: _milliseconds(moments[name]) for name in moments}
+        plain = frame.assign(**in_ms)
+        return json.loads(plain.to_json(orient="records", default_handler=str))
 
     tables = ("trials", "reports", "validations", "decisions")
     best = sweep.best()
