@@ -667,7 +667,8 @@ def test_a_trainable_that_is_not_there(where, says, ended):
 
 
 @pytest.mark.parametrize("command", ["status", "best", "report", "resume"])
-def test_a_path_that_is_no_sweep_is_wrong_usage(command, tmp_path):
+def test_a_path_that_is_no_sweep_is_wrong_usage(command, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))  # where no sweep is that could be taken instead
     result = tunekit_(command, tmp_path)
     assert result.exit_code == 2 and result.stdout == ""
     assert result.stderr.startswith("Error: ") and "Traceback" not in result.stderr
