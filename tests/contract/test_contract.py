@@ -16,6 +16,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
 import tunekit
 from tests.schedulers import CASES, MODES, every_case
+from tests.seeds import SCHEDULES, seeds
 from tests.sweeps import LENGTH, Counting, Endless, Ran, index_of, quality, sweep
 from tunekit.core.validation import Attempt
 from tunekit.journal import read
@@ -102,7 +103,7 @@ def check_leases(ran: Ran) -> None:
 
 @every_case
 def test_late_and_out_of_order(tmp_path, name, on_pending):
-    for seed in range(2 if CASES[name].slow else 5):
+    for seed in seeds(1 if CASES[name].slow else 2, name, on_pending):
         ran = run(
             name,
             tmp_path / str(seed),
@@ -433,7 +434,9 @@ def test_files_have_a_row_for_each_iteration(tmp_path):
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=12 * SCHEDULES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     st.sampled_from(

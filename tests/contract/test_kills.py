@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import os
 import random
 import threading
 from collections.abc import Iterator
@@ -20,13 +19,12 @@ from ray.tune.search import BasicVariantGenerator
 import tunekit
 from tests.kills import run_killed
 from tests.schedulers import CASES, every_case, seed_all
+from tests.seeds import SCHEDULES, seeds
 from tests.sweeps import Endless, Ran, index_of, sweep
 from tunekit.journal import events_in
 from tunekit.schedulers import PromotionASHA
 from tunekit.testing.journal import JournalSummary, check_journal
 
-#: How many random schedules of kills; set the variable to try many more.
-SCHEDULES = int(os.environ.get("TUNEKIT_SCHEDULES", "2"))
 #: Each so-and-so-manieth write is one to be killed at.
 STRIDE = 1 if SCHEDULES > 10 else 13
 
@@ -197,7 +195,7 @@ def rows_of(trial: Any) -> list[dict[str, Any]]:
 
 @every_case
 def test_nothing_is_lost_or_done_twice(tmp_path, name, on_pending):
-    for seed in range(1 if CASES[name].slow else SCHEDULES):
+    for seed in seeds(1, name, on_pending):
         folder = tmp_path / str(seed)
         ran, _ = run_killed(
             folder,

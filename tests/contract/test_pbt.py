@@ -16,6 +16,7 @@ from ray.tune.schedulers import PopulationBasedTrainingReplay
 import tunekit
 from tests.contract.test_contract import check_contract, journal
 from tests.schedulers import CASES, PB2_SEARCH, pb2_module, pbt, seed_all, space
+from tests.seeds import SCHEDULES, seeds
 from tests.sweeps import Endless, Ran, index_of, sweep
 from tunekit.testing.versions import Versioned, Versions, score_of, version_at
 
@@ -63,8 +64,8 @@ def check_exact(ran: Ran, versions: Versions) -> int:
 
 @pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
 def test_every_clone_is_the_version_that_was_scored(tmp_path, on_pending):
-    exact = 0
-    for seed in range(16 if on_pending == "continue" else 9):
+    exact, runs = 0, seeds(5 if on_pending == "continue" else 3)
+    for seed in runs:
         ran, versions = run(
             tmp_path / str(seed),
             seed=seed,
@@ -74,23 +75,25 @@ def test_every_clone_is_the_version_that_was_scored(tmp_path, on_pending):
         )
         check_contract(ran)
         exact += check_exact(ran, versions)
-    assert exact >= 200
+    assert exact >= 12 * len(runs)
 
 
 @pytest.mark.parametrize("on_pending", ["hold", "pause"])
 def test_synchronous(tmp_path, on_pending):
-    exact = 0
-    for seed in range(5):
+    exact, runs = 0, seeds(2)
+    for seed in runs:
         ran, versions = run(
             tmp_path / str(seed), seed=seed, on_pending=on_pending, trials=8, synch=True, slots=4
         )
         check_contract(ran)
         exact += check_exact(ran, versions)
-    assert exact >= 100
+    assert exact >= 20 * len(runs)
 
 
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=6 * SCHEDULES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     seed=st.integers(0, 2**16),
@@ -135,7 +138,7 @@ def test_any_population(tmp_path_factory, seed, mode, slots, keep, save_s, fails
 
 def test_one_checkpoint_kept_is_enough(tmp_path):
     """``num_to_keep=1``: what is to be cloned is there, and little else."""
-    exploits, on_disk = 0, []
+    exploits, on_disk, runs = 0, [], seeds(2)
 
     class Disk(tune.Callback):
         """Counts checkpoints beyond each trial's best and newest, and what is needed."""
@@ -150,7 +153,7 @@ def test_one_checkpoint_kept_is_enough(tmp_path):
             needed |= set(self.ran.validation.leases)
             on_disk.append(kept - len(needed) - 2 * sum(t.has_checkpoint() for t in trials))
 
-    for seed in range(5):
+    for seed in runs:
         disk = Disk()
         versions = Versions()
         ran, _ = run(
@@ -170,7 +173,7 @@ def test_one_checkpoint_kept_is_enough(tmp_path):
         exploits += check_exact(ran, versions)
         for trial in ran.trials:
             assert Path(trial.checkpoint.path).exists()
-    assert exploits >= 50
+    assert exploits >= 10 * len(runs)
     assert max(on_disk) <= 0
 
 

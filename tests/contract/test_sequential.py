@@ -11,9 +11,10 @@ import pytest
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
 import tunekit.scheduler as scheduler_module
-from tests.contract.test_kills import SCHEDULES, killed_often
+from tests.contract.test_kills import killed_often
 from tests.kills import run_killed
 from tests.schedulers import CASES, seed_all
+from tests.seeds import seeds
 from tests.sweeps import Endless, quality, sweep
 from tunekit import Estimate, Sequential, load
 from tunekit.core.confidence import Interval
@@ -263,7 +264,7 @@ def test_killed_sweeps_with_estimates_lose_nothing(tmp_path, name, on_pending):
             **options,
         )
 
-    for seed in range(SCHEDULES):
+    for seed in seeds(1, name, on_pending):
         folder, draw = tmp_path / str(seed), random.Random(seed)
         made, _ = run_killed(folder, make, killed_often(seed), torn=bool(seed % 2))
         lives = check_journal(events_in(folder / "sweep"))

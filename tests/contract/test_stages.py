@@ -13,10 +13,11 @@ from ray.tune import CheckpointConfig
 from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
-from tests.contract.test_kills import SCHEDULES, rows_of
+from tests.contract.test_kills import rows_of
 from tests.contract.test_restore import kill, restored
 from tests.kills import run_killed
 from tests.schedulers import CASES, every_case, seed_all
+from tests.seeds import seeds
 from tests.sweeps import Counting, Endless, quality, sweep
 from tunekit import tuner
 from tunekit.core.events import (
@@ -202,7 +203,7 @@ def test_a_stage_whose_function_is_broken_is_given_up_and_the_sweep_goes_on(tmp_
 @pytest.mark.parametrize("name", ["asha", "hyperband", "pbt", "promotion"])
 def test_killed_sweeps_lose_nothing_of_a_further_stage(tmp_path, name):
     case, killed = CASES[name], 0
-    for seed in range(SCHEDULES):
+    for seed in seeds(2, name):
 
         def made(folder: Path, seed: int = seed, **options: Any) -> Any:
             seed_all(seed)
