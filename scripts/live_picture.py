@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TUNEKIT = (sys.executable, "-m", "tunekit")
 #: The page is taken when so many of the trials have ended.
 TRIALS, ENDED = 14, 6
-WIDTH, HEIGHT = 1100, 1150
+WIDTH, HEIGHT = 1100, 1440
 _LIMIT_S = 300
 
 

@@ -207,6 +207,10 @@ def test_figures_of_the_start_page_are_where_it_takes_them_from():
     rows = {
         "tunekit, every checkpoint (the default)": "the default (each checkpoint is validated)",
         'tunekit, `every="decision"`': '`every="decision"`',
+        'tunekit, `every="decision"`, two slots more, actors reused': (
+            "the same with two extra slots for validation, actors reused"
+        ),
+        "stock Ray, inline at rungs only, two slots more": "Ray inline at rungs, eight slots",
         "stock Ray, inline at every iteration": "Ray inline, every iteration",
         "Optuna, successive halving at rungs": "Optuna, successive halving at rungs",
         "Syne Tune, ASHA at rungs": "Syne Tune, ASHA at rungs",
