@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -19,15 +20,23 @@ author = "The tunekit developers"
 copyright = "The tunekit developers"
 version = release = VERSION
 
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "myst_parser"]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "myst_parser", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"tunekit {VERSION}"
 html_copy_source = False
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_search_scorer = str(Path(__file__).with_name("_static") / "search.js")  # not relative to this
 
-# Headings can be linked to as on a page of a repository: guide.md#saving.
+# What is to be typed can be copied, without its prompts; what was printed need not be.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+copybutton_selector = ":is(.highlight-python, .highlight-console, .highlight-default) pre"
+
+# Headings can be linked to as on a page of a repository: storage.md#object-stores.
 myst_heading_anchors = 3
 
 # The order of the members of a class is that of its source: what is asked first comes first.
@@ -62,6 +71,16 @@ def _keep_colons(app, what, name, obj, options, lines):
         lines[:0] = ["..", ""]
 
 
+def _list_pages(app, docname, source):
+    """Put the pages of a folder below its README in the sidebar, in the order that it names them.
+
+    In the README itself, a toctree would be text where a repository shows it.
+    """
+    if docname in ("decisions/README", "frameworks/README"):
+        pages = dict.fromkeys(re.findall(r"\]\(([\w-]+)\.md\)", source[0]))
+        source[0] += "\n".join(["", "```{toctree}", ":hidden:", "", *pages, "```", ""])
+
+
 # GitHub draws these blocks; here their text is shown, above a table of the same.
 lexers["mermaid"] = TextLexer()
 
@@ -69,3 +88,4 @@ lexers["mermaid"] = TextLexer()
 def setup(app):
     """Called by Sphinx."""
     app.connect("autodoc-process-docstring", _keep_colons, priority=400)  # before napoleon's 500
+    app.connect("source-read", _list_pages)

@@ -1,7 +1,8 @@
-"""The README's example and the notebooks run as printed."""
+"""The README's example, the quickstart's commands and the notebooks run as printed."""
 
 from __future__ import annotations
 
+import doctest
 import os
 import re
 import subprocess
@@ -11,6 +12,9 @@ from pathlib import Path
 import nbclient
 import nbformat
 import pytest
+from click.testing import CliRunner
+
+from tunekit.cli import commands
 
 from tests.seeds import SCHEDULES
 
@@ -25,7 +29,7 @@ forked_workers.use()
 
 
 @pytest.mark.ray
-def test_the_example_of_the_readme_prints_what_the_readme_shows(tmp_path):
+def test_the_example_of_the_readme_prints_what_the_readme_shows(tmp_path, monkeypatch):
     readme = (ROOT / "README.md").read_text()
     code = re.search(r"```python\n(.*?)```", readme, re.S).group(1)
     shown = re.search(r"```text\n(.*?)```", readme, re.S).group(1)
@@ -43,6 +47,30 @@ def test_the_example_of_the_readme_prints_what_the_readme_shows(tmp_path):
     assert shown.strip() in done.stdout
     written = [line for line in code.splitlines() if line.strip() and not line.startswith("import")]
     assert len(written) <= 25
+    # The quickstart looks at the sweep that is left.
+    monkeypatch.setenv("HOME", str(tmp_path))
+    steps = re.findall(
+        r"```console\n\$ tunekit ([^\n]*)\n```\n\n```text\n(.*?)```",
+        (ROOT / "docs/quickstart.md").read_text(),
+        re.S,
+    )
+    assert [command for command, _ in steps] == ["status", "best"]
+    for command, shown in steps:
+        said = CliRunner().invoke(commands.tunekit, command.split())
+        assert said.exit_code == 0, said.output
+        assert alike(shown, said.stdout.replace(str(tmp_path), "/home/you")), said.stdout
+
+
+def alike(shown: str, said: str) -> bool:
+    """Whether a command says what a document shows, but for the times of the run and its names."""
+
+    def plain(text: str) -> str:
+        text = re.sub(r"\d{4}-\d\d-\d\d[_ ]\d\d[-:]\d\d[-:]\d\d", "WHEN", text)
+        text = re.sub(r"(?<![0-9a-f])[0-9a-f]{5}_(\d{5})", r"ID_\1", text)
+        return re.sub(r"last heard of .* ago", "last heard of a while ago", text)
+
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    return doctest.OutputChecker().check_output(plain(shown), plain(said), flags)
 
 
 #: Fewer and shorter trials tell as well whether the cells still run; at night they are as printed.

@@ -165,7 +165,7 @@ def test_what_is_beside_the_package_has_an_extra_that_brings_its_imports(folder,
 
 
 def test_extras_that_are_named_anywhere_exist():
-    texts = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "tunekit").rglob("*.py")]
+    texts = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "tunekit").rglob("*.py")]
     for path in texts:
         text = path.read_text()
         for named in re.findall(r"tunekit\[([a-z\d,]+)\]", text):

@@ -1,0 +1,81 @@
+"""The pictures of a live page: docs/live.png, and docs/live-dark.png.
+
+    PYTHONPATH=. python scripts/live_picture.py
+
+Runs the demo, serves it, and takes its page, light and dark, while trials are running. Needs
+Chromium, fonts, and one or two minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.chromium import Chromium
+
+ROOT = Path(__file__).resolve().parents[1]
+TUNEKIT = (sys.executable, "-m", "tunekit")
+#: The page is taken when so many of the trials have ended.
+TRIALS, ENDED = 12, 5
+WIDTH, HEIGHT = 1100, 1440
+_LIMIT_S = 900
+
+
+def ended(sweep: Path) -> int:
+    """How many trials have ended; 0 if the sweep has not begun."""
+    asked = [*TUNEKIT, "status", str(sweep), "--json"]
+    told = subprocess.run(asked, capture_output=True, text=True)
+    if told.returncode:
+        return 0
+    trials = json.loads(told.stdout)["trials"]
+    return sum(trials.values()) - trials.get("running", 0) - trials.get("pending", 0)
+
+
+def take(address: str, folder: Path) -> None:
+    with Chromium() as browser:
+        for name, scheme in (("live.png", "light"), ("live-dark.png", "dark")):
+            tab = browser.tab(WIDTH, HEIGHT)
+            tab.prefer(scheme)
+            tab.open(address)
+            tab.until("!!document.querySelector('#chart-validated')")
+            tab.box("#chart-validated")  # scrolls there: charts are drawn in view
+            tab.until("!!document.querySelector('#chart-validated svg.marks')", timeout_s=60)
+            tab.run("scrollTo(0, 0)")
+            time.sleep(2)  # until the window has been painted
+            tab.picture(folder / name)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        sweep = Path(folder) / "digits"
+        demo = subprocess.Popen(
+            [*TUNEKIT, "demo", "--trials", str(TRIALS), "--storage", folder],
+            stdout=subprocess.DEVNULL,
+        )
+        try:
+            until = time.monotonic() + _LIMIT_S
+            while ended(sweep) < ENDED:
+                if demo.poll() is not None or time.monotonic() > until:
+                    sys.exit("The demo has not come far enough.")
+                time.sleep(2)
+            server = subprocess.Popen(
+                [*TUNEKIT, "serve", str(sweep)], stdout=subprocess.PIPE, text=True
+            )
+            try:
+                assert server.stdout is not None
+                take(server.stdout.readline().strip(), ROOT / "docs")
+            finally:
+                server.send_signal(signal.SIGINT)
+                server.wait(30)
+        finally:
+            demo.send_signal(signal.SIGINT)
+            demo.wait(60)
+
+
+if __name__ == "__main__":
+    main()

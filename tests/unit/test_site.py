@@ -1,0 +1,375 @@
+"""The documentation as a site: built once, and looked at as files and in a browser."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Iterator
+from configparser import ConfigParser
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from tests.chromium import CHROMIUM, Chromium, Tab
+from tests.unit.test_documents import ROOT, public
+
+DOCS = ROOT / "docs"
+SOURCES = sorted(
+    path.relative_to(DOCS).with_suffix("").as_posix()
+    for pattern in ("**/*.md", "**/*.rst")
+    for path in DOCS.glob(pattern)
+    if "_build" not in path.parts
+)
+GUIDE = [name for name in SOURCES if name.startswith("guide/") and name != "guide/README"]
+
+
+@dataclass
+class Page(HTMLParser):
+    """What a page of the site has."""
+
+    path: Path
+    ids: set[str] = field(default_factory=set)
+    links: list[str] = field(default_factory=list)
+    loaded: list[str] = field(default_factory=list)
+    #: The ids of the page's sections, and of what its table of contents leads to.
+    sections: list[str] = field(default_factory=list)
+    contents: list[str] = field(default_factory=list)
+    #: What the sidebar leads to, by its text.
+    sidebar: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self._within: list[str] = []
+        self._link: str | None = None
+        self.text = self.path.read_text()
+        self.feed(self.text)
+
+    def handle_starttag(self, tag: str, given: list[tuple[str, str | None]]) -> None:
+        has = {name: value or "" for name, value in given}
+        if "id" in has:
+            self.ids.add(has["id"])
+            if tag == "section":
+                self.sections.append(has["id"])
+        if tag == "div":
+            self._within.append(has.get("class", ""))
+        if tag in ("script", "img"):
+            self.loaded.append(has.get("src", ""))
+        if tag == "link" and has.get("rel") != "canonical":
+            self.loaded.append(has["href"])
+        if tag == "a" and "href" in has:
+            self.links.append(has["href"])
+            if "toc-tree" in self._within:
+                self.contents.append(has["href"])
+            if "sidebar-tree" in self._within:
+                self._link = has["href"]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "div":
+            self._within.pop()
+        if tag == "a":
+            self._link = None
+
+    def handle_data(self, data: str) -> None:
+        if self._link is not None and data.strip():
+            self.sidebar[data.strip()] = self._link
+
+
+@dataclass
+class Site:
+    home: Path
+    pages: dict[str, Page]
+
+
+def build(folder: Path) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet"),
+            *("-n", "-d", str(folder / "trees"), str(DOCS), str(folder / "html")),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    (folder / "said.txt").write_text(done.stderr if done.returncode else "")
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """The site, built once, by whichever of the processes that run tests comes first."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    folder /= "site"
+    folder.mkdir(exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "said.txt").exists():
+            build(folder)
+    said = (folder / "said.txt").read_text()
+    assert not said, said
+    home = folder / "html"
+    found = {
+        path.relative_to(home).with_suffix("").as_posix(): path for path in home.rglob("*.html")
+    }
+    return Site(home, {name: Page(path) for name, path in found.items()})
+
+
+def test_every_document_is_a_page(site):
+    assert site.pages.keys() >= set(SOURCES)
+
+
+def test_the_reference_has_a_place_for_every_public_name(site):
+    assert {name for name, _ in public()} <= site.pages["reference"].ids
+
+
+def test_links_lead_to_places_that_are_there(site):
+    by_path = {page.path: page for page in site.pages.values()}
+    broken = []
+    for name, page in site.pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or link == "#":
+                continue
+            path = (page.path.parent / unquote(parts.path)).resolve() if parts.path else page.path
+            place = unquote(parts.fragment)
+            known = by_path[path].ids if path in by_path else set()
+            if not path.is_file() or (place and place not in known):
+                broken.append((name, link))
+    assert broken == []
+
+
+def test_nothing_is_loaded_from_elsewhere(site):
+    loaded = {address for page in site.pages.values() for address in page.loaded}
+    assert len(loaded) > 5
+    assert [address for address in loaded if urlsplit(address).netloc] == []
+
+
+def test_sections_of_a_page_are_in_its_contents(site):
+    for name in SOURCES:
+        page = site.pages[name]
+        beyond_title = page.sections[1:]
+        assert {f"#{id}" for id in beyond_title} <= set(page.contents), name
+
+
+def test_the_sidebar_leads_from_every_page_to_every_page(site):
+    paths = {name: site.pages[name].path for name in SOURCES if name != "index"}
+    for name in SOURCES:
+        page = site.pages[name]
+        found = {(page.path.parent / unquote(link)).resolve() for link in page.sidebar.values()}
+        missing = {other for other, path in paths.items() if path not in found and other != name}
+        assert missing == set(), name
+
+
+def test_pages_have_what_copies_code(site):
+    for name in SOURCES:
+        assert any("copybutton.js" in address for address in site.pages[name].loaded), name
+
+
+# The start page ------------------------------------------------------------------------------
+
+
+def test_the_start_page_says_who_needs_it_what_it_costs_and_what_to_do_instead(site):
+    page = site.pages["index"]
+    headings = re.findall(r"^## (.*)$", (DOCS / "index.md").read_text(), re.M)
+    assert headings == [
+        "What changes in your program",
+        "Who needs it",
+        "What it costs, and what it gains",
+        "What you could do instead",
+    ]
+    for link in ("installation.html", "quickstart.html", "guide/README.html", "reference.html"):
+        assert link in page.links
+    for picture in ("live.png", "live-dark.png"):
+        assert f"_images/{picture}" in page.loaded
+
+
+def test_figures_of_the_start_page_are_where_it_takes_them_from():
+    """A figure that was measured anew is changed in both places."""
+    costs = (DOCS / "index.md").read_text()
+    costs = costs.partition("## What it costs")[2].partition("\n## ")[0]
+    known = (DOCS / "how-it-works.md").read_text()
+    known += (DOCS / "decisions/018-a-place-is-lent.md").read_text()
+    figures = set(re.findall(r"\b\d\.\d+\b|\b\d+ KB", costs.replace("version is 0.1.0", "")))
+    assert len(figures) > 20
+    assert [figure for figure in figures if figure not in known] == []
+    rows = {
+        "tunekit, every checkpoint (the default)": "the default (each checkpoint is validated)",
+        'tunekit, `every="decision"`': '`every="decision"`',
+        'tunekit, `every="decision"`, two slots more, actors reused': (
+            "the same with two extra slots for validation, actors reused"
+        ),
+        "stock Ray, inline at rungs only, two slots more": "Ray inline at rungs, eight slots",
+        "stock Ray, inline at every iteration": "Ray inline, every iteration",
+        "Optuna, successive halving at rungs": "Optuna, successive halving at rungs",
+        "Syne Tune, ASHA at rungs": "Syne Tune, ASHA at rungs",
+    }
+    for here, there in rows.items():
+        assert row(costs, here) == row(known, there), here
+
+
+def row(text: str, name: str) -> list[str]:
+    [line] = [line for line in text.splitlines() if line.startswith(f"| {name} |")]
+    return [cell.strip() for cell in line.strip("|").split("|")[1:]]
+
+
+# Installation, quickstart, guide -------------------------------------------------------------
+
+
+def setup() -> ConfigParser:
+    found = ConfigParser()
+    found.read(ROOT / "setup.cfg")
+    return found
+
+
+def test_the_installation_page_has_every_extra():
+    text = (DOCS / "installation.md").read_text()
+    first = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    named = re.findall(r"`(\w+)`", " ".join(first))
+    assert sorted(named) == sorted(setup()["options.extras_require"])
+
+
+def test_the_quickstart_is_the_readmes_example_in_parts():
+    parts = re.findall(r"^```python\n(.*?)^```", (DOCS / "quickstart.md").read_text(), re.M | re.S)
+    [whole] = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    lines = [line for part in parts for line in part.splitlines() if line.strip()]
+    assert lines == [line for line in whole.splitlines() if line.strip()]
+    [printed] = re.findall(r"^```text\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    assert f"```text\n{printed}```" in (DOCS / "quickstart.md").read_text()
+
+
+def test_the_guides_map_has_every_page_by_its_title_in_the_order_of_the_sidebar():
+    text = (DOCS / "guide/README.md").read_text()
+    mapped = re.findall(r"^\| .* \| \[(.*)\]\(([\w./-]+)\.md\) \|$", text, re.M)
+    for title, name in mapped:
+        page = (DOCS / "guide" / f"{name}.md").resolve().read_text()
+        assert page.startswith(f"# {title}\n"), name
+    names = [f"guide/{name}".replace("guide/../", "") for _, name in mapped]
+    assert sorted(name for name in names if name.startswith("guide/")) == GUIDE
+    trees = re.findall(r"^```{toctree}\n.*?^```", (DOCS / "index.md").read_text(), re.M | re.S)
+    ordered = re.findall(r"^([\w./-]+)$", "\n".join(trees), re.M)
+    assert [name for name in ordered if name in names] == names
+
+
+# The README on a package index ---------------------------------------------------------------
+
+
+def test_links_of_the_long_description_are_those_of_the_readme_and_whole():
+    described = runpy.run_path(str(ROOT / "setup.py"))["long_description"]()
+    readme, url = (ROOT / "README.md").read_text(), setup()["metadata"]["url"]
+    version = "v" + setup()["metadata"]["version"]
+    there = re.findall(r"!?\[[^\]]*\]\(([^)]*)\)", described)
+    here = re.findall(r"!?\[[^\]]*\]\(([^)]*)\)", readme)
+    bases = (
+        f"{url}/blob/{version}/",
+        f"https://raw.githubusercontent.com/tunekit/tunekit/{version}/",
+    )
+    back = [re.sub("|".join(map(re.escape, bases)), "", link) for link in there]
+    assert back == here and len(here) > 10
+    assert [link for link in there if not urlsplit(link).scheme] == []
+    [picture] = re.findall(r"!\[[^\]]*\]\(([^)]*)\)", described)
+    assert picture == f"{bases[1]}docs/report.png"
+
+
+def test_the_projects_addresses_are_of_one_repository():
+    about = setup()["metadata"]
+    addresses = dict(re.findall(r"^(\w+) = (\S+)$", about["project_urls"].strip(), re.M))
+    assert addresses.keys() == {"Documentation", "Source", "Changelog", "Issues"}
+    assert all(address.startswith(about["url"]) for address in addresses.values())
+
+
+# In a browser --------------------------------------------------------------------------------
+
+LOOKED_AT = (
+    "index",
+    "quickstart",
+    "guide/command-line",
+    "reference",
+    "decisions/018-a-place-is-lent",
+)
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Tab]:
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium (Debian: chromium)")
+    with Chromium() as browser:
+        yield browser.tab()
+
+
+@pytest.mark.parametrize("name", LOOKED_AT)
+def test_pages_fit_windows_of_any_width(name, site, tab):
+    tab.open(site.pages[name].path)
+    for width in (1280, 800, 500):
+        tab.resize(width)
+        assert tab.run("document.documentElement.scrollWidth") <= width
+
+
+def test_code_is_copied_without_prompts_and_output_is_not(site, tab):
+    tab.open(site.pages["quickstart"].path)
+    tab.until("!!document.querySelector('button.copybtn')")
+    copied = tab.run("""(() => {
+      const copied = [];  // instead of the clipboard
+      document.execCommand = () => copied.push(document.activeElement.value);
+      document.querySelectorAll("button.copybtn").forEach((button) => button.click());
+      return copied;
+    })()""")
+    source = (DOCS / "quickstart.md").read_text()
+    shown = re.findall(r"^```(?:python|console)\n(.*?)^```", source, re.M | re.S)
+    assert [text.strip() for text in copied] == [text.strip().removeprefix("$ ") for text in shown]
+
+
+def search(site: Site, tab: Tab, words: str) -> list[tuple[str, str]]:
+    """What is found, the first one first: its title, and where it leads."""
+    tab.open("about:blank")
+    tab.open(f"{site.pages['search'].path.as_uri()}?q={words.replace(' ', '+')}")
+    tab.until("/\\d+ page|no document/.test(document.querySelector('.search-summary')?.innerText)")
+    links = "[...document.querySelectorAll('#search-results li > a')]"
+    return [
+        (title, address)
+        for title, address in json.loads(
+            tab.run(f"JSON.stringify({links}.map(a => [a.innerText, a.getAttribute('href')]))")
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "page", "section"),
+    [
+        ("sigterm", "guide/restoring.html", "ctrl-c-and-sigterm"),
+        ("time budget", "guide/restoring.html", "a-time-budget"),
+        ("ray data", "guide/evaluators.html", "with-ray-data"),
+    ],
+)
+def test_search_finds_sections(words, page, section, site, tab):
+    found = [address for _, address in search(site, tab, words)]
+    assert f"{page}#{section}" in found[:5]
+
+
+def test_search_shows_what_explains_before_what_records(site, tab):
+    found = [address.partition("#")[0] for _, address in search(site, tab, "on_pending")]
+    assert found[0].startswith("guide/")
+    records = [n for n, address in enumerate(found) if re.match("decisions|changelog", address)]
+    guides = [n for n, address in enumerate(found) if address.startswith("guide/")]
+    assert records and max(n for n in guides if found[n] != "guide/README.html") < min(records)
+
+
+def test_the_search_index_has_the_titles_of_all_sections(site):
+    text = (site.home / "searchindex.js").read_text()
+    index: dict[str, Any] = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
+    known = {
+        (index["docnames"][number], id)
+        for places in index["alltitles"].values()
+        for number, id in places
+    }
+    for name in GUIDE:
+        wanted = {(name, id) for id in site.pages[name].sections[1:]}
+        assert wanted <= known, name
