@@ -1,4 +1,4 @@
-"""Sweeps as users have them, for looking at pages: many trials, many hyperparameters, long names."""
+"""Sweeps as users have them, to look at: many trials and hyperparameters, and long names."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ class Net(tune.Trainable):
         accuracy, _ = _curve(self.config, self.steps)
         noise = random.Random(self.steps).random() / 50
         return {
+            "time_this_iter_s": _seconds(self.trial_id),
             "train_loss": -math.log(accuracy) * (1 + noise),
             "learning_rate_now": self.config["optimizer"]["learning_rate"] / self.steps,
             "done": self.steps >= self.length,
@@ -92,8 +93,12 @@ def _took(seconds: float) -> Any:
     return lambda attempt: seconds * random.Random(attempt.request.id).uniform(0.7, 1.4)
 
 
+def _seconds(trial_id: str) -> float:
+    return random.Random(trial_id).uniform(30, 70)
+
+
 def _trained(trial: Any, method: str) -> float:
-    return random.Random(trial.trial_id).uniform(30, 70) if method == "train" else 0.5
+    return _seconds(trial.trial_id) if method == "train" else 0.5
 
 
 def asha(folder: Path, trials: int = 45, seed: int = 0, **options: Any) -> Ran:

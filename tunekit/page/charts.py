@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter, defaultdict
@@ -17,6 +18,7 @@ with extra("report"):
     import altair as alt
 
 __all__ = [
+    "AXIS",
     "IN_COLOUR",
     "MOST_DOTS",
     "bests_chart",
@@ -51,13 +53,19 @@ _DECISIONS = {"went on": "#0072B2", "paused": "#E69F00", "stopped": "#D55E00"}
 _ENDINGS = {"complete": "#0072B2", "stopped": "#D55E00", "unfinished": "#E69F00"}
 # How high a chart is, and a row of one, in pixels: of many rows, each is lower.
 _HEIGHT, _ROW, _LOW_ROW, _MANY_ROWS = 320, 26, 20, 20
-# So wide is an axis of parallel coordinates at least, in pixels.
+#: So wide is an axis of parallel coordinates at least, in pixels.
 AXIS = 112
 # Names of axes are broken into lines of so many characters, and those of choices, which are next to
 # each other.
-_LINE, _CHOICE_LINE = 15, 9
+_LINE, _CHOICE_LINE, _CHOICE_LINES = 15, 11, 3
+_LINE_HIGH = 14
+# Around a chart with a scale of colours, for half a number at its end, in pixels.
+_ROOM = {"left": 16, "top": 5, "right": 5, "bottom": 5}
 # How numbers are written on a logarithmic axis, and on one whose few values are marked.
-_POWER = "datum.value < 0.001 || datum.value >= 1e6 ? format(datum.value, '~e') : format(datum.value, '~')"
+_POWER = (
+    "datum.value && (abs(datum.value) < 0.001 || abs(datum.value) >= 1e6)"
+    " ? format(datum.value, '~e') : format(datum.value, '~')"
+)
 
 #: With more points than that in a chart of curves, only the trials in colour have dots.
 MOST_DOTS = 2_000
@@ -119,29 +127,41 @@ def _rows_high(count: int) -> int:
     return max(2, count) * (_ROW if count <= _MANY_ROWS else _LOW_ROW)
 
 
-def _in_lines(text: str, most: int = _LINE) -> list[str]:
+def _in_lines(text: str, wide: int = _LINE, most: int | None = None) -> list[str]:
     """Return a name in lines, broken where its words end.
+
+    Args:
+        text: The name.
+        wide: So many characters fit into a line.
+        most: So many lines fit; None: any number.
 
     Example:
         >>> _in_lines("optimizer/learning_rate"), _in_lines("augmentation_policy"), _in_lines("lr")
         (['optimizer/', 'learning_rate'], ['augmentation_', 'policy'], ['lr'])
+        >>> _in_lines("mixup-alpha-0.2-and-cutmix", wide=9, most=2)
+        ['mixup-', 'alpha-0.2…']
     """
     lines = [""]
-    for word in re.findall(r"[^/_.\-\s]*[/_.\-\s]?", text):
-        if lines[-1] and len(lines[-1]) + len(word.rstrip()) > most:
+    for word in re.findall(r"[^/_\-\s]*[/_\-\s]?", text):
+        if lines[-1] and len(lines[-1]) + len(word.rstrip()) > wide:
             lines.append("")
         lines[-1] += word
         if word.endswith("/"):  # a group of hyperparameters
             lines.append("")
-    return [line.strip() for line in lines if line.strip()] or [text]
+    shown = [line.strip() for line in lines if line.strip()] or [text]
+    if most is None or len(shown) <= most:
+        return shown
+    return [*shown[: most - 1], f"{shown[most - 1].rstrip('-_/')}…"]
 
 
 def _marked(values: Iterable[float], *, log: bool) -> list[float] | None:
     """Return the numbers that an axis is marked with: all, if there are few, or powers of ten.
 
     Example:
-        >>> _marked([32, 64, 128, 64], log=True), _marked([1e-5, 3e-3, 2e-4, 7e-2, 2e-5, 4e-5], log=True)
-        ([32, 64, 128], [1e-05, 0.0001, 0.001, 0.01])
+        >>> _marked([32, 64, 128, 64], log=True)
+        [32, 64, 128]
+        >>> _marked([1e-5, 3e-3, 2e-4, 7e-2, 2e-5, 4e-5], log=True)
+        [1e-05, 0.0001, 0.001, 0.01]
         >>> _marked([2.0, 3.0, 4.0, 5.0, 6.0, 7.0], log=True) is None
         True
     """
@@ -352,6 +372,7 @@ def parallel_chart(axes: Sequence[Axis], score: Axis, metric: str, mode: str) ->
     """Each trial as a line across its hyperparameters and its score; the best is darkest."""
     every = [*axes, score]
     order = [axis.name for axis in every]
+    lines_of = {name: _in_lines(name) for name in order}
     trials = sorted(score.positions, key=lambda trial: score.positions[trial])
     rows = [
         {
@@ -379,7 +400,8 @@ def parallel_chart(axes: Sequence[Axis], score: Axis, metric: str, mode: str) ->
             domain=False,
             ticks=False,
             labelFontSize=12,
-            labelPadding=8,
+            labelPadding=8 + _LINE_HIGH * (max(map(len, lines_of.values())) - 1),
+            labelLineHeight=_LINE_HIGH,
             labelExpr="lines[datum.label]",
             labelLimit=AXIS - 8,
             labelOverlap=False,
@@ -414,8 +436,10 @@ def parallel_chart(axes: Sequence[Axis], score: Axis, metric: str, mode: str) ->
     backs = labels.mark_text(**of_ticks, stroke="white", strokeWidth=4)
     ends = [{"axis": name, "at": 0, "to": 1} for name in order]
     chart = lines + rules + backs + labels
-    signals = {"lines": {name: _in_lines(name) for name in order}}
-    return _finished(chart, _HEIGHT, signals, lines=rows, axes=ends, ticks=ticks)
+    signals = {"lines": lines_of}
+    return _finished(
+        chart.properties(padding=_ROOM), _HEIGHT, signals, lines=rows, axes=ends, ticks=ticks
+    )
 
 
 def bests_chart(rows: Sequence[Mapping[str, Any]], metric: str) -> Spec:
@@ -506,12 +530,14 @@ def slice_chart(axis: Axis, score: Axis, metric: str, winner: str | None) -> Spe
     signals: dict[str, Any] = {}
     if choice:
         options = {row["value"] for row in rows}
-        signals["lines"] = {option: _in_lines(option, _CHOICE_LINE)[:3] for option in options}
+        signals["lines"] = {
+            option: _in_lines(option, _CHOICE_LINE, _CHOICE_LINES) for option in options
+        }
         ticks = alt.Axis(
             labelAngle=0,
             labelExpr="lines[datum.label]",
             labelLimit=alt.ExprRef(f"max(40, width / {len(options)} - 4)"),
-            labelOverlap=True if len(options) > _FEW else False,
+            labelOverlap=len(options) > _FEW,
         )
         x = alt.X("value:N", title=title, axis=ticks)
     else:
@@ -628,7 +654,7 @@ def contour_chart(axes: Sequence[Axis], score: Axis, metric: str, mode: str) -> 
         fontWeight="normal",
         limit=alt.ExprRef("width"),
     )
-    chart = alt.layer(cells, dots, across, up).properties(title=title)
+    chart = alt.layer(cells, dots, across, up).properties(title=title, padding=_ROOM)
     signals = {"names": names, "x_axis": 0, "y_axis": 1}
     return _finished(chart, _HEIGHT, signals, trials=rows, ticks=ticks)
 
@@ -808,7 +834,7 @@ def _abreast(moves: Sequence[dict[str, Any]]) -> None:
         [3.92, 4.0, 4.08, 8.0]
     """
     iterations = sorted({move["iteration"] for move in moves})
-    gap = min((b - a for a, b in zip(iterations, iterations[1:])), default=iterations[-1])
+    gap = min((b - a for a, b in itertools.pairwise(iterations)), default=iterations[-1])
     many = Counter(move["iteration"] for move in moves)
     step = min(iterations[-1] / 100, gap / 2 / max(many.values()))
     drawn: dict[int, int] = defaultdict(int)

@@ -28,6 +28,7 @@ __all__ = [
     "axes",
     "branches",
     "causes",
+    "changed",
     "curves",
     "decided",
     "exploits",
@@ -458,6 +459,18 @@ def schedule(sweep: Sweep, winner: Ranked) -> list[dict[str, Any]]:
     return [
         row for n, row in enumerate(rows) if n + 1 == len(rows) or _from(rows[n + 1]) > _from(row)
     ]
+
+
+def changed(schedule: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the hyperparameters that differ between the rows of a schedule.
+
+    Example:
+        >>> first = {"from iteration": 0, "lr": 0.1, "width": 8}
+        >>> changed([first, {"from iteration": 4, "lr": 0.2, "width": 8}])
+        ['lr']
+    """
+    names = dict.fromkeys(name for row in schedule for name in row if name != "from iteration")
+    return [name for name in names if len({repr(row.get(name)) for row in schedule}) > 1]
 
 
 def _from(row: Mapping[str, Any]) -> int:
