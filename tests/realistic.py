@@ -168,7 +168,7 @@ class Failing(Net):
         return super().step()
 
 
-def three(folder: Path) -> list[Path]:
+def three(folder: Path, trials: int = 20) -> list[Path]:
     """Three sweeps to be compared, of which one has a long name."""
     names = {"baseline": 0, "no-augmentation": 1, "a-much-longer-name-than-anyone-should-choose": 2}
-    return [asha(folder / name, 20, seed).home for name, seed in names.items()]
+    return [asha(folder / name, trials, seed).home for name, seed in names.items()]

@@ -33,6 +33,7 @@ __all__ = [
     "seeds_chart",
     "slice_chart",
     "timeline_chart",
+    "unit_of",
 ]
 
 # Okabe and Ito's palette, which people with any colour vision can tell apart.
@@ -317,13 +318,20 @@ def seeds_chart(
     return _finished(chart, _rows_high(len(order)), points=points, means=means)
 
 
+def unit_of(longest_s: float) -> tuple[str, int]:
+    """Return the unit in which times up to one are told, and its seconds.
+
+    Example:
+        >>> unit_of(100.0), unit_of(1000.0), unit_of(1e5)
+        (('seconds', 1), ('minutes', 60), ('hours', 3600))
+    """
+    units = (("hours", 3600), ("minutes", 60), ("seconds", 1))
+    return next((unit, s) for unit, s in units if longest_s >= 3 * s or s == 1)
+
+
 def timeline_chart(spans: Sequence[Span], names: Mapping[str, str], began: float) -> Spec:
     """Return what each trial, and the validations of its checkpoints, did when."""
-    longest = max(span.end for span in spans) - began
-    unit, seconds = next(
-        (unit, s) for unit, s in (("h", 3600), ("min", 60), ("s", 1)) if longest >= 3 * s or s == 1
-    )
-    long = {"h": "hours", "min": "minutes", "s": "seconds"}[unit]
+    long, seconds = unit_of(max(span.end for span in spans) - began)
     rows = [
         {
             "trial": names[span.trial_id],
@@ -457,13 +465,16 @@ def bests_chart(rows: Sequence[Mapping[str, Any]], metric: str) -> Spec:
         strokeWidth=3, color="#90989F"
     )
     dots = base.mark_circle(size=110, opacity=1).encode(
-        x=alt.X("best:Q", title=f"best {metric} (validated)", scale=scale),
+        x=alt.X(
+            "best:Q", title=f"best {metric} (validated)", scale=scale, axis=alt.Axis(tickCount=6)
+        ),
         y=y,
         color=_sweep(order, legend=False),
         tooltip=["sweep:N", "trial:N", *(alt.Tooltip(f"{n}:Q", format=".5g") for n in _ENDS)],
     )
     chart = intervals.encode(x=alt.X("low:Q", scale=scale), x2="high:Q", y=y) + dots
-    return _finished(chart, _rows_high(len(order)), sweeps=rows)
+    roomy = chart.properties(padding={**_ROOM, "left": 5, "right": 20})
+    return _finished(roomy, _rows_high(len(order)), sweeps=rows)
 
 
 _ENDS = ("best", "low", "high")
@@ -494,7 +505,10 @@ def progress_chart(rows: Sequence[Mapping[str, Any]], field: str, title: str, me
 
 def _sweep(order: Sequence[str], *, legend: bool = True) -> alt.Color:
     scale = alt.Scale(domain=list(order), range=[_TOP[n % len(_TOP)] for n in range(len(order))])
-    own = alt.Legend(columns=3, symbolStrokeWidth=3) if legend else None
+    # As many in a line as fit: a character takes some 7 pixels, a symbol and the room around it 40.
+    abreast = sum(40 + 7 * min(len(name), 36) for name in list(order)[:3])
+    columns = alt.ExprRef(f"width > {abreast} ? 3 : 1")
+    own = alt.Legend(columns=columns, symbolStrokeWidth=3) if legend else None
     return alt.Color("sweep:N", title="sweep", scale=scale, legend=own)
 
 

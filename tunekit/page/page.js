@@ -5,6 +5,11 @@
 const root = document.documentElement;
 const byId = (id) => document.getElementById(id);
 const live = root.dataset.events !== undefined;
+function asking(path, values) {
+  const address = new URL(path, location);
+  for (const [name, value] of Object.entries(values)) address.searchParams.set(name, value);
+  return address;
+}
 
 // Light and dark -------------------------------------------------------------------------------
 
@@ -214,7 +219,7 @@ const opened = () => {
 let inFull;  // by trial, of a page that is a file
 async function htmlOf(trial) {
   if (!live) return (inFull ??= JSON.parse(byId("panels")?.textContent ?? "{}"))[trial];
-  const answer = await fetch(`${root.dataset.trials}?id=${encodeURIComponent(trial)}`);
+  const answer = await fetch(asking(root.dataset.trials, {id: trial}));
   return answer.ok ? answer.text() : undefined;
 }
 async function showTrial() {
@@ -591,8 +596,7 @@ async function fetchCharts(changed) {
       if (!byId(`chart-${name}`).querySelector("svg")) due.add(name);
       continue;
     }
-    const where = `${root.dataset.trials.replace(/trial$/, "chart")}?id=${encodeURIComponent(name)}`;
-    const answer = await fetch(where).catch(() => null);  // the server may be gone; then all comes again
+    const answer = await fetch(asking(root.dataset.charts, {id: name})).catch(() => null);  // the server may be gone; then all comes again
     if (!answer?.ok) continue;  // or the chart is drawn next
     specs.set(name, await answer.json());
     due.add(name);
@@ -604,7 +608,7 @@ let source = null, retry;
 function listen() {
   clearTimeout(retry);
   source?.close();
-  source = new EventSource(`${root.dataset.events}?since=${encodeURIComponent(root.dataset.version)}`);
+  source = new EventSource(asking(root.dataset.events, {since: root.dataset.version}));
   source.addEventListener("open", () => tell("live"));
   source.addEventListener("update", (event) => { take(JSON.parse(event.data)); tell("live"); });
   source.addEventListener("trouble", (event) => tell(JSON.parse(event.data)));

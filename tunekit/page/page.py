@@ -282,8 +282,9 @@ def shell(
         panels: What is shown of trials in full, likewise, by trial.
         drawn: The charts, by name.
         live: Of a page that a server keeps up to date: the ``nonce`` of its scripts, where the
-            ``events`` are that it listens to, the ``version`` that it has, where the ``vega``
-            script is, and where the page with all sweeps is (``home``), if there is one.
+            ``events`` are that it listens to, the ``version`` that it has, where its ``chart`` and
+            ``trial`` are to be had, and the ``vega`` script, and where the page with all sweeps is
+            (``home``), if there is one.
     """
     files = {kind: _file(f"page.{kind}") for kind in ("css", "js")}
     return (
