@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
+import itertools
 import math
 import re
 import statistics
@@ -32,7 +33,8 @@ from ray.tune.schedulers import FIFOScheduler
 from tests.chromium import CHROMIUM, Chromium
 from tests.sweeps import sweep
 
-_EACH_S = 0.2
+# A score follows another after so many seconds; a page that is opened is left alone for so many.
+_EACH_S, _WARM_S = 0.2, 15
 _BARE, _SERVED, _SEEN = "alone", "with a server", "with server and page"
 
 # Notes when each score is in the table of the page, in seconds since 1970.
@@ -68,6 +70,8 @@ def run(trials: int) -> None:
 class Growing:
     """A sweep that grows, and when each of its scores was written."""
 
+    _scores = itertools.count(1)  # so that none is twice in a journal
+
     def __init__(self, writer: Writer):
         self._writer, self._over = writer, threading.Event()
         self.written: dict[str, float] = {}
@@ -77,8 +81,8 @@ class Growing:
     def _grow(self) -> None:
         trials = list(self._writer._reached)
         while not self._over.wait(_EACH_S):
-            n = len(self.written)
-            value = 0.5 + (n + 1) / 1e6
+            n = next(self._scores)
+            value = 0.5 + n / 1e6
             self._writer.score(trials[n % len(trials)], value)
             self.written[repr(value)] = time.time()
 
@@ -112,7 +116,7 @@ def read(port: int, page: str) -> Iterator[None]:
     where = f"{page}/events?since="
     reader = threading.Thread(target=listen, args=(port, where, {}, over), daemon=True)
     reader.start()
-    time.sleep(20)  # it is read, and all is drawn for the first time
+    time.sleep(_WARM_S)  # it is read, and all is drawn for the first time
     yield
     over.set()
 
@@ -131,7 +135,7 @@ def measured(
             browser = stack.enter_context(Chromium())
             tab = browser.tab()
             tab.open(f"http://127.0.0.1:{port}{page}")
-            time.sleep(20)
+            time.sleep(_WARM_S)
             tab.run(f"(() => {{{_NOTES}}})()")
         growing = Growing(writer)
         used, since = cpu_s(pid) if pid else 0.0, time.perf_counter()
