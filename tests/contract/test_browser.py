@@ -8,7 +8,7 @@ import io
 import json
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 
 import tunekit
+from tests import realistic
 from tests.chromium import CHROMIUM, Chromium, Tab
 from tests.contract.test_analysis import asha, pbt
 from tests.contract.test_seeds import run as seeds
@@ -28,6 +29,11 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian
 # What a reader would stumble over, gathered by the browser that has laid the page out.
 LOOK = """(async () => {
 await window.drawAll();
+const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
+const fits = () => [...document.querySelectorAll(".chart")].every((chart) =>
+  Math.abs(chart.querySelector("svg.marks").getBoundingClientRect().width - chart.clientWidth) < 2);
+for (let n = 0; n < 100 && !fits(); n++) await frame();
+await frame();
 const found = {trouble: []};
 const failed = document.documentElement.dataset.failed;
 if (failed) found.trouble.push(`a chart failed: ${failed}`);
@@ -36,6 +42,15 @@ if (page.scrollWidth > page.clientWidth) found.trouble.push(`the page is ${page.
 if (performance.getEntriesByType("resource").length) found.trouble.push("it loads something");
 for (const section of document.querySelectorAll("section"))
   if (section.getBoundingClientRect().height < 60) found.trouble.push(`${section.id} is empty`);
+for (const one of document.querySelectorAll(".tile, button, .acts, h1, h2, h3"))
+  if (one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).display !== "inline")
+    found.trouble.push(`${one.className || one.nodeName} is cut: ${one.textContent.trim()}`);
+// The contrast of a text with what is behind it, as WCAG has it.
+const light = (colour) => colour.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255)
+  .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, part, n) => sum + part * [0.2126, 0.7152, 0.0722][n], 0);
+const contrast = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+const behind = light(getComputedStyle(document.querySelector("section")).backgroundColor);
 const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1
   && a.top < b.bottom - 2 && b.top < a.bottom - 2;
 found.charts = {};
@@ -46,10 +61,27 @@ for (const chart of document.querySelectorAll(".chart")) {
   const inside = (box) => box.left >= outside.left - 1 && box.right <= outside.right + 1
     && box.top >= outside.top - 1 && box.bottom <= outside.bottom + 1;
   const texts = [...svg.querySelectorAll(
-    ".role-axis-label text, .role-axis-title text, .role-legend-label text, .role-legend-title text"
+    ":is(.role-axis-label, .role-axis-title, .role-legend-label, .role-legend-title) text,"
+    + ".role-title text, .mark-text.role-mark text"
   )].filter((text) => text.textContent && getComputedStyle(text).opacity !== "0"
     && text.getAttribute("opacity") !== "0");
-  const boxes = texts.map((text) => [text.textContent, text.getBoundingClientRect()]);
+  const drawn = new Map();  // a text with a rim is drawn twice
+  for (const text of texts) {
+    const said = text.textContent, box = text.getBoundingClientRect();
+    drawn.set(`${said} ${Math.round(box.x)} ${Math.round(box.y)}`, [said, box]);
+    const fill = getComputedStyle(text).fill;
+    if (fill.startsWith("rgb") && contrast(light(fill), behind) < 4.5)
+      found.trouble.push(`${chart.id}: ${text.textContent} is ${fill}`);
+  }
+  const colours = new Set([...svg.querySelectorAll(".role-mark :is(path, line)")]
+    .filter((mark) => !mark.closest(".mark-text, .mark-rect")
+      && getComputedStyle(mark.closest(".role-mark")).filter === "none").map((mark) => {
+      const {fill, stroke} = getComputedStyle(mark);
+      return fill.startsWith("rgb") ? fill : stroke;
+    }));
+  for (const seen of colours) if (seen.startsWith("rgb") && contrast(light(seen), behind) < 1.25)
+    found.trouble.push(`${chart.id}: marks can hardly be seen: ${seen}`);
+  const boxes = [...drawn.values()];
   boxes.forEach(([text, box], n) => {
     if (!inside(box)) found.trouble.push(`${chart.id}: ${text} is cut`);
     if (box.height < 7) found.trouble.push(`${chart.id}: ${text} is ${box.height} high`);
@@ -123,6 +155,7 @@ const sortable = [...document.querySelectorAll("th[aria-sort]")];
 found.reachable = sortable.length > 0 && sortable.every((one) => one.querySelector("button"));
 const box = table.closest(".scroll"), cell = table.tBodies[0].rows[0].cells[1];
 box.scrollLeft = 10000;
+await until(() => box.classList.contains("scrolled"));
 found.sticky = [box.scrollLeft > 0 || box.scrollWidth === box.clientWidth,
   cell.getBoundingClientRect().left - box.getBoundingClientRect().left];
 return found;
@@ -137,6 +170,14 @@ def look(tab: Tab, page: Path, width: int, script: str = LOOK) -> dict[str, Any]
     return found
 
 
+def few(make: Callable[..., Ran], trials: int) -> Callable[[Path], Ran]:
+    return lambda folder: make(folder, trials)
+
+
+#: As users have them: with many trials and hyperparameters, and long names.
+LARGE = {"asha": few(realistic.asha, 24), "pbt": few(realistic.pbt, 12), "seeds": seeds}
+
+
 @pytest.fixture(scope="module", params=[asha, pbt, seeds], ids=["asha", "pbt", "seeds"])
 def page(request, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sweep")
@@ -144,17 +185,50 @@ def page(request, tmp_path_factory) -> Path:
     return write_page(tunekit.load(ran.home), folder / "report.html")
 
 
-@pytest.mark.parametrize("width", [1280, 500])
-def test_nothing_overlaps_or_is_cut_or_empty(tab, page, width):
-    seen = look(tab, page, width)
-    assert seen["trouble"] == []
+WIDTHS = (1280, 800, 500)
+
+
+def looked_at(tab: Tab, page: Path) -> dict[str, Any]:
+    """What is found on a page in any width, light and dark; it is loaded once."""
+    tab.open(page)
+    found: dict[str, Any] = {}
+    trouble: list[str] = []
+    for width in WIDTHS:
+        tab.resize(width)
+        for scheme in ("light", "dark"):
+            tab.prefer(scheme)
+            found = tab.run(LOOK)
+            trouble += [f"{scheme}, {width}: {one}" for one in found["trouble"]]
+            for name, chart in found["charts"].items():
+                assert chart["marks"] > 0, f"{name} has nothing in it"
+                assert chart["width"] <= chart["room"] + 1
+    assert trouble == []
+    return found
+
+
+@pytest.mark.parametrize("make", LARGE)
+def test_nothing_overlaps_or_is_cut_or_empty_or_faint(tab, make, tmp_path):
+    loaded = tunekit.load(LARGE[make](tmp_path).home)
+    seen = looked_at(tab, write_page(loaded, tmp_path / "report.html"))
     assert len(seen["charts"]) >= 4
-    for name, chart in seen["charts"].items():
-        assert chart["marks"] > 0, f"{name} has nothing in it"
-        assert chart["width"] <= chart["room"] + 1
     axes = {title for chart in seen["charts"].values() for title in chart["titles"]}
     assert {"training iteration", "accuracy (validated)", "trial"} <= axes
     assert any("since the sweep began" in title for title in axes)
+
+
+def test_nor_where_everything_has_failed(tab, tmp_path):
+    loaded = tunekit.load(realistic.failed(tmp_path, 6).home)
+    seen = looked_at(tab, write_page(loaded, tmp_path / "report.html"))
+    assert {"chart-training0", "chart-timeline"} <= set(seen["charts"])
+    assert tab.run("document.querySelector('#failures').offsetTop") < tab.run(
+        "document.querySelector('#ranking').offsetTop"
+    )
+
+
+def test_nor_side_by_side(tab, tmp_path):
+    found = tunekit.compare(realistic.three(tmp_path, 6))
+    seen = looked_at(tab, write_comparison(found, tmp_path / "compare.html"))
+    assert set(seen["charts"]) == {"chart-bests", "chart-over_time", "chart-over_iterations"}
 
 
 def test_the_ranking_is_sorted_filtered_and_exported(tab, tmp_path):
@@ -228,7 +302,7 @@ ENDS = """[...document.querySelectorAll("#chart-validated .mark-line path")].map
 TICKS = """[...document.querySelectorAll("#chart-validated .role-axis-label text")]
   .map((text) => text.textContent).filter(Boolean).sort()"""
 MARKED = "[...document.querySelectorAll('#trials tr[data-marked]')].map((row) => row.dataset.trial)"
-OUTLINES = "document.querySelectorAll('.outline path').length"
+OUTLINES = "document.querySelectorAll('.outline[data-shown] .line:not([d=\"\"])').length"
 
 
 def test_curves_are_zoomed_and_a_trial_is_highlighted(tab, tmp_path):
@@ -341,8 +415,8 @@ def test_sweeps_are_shown_side_by_side(tab, tmp_path):
     seen = tab.run(COMPARED)
     assert seen["failed"] is None and seen["charts"] == ["bests", "over_time", "over_iterations"]
     assert [float(row[2]) for row in seen["rows"]] == list(found.table.best)
-    assert [int(row[10]) for row in seen["rows"]] == list(found.table.iterations)
-    assert [row[5] for row in seen["rows"]] == list(found.table.best_trial)
+    assert [int(row[8]) for row in seen["rows"]] == list(found.table.iterations)
+    assert [row[3] for row in seen["rows"]] == list(found.table.best_trial)
     assert seen["searched"] == list(found.searched.hyperparameter)
     assert seen["settings"] == list(found.settings.setting)
     assert found.progress.groupby("sweep").best.max().to_dict() == dict(

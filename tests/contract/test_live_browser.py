@@ -199,9 +199,10 @@ def test_a_page_follows_its_sweep_and_both_may_restart(serving, tmp_path):
         browser.wait()
 
 
-def test_sweeps_are_picked_from_the_list_and_compared(serving, tmp_path):
-    for name, best in (("digits", 0.5), ("wider", 0.75), ("other", 0.25)):
-        trial(session(tmp_path / "sweeps" / name), "a", best, lr=best)
+def test_sweeps_are_picked_from_the_list_and_compared_as_they_grow(serving, tmp_path):
+    journals = {name: session(tmp_path / "sweeps" / name) for name in ("digits", "wider", "other")}
+    for journal, best in zip(journals.values(), (0.5, 0.75, 0.25), strict=True):
+        trial(journal, "a", best, lr=best)
     serving.start()
     with Chromium() as browser:
         tab = browser.tab()
@@ -218,8 +219,15 @@ def test_sweeps_are_picked_from_the_list_and_compared(serving, tmp_path):
         tab.press("Enter")
         tab.until("document.querySelectorAll('#compared tbody tr').length === 2")
         tab.until("document.querySelectorAll('.chart svg.marks').length > 0")
-        rows = tab.run(
+        bests = (
             "[...document.querySelectorAll('#compared tbody td:nth-child(3)')].map("
-            "(cell) => cell.dataset.value)"
+            "(cell) => Number(cell.dataset.value)).sort()"
         )
-        assert sorted(map(float, rows)) == [0.5, 0.75]
+        assert tab.run(bests) == [0.5, 0.75]
+        # It follows them, its charts too.
+        drawn = "document.querySelectorAll('#chart-bests .mark-symbol path').length"
+        score(journals["digits"], "a", 2, 0.875)
+        tab.until(f"String({bests}) === '0.75,0.875'")
+        told = "[...document.querySelectorAll('#chart-bests .role-axis-label text')]"
+        tab.until(f"{drawn} === 2 && {told}.some((text) => Number(text.textContent) >= 0.86)")
+        assert tab.run("document.querySelector('#connection').textContent") == "live"

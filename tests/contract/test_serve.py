@@ -7,10 +7,13 @@ import html
 import itertools
 import json
 import math
+import os
 import re
 import shutil
 import socket
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -37,9 +40,11 @@ from tunekit.core.problems import Problems
 from tunekit.journal import Journal
 from tunekit.page.drawing import Findings, draw
 from tunekit.page.page import contents, in_script, render_panels, sections_of
+from tunekit.page.side_by_side import side_by_side
 from tunekit.serve import server
 from tunekit.serve.app import Application
 from tunekit.serve.catalogue import Catalogue, Place
+from tunekit.serve.compared import LiveComparison
 from tunekit.serve.guard import HEADERS
 from tunekit.serve.index import Index
 from tunekit.serve.live import LiveSweep
@@ -278,7 +283,9 @@ def test_the_list_has_all_sweeps_below_a_folder_and_their_state(tmp_path):
     while index.step():
         pass
     text = index.view.parts["sweeps"]
-    names = re.findall(r'<a href="/sweeps/[0-9a-f]{16}">(.*?)</a></td>\s*<td>(.*?)</td>', text)
+    names = re.findall(
+        r'<a href="/sweeps/[0-9a-f]{16}">(.*?)</a></td>\s*<td class="text">(.*?)</td>', text
+    )
     assert sorted(names) == [
         ("deep/down/open", "running or killed"),
         ("finished/sweep", "finished"),
@@ -382,17 +389,69 @@ def test_sweeps_are_compared_as_they_are_now(journal, home, browsers):
     where = "/compare?" + "&".join(f"sweep={key}" for key in keys)
     score(journal, "a", 2, 0.9)
     answer = browser.get(where)
-    assert answer.status == 200 and "data-events" not in answer.text
+    assert answer.status == 200
     nonce = re.search(r"'nonce-(.*?)'", answer.headers["content-security-policy"])[1]
     assert f'nonce="{nonce}"' in answer.text and "unsafe" not in str(answer.headers)
     found = tunekit.compare([home, other])
     for name, best in zip(found.names, found.table.best, strict=True):
-        row = rf'>{name}</a></td><td>[^<]+</td>\s*<td data-value="{best}">'
+        row = rf'>{name}</a></td><td class="text">[^<]+</td>\s*<td data-value="{best}">'
         assert re.search(row, answer.text), (name, best)
     for name, status in (("no-such-sweep", 404), (keys[0], 400)):
         refused = browser.get(f"/compare?sweep={name}")
         assert refused.status == status
     assert "Pass a list of two or more" in refused.text
+
+
+def compared(keys: list[str], what: str = "") -> str:
+    return f"/compare{what}?" + "&".join(f"sweep={key}" for key in keys)
+
+
+def test_a_comparison_follows_its_sweeps(journal, home, browsers):
+    other = home.with_name("wider")
+    wider = session(other)
+    trial(wider, "c", 0.6, lr=0.3)
+    browser = browsers(home.parent)
+    places = Catalogue([str(home.parent)]).look().values()
+    keys = [place.key for place in sorted(places, key=lambda place: place.name)]
+    version = re.search(r'data-version="(.*?)"', browser.get(compared(keys)).text)[1]
+
+    def now(version: str) -> dict[str, Any]:
+        [(name, update)] = browser.events(f"{compared(keys, '/events')}&since={version}", most=1)
+        assert name == "update"
+        return update
+
+    score(journal, "a", 2, 0.9)
+    first = now(version)
+    assert 'data-value="0.9"' in first["parts"]["best"], "a score of one"
+    score(wider, "c", 2, 0.95)
+    trial(wider, "d", lr=0.7)
+    second = now(first["version"])
+    assert 'data-value="0.95"' in second["parts"]["best"], "and of the other"
+    assert "0.3 to 0.7" in second["parts"]["searched"]
+    assert set(second["charts"]) == {"bests", "over_time", "over_iterations"}
+    # As written at once, with no server: the charts too.
+    found = side_by_side(tunekit.compare([home, other]))
+    for name, spec in found.charts.items():
+        chart = browser.get(f"{compared(keys, '/chart')}&id={name}")
+        assert json.loads(chart.text)["datasets"] == spec["datasets"], name
+    assert browser.get(f"{compared(keys, '/chart')}&id=none").status == 404
+
+
+def test_sweeps_that_cannot_be_compared_at_the_moment_stay_as_they_were(journal, home):
+    other = session(home.with_name("wider"))
+    trial(other, "c", 0.6, lr=0.3)
+    clock = FakeClock()
+    live = LiveComparison([place_of(home), place_of(home.with_name("wider"))], NOTHING, clock)
+    live.first()
+    parts = live.view.parts
+    assert live.trouble is None and set(parts) == {"best", "progress", "searched", "settings"}
+    # Another metric decides from now on.
+    about = {"time": 1e9, "judged": ["loss"], "mode": "min"}
+    Journal(LocalFolder(home), about=about, begins=False)
+    clock.sleep(10)
+    live.step()
+    assert "judged by different metrics" in live.trouble and live.refused
+    assert live.view.parts == parts
 
 
 def test_nothing_is_done_while_nobody_looks(journal, home):
@@ -698,6 +757,20 @@ def test_others_need_the_token_that_is_printed(host, asks, journal, home, monkey
     if asks:
         with pytest.raises(tunekit.ConfigError, match="has 5 characters"):
             server.serve([str(home)], host=host, port=0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="priorities are of threads on Linux only")
+def test_its_work_stands_back_behind_that_of_the_sweep():
+    def priorities() -> list[int]:
+        server.lower_priority()
+        with ThreadPoolExecutor(1) as pool:  # as what answers requests has
+            own = os.getpriority(os.PRIO_PROCESS, 0)
+            return [own, pool.submit(os.getpriority, os.PRIO_PROCESS, 0).result()]
+
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    with ThreadPoolExecutor(1) as pool:
+        within = pool.submit(priorities).result()
+    assert min(within) > before == os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def test_a_path_that_is_no_sweep_is_said_in_a_line(tmp_path):

@@ -243,11 +243,14 @@ class Timeline:
         Example:
             >>> timeline = Timeline([Reported(time=1.0, trial_id="a",
             ...                               report={"training_iteration": 1})])
+            >>> timeline.iterations_by(9.0)
+            1
             >>> timeline.extend([Reported(time=2.0, trial_id="a",
             ...                           report={"training_iteration": 2})])
-            >>> timeline.trials["a"].iteration, timeline.last
-            (2, 2.0)
+            >>> timeline.trials["a"].iteration, timeline.last, timeline.iterations_by(9.0)
+            (2, 2.0, 2)
         """
+        self.__dict__.pop("_ends", None)  # is told anew when it is asked for
         restored = list(sessions)
         for event in events:
             while restored and event.n > restored[0]["after"]:

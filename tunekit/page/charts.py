@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tunekit.core.ranking import Ranked
@@ -14,6 +18,7 @@ with extra("report"):
     import altair as alt
 
 __all__ = [
+    "AXIS",
     "IN_COLOUR",
     "MOST_DOTS",
     "bests_chart",
@@ -28,6 +33,7 @@ __all__ = [
     "seeds_chart",
     "slice_chart",
     "timeline_chart",
+    "unit_of",
 ]
 
 # Okabe and Ito's palette, which people with any colour vision can tell apart.
@@ -42,9 +48,25 @@ _SPANS = {
     "validating, failed": "#D55E00",
     "validation queued": "#CFD5DA",
 }
+# So many values of an axis are marked one by one, and so many powers of ten.
+_FEW, _POWERS = 5, 6
 _DECISIONS = {"went on": "#0072B2", "paused": "#E69F00", "stopped": "#D55E00"}
 _ENDINGS = {"complete": "#0072B2", "stopped": "#D55E00", "unfinished": "#E69F00"}
-_HEIGHT, _ROW = 320, 26
+# How high a chart is, and a row of one, in pixels: of many rows, each is lower.
+_HEIGHT, _ROW, _LOW_ROW, _MANY_ROWS = 320, 26, 20, 20
+#: So wide is an axis of parallel coordinates at least, in pixels.
+AXIS = 112
+# Names of axes are broken into lines of so many characters, and those of choices, which are next to
+# each other.
+_LINE, _CHOICE_LINE, _CHOICE_LINES = 15, 11, 3
+_LINE_HIGH = 14
+# Around a chart with a scale of colours, for half a number at its end, in pixels.
+_ROOM = {"left": 16, "top": 5, "right": 5, "bottom": 5}
+# How numbers are written on a logarithmic axis, and on one whose few values are marked.
+_POWER = (
+    "datum.value && (abs(datum.value) < 0.001 || abs(datum.value) >= 1e6)"
+    " ? format(datum.value, '~e') : format(datum.value, '~')"
+)
 
 #: With more points than that in a chart of curves, only the trials in colour have dots.
 MOST_DOTS = 2_000
@@ -85,7 +107,13 @@ def _finished(
             labelLimit=160,
         )
         .configure_legend(
-            orient="top", direction="horizontal", labelFontSize=12, titleFontSize=12, labelLimit=260
+            orient="top",
+            direction="horizontal",
+            offset=12,
+            labelFontSize=12,
+            titleFontSize=12,
+            titleFontWeight="normal",
+            labelLimit=260,
         )
         .configure_view(stroke=None)
     )
@@ -93,6 +121,59 @@ def _finished(
     if signals:
         spec["params"] = [{"name": name, "value": value} for name, value in signals.items()]
     return {**spec, "datasets": {name: list(rows) for name, rows in datasets.items()}}
+
+
+def _rows_high(count: int) -> int:
+    """Return how high a chart of so many rows is, in pixels."""
+    return max(2, count) * (_ROW if count <= _MANY_ROWS else _LOW_ROW)
+
+
+def _in_lines(text: str, wide: int = _LINE, most: int | None = None) -> list[str]:
+    """Return a name in lines, broken where its words end.
+
+    Args:
+        text: The name.
+        wide: So many characters fit into a line.
+        most: So many lines fit; None: any number.
+
+    Example:
+        >>> _in_lines("optimizer/learning_rate"), _in_lines("augmentation_policy"), _in_lines("lr")
+        (['optimizer/', 'learning_rate'], ['augmentation_', 'policy'], ['lr'])
+        >>> _in_lines("mixup-alpha-0.2-and-cutmix", wide=9, most=2)
+        ['mixup-', 'alpha…']
+    """
+    lines = [""]
+    for word in re.findall(r"[^/_\-\s]*[/_\-\s]?", text):
+        if lines[-1] and len(lines[-1]) + len(word.rstrip()) > wide:
+            lines.append("")
+        lines[-1] += word
+        if word.endswith("/"):  # a group of hyperparameters
+            lines.append("")
+    shown = [line.strip() for line in lines if line.strip()] or [text]
+    if most is None or len(shown) <= most:
+        return shown
+    return [*shown[: most - 1], f"{shown[most - 1].rstrip('-_/')}…"]
+
+
+def _marked(values: Iterable[float], *, log: bool) -> list[float] | None:
+    """Return the numbers that an axis is marked with: all, if there are few, or powers of ten.
+
+    Example:
+        >>> _marked([32, 64, 128, 64], log=True)
+        [32, 64, 128]
+        >>> _marked([1e-5, 3e-3, 2e-4, 7e-2, 2e-5, 4e-5], log=True)
+        [1e-05, 0.0001, 0.001, 0.01]
+        >>> _marked([2.0, 3.0, 4.0, 5.0, 6.0, 7.0], log=True) is None
+        True
+    """
+    few = sorted(set(values))
+    if len(few) <= _FEW:
+        return few
+    if not log:
+        return None
+    first, last = math.ceil(math.log10(few[0]) - 1e-9), math.floor(math.log10(few[-1]) + 1e-9)
+    step = max(1, math.ceil((last - first + 1) / _POWERS))
+    return [float(f"1e{n}") for n in range(first, last + 1, step)] if last > first else None
 
 
 def _iterations(field: str, **more: Any) -> alt.X:
@@ -128,6 +209,7 @@ def curves_chart(
         for point in sorted(points, key=lambda p: (-place[p["trial"]], p["generation"]))
     ]
     shown = [*labels.values(), "others"] if len(ranked) > len(labels) else [*labels.values()]
+    colours = [*_TOP[: len(labels)], _OTHERS] if labels else [_TOP[0]]
     values = [point["value"] for point in points]
     log = not validated and min(values) > 0 and max(values) / min(values) > 100
     title = f"{metric} ({'validated' if validated else 'training'}{', log scale' if log else ''})"
@@ -138,15 +220,21 @@ def curves_chart(
         domainRaw=alt.ExprRef("zoom_y"),
     )
     x = _iterations("iteration:Q", domainRaw=alt.ExprRef("zoom_x"))
-    y = alt.Y("value:Q", title=title, scale=scale)
+    powers = _marked(values, log=True) if log else None
+    ticks = alt.Axis(values=powers, labelExpr=_POWER) if powers else alt.Axis()
+    y = alt.Y("value:Q", title=title, scale=scale, axis=ticks)
     base = alt.Chart(alt.NamedData("points")).encode(
         x=x,
         y=y,
         color=alt.Color(
             "who:N",
             title="trial",
-            scale=alt.Scale(domain=shown, range=[*_TOP[: len(labels)], _OTHERS][: len(shown)]),
-            legend=alt.Legend(columns=3, symbolStrokeWidth=3, symbolOpacity=1),
+            scale=alt.Scale(domain=shown, range=colours[: len(shown)]),
+            legend=alt.Legend(
+                columns=alt.ExprRef("width > 640 ? 6 : 3"), symbolStrokeWidth=3, symbolOpacity=1
+            )
+            if labels
+            else None,
         ),
         detail="line:N",
     )
@@ -227,16 +315,23 @@ def seeds_chart(
         )
     )
     chart = intervals + ticks + dots
-    return _finished(chart, max(_ROW * len(order), 2 * _ROW), points=points, means=means)
+    return _finished(chart, _rows_high(len(order)), points=points, means=means)
+
+
+def unit_of(longest_s: float) -> tuple[str, int]:
+    """Return the unit in which times up to one are told, and its seconds.
+
+    Example:
+        >>> unit_of(100.0), unit_of(1000.0), unit_of(1e5)
+        (('seconds', 1), ('minutes', 60), ('hours', 3600))
+    """
+    units = (("hours", 3600), ("minutes", 60), ("seconds", 1))
+    return next((unit, s) for unit, s in units if longest_s >= 3 * s or s == 1)
 
 
 def timeline_chart(spans: Sequence[Span], names: Mapping[str, str], began: float) -> Spec:
     """Return what each trial, and the validations of its checkpoints, did when."""
-    longest = max(span.end for span in spans) - began
-    unit, seconds = next(
-        (unit, s) for unit, s in (("h", 3600), ("min", 60), ("s", 1)) if longest >= 3 * s or s == 1
-    )
-    long = {"h": "hours", "min": "minutes", "s": "seconds"}[unit]
+    long, seconds = unit_of(max(span.end for span in spans) - began)
     rows = [
         {
             "trial": names[span.trial_id],
@@ -265,12 +360,12 @@ def timeline_chart(spans: Sequence[Span], names: Mapping[str, str], began: float
                 "kind:N",
                 title=None,
                 scale=alt.Scale(domain=kinds, range=[_SPANS[kind] for kind in kinds]),
-                legend=alt.Legend(columns=3),
+                legend=alt.Legend(columns=alt.ExprRef("width > 640 ? 5 : 2")),
             ),
             tooltip=["trial:N", "kind:N", "iteration:Q", "took:N"],
         )
     )
-    return _finished(chart, _ROW * len(order), spans=rows)
+    return _finished(chart, _rows_high(len(order)), spans=rows)
 
 
 def _kind(span: Span) -> str:
@@ -285,6 +380,7 @@ def parallel_chart(axes: Sequence[Axis], score: Axis, metric: str, mode: str) ->
     """Each trial as a line across its hyperparameters and its score; the best is darkest."""
     every = [*axes, score]
     order = [axis.name for axis in every]
+    lines_of = {name: _in_lines(name) for name in order}
     trials = sorted(score.positions, key=lambda trial: score.positions[trial])
     rows = [
         {
@@ -306,7 +402,18 @@ def parallel_chart(axes: Sequence[Axis], score: Axis, metric: str, mode: str) ->
         sort=order,
         title=None,
         scale=alt.Scale(type="point", padding=0.5),
-        axis=alt.Axis(labelAngle=0, orient="top", domain=False, ticks=False, labelFontSize=12),
+        axis=alt.Axis(
+            labelAngle=0,
+            orient="top",
+            domain=False,
+            ticks=False,
+            labelFontSize=12,
+            labelPadding=8 + _LINE_HIGH * (max(map(len, lines_of.values())) - 1),
+            labelLineHeight=_LINE_HIGH,
+            labelExpr="lines[datum.label]",
+            labelLimit=AXIS - 8,
+            labelOverlap=False,
+        ),
     )
     y = alt.Y("at:Q", axis=None, scale=alt.Scale(domain=[-0.04, 1.04]))
     lines = (
@@ -326,15 +433,21 @@ def parallel_chart(axes: Sequence[Axis], score: Axis, metric: str, mode: str) ->
             tooltip=["trial:N", "axis:N", "value:N", alt.Tooltip("score:Q", format=".5g")],
         )
     )
+    of_ticks: dict[str, Any] = {"align": "left", "dx": 5, "fontSize": 11}
+    of_ticks["limit"] = alt.ExprRef(f"width / {len(order)} - 14")
     rules = alt.Chart(alt.NamedData("axes")).mark_rule(color="#90989F").encode(x=x, y=y, y2="to:Q")
     labels = (
         alt.Chart(alt.NamedData("ticks"))
-        .mark_text(align="left", dx=5, fontSize=11, color="#111", stroke="white", strokeWidth=0)
+        .mark_text(**of_ticks, color="#111", stroke="white", strokeWidth=0)
         .encode(x=x, y=y, text="text:N")
     )
-    backs = labels.mark_text(align="left", dx=5, fontSize=11, stroke="white", strokeWidth=4)
+    backs = labels.mark_text(**of_ticks, stroke="white", strokeWidth=4)
     ends = [{"axis": name, "at": 0, "to": 1} for name in order]
-    return _finished(lines + rules + backs + labels, _HEIGHT, lines=rows, axes=ends, ticks=ticks)
+    chart = lines + rules + backs + labels
+    signals = {"lines": lines_of}
+    return _finished(
+        chart.properties(padding=_ROOM), _HEIGHT, signals, lines=rows, axes=ends, ticks=ticks
+    )
 
 
 def bests_chart(rows: Sequence[Mapping[str, Any]], metric: str) -> Spec:
@@ -352,13 +465,16 @@ def bests_chart(rows: Sequence[Mapping[str, Any]], metric: str) -> Spec:
         strokeWidth=3, color="#90989F"
     )
     dots = base.mark_circle(size=110, opacity=1).encode(
-        x=alt.X("best:Q", title=f"best {metric} (validated)", scale=scale),
+        x=alt.X(
+            "best:Q", title=f"best {metric} (validated)", scale=scale, axis=alt.Axis(tickCount=6)
+        ),
         y=y,
         color=_sweep(order, legend=False),
         tooltip=["sweep:N", "trial:N", *(alt.Tooltip(f"{n}:Q", format=".5g") for n in _ENDS)],
     )
     chart = intervals.encode(x=alt.X("low:Q", scale=scale), x2="high:Q", y=y) + dots
-    return _finished(chart, max(_ROW * len(order), 2 * _ROW), sweeps=rows)
+    roomy = chart.properties(padding={**_ROOM, "left": 5, "right": 20})
+    return _finished(roomy, _rows_high(len(order)), sweeps=rows)
 
 
 _ENDS = ("best", "low", "high")
@@ -389,7 +505,10 @@ def progress_chart(rows: Sequence[Mapping[str, Any]], field: str, title: str, me
 
 def _sweep(order: Sequence[str], *, legend: bool = True) -> alt.Color:
     scale = alt.Scale(domain=list(order), range=[_TOP[n % len(_TOP)] for n in range(len(order))])
-    own = alt.Legend(columns=3, symbolStrokeWidth=3) if legend else None
+    # As many in a line as fit: a character takes some 7 pixels, a symbol and the room around it 40.
+    abreast = sum(40 + 7 * min(len(name), 36) for name in list(order)[:3])
+    columns = alt.ExprRef(f"width > {abreast} ? 3 : 1")
+    own = alt.Legend(columns=columns, symbolStrokeWidth=3) if legend else None
     return alt.Color("sweep:N", title="sweep", scale=scale, legend=own)
 
 
@@ -422,16 +541,25 @@ def slice_chart(axis: Axis, score: Axis, metric: str, winner: str | None) -> Spe
         type="log" if axis.kind == "log" else "linear", zero=False, nice=False, padding=8
     )
     title = f"{axis.name} (log scale)" if axis.kind == "log" else axis.name
-    x = (
-        alt.X("value:N", title=title, axis=alt.Axis(labelAngle=0, labelLimit=80, labelOverlap=True))
-        if choice
-        else alt.X(
-            "value:Q",
-            title=title,
-            scale=scale,
-            axis=alt.Axis(tickCount=4, format="~g", labelFlush=True),
+    signals: dict[str, Any] = {}
+    if choice:
+        options = {row["value"] for row in rows}
+        signals["lines"] = {
+            option: _in_lines(option, _CHOICE_LINE, _CHOICE_LINES) for option in options
+        }
+        ticks = alt.Axis(
+            labelAngle=0,
+            labelExpr="lines[datum.label]",
+            labelLimit=alt.ExprRef(f"max(40, width / {len(options)} - 4)"),
+            labelOverlap=len(options) > _FEW,
         )
-    )
+        x = alt.X("value:N", title=title, axis=ticks)
+    else:
+        marked = _marked([row["value"] for row in rows], log=axis.kind == "log")
+        ticks = alt.Axis(tickCount=4, labelExpr=_POWER, labelFlush=True, labelOverlap=True)
+        x = alt.X("value:Q", title=title, scale=scale, axis=ticks)
+        if marked is not None:
+            ticks.values = marked
     chart = (
         alt.Chart(alt.NamedData("trials"))
         .mark_circle()
@@ -448,7 +576,7 @@ def slice_chart(axis: Axis, score: Axis, metric: str, winner: str | None) -> Spe
             ],
         )
     )
-    return _finished(chart, 180, trials=rows)
+    return _finished(chart, 180, signals, trials=rows)
 
 
 def contour_chart(axes: Sequence[Axis], score: Axis, metric: str, mode: str) -> Spec:
@@ -527,10 +655,20 @@ def contour_chart(axes: Sequence[Axis], score: Axis, metric: str, mode: str) -> 
         .mark_text(fontSize=12, fill="#111", align="left", x=2, limit=70)
         .encode(y=y("at:Q"), text="text:N")
     )
-    names = [axis.name + (" (log scale)" if axis.kind == "log" else "") for axis in axes]
-    text = alt.ExprRef("'Up: ' + names[y_axis] + '. Across: ' + names[x_axis] + '.'")
-    title = alt.TitleParams(text=text, anchor="start", fontSize=13, fontWeight="normal")
-    chart = alt.layer(cells, dots, across, up).properties(title=title)
+    logs = [axis.kind == "log" and _places(axis) is None for axis in axes]
+    names = [
+        axis.name + (" (log scale)" if log else "") for axis, log in zip(axes, logs, strict=True)
+    ]
+    text = alt.ExprRef("['Up: ' + names[y_axis], 'Across: ' + names[x_axis]]")
+    title = alt.TitleParams(
+        text=text,
+        anchor="start",
+        frame="group",
+        fontSize=13,
+        fontWeight="normal",
+        limit=alt.ExprRef("width"),
+    )
+    chart = alt.layer(cells, dots, across, up).properties(title=title, padding=_ROOM)
     signals = {"names": names, "x_axis": 0, "y_axis": 1}
     return _finished(chart, _HEIGHT, signals, trials=rows, ticks=ticks)
 
@@ -539,16 +677,23 @@ def contour_chart(axes: Sequence[Axis], score: Axis, metric: str, mode: str) -> 
 _CELLS = 8
 
 
+def _places(axis: Axis) -> list[float] | None:
+    """Return where the values of an axis are, in order, if each of them is marked: choices, and
+    numbers of which there are few."""
+    places = [at for at, _ in axis.ticks]
+    return places if set(axis.positions.values()) <= set(places) else None
+
+
 def _centred(axis: Axis, at: float) -> float:
-    """Return where something is on an axis whose choices have a cell each."""
-    count = len(axis.ticks)
-    return (at * (count - 1) + 0.5) / count if axis.kind == "choice" else at
+    """Return where something is on an axis whose values have a cell each if there are few."""
+    places = _places(axis)
+    return at if places is None else (places.index(at) + 0.5) / len(places)
 
 
 def _in_cell(axis: Axis, trial: str) -> tuple[float, float, float]:
     """Return where a trial is on an axis, and from where to where its cell goes."""
     at = _centred(axis, axis.positions[trial])
-    count = len(axis.ticks) if axis.kind == "choice" else _CELLS
+    count = _CELLS if _places(axis) is None else len(axis.ticks)
     cell = min(int(at * count), count - 1)
     return round(at, 4), round(cell / count, 4), round((cell + 1) / count, 4)
 
@@ -560,7 +705,7 @@ def importance_chart(importance: Mapping[str, float]) -> Spec:
         alt.Chart(alt.NamedData("shares"))
         .mark_bar(color=_TOP[0])
         .encode(
-            x=alt.X("share:Q", title="share of importance (1 in all)"),
+            x=alt.X("share:Q", title="share of importance", axis=alt.Axis(format="%", tickCount=5)),
             y=alt.Y("name:N", sort="-x", title=None),
             tooltip=["name:N", alt.Tooltip("share:Q", format=".3f")],
         )
@@ -648,6 +793,7 @@ def family_chart(
         }
         for exploit in exploits
     ]
+    _abreast(moves)
     order = [names[trial] for trial in dict.fromkeys(branch["trial"] for branch in branches)]
     colour = alt.Color(
         "role:N",
@@ -670,13 +816,13 @@ def family_chart(
     arrows = (
         alt.Chart(alt.NamedData("exploits"))
         .mark_rule(strokeWidth=1.6)
-        .encode(x="iteration:Q", y=alt.Y("donor:N", sort=order), y2="trial:N", color=colour)
+        .encode(x=_iterations("at:Q"), y=alt.Y("donor:N", sort=order), y2="trial:N", color=colour)
     )
     heads = (
         alt.Chart(alt.NamedData("exploits"))
         .mark_circle(size=90, opacity=1, stroke="white", strokeWidth=1.5)
         .encode(
-            x="iteration:Q",
+            x=_iterations("at:Q"),
             y=y,
             color=colour,
             tooltip=[
@@ -689,4 +835,24 @@ def family_chart(
         )
     )
     chart = lanes + arrows + heads
-    return _finished(chart, max(_ROW * len(order), 2 * _ROW), branches=rows, exploits=moves)
+    return _finished(chart, _rows_high(len(order)), branches=rows, exploits=moves)
+
+
+def _abreast(moves: Sequence[dict[str, Any]]) -> None:
+    """Say where each exploit is drawn (``at``): those of the same iteration beside each other.
+
+    Example:
+        >>> moves = [{"iteration": 4}, {"iteration": 4}, {"iteration": 4}, {"iteration": 8}]
+        >>> _abreast(moves)
+        >>> [move["at"] for move in moves]
+        [3.92, 4.0, 4.08, 8.0]
+    """
+    iterations = sorted({move["iteration"] for move in moves})
+    gap = min((b - a for a, b in itertools.pairwise(iterations)), default=iterations[-1])
+    many = Counter(move["iteration"] for move in moves)
+    step = min(iterations[-1] / 100, gap / 2 / max(many.values()))
+    drawn: dict[int, int] = defaultdict(int)
+    for move in moves:
+        iteration = move["iteration"]
+        move["at"] = round(iteration + (drawn[iteration] - (many[iteration] - 1) / 2) * step, 4)
+        drawn[iteration] += 1

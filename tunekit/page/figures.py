@@ -28,6 +28,7 @@ __all__ = [
     "axes",
     "branches",
     "causes",
+    "changed",
     "curves",
     "decided",
     "exploits",
@@ -347,8 +348,21 @@ def axis_of(name: str, values: Mapping[str, Any], *, log: bool | None = None) ->
     few = sorted({float(value) for value in known})
     middle = (below + above) / 2
     marked = few if len(few) <= _FEW else [low, 10**middle if log else middle, high]
-    ticks = [((scale(value) - below) / (above - below), f"{value:.3g}") for value in marked]
+    ticks = [((scale(value) - below) / (above - below), _marking(value)) for value in marked]
     return Axis(name, "log" if log else "number", ticks, positions, dict(values))
+
+
+def _marking(value: float) -> str:
+    """Return a number as it stands on an axis.
+
+    Example:
+        >>> [_marking(value) for value in (1024.0, 0.25, 155.3, 1.15e-05, 2e6)]
+        ['1024', '0.25', '155', '1.15e-5', '2e6']
+    """
+    if value == int(value) and abs(value) < 1e6:
+        return str(int(value))
+    base, _, power = f"{value:.3g}".partition("e")
+    return f"{base}e{int(power)}" if power else base
 
 
 def _is_finite(value: Any) -> bool:
@@ -445,6 +459,18 @@ def schedule(sweep: Sweep, winner: Ranked) -> list[dict[str, Any]]:
     return [
         row for n, row in enumerate(rows) if n + 1 == len(rows) or _from(rows[n + 1]) > _from(row)
     ]
+
+
+def changed(schedule: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the hyperparameters that differ between the rows of a schedule.
+
+    Example:
+        >>> first = {"from iteration": 0, "lr": 0.1, "width": 8}
+        >>> changed([first, {"from iteration": 4, "lr": 0.2, "width": 8}])
+        ['lr']
+    """
+    names = dict.fromkeys(name for row in schedule for name in row if name != "from iteration")
+    return [name for name in names if len({repr(row.get(name)) for row in schedule}) > 1]
 
 
 def _from(row: Mapping[str, Any]) -> int:

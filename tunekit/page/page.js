@@ -5,6 +5,11 @@
 const root = document.documentElement;
 const byId = (id) => document.getElementById(id);
 const live = root.dataset.events !== undefined;
+function asking(path, values) {
+  const address = new URL(path, location);
+  for (const [name, value] of Object.entries(values)) address.searchParams.set(name, value);
+  return address;
+}
 
 // Light and dark -------------------------------------------------------------------------------
 
@@ -32,7 +37,7 @@ let marked = "", pinned = "";  // the trial that is highlighted now, and while n
 const signals = new Map();  // by chart: what the reader has chosen of it
 const chosen = new Map();  // by table: {column, direction, filter, all}
 const choiceOf = (id) => {
-  if (!chosen.has(id)) chosen.set(id, {column: null, direction: null, filter: "", all: false});
+  if (!chosen.has(id)) chosen.set(id, {column: null, direction: null, filter: "", all: false, scrolled: false});
   return chosen.get(id);
 };
 const textOf = (cell) => cell.textContent.trim();
@@ -111,12 +116,23 @@ function arrangeIn(part) {
       more.textContent = seen.all ? `Show the first ${seen.most}` : `Show all ${seen.matching}`;
       more.setAttribute("aria-expanded", String(seen.all));
     }
-    table.closest(".scroll").classList.toggle("tall", seen.all && seen.matching > seen.most);
+    const box = table.closest(".scroll").classList;
+    box.toggle("tall", seen.all && seen.matching > seen.most);
+    box.toggle("scrolled", choiceOf(id).scrolled);
   }
   for (const row of part.querySelectorAll("#trials tr[data-trial]")) row.toggleAttribute("data-marked", row.dataset.trial === marked);
   for (const button of part.querySelectorAll("[data-reset]")) button.disabled = !isZoomed(button.dataset.reset);
   for (const wide of part.querySelectorAll(".wide")) wide.style.minWidth = `${wide.dataset.least}px`;
 }
+
+// The first columns stay in view once a table is scrolled. Not before: with hundreds of cells that may
+// stay, the browser takes ten times as long for each frame.
+document.addEventListener("scroll", ({target}) => {
+  const table = target.querySelector?.(":scope > table.sortable");
+  if (!table) return;
+  choiceOf(table.id).scrolled = target.scrollLeft > 0;
+  target.classList.toggle("scrolled", target.scrollLeft > 0);
+}, true);
 
 // CSV: of the rows that match, in the order in which they are shown. A text that a spreadsheet would
 // take for a formula gets an apostrophe.
@@ -203,7 +219,7 @@ const opened = () => {
 let inFull;  // by trial, of a page that is a file
 async function htmlOf(trial) {
   if (!live) return (inFull ??= JSON.parse(byId("panels")?.textContent ?? "{}"))[trial];
-  const answer = await fetch(`${root.dataset.trials}?id=${encodeURIComponent(trial)}`);
+  const answer = await fetch(asking(root.dataset.trials, {id: trial}));
   return answer.ok ? answer.text() : undefined;
 }
 async function showTrial() {
@@ -245,7 +261,7 @@ async function draw(name) {
   if (known?.shape === shape && place.contains(known.view.container())) {
     for (const [data, rows] of Object.entries(spec.datasets ?? {})) known.view.data(data, rows);
     await known.view.runAsync();
-    if (isCurves(name)) outline(name);
+    if (isCurves(name)) fit(name);
     return;
   }
   place.style.minHeight = `${place.clientHeight}px`;  // so that nothing below it moves
@@ -260,9 +276,8 @@ async function draw(name) {
   charts.set(name, {view, shape});
   if (!isCurves(name)) return;
   place.dataset.curves = "";
-  view.addResizeListener(() => setTimeout(outline, 0, name));
-  placesOf(name);  // so that the first move of the mouse is answered as fast as all others
-  outline(name);
+  view.addResizeListener(() => setTimeout(fit, 0, name));
+  fit(name);  // so that the first move of the mouse is answered as fast as all others
 }
 
 async function signal(name, values) {
@@ -270,7 +285,7 @@ async function signal(name, values) {
   const view = charts.get(name)?.view;
   for (const [key, value] of Object.entries(values)) view?.signal(key, value);
   await view?.runAsync();
-  if (isCurves(name)) outline(name);
+  if (isCurves(name)) fit(name);
 }
 
 async function savePng(name, file) {
@@ -286,7 +301,9 @@ const isNear = (name) => {
   return box !== undefined && box.bottom > -NEAR && box.top < innerHeight + NEAR;
 };
 const watching = new IntersectionObserver((entries) => {
-  if (entries.some((entry) => entry.isIntersecting)) drawDue();
+  if (!entries.some((entry) => entry.isIntersecting)) return;
+  for (const name of stale) outline(name);
+  drawDue();
 }, {rootMargin: `${NEAR}px`});
 const placed = () => [...document.querySelectorAll("#main .chart")].map((place) => place.id.replace("chart-", ""));
 // The browser too spends no more than a part of its time on drawing.
@@ -317,20 +334,19 @@ addEventListener("beforeprint", () => { window.drawAll(); });
 
 const isCurves = (name) => specs.get(name)?.usermeta?.curves !== undefined;
 const idOf = (point) => point.line.slice(0, point.line.lastIndexOf(" "));
-const curves = new Map();  // by chart: its points by trial
+const curves = new Map();  // by chart: which of its points are whose
 function curvesOf(name) {
   if (!curves.has(name)) {
     const found = new Map();
-    for (const point of specs.get(name).datasets.points) {
+    specs.get(name).datasets.points.forEach((point, n) => {
       const id = idOf(point);
       if (!found.has(id)) found.set(id, []);
-      found.get(id).push(point);
-    }
+      found.get(id).push(n);
+    });
     curves.set(name, found);
   }
   return curves.get(name);
 }
-const rowsOf = (name, trial) => curvesOf(name).get(trial) ?? [];
 
 function mark(trial) {
   if (trial === marked) return;
@@ -340,29 +356,46 @@ function mark(trial) {
   if (row) row.setAttribute("data-marked", "");
   for (const name of charts.keys()) if (isCurves(name)) outline(name);
 }
-// Draws the highlighted trial over a chart: Vega would draw all of it anew.
+// Draws the highlighted trial over a chart: Vega would draw all of it anew. What it is drawn on stays
+// when nothing is highlighted, because a layer that comes or goes makes the browser sort all of them.
 const SVG = "http://www.w3.org/2000/svg";
+function overlay(name) {
+  const box = document.createElementNS(SVG, "svg");
+  box.setAttribute("class", "outline");
+  box.setAttribute("aria-hidden", "true");
+  for (const kind of ["fade", "line", "dots"]) {
+    const one = document.createElementNS(SVG, kind === "fade" ? "rect" : "path");
+    one.setAttribute("class", kind);
+    box.append(one);
+  }
+  byId(`chart-${name}`).append(box);
+  return box;
+}
+const stale = new Set();  // charts that are far from what is in view, and may show another trial
 function outline(name) {
+  if (!isNear(name)) { stale.add(name); return; }
+  stale.delete(name);
+  const box = byId(`chart-${name}`)?.querySelector(".outline");
+  if (!box) return;
+  const lines = new Map(), {points, x, y} = placesOf(name);
+  for (const n of curvesOf(name).get(marked) ?? []) {
+    if (!lines.has(points[n].line)) lines.set(points[n].line, []);
+    lines.get(points[n].line).push(`${x[n].toFixed(1)},${y[n].toFixed(1)}`);
+  }
+  const every = [...lines.values()];
+  box.querySelector(".line").setAttribute("d", every.map((one) => `M${one.join("L")}`).join(""));
+  box.querySelector(".dots").setAttribute("d", every.flat().map((one) => `M${one}h0`).join(""));
+  box.toggleAttribute("data-shown", every.length > 0);
+}
+// Lays it over what is inside of the chart's axes, which move with their labels.
+function fit(name) {
   const place = byId(`chart-${name}`), {view} = charts.get(name) ?? {};
   if (!place || !view || !place.contains(view.container())) return;
-  place.querySelector(".outline")?.remove();
-  const rows = rowsOf(name, marked);
-  if (!rows.length) return;
-  const made = (kind, attributes) => {
-    const one = document.createElementNS(SVG, kind);
-    for (const [key, value] of Object.entries(attributes)) one.setAttribute(key, value);
-    return one;
-  };
-  const [x, y] = [view.scale("x"), view.scale("y")], lines = new Map();
-  for (const point of rows) lines.set(point.line, [...lines.get(point.line) ?? [], [x(point.iteration), y(point.value)]]);
-  const at = within(name, {clientX: 0, clientY: 0}), box = made("svg", {class: "outline", width: view.width(), height: view.height(), "aria-hidden": "true"});
-  Object.assign(box.style, {left: `${at.left}px`, top: `${at.top}px`});
-  box.append(made("rect", {width: "100%", height: "100%"}));  // what is below fades
-  for (const line of lines.values()) {
-    box.append(made("path", {d: `M${line.map((one) => one.join(",")).join("L")}`}));
-    for (const [cx, cy] of line) box.append(made("circle", {cx, cy, r: 2.5}));
-  }
-  place.append(box);
+  const box = place.querySelector(".outline") ?? overlay(name), at = within(name, {clientX: 0, clientY: 0});
+  const size = {width: view.width(), height: view.height()};
+  for (const [side, pixels] of Object.entries({left: at.left, top: at.top, ...size})) box.style[side] = `${pixels}px`;
+  for (const [side, pixels] of Object.entries(size)) box.querySelector(".fade").setAttribute(side, pixels);
+  outline(name);
 }
 function pin(trial) {
   pinned = trial;
@@ -563,8 +596,7 @@ async function fetchCharts(changed) {
       if (!byId(`chart-${name}`).querySelector("svg")) due.add(name);
       continue;
     }
-    const where = `${root.dataset.trials.replace(/trial$/, "chart")}?id=${encodeURIComponent(name)}`;
-    const answer = await fetch(where).catch(() => null);  // the server may be gone; then all comes again
+    const answer = await fetch(asking(root.dataset.charts, {id: name})).catch(() => null);  // the server may be gone; then all comes again
     if (!answer?.ok) continue;  // or the chart is drawn next
     specs.set(name, await answer.json());
     due.add(name);
@@ -576,7 +608,7 @@ let source = null, retry;
 function listen() {
   clearTimeout(retry);
   source?.close();
-  source = new EventSource(`${root.dataset.events}?since=${encodeURIComponent(root.dataset.version)}`);
+  source = new EventSource(asking(root.dataset.events, {since: root.dataset.version}));
   source.addEventListener("open", () => tell("live"));
   source.addEventListener("update", (event) => { take(JSON.parse(event.data)); tell("live"); });
   source.addEventListener("trouble", (event) => tell(JSON.parse(event.data)));

@@ -26,7 +26,7 @@ from tunekit.core.words import (
 )
 from tunekit.extras import extra
 from tunekit.page import figures
-from tunekit.page.charts import MOST_DOTS
+from tunekit.page.charts import AXIS, MOST_DOTS
 from tunekit.page.drawing import (
     MOST_BARS,
     MOST_CURVES,
@@ -155,6 +155,8 @@ def contents(
     errors = sweep.trial_errors()
     causes = figures.causes(figures.failures(sweep, errors))
     charts = draw(found) if drawn is None else drawn
+    columns = list(dict.fromkeys(name for one in ranked for name in one.hyperparameters))
+    schedule = [] if verdict is None else figures.schedule(sweep, verdict.winner)
     return {
         "name": Path(sweep.path).name or "sweep",
         "version": VERSION,
@@ -166,12 +168,15 @@ def contents(
         "ranked": ranked,
         "names_of": found.names,
         "most": _TABLE,
-        "columns": list(dict.fromkeys(name for one in ranked for name in one.hyperparameters)),
+        "columns": columns,
+        "texts": {name for name in columns if not _are_numbers(found, name)},
+        "axes_wide": AXIS * (len(found.axes) + 1),
         "verdict": verdict,
         "over_seeds": seeds,
         "seed": sweep.seed,
         "trial_names": found.names,
-        "schedule": [] if verdict is None else figures.schedule(sweep, verdict.winner),
+        "schedule": schedule,
+        "changed": figures.changed(schedule),
         "charts": charts,
         "cut": {
             "curves": max(0, len(ranked) - MOST_CURVES),
@@ -198,6 +203,14 @@ def contents(
         "finds": _finds(sweep),
         "resumes": None if sweep.source is None else f"tunekit resume {shlex.quote(sweep.source)}",
     }
+
+
+def _are_numbers(found: Findings, name: str) -> bool:
+    """Return whether a hyperparameter has no values but numbers, where it has any."""
+    values = [one.hyperparameters.get(name) for one in found.ranked]
+    return all(isinstance(value, (int, float, type(None))) for value in values) and not any(
+        isinstance(value, bool) for value in values
+    )
 
 
 def _paired(found: Findings, charts: Mapping[str, Any]) -> list[str]:
@@ -269,8 +282,9 @@ def shell(
         panels: What is shown of trials in full, likewise, by trial.
         drawn: The charts, by name.
         live: Of a page that a server keeps up to date: the ``nonce`` of its scripts, where the
-            ``events`` are that it listens to, the ``version`` that it has, where the ``vega``
-            script is, and where the page with all sweeps is (``home``), if there is one.
+            ``events`` are that it listens to, the ``version`` that it has, where its ``chart`` and
+            ``trial`` are to be had, and the ``vega`` script, and where the page with all sweeps is
+            (``home``), if there is one.
     """
     files = {kind: _file(f"page.{kind}") for kind in ("css", "js")}
     return (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tunekit.page import charts
 from tunekit.page.page import section, shell, vega
 from tunekit.storage import replace_file
 
-__all__ = ["comparison_page", "write_comparison"]
+__all__ = ["Side", "comparison_page", "side_by_side", "title_of", "write_comparison"]
 
 _SECTIONS = ("best", "progress", "searched", "settings")
 
@@ -57,26 +58,45 @@ def write_comparison(found: SweepComparison, path: str | Path) -> Path:
     return path
 
 
-def comparison_page(
-    found: SweepComparison,
-    links: Mapping[str, str] | None = None,
-    live: Mapping[str, Any] | None = None,
-) -> str:
-    """Return a comparison of sweeps as HTML.
+@dataclass(frozen=True)
+class Side:
+    """Sweeps side by side, as parts of a page.
+
+    Attributes:
+        sections: Its sections as HTML, in order, by name.
+        charts: Its charts as Vega-Lite specifications, by name.
+    """
+
+    sections: Mapping[str, str]
+    charts: Mapping[str, Any]
+
+
+def side_by_side(found: SweepComparison, links: Mapping[str, str] | None = None) -> Side:
+    """Return a comparison of sweeps as parts of a page.
 
     Args:
         found: The comparison.
         links: Where the sweeps' own pages are, by name.
-        live: As for :func:`~tunekit.page.page.shell`, if it is served.
     """
     told = _contents(found)
-    sections = {
-        name: section("compare.html", name, **told, links=links or {}) for name in _SECTIONS
-    }
-    shown = {name: text for name, text in sections.items() if text}
-    script = "" if live else vega()
-    title = " and ".join(found.names) if len(found.names) < 4 else f"{len(found.names)} sweeps"
-    return shell(title, shown, script=script, drawn=told["charts"], live=live)
+    made = {name: section("compare.html", name, **told, links=links or {}) for name in _SECTIONS}
+    return Side({name: text for name, text in made.items() if text}, told["charts"])
+
+
+def title_of(names: Sequence[str]) -> str:
+    """Return what a comparison of sweeps is called.
+
+    Example:
+        >>> title_of(["asha", "pbt"]), title_of(["a", "b", "c", "d"])
+        ('asha and pbt', '4 sweeps')
+    """
+    return " and ".join(names) if len(names) < 4 else f"{len(names)} sweeps"
+
+
+def comparison_page(found: SweepComparison) -> str:
+    """Return a comparison of sweeps as HTML that needs no other file."""
+    shown = side_by_side(found)
+    return shell(title_of(found.names), shown.sections, script=vega(), drawn=shown.charts)
 
 
 def _contents(found: SweepComparison) -> dict[str, Any]:
@@ -89,8 +109,11 @@ def _contents(found: SweepComparison) -> dict[str, Any]:
         bests = [{**{n: row[n] for n in shown}, "trial": row["best_trial"]} for row in scored]
         drawn["bests"] = charts.bests_chart(bests, found.metric)
         progress = _rows(found.progress)
+        unit, seconds = charts.unit_of(max((row["driven_s"] for row in progress), default=0.0))
+        for row in progress:
+            row["driven"] = row["driven_s"] / seconds
         for name, field, title in (
-            ("over_time", "driven_s", "seconds since the sweep began, without breaks"),
+            ("over_time", "driven", f"{unit} since the sweep began, without breaks"),
             ("over_iterations", "iterations", "iterations of all trials"),
         ):
             drawn[name] = charts.progress_chart(progress, field, title, found.metric)
@@ -100,6 +123,7 @@ def _contents(found: SweepComparison) -> dict[str, Any]:
         "metric": found.metric,
         "mode": found.mode,
         "rows": rows,
+        "intervals": any(row["low"] is not None for row in rows),
         "charts": drawn,
         "over_time": _rows(found.over_time),
         "over_iterations": _rows(found.over_iterations),

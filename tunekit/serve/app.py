@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, MutableMapping
 from typing import Any
+from urllib.parse import urlencode
 
-from tunekit.errors import TunekitError
 from tunekit.extras import extra
 from tunekit.page.page import shell, vega
 from tunekit.serve.catalogue import Catalogue, Place
-from tunekit.serve.compared import compared
+from tunekit.serve.compared import LiveComparison
 from tunekit.serve.guard import LOCAL, Guard
 from tunekit.serve.index import Index
 from tunekit.serve.live import LiveSweep
-from tunekit.serve.view import Update
+from tunekit.serve.view import Update, View
 from tunekit.serve.watch import Watch
 from tunekit.version import VERSION
 
@@ -70,6 +70,8 @@ class Application:
             Route("/all", pages.all),
             Route("/events", pages.all_events),
             Route("/compare", pages.compare),
+            Route("/compare/events", pages.compare_events),
+            Route("/compare/chart", pages.compare_chart),
             Route("/sweeps/{key}", pages.sweep),
             Route("/sweeps/{key}/events", pages.events),
             Route("/sweeps/{key}/trial", pages.trial),
@@ -94,9 +96,11 @@ class _Pages:
         self._index = Watch(Index(catalogue, options), interval_s=interval_s)
         self._places: dict[str, Place] = {}
         self._sweeps: dict[str, tuple[LiveSweep, Watch]] = {}
+        self._comparisons: dict[tuple[str, ...], tuple[LiveComparison, Watch]] = {}
 
     def close(self) -> None:
-        for watch in [self._index, *(watch for _, watch in self._sweeps.values())]:
+        followed = [*self._sweeps.values(), *self._comparisons.values()]
+        for watch in [self._index, *(watch for _, watch in followed)]:
             watch.close()
 
     async def home(self, request: Request) -> Response:
@@ -114,25 +118,40 @@ class _Pages:
         return _events(request, self._index)
 
     async def compare(self, request: Request) -> Response:
-        """Several sweeps side by side, as they are now."""
-        keys = list(dict.fromkeys(request.query_params.getlist("sweep")))
-        self._places = await asyncio.to_thread(self._catalogue.look)
-        places = [self._places[key] for key in keys if key in self._places]
-        if len(places) < len(keys):
-            raise HTTPException(404, "There is no such sweep here.")
-        nonce = secrets.token_urlsafe(16)
-        live = {"home": "/all", "trial": None, "vega": _VEGA, "events": None, "nonce": nonce}
-        try:
-            text = await asyncio.to_thread(compared, places, self._options, live)
-        except TunekitError as error:
-            return PlainTextResponse(str(error), status_code=400)
-        return HTMLResponse(text, headers=_policy(nonce))
+        """Several sweeps side by side."""
+        compared, watch = await self._comparison(request)
+        await watch.first()
+        if compared.trouble and not compared.view.parts:
+            return PlainTextResponse(compared.trouble, status_code=400 if compared.refused else 503)
+        asked = urlencode([("sweep", key) for key in _asked(request)])
+        more = {"chart": f"/compare/chart?{asked}", "vega": _VEGA, "home": "/all"}
+        return _page(compared.title, watch, events=f"/compare/events?{asked}", **more)
+
+    async def compare_events(self, request: Request) -> Response:
+        _, watch = await self._comparison(request)
+        return _events(request, watch)
+
+    async def compare_chart(self, request: Request) -> Response:
+        compared, _ = await self._comparison(request)
+        return _chart(request, compared.view, "The comparison has no such chart.")
+
+    async def _comparison(self, request: Request) -> tuple[LiveComparison, Watch]:
+        keys = _asked(request)
+        if keys not in self._comparisons:
+            self._places = await asyncio.to_thread(self._catalogue.look)
+            if not all(key in self._places for key in keys):
+                raise HTTPException(404, "There is no such sweep here.")
+            _drop_idle(self._comparisons)
+            compared = LiveComparison([self._places[key] for key in keys], self._options)
+            watch = Watch(compared, interval_s=self._interval_s)
+            self._comparisons.setdefault(keys, (compared, watch))  # it may have been asked twice
+        return self._comparisons[keys]
 
     async def sweep(self, request: Request) -> Response:
         live, watch = await self._sweep(request)
         await watch.first()
         own = f"/sweeps/{live.place.key}"
-        more = {"trial": f"{own}/trial", "vega": _VEGA}
+        more = {"trial": f"{own}/trial", "chart": f"{own}/chart", "vega": _VEGA}
         return _page(live.place.name, watch, events=f"{own}/events", home="/all", **more)
 
     async def events(self, request: Request) -> Response:
@@ -149,10 +168,7 @@ class _Pages:
 
     async def chart(self, request: Request) -> Response:
         live, _ = await self._sweep(request)
-        text = live.view.charts.get(request.query_params.get("id", ""))
-        if text is None:
-            raise HTTPException(404, "The sweep has no such chart.")
-        return Response(text, media_type="application/json")
+        return _chart(request, live.view, "The sweep has no such chart.")
 
     async def _sweep(self, request: Request) -> tuple[LiveSweep, Watch]:
         key = request.path_params["key"]
@@ -161,18 +177,35 @@ class _Pages:
                 self._places = await asyncio.to_thread(self._catalogue.look)
             if key not in self._places:
                 raise HTTPException(404, "There is no such sweep here.")
-            idle = [k for k, (_, watch) in self._sweeps.items() if not watch.readers]
-            for old in idle[: max(0, len(idle) - _KEPT + 1)]:
-                del self._sweeps[old]
+            _drop_idle(self._sweeps)
             live = LiveSweep(self._places[key], self._options)
             self._sweeps[key] = (live, Watch(live, interval_s=self._interval_s))
         return self._sweeps[key]
 
 
+def _asked(request: Request) -> tuple[str, ...]:
+    """Return the keys of the sweeps that are to be compared, each once."""
+    return tuple(dict.fromkeys(request.query_params.getlist("sweep")))
+
+
+def _drop_idle(followed: MutableMapping[Any, tuple[Any, Watch]]) -> None:
+    """Drop what nobody has looked at for longest, so that there is room for another one."""
+    idle = [key for key, (_, watch) in followed.items() if not watch.readers]
+    for old in idle[: max(0, len(idle) - _KEPT + 1)]:
+        del followed[old]
+
+
+def _chart(request: Request, view: View, lacking: str) -> Response:
+    text = view.charts.get(request.query_params.get("id", ""))
+    if text is None:
+        raise HTTPException(404, lacking)
+    return Response(text, media_type="application/json")
+
+
 def _page(name: str, watch: Watch, **live: Any) -> Response:
     nonce = secrets.token_urlsafe(16)
     view = watch.watched.view
-    known = {"home": None, "trial": None, "vega": None, **live, "nonce": nonce}
+    known = {"home": None, "trial": None, "chart": None, "vega": None, **live, "nonce": nonce}
     # The version first: what changes meanwhile is sent again.
     known["version"] = view.version
     text = shell(name, view.parts, live=known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import secrets
@@ -20,7 +21,7 @@ from tunekit.serve.guard import LOCAL
 with extra("serve"):
     import uvicorn
 
-__all__ = ["PORT", "TOKEN", "Server", "serve"]
+__all__ = ["PORT", "TOKEN", "Server", "lower_priority", "serve"]
 
 #: The port, unless another one is asked for; if it is taken, one of the next.
 PORT = 7007
@@ -29,6 +30,9 @@ PORT = 7007
 TOKEN = "TUNEKIT_SERVE_TOKEN"
 
 _PORTS, _LEAST_TOKEN = 100, 16
+
+# How far its work stands back where a sweep on the same machine needs the processors (nice(2)).
+_NICE = 5
 
 
 def serve(
@@ -90,7 +94,7 @@ def serve(
         timeout_graceful_shutdown=1,
     )
     # What draws charts takes seconds to put together: before anybody asks for it.
-    threading.Thread(target=vega, name="tunekit-vega", daemon=True).start()
+    threading.Thread(target=_prepare, name="tunekit-vega", daemon=True).start()
     shown = socket.gethostname() if anywhere else host
     shown = f"[{shown}]" if ":" in shown else shown
     ready(f"http://{shown}:{number}/" + (f"?token={token}" if token else ""))
@@ -102,8 +106,24 @@ def serve(
         listener.close()
 
 
+def _prepare() -> None:
+    lower_priority()
+    vega()
+
+
+def lower_priority() -> None:
+    """Let others have the processors first: on Linux for this thread and those that it begins."""
+    with contextlib.suppress(AttributeError, OSError):  # not everywhere, and not for everybody
+        os.nice(_NICE)
+
+
 class Server(uvicorn.Server):
-    """A server that lets its readers go when it ends."""
+    """A server that stands back behind the sweep, and lets its readers go when it ends."""
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """See ``uvicorn.Server``."""
+        lower_priority()
+        super().run(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """See ``uvicorn.Server``."""
