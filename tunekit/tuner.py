@@ -484,9 +484,10 @@ class Tuner(tune.Tuner):
     def fit(self) -> tune.ResultGrid:
         """Run the sweep until its last trial and its last validation have ended.
 
-        The first Ctrl-C or SIGTERM ends it within a few seconds, with everything that was done
-        recorded; the program's own SIGTERM handler stays in place. Whenever the sweep has begun and
-        not ended, the command that continues it is logged.
+        Without a ``validation_config``, this is ``ray.tune.Tuner.fit``. With one, the first Ctrl-C
+        or SIGTERM ends the sweep within a few seconds, with everything that was done recorded; the
+        program's own SIGTERM handler stays in place. Whenever the sweep has begun and not ended,
+        the command that continues it is logged.
 
         With ``ValidationConfig(confirm=...)``, the winner is confirmed when the sweep has ended. If
         that is interrupted, or fails (and ``on_failure`` is not ``"raise"``), a message says so,
