@@ -149,6 +149,7 @@ class Runner:
         log = home / "outcomes"
         path = os.pathsep.join(map(str, (self.overlay, ROOT)))
         own = {"PYTHONPATH": path, "HOME": str(home), "RAY_TMPDIR": str(self.scratch)}
+        own |= {"RAY_TRAIN_V2_ENABLED": "1"}  # whatever a test's build sets: tunekit needs it
         own |= {"CONFORMANCE_TUNER": kind, "CONFORMANCE_LOG": str(log), "RAY_ADDRESS": "local"}
         quiet = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
         names = [str(self.overlay / "ray" / file)]

@@ -3,6 +3,7 @@
     python scripts/versions.py                           # all cells: hours
     python scripts/versions.py 3.10-2.56.0-oldest        # one, or several
     python scripts/versions.py --list                    # their names
+    python scripts/versions.py --keep /tmp/cells CELL    # its environment stays there, for the next
 
 Each cell is an environment of its own: tunekit's requirements with that Ray, and either the newest
 of everything else or the lower bounds in setup.cfg. What is run there is ``SELECTED``: the rules
@@ -100,18 +101,27 @@ def requirements(cell: Cell, ray: str = "", without: Collection[str] = ()) -> li
 
 
 def tested(
-    cell: Cell, folder: Path, limit_s: float, ray: str, without: Collection[str]
+    cell: Cell, scratch: Path, env: Path, limit_s: float, ray: str, without: Collection[str]
 ) -> tuple[str, str]:
-    """Make the environment and run the tests: the outcome, and what was printed."""
+    """Make the environment and run the tests: the outcome, and what was printed.
+
+    Args:
+        cell: Which versions.
+        scratch: Gets what Ray writes; a short path, since Ray makes sockets below it.
+        env: The environment, which may be there already.
+        limit_s: For each step.
+        ray: A requirement in place of the cell's Ray; or empty.
+        without: Extras to leave out, with the tests that need them.
+    """
     selected = [name for name in SELECTED if NEEDS.get(name.partition("::")[0]) not in without]
     interpreter = shutil.which(f"python{cell.python}")
     if interpreter is None:
         return "not run", f"There is no python{cell.python} on PATH."
-    apart = {"RAY_TMPDIR": str(folder), "RAY_ADDRESS": "local", "PYTHONPATH": str(ROOT)}
+    apart = {"RAY_TMPDIR": str(scratch), "RAY_ADDRESS": "local", "PYTHONPATH": str(ROOT)}
     environ = {**os.environ, **apart, "PYTHONDONTWRITEBYTECODE": "1"}
-    python = folder / "env/bin/python"
+    python = env / "bin/python"
     for step, command in (
-        ("environment", [interpreter, "-m", "venv", folder / "env"]),
+        ("environment", [interpreter, "-m", "venv", env]),
         ("installation", [python, "-m", "pip", "install", "-q", *requirements(cell, ray, without)]),
         ("tests", [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *selected]),
     ):
@@ -172,6 +182,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the cells' names and end")
     parser.add_argument("--write", action="store_true", help=f"the outcomes into {PAGE.name}")
     parser.add_argument("--ray", default="", help="what pip installs in place of the cell's Ray")
+    parser.add_argument("--keep", type=Path, help="a folder that keeps the environments")
     parser.add_argument("--without", nargs="+", default=[], choices=sorted(set(NEEDS.values())))
     parser.add_argument("--limit-s", type=float, default=1800, help="for each step of a cell")
     arguments = parser.parse_args()
@@ -185,9 +196,11 @@ def main() -> int:
     for name in arguments.names or known:
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="tv-", ignore_cleanup_errors=True) as folder:
+            scratch = Path(folder).resolve()
             outcome, output = tested(
                 known[name],
-                Path(folder).resolve(),
+                scratch,
+                (arguments.keep.resolve() if arguments.keep else scratch) / f"env-{name}",
                 arguments.limit_s,
                 arguments.ray,
                 arguments.without,

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 _LOOK_INTERVAL_S = 1.0
 
 
-def leave_room(settings: Settings, validation: ValidationCallback | None) -> None:
+def leave_room(settings: Settings, validation: ValidationCallback) -> None:
     """Make trials and validations fit beside each other on the cluster; start Ray for that.
 
     This limits the trials that train at once or, if the scheduler pauses trials, reserves resources
@@ -35,7 +35,7 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
 
     Args:
         settings: The sweep's settings; ``max_concurrent_trials`` is set in them.
-        validation: The sweep's validations, if it has some.
+        validation: The sweep's validations.
 
     Raises:
         tunekit.ConfigError: If trials that wait for scores could keep validations from running, or
@@ -51,9 +51,6 @@ def leave_room(settings: Settings, validation: ValidationCallback | None) -> Non
     if per_trial is not None:
         advice = "Ask for less with tune.with_resources, or with fewer workers in scaling_config."
         say_what_is_too_much("trial", per_trial, cluster, advice, problems)
-    if validation is None:
-        problems.raise_any()
-        return
     config, per_validation = settings.tune_config, validation.validator.resources
     advice = "Ask for less with ray_remote_kwargs."
     say_what_is_too_much("validation", per_validation, cluster, advice, problems)

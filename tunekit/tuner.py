@@ -9,7 +9,7 @@ import os
 import pickle
 import posixpath
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -484,9 +484,10 @@ class Tuner(tune.Tuner):
     def fit(self) -> tune.ResultGrid:
         """Run the sweep until its last trial and its last validation have ended.
 
-        The first Ctrl-C or SIGTERM ends it within a few seconds, with everything that was done
-        recorded; the program's own SIGTERM handler stays in place. Whenever the sweep has begun and
-        not ended, the command that continues it is logged.
+        Without a ``validation_config``, this is ``ray.tune.Tuner.fit``. With one, the first Ctrl-C
+        or SIGTERM ends the sweep within a few seconds, with everything that was done recorded; the
+        program's own SIGTERM handler stays in place. Whenever the sweep has begun and not ended,
+        the command that continues it is logged.
 
         With ``ValidationConfig(confirm=...)``, the winner is confirmed when the sweep has ended. If
         that is interrupted, or fails (and ``on_failure`` is not ``"raise"``), a message says so,
@@ -513,32 +514,33 @@ class Tuner(tune.Tuner):
         if settings is None:
             return super().fit()
         validation = _validation_of(settings)
+        warn_of_beginning_anew(
+            settings,
+            base_of(settings.tune_config.scheduler),
+            None if validation is None else validation.config,
+        )
+        if validation is None:
+            with ended_soon() if is_distributed(settings.trainable) else nullcontext():
+                return super().fit()
         with ExitStack() as around:
-            if validation is not None:
-                validation.begin()
-                around.callback(validation.let_go)
-                around.callback(validation.stages.free)
-                around.enter_context(_told_how_to_go_on(settings, validation))
+            validation.begin()
+            around.callback(validation.let_go)
+            around.callback(validation.stages.free)
+            around.enter_context(_told_how_to_go_on(settings, validation))
             leave_room(settings, validation)
-            warn_of_beginning_anew(
-                settings,
-                base_of(settings.tune_config.scheduler),
-                None if validation is None else validation.config,
-            )
             if is_distributed(settings.trainable):
                 around.enter_context(ended_soon())
-            if validation is not None:
-                scheduler = settings.tune_config.scheduler
-                base = scheduler.base if isinstance(scheduler, ValidatedScheduler) else None
-                display = around.enter_context(reported(settings.run_config, validation, base))
-                validation.show_on(display)
-                around.enter_context(without_advice())
-                if not is_remote():
-                    how = partial(_how_to_go_on, settings, validation)
-                    validation.stages.check_ray_with(around.enter_context(watched(how)))
+            scheduler = settings.tune_config.scheduler
+            base = scheduler.base if isinstance(scheduler, ValidatedScheduler) else None
+            display = around.enter_context(reported(settings.run_config, validation, base))
+            validation.show_on(display)
+            around.enter_context(without_advice())
+            if not is_remote():
+                how = partial(_how_to_go_on, settings, validation)
+                validation.stages.check_ray_with(around.enter_context(watched(how)))
             around.enter_context(ended_by_sigterm())
             results = super().fit()
-        if validation is None or validation.config.confirm is None or not validation.has_ended:
+        if validation.config.confirm is None or not validation.has_ended:
             return results
         return _confirmed(results, settings, validation, validation.config.confirm)
 

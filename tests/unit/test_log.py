@@ -124,7 +124,6 @@ def test_fit_and_restore_show_messages(alone, monkeypatch, capsys, tmp_path):
     tuner = tunekit.Tuner(
         lambda config: None, run_config=tune.RunConfig(storage_path=str(tmp_path))
     )
-    monkeypatch.setattr("tunekit.tuner.leave_room", lambda *args: None)
     monkeypatch.setattr("ray.tune.Tuner.fit", say)
     monkeypatch.setattr("ray.tune.Tuner.restore", say)
     tuner.fit()

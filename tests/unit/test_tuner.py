@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import signal
 
 import pytest
 import ray
 from ray import train, tune
-from ray.train.torch import TorchTrainer
 from ray.tune.logger import (
     CSVLoggerCallback,
     JsonLoggerCallback,
@@ -142,10 +142,12 @@ def test_wrong_arguments(arguments, message):
 )
 @pytest.mark.parametrize("of_a_trainer", [True, False])
 def test_ray_trains_configs_are_told_by_their_fix(config, fix, of_a_trainer):
-    scaling = train.ScalingConfig(num_workers=1)
-    trainer = TorchTrainer(lambda config: None, scaling_config=scaling)
+    tuned = trainable
+    if of_a_trainer:
+        torch = pytest.importorskip("ray.train.torch", exc_type=ImportError)
+        tuned = torch.TorchTrainer(trainable, scaling_config=train.ScalingConfig(num_workers=1))
     with pytest.raises(tunekit.ConfigError) as caught:
-        tunekit.Tuner(trainer if of_a_trainer else (lambda config: None), run_config=config)
+        tunekit.Tuner(tuned, run_config=config)
     [problem] = caught.value.problems
     assert problem.startswith(fix)
     assert "DEPRECATED" not in problem and len(problem) < 200
@@ -244,6 +246,23 @@ def test_a_batch_is_limit_enough(tmp_path, monkeypatch):
     batch = ConcurrencyLimiter(OptunaSearch(), 2, batch=True)
     assert not tunekit.ValidatedSearcher(batch).set_max_concurrency(3)
     assert batch.max_concurrent == 2
+
+
+def test_without_validation_fit_is_tunes(tmp_path, monkeypatch):
+    def of_tune(tuner):
+        return signal.getsignal(signal.SIGTERM), settings_of(tuner).tune_config
+
+    for name in ("init", "is_initialized", "cluster_resources"):
+        monkeypatch.setattr(ray, name, lambda *given, **named: pytest.fail("Tune starts Ray"))
+    monkeypatch.setattr(tune.Tuner, "fit", of_tune)
+    tuner = tunekit.Tuner(
+        tune.with_resources(trainable, {"cpu": 10**6}),  # Tune says what it waits for
+        tune_config=tune.TuneConfig(num_samples=3),
+        run_config=tune.RunConfig(name="sweep", storage_path=str(tmp_path)),
+    )
+    handler, config = tuner.fit()
+    assert handler == signal.getsignal(signal.SIGTERM)
+    assert config.max_concurrent_trials is None
 
 
 def test_a_search_algorithm_that_cannot_be_wrapped_is_told(tmp_path, caplog):

@@ -9,10 +9,14 @@ import sys
 
 import numpy as np
 import pytest
-import torch
 
 import tunekit
 from tunekit import ConfigError, Estimate
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch")
 
 
 def problems_of(**given):
@@ -29,7 +33,7 @@ def test_numbers_become_plain_ones():
     assert type(kept.bounds) is tuple
 
 
-def test_tensors_become_plain_numbers():
+def test_tensors_become_plain_numbers(torch):
     mean = torch.tensor([0.25, 0.75], requires_grad=True).mean()
     kept = Estimate(mean=mean, n=torch.tensor(2), variance=torch.tensor(0.0625), bounds=(0, 1))
     assert kept == Estimate(0.5, 2, 0.0625, (0.0, 1.0))
@@ -99,7 +103,7 @@ def test_bounds_or_variance_is_needed():
     assert Estimate(0.5, 3, variance=0).variance == 0
 
 
-def test_a_variance_is_not_more_than_the_bounds_allow():
+def test_a_variance_is_not_more_than_the_bounds_allow(torch):
     hits = torch.tensor([1.0, 1.0, 0.0, 1.0])
     (problem,) = problems_of(mean=hits.mean(), n=4, variance=hits.var(), bounds=(0, 1))
     assert "0.1875" in problem and "correction=0" in problem
