@@ -99,13 +99,16 @@ DOUBLES = {
     """,
     "hostname": 'echo "10.0.0.1 fe80::1"',
     "ray": """
+        if [ "$1" = get-auth-token ]; then printf secret; exit; fi
         echo "$NODE: ray $*" >> "$TOLD"
+        if [ "$RAY_AUTH_MODE" != token ] || [ "$RAY_AUTH_TOKEN" != secret ]; then exit 1; fi
         if [ "$1" = health-check ] && [ "$(grep -c health-check "$TOLD")" -lt "$ANSWERS_AT" ]; then
             exit 1
         fi
     """,
     "python": """
         echo "$NODE: python $* at $RAY_ADDRESS" >> "$TOLD"
+        echo "token: $RAY_AUTH_MODE $RAY_AUTH_TOKEN" >> "$TOLD"
         trap 'echo "$NODE: interrupted" >> "$TOLD"; exit 75' TERM
         eval "$DRIVER"
     """,
@@ -172,6 +175,12 @@ def test_a_job_starts_the_head_then_the_nodes_then_the_driver(submitted, tmp_pat
     assert resources.startswith("n3:") and '--resources={"validation": 8}' in resources
     assert f"n1: python sweep.py {tmp_path}/results at {address}" in told
     assert not any("requeue" in line for line in told)
+
+
+def test_a_job_has_its_token_in_every_step(submitted):
+    status, told, _ = submitted()
+    assert status == 0, "the head answers a health check with the token, and no other"
+    assert "token: token secret" in told, "the driver has it as well"
 
 
 def test_a_job_is_given_another_sweep(submitted):
