@@ -123,7 +123,8 @@ class Cluster:
         """Announce that a node will be lost."""
         told = self.python(
             "import ray, sys; ray.init(log_to_driver=False, logging_level='ERROR');"
-            "print([n['NodeID'] for n in ray.nodes() if n['Alive'] and n['NodeName'] == sys.argv[1]][0])",
+            "print(*(n['NodeID'] for n in ray.nodes()"
+            " if n['Alive'] and n['NodeName'] == sys.argv[1]))",
             name,
         )
         done = self.ray(
@@ -241,12 +242,18 @@ class Run:
             time.sleep(0.2)
 
     def history(self) -> dict[str, Any]:
-        """Return what the sweep has come to, but for times and the names of trials."""
+        """Return what the sweep has come to, but for times and the names of trials.
+
+        A trial goes on until its scheduler has seen enough scores to stop it. How far it gets
+        meanwhile, and what is scored after the stop, is a matter of time, and left out.
+        """
         loaded, told = self.load(), {}
         for _, trial in loaded.trials.iterrows():
             reports = loaded.reports[loaded.reports["trial_id"] == trial["trial_id"]]
             decisions = loaded.decisions[loaded.decisions["trial_id"] == trial["trial_id"]]
             stops = decisions[decisions["decision"] == "STOP"]
+            reports = reports[reports["accuracy"].notna()]
+            reports = reports[reports["training_iteration"] <= decisions["iteration"].max()]
             told[f"lr {trial['config/lr']}"] = {
                 "status": trial["status"],
                 "scores": dict(
@@ -299,7 +306,7 @@ def cases() -> dict[str, Callable[[Run], None]]:
     training = lost("training", 2)
     return {
         "quiet": quiet,
-        "validation": lost("validation", 1, validation=2),
+        "validation": lost("validation", 0, validation=2),
         "training": training,
         "drained": drained,
         "interrupted": interrupted,
@@ -334,7 +341,7 @@ def ran(name: str, act: Callable[[Run], None], folder: Path) -> tuple[dict[str, 
         cluster.start()
         cluster.add("training", 2)
         cluster.add("more", 1)
-        cluster.add("validation", 1, validation=2)
+        cluster.add("validation", 0, validation=2)
         run = Run(cluster, storage, filesystem)
         ending.callback(run.end)
         began = time.monotonic()

@@ -53,7 +53,10 @@ def test_a_cluster_has_nodes_for_what_the_sweep_starts(name):
     resources = json.loads(json.loads(told.strip("'")))
     [container] = groups["validation"]["template"]["spec"]["containers"]
     assert resources["validation"] >= needs["validation"]
-    assert int(container["resources"]["limits"]["cpu"]) >= needs["CPU"]
+    assert int(container["resources"]["limits"]["cpu"]) >= resources["validation"]
+    assert int(groups["validation"]["rayStartParams"]["num-cpus"]) == needs["CPU"] == 0, (
+        "a trial that sits where validations have to run, and waits for their scores, stays"
+    )
     assert "resources" not in groups["training"]["rayStartParams"]
 
 
@@ -172,7 +175,7 @@ def test_a_job_starts_the_head_then_the_nodes_then_the_driver(submitted, tmp_pat
     workers = [line for line in told if f"ray start --address={address}" in line]
     assert sorted(line[:3] for line in workers) == ["n2:", "n3:"]
     [resources] = [line for line in workers if "validation" in line]
-    assert resources.startswith("n3:") and '--resources={"validation": 8}' in resources
+    assert resources.startswith("n3:") and '--num-cpus=0 --resources={"validation": 8}' in resources
     assert f"n1: python sweep.py {tmp_path}/results at {address}" in told
     assert not any("requeue" in line for line in told)
 
