@@ -25,6 +25,7 @@ import argparse
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -96,16 +97,19 @@ class Cluster:
     def __post_init__(self) -> None:
         self.port, self.jobs_port = free_ports(2)
         self.address = f"{HOST}:{self.port}"
+
+    def start(self) -> None:
+        """Start the head, and wait until it answers."""
         where = (
             *("--head", f"--port={self.port}", f"--temp-dir={self.folder}"),
             *(f"--include-dashboard={self.dashboard}", f"--dashboard-port={self.jobs_port}"),
             f"--ray-client-server-port={free_ports(1)[0]}",
         )
         self._start("head", *where, "--num-cpus=0")
-        ends = time.monotonic() + 60
-        while self.ray("health-check", "--address", self.address).returncode:
+        ends = time.monotonic() + LIMIT_S
+        while (asked := self.ray("health-check", "--address", self.address)).returncode:
             if time.monotonic() > ends:
-                raise RuntimeError("The head does not answer.")
+                raise RuntimeError(f"The head does not answer.\n{asked.stderr[-2000:]}")
 
     def add(self, name: str, cpus: int, **resources: float) -> None:
         """Start a node, under a name that no other one has had."""
@@ -119,7 +123,8 @@ class Cluster:
         """Announce that a node will be lost."""
         told = self.python(
             "import ray, sys; ray.init(log_to_driver=False, logging_level='ERROR');"
-            "print([n['NodeID'] for n in ray.nodes() if n['NodeName'] == sys.argv[1]][0])",
+            "print(*(n['NodeID'] for n in ray.nodes()"
+            " if n['Alive'] and n['NodeName'] == sys.argv[1]))",
             name,
         )
         done = self.ray(
@@ -151,23 +156,40 @@ class Cluster:
             node.kill()
 
     def _start(self, name: str, *options: str) -> None:
+        """Start a node, and wait until it has started; Ray gives up after 30 s, this does later."""
+        # One after the other: nodes of one machine that start together pick the same socket.
+        ends = time.monotonic() + LIMIT_S
+        while not self._started(name, options):
+            if time.monotonic() > ends:
+                told = (self.folder / f"{name}.log").read_text()[-2000:]
+                raise RuntimeError(f"The node {name} has not started.\n{told}")
+
+    def _started(self, name: str, options: tuple[str, ...]) -> bool:
+        """Try to start a node; return whether it has started."""
         listening = "dashboard-agent-listen", "dashboard-agent-grpc", "runtime-env-agent"
         ports = dict(zip((*listening, "metrics-export"), free_ports(4), strict=True))
-        log = (self.folder / f"{name}.log").open("wb")
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "ray.scripts.scripts", "start", *options),
-                *(f"--node-name={name}", f"--node-ip-address={HOST}", "--block"),
-                *(f"--{port}-port={number}" for port, number in ports.items()),
-                *("--min-worker-port=0", "--max-worker-port=0"),
-                *("--object-store-memory=100000000", "--disable-usage-stats"),
-            ],
-            env=self.environ,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        path = self.folder / f"{name}.log"
+        with path.open("wb") as log:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "ray.scripts.scripts", "start", *options),
+                    *(f"--node-name={name}", f"--node-ip-address={HOST}", "--block"),
+                    *(f"--{port}-port={number}" for port, number in ports.items()),
+                    *("--min-worker-port=0", "--max-worker-port=0"),
+                    *("--object-store-memory=100000000", "--disable-usage-stats"),
+                ],
+                env=self.environ,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         self.nodes[name] = Node(name, process)
+        while b"Ray runtime started" not in path.read_bytes():
+            if process.poll() is not None:
+                self.lose(name)
+                return False
+            time.sleep(0.1)
+        return True
 
 
 @dataclass
@@ -197,6 +219,12 @@ class Run:
     def wait(self) -> int:
         return int(self.driver.wait(timeout=LIMIT_S))
 
+    def end(self) -> None:
+        """Kill the driver, if it still runs."""
+        if self.driver is not None and self.driver.poll() is None:
+            self.driver.kill()
+            self.driver.wait()
+
     def load(self) -> tunekit.Sweep:
         path = f"{self.storage}/digits".removeprefix("s3://")
         return tunekit.load(path, self.filesystem)
@@ -214,12 +242,18 @@ class Run:
             time.sleep(0.2)
 
     def history(self) -> dict[str, Any]:
-        """Return what the sweep has come to, but for times and the names of trials."""
+        """Return what the sweep has come to, but for times and the names of trials.
+
+        A trial goes on until its scheduler has seen enough scores to stop it. How far it gets
+        meanwhile, and what is scored after the stop, is a matter of time, and left out.
+        """
         loaded, told = self.load(), {}
         for _, trial in loaded.trials.iterrows():
             reports = loaded.reports[loaded.reports["trial_id"] == trial["trial_id"]]
             decisions = loaded.decisions[loaded.decisions["trial_id"] == trial["trial_id"]]
             stops = decisions[decisions["decision"] == "STOP"]
+            reports = reports[reports["accuracy"].notna()]
+            reports = reports[reports["training_iteration"] <= decisions["iteration"].max()]
             told[f"lr {trial['config/lr']}"] = {
                 "status": trial["status"],
                 "scores": dict(
@@ -272,7 +306,7 @@ def cases() -> dict[str, Callable[[Run], None]]:
     training = lost("training", 2)
     return {
         "quiet": quiet,
-        "validation": lost("validation", 1, validation=2),
+        "validation": lost("validation", 0, validation=2),
         "training": training,
         "drained": drained,
         "interrupted": interrupted,
@@ -294,6 +328,8 @@ def ran(name: str, act: Callable[[Run], None], folder: Path) -> tuple[dict[str, 
     """Run the sweep on a cluster of its own, and what happens to that meanwhile."""
     with contextlib.ExitStack() as ending:
         environ = dict(os.environ) | {"RAY_TRAIN_V2_ENABLED": "1", "PYTHONPATH": str(ROOT)}
+        # Commands such as `ray drain-node` ask for no token of their own accord.
+        environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         storage, filesystem = str(folder / "results"), None
         if name == "s3":
             server = ending.enter_context(S3Server())
@@ -302,10 +338,12 @@ def ran(name: str, act: Callable[[Run], None], folder: Path) -> tuple[dict[str, 
             storage = f"s3://{server.make_bucket('sweeps')}/results"
         cluster = Cluster(folder, environ, dashboard=name == "job")
         ending.callback(cluster.end)
+        cluster.start()
         cluster.add("training", 2)
         cluster.add("more", 1)
-        cluster.add("validation", 1, validation=2)
+        cluster.add("validation", 0, validation=2)
         run = Run(cluster, storage, filesystem)
+        ending.callback(run.end)
         began = time.monotonic()
         act(run)
         status = run.wait()

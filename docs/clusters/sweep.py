@@ -40,7 +40,8 @@ def validate(checkpoint):
 
 validation_config = tunekit.ValidationConfig(
     fn=validate,
-    ray_remote_kwargs={"num_cpus": 1, "resources": {"validation": 1}},
+    # Nodes for validations offer no CPUs, so that no trial takes their place.
+    ray_remote_kwargs={"num_cpus": 0, "resources": {"validation": 1}},
     max_in_flight=2,  # handed to Ray whether there is room or not: an autoscaler sees them
     max_retries=5,  # a validation whose node is lost starts again, on another one
 )

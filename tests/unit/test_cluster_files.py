@@ -53,7 +53,10 @@ def test_a_cluster_has_nodes_for_what_the_sweep_starts(name):
     resources = json.loads(json.loads(told.strip("'")))
     [container] = groups["validation"]["template"]["spec"]["containers"]
     assert resources["validation"] >= needs["validation"]
-    assert int(container["resources"]["limits"]["cpu"]) >= needs["CPU"]
+    assert int(container["resources"]["limits"]["cpu"]) >= resources["validation"]
+    assert int(groups["validation"]["rayStartParams"]["num-cpus"]) == needs["CPU"] == 0, (
+        "a trial that sits where validations have to run, and waits for their scores, stays"
+    )
     assert "resources" not in groups["training"]["rayStartParams"]
 
 
@@ -99,13 +102,16 @@ DOUBLES = {
     """,
     "hostname": 'echo "10.0.0.1 fe80::1"',
     "ray": """
+        if [ "$1" = get-auth-token ]; then printf secret; exit; fi
         echo "$NODE: ray $*" >> "$TOLD"
+        if [ "$RAY_AUTH_MODE" != token ] || [ "$RAY_AUTH_TOKEN" != secret ]; then exit 1; fi
         if [ "$1" = health-check ] && [ "$(grep -c health-check "$TOLD")" -lt "$ANSWERS_AT" ]; then
             exit 1
         fi
     """,
     "python": """
         echo "$NODE: python $* at $RAY_ADDRESS" >> "$TOLD"
+        echo "token: $RAY_AUTH_MODE $RAY_AUTH_TOKEN" >> "$TOLD"
         trap 'echo "$NODE: interrupted" >> "$TOLD"; exit 75' TERM
         eval "$DRIVER"
     """,
@@ -169,9 +175,15 @@ def test_a_job_starts_the_head_then_the_nodes_then_the_driver(submitted, tmp_pat
     workers = [line for line in told if f"ray start --address={address}" in line]
     assert sorted(line[:3] for line in workers) == ["n2:", "n3:"]
     [resources] = [line for line in workers if "validation" in line]
-    assert resources.startswith("n3:") and '--resources={"validation": 8}' in resources
+    assert resources.startswith("n3:") and '--num-cpus=0 --resources={"validation": 8}' in resources
     assert f"n1: python sweep.py {tmp_path}/results at {address}" in told
     assert not any("requeue" in line for line in told)
+
+
+def test_a_job_has_its_token_in_every_step(submitted):
+    status, told, _ = submitted()
+    assert status == 0, "the head answers a health check with the token, and no other"
+    assert "token: token secret" in told, "the driver has it as well"
 
 
 def test_a_job_is_given_another_sweep(submitted):
