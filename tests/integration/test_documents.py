@@ -14,9 +14,8 @@ import nbformat
 import pytest
 from click.testing import CliRunner
 
-from tunekit.cli import commands
-
 from tests.seeds import SCHEDULES
+from tunekit.cli import commands
 
 ROOT = Path(__file__).parents[2]
 # The example of the README starts its processes as users' sweeps do; notebooks need not, too.

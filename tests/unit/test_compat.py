@@ -30,6 +30,14 @@ def test_a_newer_ray_that_lacks_a_name_is_refused_by_that_name(monkeypatch):
         compat.check("2.99.0")
 
 
+@pytest.mark.parametrize("said", ["0", "false"])
+def test_a_variable_that_turns_validation_off_is_named(monkeypatch, said):
+    """Ray itself seems to lack names then."""
+    monkeypatch.setenv("RAY_TRAIN_V2_ENABLED", said)
+    with pytest.raises(UnsupportedRayError, match=rf"RAY_TRAIN_V2_ENABLED={said}.* Unset"):
+        compat.check()
+
+
 @pytest.mark.parametrize("version", ["2.61.0", "2.100.0", "3.0.0.dev0"])
 def test_a_newer_ray_that_has_all_names_is_used_with_a_warning(version, caplog):
     compat.check(version)

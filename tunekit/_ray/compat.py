@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import re
 from collections.abc import Iterable
 
@@ -21,6 +22,9 @@ OLDEST = (2, 56)
 
 #: The version that the tests ran with.
 TESTED = "2.60.0"
+
+#: What users of older versions set to keep Ray Train as it was; it has no validation then.
+_V2 = "RAY_TRAIN_V2_ENABLED"
 
 #: Everything that is taken from Ray and is not public, as (module, dotted name).
 NEEDED = (
@@ -160,13 +164,16 @@ def missing(needed: Iterable[tuple[str, str]] = NEEDED) -> list[str]:
 
 
 def check(version: str = ray.__version__) -> None:
-    """Raise if the installed Ray is too old or lacks a name; warn if it is newer than the tests'.
+    """Raise if the installed Ray is too old, lacks a name or is told to be an old one.
+
+    Warn if it is newer than the one that the tests ran with.
 
     A newer one that has every name is used: most releases change nothing here. The next patch of
     the version that was tested is not called newer.
 
     Raises:
-        tunekit.UnsupportedRayError: Says what is missing and which versions have it.
+        tunekit.UnsupportedRayError: Says what is missing and which versions have it, or which
+            variable is set.
 
     Example:
         >>> check("2.9.3")
@@ -175,6 +182,11 @@ def check(version: str = ray.__version__) -> None:
     """
     if _minor(version) < OLDEST:
         raise UnsupportedRayError(f"Ray {version} is installed; {_advice()}")
+    if (said := os.environ.get(_V2, "1")).lower() not in ("1", "true"):
+        raise UnsupportedRayError(
+            f"{_V2}={said} in the environment turns off the Ray Train that validates checkpoints, "
+            f"which tunekit needs. Unset {_V2}, or set it to 1, before ray is imported."
+        )
     lacking = missing()
     if lacking:
         raise lacks(lacking, version)
