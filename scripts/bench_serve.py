@@ -47,8 +47,8 @@ class Writer:
         about = {"time": time.time(), "judged": ["accuracy"], "mode": "max"}
         self._journal = Journal(LocalFolder(home), about=about)
         self._draw = random.Random(0)
-        self._reached = {f"a1b2c_{n:05d}": 0 for n in range(trials)}
-        for trial_id in self._reached:
+        self.reached = {f"a1b2c_{n:05d}": 0 for n in range(trials)}
+        for trial_id in self.reached:
             config = {
                 "lr": 10 ** self._draw.uniform(-4, -1),
                 "width": self._draw.choice([8, 16, 32]),
@@ -59,7 +59,7 @@ class Writer:
 
     def score(self, trial_id: str, value: float | None = None) -> None:
         """Let a trial report, and validate its checkpoint."""
-        iteration = self._reached[trial_id] = self._reached[trial_id] + 1
+        iteration = self.reached[trial_id] = self.reached[trial_id] + 1
         now, own = time.time(), f"{trial_id}:0:{iteration}:1"
         if value is None:
             value = 1 - math.exp(-iteration / 50) + self._draw.random() / 50
@@ -80,7 +80,7 @@ class Writer:
 
     def fill(self, validations: int) -> None:
         """Write so many at once."""
-        trials = list(self._reached)
+        trials = list(self.reached)
         for n in range(validations):
             self.score(trials[n % len(trials)])
 
@@ -147,7 +147,7 @@ def measure(home: Path, writer: Writer, live: int) -> dict[str, float]:
         time.sleep(10)  # the charts are drawn for the first time
         used, since = cpu_s(server.pid), time.perf_counter()
         written: dict[str, float] = {}
-        trials = list(writer._reached)
+        trials = list(writer.reached)
         for n in range(live):
             value = 0.5 + (n + 1) / 1e6
             writer.score(trials[n % len(trials)], value)

@@ -79,7 +79,7 @@ class Growing:
         self._thread.start()
 
     def _grow(self) -> None:
-        trials = list(self._writer._reached)
+        trials = list(self._writer.reached)
         while not self._over.wait(_EACH_S):
             n = next(self._scores)
             value = 0.5 + n / 1e6

@@ -156,9 +156,10 @@ def test_what_is_beside_the_package_has_an_extra_that_brings_its_imports(folder,
     # last two are this file's.
     may_lack = {"lightning", "transformers", "lightgbm", "gymnasium", "mlflow", "syne_tune"}
     may_lack |= {"no_such_package", "broken_package"}
-    own = {"tunekit", "tests", "kills", "test_wheel"}
+    paths = sorted([*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.ipynb")])
+    own = {"tunekit", "tests", *(path.stem for path in paths)}
     brought = PLAIN | brought_by(name)
-    for path in sorted([*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.ipynb")]):
+    for path in paths:
         for one in imported(path, own | may_lack):
             found = one.distributions & brought
             assert found, f"{path.name}:{one.line}: {one.package} is not in [{name}]"
