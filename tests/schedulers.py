@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,7 @@ from ray.tune.schedulers.pb2 import PB2
 from ray.tune.search import Searcher
 
 import tunekit
+from tests.seeds import SCHEDULES
 from tunekit.schedulers import PromotionASHA
 
 MODES = ["auto", "yield", "continue", "hold", "pause"]
@@ -206,11 +208,28 @@ CASES: dict[str, Case] = {
     ),
 }
 
-#: Every scheduler in every mode that it is right with.
-every_case = pytest.mark.parametrize(
-    ("name", "on_pending"),
-    [(name, on_pending) for name, case in CASES.items() for on_pending in case.modes],
-)
+
+def every_case(test: Callable[..., None]) -> Callable[..., None]:
+    """Run a test with every scheduler, in modes that it is right with.
+
+    At each push these are the default and another one, which differs from test to test, so that
+    each is met in some tests; with more random runs than then, they are all.
+    """
+    cases = [
+        (name, on_pending)
+        for name, case in CASES.items()
+        for on_pending in _met(f"{test.__name__}/{name}", case.modes)
+    ]
+    return pytest.mark.parametrize(("name", "on_pending"), cases)(test)
+
+
+def _met(case: str, modes: list[str]) -> list[str]:
+    others = [mode for mode in modes if mode != "auto"]
+    if SCHEDULES > 1 or len(others) < 2:
+        return modes
+    other = others[zlib.crc32(case.encode()) % len(others)]
+    return [mode for mode in modes if mode in ("auto", other)]
+
 
 #: Every scheduler.
 every_scheduler = pytest.mark.parametrize("name", CASES)

@@ -103,7 +103,7 @@ def check_leases(ran: Ran) -> None:
 
 @every_case
 def test_late_and_out_of_order(tmp_path, name, on_pending):
-    for seed in seeds(1 if CASES[name].slow else 2, name, on_pending):
+    for seed in seeds(1, name, on_pending):
         ran = run(
             name,
             tmp_path / str(seed),
