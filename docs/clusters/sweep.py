@@ -69,6 +69,8 @@ else:
         validation_config=validation_config,
         checkpoint_policy=tunekit.EveryIterations(1),
     )
-table = tuner.fit().get_dataframe().sort_values("accuracy", ascending=False)
+results = tuner.fit()
+if tunekit.load(path).summary()["state"] != "finished":
+    sys.exit(75)
+table = results.get_dataframe().sort_values("accuracy", ascending=False)
 print(table[["config/lr", "training_iteration", "accuracy"]].to_string(index=False))
-sys.exit(0 if tunekit.load(path).summary()["state"] == "finished" else 75)
