@@ -10,6 +10,7 @@ the ranking in the stream. Server, writer and reader are three processes on this
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import json
 import math
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from tunekit.core.events import (
@@ -122,18 +124,28 @@ def memory_mb(pid: int) -> float:
     return resident * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def measure(home: Path, writer: Writer, live: int) -> dict[str, float]:
-    """Serve the sweep, and write so many more scores."""
+@contextlib.contextmanager
+def served(home: Path) -> Iterator[tuple[int, int, str]]:
+    """Serve a sweep; yield the process, the port and the path of its page."""
     command = [sys.executable, "-m", "tunekit", "serve", str(home), "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert server.stdout is not None
     try:
         port = int(re.search(r":(\d+)/", server.stdout.readline())[1])  # type: ignore[index]
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
         connection.request("GET", "/")
         answer = connection.getresponse()
         answer.read()
-        page = str(answer.headers["location"])
+        yield server.pid, port, str(answer.headers["location"])
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def measure(home: Path, writer: Writer, live: int) -> dict[str, float]:
+    """Serve the sweep, and write so many more scores."""
+    with served(home) as (pid, port, page):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         began = time.perf_counter()
         connection.request("GET", page)
         text = connection.getresponse().read().decode()
@@ -145,7 +157,7 @@ def measure(home: Path, writer: Writer, live: int) -> dict[str, float]:
         reader = threading.Thread(target=listen, args=(port, where, seen, over), daemon=True)
         reader.start()
         time.sleep(10)  # the charts are drawn for the first time
-        used, since = cpu_s(server.pid), time.perf_counter()
+        used, since = cpu_s(pid), time.perf_counter()
         written: dict[str, float] = {}
         trials = list(writer.reached)
         for n in range(live):
@@ -154,12 +166,12 @@ def measure(home: Path, writer: Writer, live: int) -> dict[str, float]:
             written[repr(value)] = time.perf_counter()
             time.sleep(_EACH_S)
         passed = time.perf_counter() - since
-        busy = (cpu_s(server.pid) - used) / passed
+        busy = (cpu_s(pid) - used) / passed
         time.sleep(5)
         over.set()
-        idle_from, since = cpu_s(server.pid), time.perf_counter()
+        idle_from, since = cpu_s(pid), time.perf_counter()
         time.sleep(5)
-        idle = (cpu_s(server.pid) - idle_from) / (time.perf_counter() - since)
+        idle = (cpu_s(pid) - idle_from) / (time.perf_counter() - since)
         late = sorted(seen[value] - at for value, at in written.items() if value in seen)
         return {
             "first page, s": first_s,
@@ -170,11 +182,8 @@ def measure(home: Path, writer: Writer, live: int) -> dict[str, float]:
             "latency max, s": late[-1],
             "CPU while scores come, cores": busy,
             "CPU while nothing comes, cores": idle,
-            "memory, MB": memory_mb(server.pid),
+            "memory, MB": memory_mb(pid),
         }
-    finally:
-        server.terminate()
-        server.wait()
 
 
 def main() -> None:

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import http.client
 import itertools
 import math
-import re
 import statistics
 import subprocess
 import sys
@@ -27,7 +25,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench_serve import Writer, cpu_s, listen, memory_mb
+from bench_serve import Writer, cpu_s, listen, memory_mb, served
 from ray.tune.schedulers import FIFOScheduler
 
 from tests.chromium import CHROMIUM, Chromium
@@ -89,24 +87,6 @@ class Growing:
     def close(self) -> None:
         self._over.set()
         self._thread.join()
-
-
-@contextlib.contextmanager
-def served(home: Path) -> Iterator[tuple[int, int, str]]:
-    """Serve a sweep; yield the process, the port and the path of its page."""
-    command = [sys.executable, "-m", "tunekit", "serve", str(home), "--port", "0"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert server.stdout is not None
-    try:
-        port = int(re.search(r":(\d+)/", server.stdout.readline())[1])  # type: ignore[index]
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
-        connection.request("GET", "/")
-        answer = connection.getresponse()
-        answer.read()
-        yield server.pid, port, str(answer.headers["location"])
-    finally:
-        server.terminate()
-        server.wait()
 
 
 @contextlib.contextmanager

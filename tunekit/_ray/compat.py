@@ -164,7 +164,7 @@ def missing(needed: Iterable[tuple[str, str]] = NEEDED) -> list[str]:
 
 
 def check(version: str = ray.__version__) -> None:
-    """Raise if the installed Ray is too old, lacks a name or is told to be an old one.
+    """Raise if the installed Ray is too old, lacks a name or has its validation turned off.
 
     Warn if it is newer than the one that the tests ran with.
 
