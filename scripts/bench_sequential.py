@@ -293,6 +293,7 @@ def real(right: np.ndarray, slots: int) -> None:
                     scheduler=_without_metric(), metric="accuracy", mode="max", reuse_actors=True
                 ),
                 run_config=tune.RunConfig(storage_path=folder, name=f"way-{len(took)}", verbose=0),
+                checkpoint_policy=tunekit.EveryIterations(1),
                 validation_config=tunekit.ValidationConfig(
                     fn=validate,
                     sequential=sequential,
@@ -318,7 +319,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=4, help="with --real")
     options = parser.parse_args()
     logging.getLogger("ray").setLevel(logging.ERROR)
-    logging.getLogger("tunekit").setLevel(logging.ERROR)
+    logging.getLogger("tunekit").setLevel(logging.WARNING if options.real else logging.ERROR)
     right = table()
     if options.real:
         real(right, options.slots)
