@@ -119,8 +119,8 @@ def main() -> None:
     number: dict[str, int] = {}
     for _ in range(options.repeats):
         for way in WAYS:
-            folder = tempfile.mkdtemp(prefix="tunekit-stages-")
-            seconds, number[way] = sweep(way, options, folder)
+            with tempfile.TemporaryDirectory() as folder:
+                seconds, number[way] = sweep(way, options, folder)
             took[way].append(seconds)
     ray.shutdown()
     reference = statistics.median(took["quick"])
