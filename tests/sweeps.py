@@ -77,6 +77,7 @@ class Heard:
     generations: list[int] = field(default_factory=list)
     statuses: list[str] = field(default_factory=list)
     ends: list[tuple[int, float | None]] = field(default_factory=list)
+    added: list[int] = field(default_factory=list)
     errors: list[int] = field(default_factory=list)
 
     def of(self, index: int) -> list[int]:
@@ -93,6 +94,11 @@ def listen(base: TrialScheduler, metric: str = "accuracy") -> Heard:
     heard = Heard()
     on_result, on_complete = base.on_trial_result, base.on_trial_complete
     on_remove, on_error = base.on_trial_remove, base.on_trial_error
+    on_add = base.on_trial_add
+
+    def add(controller: Any, trial: Trial) -> None:
+        heard.added.append(index_of(trial))
+        on_add(controller, trial)
 
     def result(controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         heard.statuses.append(trial.status)
@@ -124,6 +130,7 @@ def listen(base: TrialScheduler, metric: str = "accuracy") -> Heard:
 
     base.on_trial_result, base.on_trial_complete = result, complete
     base.on_trial_remove, base.on_trial_error = remove, error
+    base.on_trial_add = add
     return heard
 
 

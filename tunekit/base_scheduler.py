@@ -127,18 +127,30 @@ class BaseScheduler:
         self.scheduler.on_trial_add(self.view, stand_in)
         self.take_up()
 
-    def add_again(self, stand_in: StandIn) -> None:
-        """Tell it of a trial that has failed and starts again."""
+    def restart(self, stand_in: StandIn) -> None:
+        """Take that a trial starts again. It hears of that only if it had heard of the failure.
+
+        It has seen the trial at its newest delivered score, and goes on from there: which trials it
+        compares, and when, does not depend on whose machine was lost. Tune's own sweeps begin anew
+        with the trial, which then joins another bracket of HyperBand's.
+        """
         stand_in.ending = False
-        if stand_in.phase is not Desired.ENDED and not self._replays:
-            self.add(stand_in)
+        if stand_in.phase is Desired.ENDED:
+            return
+        if stand_in.failed:
+            stand_in.failed, stand_in.phase = False, Desired.PENDING
+            if not self._replays:
+                self.add(stand_in)
+        elif stand_in.phase is Desired.RUNNING:
+            stand_in.phase = Desired.PENDING
 
     def fail(self, stand_in: StandIn) -> None:
-        """Tell it that a trial has failed; it may be started again."""
+        """Tell it that a trial has failed for good: it is no longer cloned."""
         if stand_in.phase is not Desired.ENDED:
-            stand_in.phase = Desired.PENDING
+            stand_in.failed, stand_in.phase = True, Desired.PENDING
             self.scheduler.on_trial_error(self.view, stand_in)
             self.take_up()
+        self.gone(stand_in.real)
 
     def complete(self, stand_in: StandIn) -> None:
         """Take the end of a trial; it hears of that after the trial's last score: :meth:`finish`.
@@ -268,7 +280,7 @@ class BaseScheduler:
         self.stand_ins.reopen(stand_in)
 
     def gone(self, trial: Trial) -> None:
-        """Take that a trial has ended or failed for good: it is no longer cloned."""
+        """Take that a trial has ended: it is no longer cloned."""
         stand_in = self.stand_ins.of(trial)
         self.stand_ins.leave(stand_in)
         stand_in.change = Change()

@@ -701,7 +701,7 @@ class ValidationCallback(tune.Callback):
         """Let go of a trial that has failed for good."""
         self.deliveries.give_back(trial.trial_id)
         if self._scheduler is not None:
-            self._scheduler.gone(trial)
+            self._scheduler.errored(trial)
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         """Called by Tune last: what has not ended was interrupted, and is given up here."""

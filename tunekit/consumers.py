@@ -87,7 +87,7 @@ class SchedulerConsumer(Protocol):
         """Carry out what is decided."""
         ...
 
-    def gone(self, trial: Trial) -> None:
+    def errored(self, trial: Trial) -> None:
         """A trial has failed for good."""
         ...
 

@@ -23,6 +23,7 @@ from tunekit.core.delivery import Scored
 from tunekit.core.events import Event
 from tunekit.core.lineage import Exploit
 from tunekit.core.problems import Problems
+from tunekit.core.reconcile import Desired
 from tunekit.core.validation import Request
 from tunekit.errors import WiringError
 from tunekit.next_trial import NextTrial
@@ -217,17 +218,21 @@ class ValidatedScheduler(TrialScheduler):
         stand_in = stand_ins.add(trial)
         if again and not known:
             sweep.validation.retried(trial)
-            sweep.base.add_again(stand_in)
+            sweep.base.restart(stand_in)
+            if stand_in.phase is Desired.PAUSED:  # it goes on when the base scheduler says so
+                sweep.controller.set_status(trial, Trial.PAUSED)
         elif not known:
             sweep.base.add(stand_in)
         sweep.validation.adopt(trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """Record that a trial failed; it may be restarted."""
+        """Record that a trial failed: it is restarted, or it has failed for good.
+
+        Only of the latter does the base scheduler hear: :meth:`errored`.
+        """
         sweep, stand_in = self._join(tune_controller), self._stand_ins.of(trial)
         sweep.validation.failed(trial)
         sweep.actions.stands_no_more(stand_in)
-        sweep.base.fail(stand_in)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Answer a trial's report: only when it has saved is it known whether it is validated."""
@@ -324,9 +329,9 @@ class ValidatedScheduler(TrialScheduler):
         """Tell the base scheduler of a trial's end, when it has got all of the trial's results."""
         self._sweep.base.finish(trial, result)
 
-    def gone(self, trial: Trial) -> None:
-        """Note that a trial has ended or failed for good: it is no longer cloned."""
-        self._sweep.base.gone(trial)
+    def errored(self, trial: Trial) -> None:
+        """Tell the base scheduler that a trial has failed for good: it is no longer cloned."""
+        self._sweep.base.fail(self._stand_ins.of(trial))
 
     def conclude(self, trial: Trial) -> None:
         """End a trial at the sweep's end, whatever the base scheduler was about to do with it."""
@@ -376,7 +381,7 @@ class ValidatedScheduler(TrialScheduler):
 
     def retried(self, trial: Trial) -> None:
         """Take a trial that failed, or had to stop, and is started again."""
-        self._sweep.base.add_again(self._stand_ins.of(trial))
+        self._sweep.base.restart(self._stand_ins.of(trial))
 
     def resume(self) -> None:
         """Put each trial where it stood when the sweep was interrupted."""

@@ -80,11 +80,10 @@ class SchedulerRestore:
                     base.complete(stand_in)
             case TrialFailed():
                 stand_in.stands = Actual.STARTING
-                base.fail(stand_in)
             case TrialRetried():
-                base.add_again(stand_in)
+                base.restart(stand_in)
             case TrialErrored():
-                base.gone(trial)
+                base.fail(stand_in)
 
     def judge_again(
         self, trial: Trial, result: dict[str, Any], scored: Scored, decided: str

@@ -213,19 +213,22 @@ def test_a_trial_that_fails_for_good_takes_its_validations_with_it(tmp_path, nam
         assert ran.validation.summary()["skipped"] == len(ran.executor.cancelled)
 
 
+class FailsOnce(Counting):
+    """Fails when it is trained for the sixth time, and not again."""
+
+    def setup(self, config):
+        super().setup(config)
+        self.fail_at = 6
+
+    def iteration_was_restored(self):
+        mark = Path(self.logdir, "has-failed")
+        again = mark.exists()
+        mark.touch()
+        return again
+
+
 @every_case
 def test_a_trial_that_restarts_repeats_no_delivery(tmp_path, name, on_pending):
-    class FailsOnce(Counting):
-        def setup(self, config):
-            super().setup(config)
-            self.fail_at = 6
-
-        def iteration_was_restored(self):
-            mark = Path(self.logdir, "has-failed")
-            again = mark.exists()
-            mark.touch()
-            return again
-
     ran = run(
         name,
         tmp_path,
@@ -242,6 +245,32 @@ def test_a_trial_that_restarts_repeats_no_delivery(tmp_path, name, on_pending):
     assert longest
     if not CASES[name].clones:  # a clone may go on beyond
         assert all(t.num_failures == 1 for t in longest)
+    assert not ran.heard.errors, "none failed for good"
+    assert sorted(ran.heard.added) == [index_of(t) for t in ran.trials]
+
+
+@every_mode
+@pytest.mark.parametrize("name", ["hyperband", "bohb"])
+def test_trials_that_restart_stay_in_their_brackets(tmp_path, name, on_pending):
+    """What HyperBand compares, and so how far each trial gets, is not up to lost machines."""
+
+    def lengths(trainable: type[tune.Trainable], folder: Path) -> dict[int, int]:
+        ran = run(
+            name,
+            folder,
+            on_pending=on_pending,
+            trainable=trainable,
+            max_failures=1,
+            validation_s=lags(5, 3.0),
+            slots=3,
+        )
+        check_contract(ran)
+        assert any(t.num_failures for t in ran.trials) == (trainable is FailsOnce)
+        return {index: max(ran.heard.of(index)) for index in ran.lengths()}
+
+    quiet = lengths(Counting, tmp_path / "quiet")
+    assert min(quiet.values()) < max(quiet.values())
+    assert lengths(FailsOnce, tmp_path / "restarts") == quiet
 
 
 @every_case

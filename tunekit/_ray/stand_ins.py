@@ -126,6 +126,8 @@ class StandIn:
         self.ending = False
         #: Whether the scheduler is just getting a result of it.
         self.judging = False
+        #: Whether the scheduler has heard that it failed.
+        self.failed = False
         #: What it did, while what has happened is replayed.
         self.stands: Actual | None = None
         #: What it is to take up.
@@ -161,11 +163,17 @@ class StandIn:
 
     def state(self) -> dict[str, Any]:
         """Return what to save for a restore."""
-        return {"phase": self.phase, "change": self.change, "version": self.version}
+        return {
+            "phase": self.phase,
+            "change": self.change,
+            "version": self.version,
+            "failed": self.failed,
+        }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take up what :meth:`state` returned."""
         self.phase, self.change, self.version = state["phase"], state["change"], state["version"]
+        self.failed = state.get("failed", False)
 
     # What a scheduler reads --------------------------------------------------------------------
 
