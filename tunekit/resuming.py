@@ -24,6 +24,8 @@ def warn_of_beginning_anew(
 ) -> None:
     """Warn if trials will be resumed and the function seems to save but never to resume.
 
+    Without validation, Tune lets a function that saves by itself begin anew.
+
     Args:
         settings: What the sweep will run with.
         scheduler: The scheduler, without a wrapper.
@@ -31,7 +33,9 @@ def warn_of_beginning_anew(
     """
     function = function_of(settings.trainable)
     reasons = list(_reasons(settings, scheduler, validation))
-    if function is None or not reasons or not saves_without_resuming(function):
+    if function is None or not reasons:
+        return
+    if not saves_without_resuming(function, with_tunekit=validation is None):
         return
     logger.warning(
         "%s saves checkpoints and does not seem to call tune.get_checkpoint(). Trials of this "

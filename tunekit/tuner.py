@@ -33,6 +33,7 @@ from tunekit._ray.functions import (
     can_be_reset,
     checkpointable_class,
     is_checkpointable_function,
+    leave_resuming_to_tune,
 )
 from tunekit._ray.interruption import ended_by_sigterm, without_advice
 from tunekit._ray.progress import reported
@@ -520,6 +521,7 @@ class Tuner(tune.Tuner):
             None if validation is None else validation.config,
         )
         if validation is None:
+            leave_resuming_to_tune(settings.trainable)
             with ended_soon() if is_distributed(settings.trainable) else nullcontext():
                 return super().fit()
         with ExitStack() as around:

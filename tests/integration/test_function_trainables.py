@@ -168,6 +168,30 @@ def test_a_wish_that_cannot_be_met_is_an_error_in_the_function(tmp_path, wish, m
     assert message in str(results.errors[0])
 
 
+@pytest.mark.parametrize("registers", [False, True])
+def test_without_validation_a_function_that_saves_by_itself_may_begin_anew(tmp_path, registers):
+    """As in Tune; only what tunekit saves must be resumed."""
+
+    def begins_anew(config):
+        if registers:
+            tunekit.checkpoint_with(lambda folder: None)
+        for step in range(1, 4):
+            if step == 3 and not (tmp_path / "failed").exists():
+                (tmp_path / "failed").touch()
+                raise RuntimeError("fails once")
+            (tmp_path / "saved").mkdir(exist_ok=True)
+            checkpoint = tune.Checkpoint.from_directory(tmp_path / "saved")
+            tune.report({"step": step}, checkpoint=checkpoint)
+
+    [result] = fit(begins_anew, tmp_path / "results", max_failures=1)
+    if registers:
+        assert isinstance(result.error.cause, tunekit.NotResumedError)
+    else:
+        assert result.error is None
+        # Tune goes on counting iterations where the checkpoint was.
+        assert list(result.metrics_dataframe["step"]) == [1, 2, 1, 2, 3]
+
+
 def test_outside_of_a_trial_functions_can_be_tried_by_themselves():
     tunekit.checkpoint_with(lambda directory: None)
     with pytest.warns(UserWarning, match="only be called inside"):

@@ -205,6 +205,11 @@ def test_where_trials_will_be_resumed_a_function_that_forgets_is_named(said, opt
     assert said(resumes, **options) == ""
 
 
+def test_without_validation_only_functions_that_save_with_tunekit_must_resume(said):
+    assert said(reports_checkpoints, scheduler=pbt()) != ""
+    assert said(reports_checkpoints, scheduler=pbt(), validates=False) == ""
+
+
 @pytest.mark.parametrize("scheduler", [None, ASHAScheduler()])
 def test_where_nothing_is_to_be_resumed_nothing_is_said(said, scheduler):
     assert said(forgets, scheduler=scheduler) == ""

@@ -36,6 +36,7 @@ __all__ = [
     "function_of",
     "in_trial",
     "is_checkpointable_function",
+    "leave_resuming_to_tune",
     "register_saver",
 ]
 
@@ -113,6 +114,8 @@ class _Checkpointable(FunctionTrainable):
     # says that it handles them; tunekit.policies puts them back into each trial's own settings.
     _handles_checkpoint_freq = True
     _handles_checkpoint_at_end = True
+    # Whether a resumed function must ask for its checkpoint, however it saves.
+    _must_resume = True
 
     def setup(self, config: dict[str, Any]) -> None:
         super().setup(config)
@@ -140,7 +143,8 @@ class _Checkpointable(FunctionTrainable):
     def step(self) -> dict[str, Any]:
         result: dict[str, Any] = super().step()
         # A function that has returned without a report has made no row.
-        if RESULT_DUPLICATE not in result and not self._resumption.reported():
+        began_anew = RESULT_DUPLICATE not in result and not self._resumption.reported()
+        if began_anew and (self._must_resume or self._saver.save is not None):
             raise NotResumedError(begins_anew(self.trial_name, self._resumed_at))
         return result
 
@@ -204,6 +208,15 @@ def checkpointable_class(trainable: Any) -> Any:
         return found
     name = trainable if isinstance(trainable, str) else getattr(found, "_name", found.__name__)
     return type(found.__name__, (_Checkpointable, found), {"_name": name})
+
+
+def leave_resuming_to_tune(trainable: Any) -> None:
+    """Let a function that :func:`checkpointable_class` has wrapped begin anew, as in Tune.
+
+    One that registers how to save must resume all the same.
+    """
+    if is_checkpointable_function(trainable):
+        trainable._must_resume = False
 
 
 def function_of(trainable: Any) -> Any:

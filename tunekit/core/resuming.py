@@ -83,7 +83,8 @@ def begins_anew(trial: str, iteration: int, *, get_checkpoint: str = "tune.get_c
 # Before it happens -------------------------------------------------------------------------------
 
 # Names in the code of functions that save, and of those that resume.
-_SAVES = frozenset({"checkpoint_with", "Checkpoint", "from_directory"})
+_SAVES_WITH_TUNEKIT = frozenset({"checkpoint_with"})
+_SAVES = _SAVES_WITH_TUNEKIT | {"Checkpoint", "from_directory"}
 _RESUMES = frozenset({"get_checkpoint", "loaded_checkpoint"})
 # Whose own code says nothing about the user's.
 _FRAMEWORKS = frozenset({"ray", "tunekit"})
@@ -91,11 +92,15 @@ _FRAMEWORKS = frozenset({"ray", "tunekit"})
 _MOST = 200
 
 
-def saves_without_resuming(function: Any) -> bool:
+def saves_without_resuming(function: Any, *, with_tunekit: bool = False) -> bool:
     """Return whether a function's code saves checkpoints and never asks for one.
 
     It looks at names in the code of the function and of what that calls, as far as it can be found
     without running anything; so it can be wrong in both directions.
+
+    Args:
+        function: The function.
+        with_tunekit: Whether only ``tunekit.checkpoint_with`` counts as saving.
 
     Example:
         >>> def train(config):
@@ -109,12 +114,12 @@ def saves_without_resuming(function: Any) -> bool:
         >>> saves_without_resuming(resumes)
         False
     """
-    saves = False
+    saves, ways = False, _SAVES_WITH_TUNEKIT if with_tunekit else _SAVES
     for code in _codes(function):
         names = set(_names(code))
         if not _RESUMES.isdisjoint(names):
             return False
-        saves = saves or not _SAVES.isdisjoint(names)
+        saves = saves or not ways.isdisjoint(names)
     return saves
 
 
