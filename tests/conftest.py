@@ -8,6 +8,7 @@ import os
 import pytest
 
 from tests import forked_workers
+from tests.seeds import at_push
 
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -18,12 +19,23 @@ for _library in ("OMP", "OPENBLAS", "MKL"):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Keep the tests that share a Ray in one process, where there are several."""
+    """Leave cases to the night; keep the tests that share a Ray in one process."""
+    left = [item for item in items if _is_left_to_the_night(item, config.args)]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in set(left)]
     if not config.pluginmanager.has_plugin("xdist"):
         return
     for item in items:
         if "ray_cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("ray_cluster"))
+
+
+def _is_left_to_the_night(item, asked):
+    sampled = item.get_closest_marker("sampled")
+    if sampled is None or not hasattr(item, "callspec") or item.nodeid in asked:
+        return False
+    return not at_push(item.nodeid, *sampled.args)
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,11 @@ SCHEDULES = int(os.environ.get("TUNEKIT_SCHEDULES", "1"))
 _FIRST = 30
 
 
+def at_push(case: str, one_in: int) -> bool:
+    """Return whether a case of a test with many is one of those that run at each push."""
+    return SCHEDULES > 1 or zlib.crc32(case.encode()) % one_in == 0
+
+
 def seeds(count: int, *case: str) -> range:
     """Return ``count`` seeds, times what was asked for, from one that the case's names choose."""
     first = zlib.crc32("/".join(case).encode()) % _FIRST if case else 0

@@ -34,6 +34,8 @@ from tunekit._ray.controller import Controller
 from tunekit.core.validation import Attempt
 from tunekit.tuner import _validated_search_alg as as_in_a_tuner
 
+pytestmark = pytest.mark.sampled(2)
+
 MODES = ["continue", "hold", "pause"]
 SPACE = {"lr": tune.uniform(0.0, 1.0), "momentum": tune.uniform(0.5, 1.0)}
 TRIALS = 8

@@ -165,6 +165,14 @@ def test_what_is_beside_the_package_has_an_extra_that_brings_its_imports(folder,
             assert found, f"{path.name}:{one.line}: {one.package} is not in [{name}]"
 
 
+def test_what_needs_ray_is_where_it_is_looked_for():
+    """`scripts/test` looks into one folder for these: to collect all tests takes far longer."""
+    needs = re.compile(r"mark\.ray\b|\bray_cluster\b")
+    files = [path for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)]
+    found = {path.parent.name for path in files if needs.search(path.read_text())}
+    assert found == {"integration"}
+
+
 def test_extras_that_are_named_anywhere_exist():
     texts = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "tunekit").rglob("*.py")]
     for path in texts:
