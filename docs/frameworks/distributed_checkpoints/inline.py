@@ -63,13 +63,13 @@ def train_sharded(config):
     TorchTrainer(
         train_loop,
         train_loop_config=config,
-        scaling_config=train.ScalingConfig(num_workers=WORKERS),
+        scaling_config=train.ScalingConfig(num_workers=WORKERS, resources_per_worker={"CPU": 0.5}),
         run_config=train.RunConfig(callbacks=[TuneReportCallback()]),
     ).fit()
 
 
 tuner = tune.Tuner(
-    tune.with_resources(train_sharded, {"CPU": 0}),
+    train_sharded,
     param_space={"lr": tune.grid_search([0.0003, 0.003]), "width": 64},
     tune_config=tune.TuneConfig(
         metric="accuracy",

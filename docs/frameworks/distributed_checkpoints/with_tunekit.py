@@ -65,7 +65,10 @@ def validate(checkpoint):
 
 
 tuner = tunekit.Tuner(
-    TorchTrainer(train_loop, scaling_config=train.ScalingConfig(num_workers=WORKERS)),
+    TorchTrainer(
+        train_loop,
+        scaling_config=train.ScalingConfig(num_workers=WORKERS, resources_per_worker={"CPU": 0.5}),
+    ),
     param_space={"train_loop_config": {"lr": tune.grid_search([0.0003, 0.003]), "width": 64}},
     tune_config=tune.TuneConfig(
         metric="accuracy",
