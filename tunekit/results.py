@@ -1,18 +1,76 @@
-"""The results of a sweep whose winner was confirmed."""
+"""The results of a sweep whose trials were validated, and of one whose winner was confirmed."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 from ray import tune
 
 from tunekit.core.confirmation import Confirmed
+from tunekit.core.history import VALIDATED_ITERATION
+from tunekit.core.metrics import flatten
 
-__all__ = ["ConfirmedResults"]
+__all__ = ["ConfirmedResults", "ValidatedResults"]
 
 
-class ConfirmedResults(tune.ResultGrid):
-    """A ``ray.tune.ResultGrid`` whose best result is that of the confirmed winner.
+class ValidatedResults(tune.ResultGrid):
+    """A ``ray.tune.ResultGrid`` whose table shows every trial's newest validated metrics.
+
+    A trial may report once more after the checkpoint that was validated last. Tune's own table
+    shows that report alone, which has no validated metrics, although ``Result.metrics`` has them.
+
+    Args:
+        results: What Tune has returned.
+    """
+
+    def __init__(self, results: tune.ResultGrid):
+        self.__dict__.update(results.__dict__)
+
+    def get_dataframe(
+        self, filter_metric: str | None = None, filter_mode: str | None = None
+    ) -> pd.DataFrame:
+        """Return one row for each trial: what ``Result.metrics`` says, and its hyperparameters.
+
+        Args:
+            filter_metric: Show the row in which this metric was best instead, as Tune does: with
+                the metrics of that iteration only.
+            filter_mode: ``"min"`` or ``"max"``, together with ``filter_metric``.
+
+        Returns:
+            The table; ``validated_iteration`` says which iteration validated metrics belong to.
+
+        Raises:
+            ValueError: If ``filter_mode`` is neither, or is given without ``filter_metric``.
+        """
+        table = super().get_dataframe(filter_metric, filter_mode)
+        if filter_metric is not None or table.empty:
+            return table
+        newest = {metrics["trial_id"]: metrics for metrics in map(_metrics_of, self) if metrics}
+        rows = [
+            _completed(row, newest.get(row["trial_id"], {})) for row in table.to_dict("records")
+        ]
+        return pd.DataFrame(rows)
+
+
+def _metrics_of(result: Any) -> dict[str, Any]:
+    return flatten(result.metrics or {})
+
+
+def _completed(row: dict[str, Any], newest: dict[str, Any]) -> dict[str, Any]:
+    """Return a trial's last row with those of its newest metrics that the row lacks."""
+    lacking = {name: value for name, value in newest.items() if _is_missing(row.get(name))}
+    if VALIDATED_ITERATION in newest:
+        lacking[VALIDATED_ITERATION] = newest[VALIDATED_ITERATION]
+    return {**row, **lacking}
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and value != value)
+
+
+class ConfirmedResults(ValidatedResults):
+    """Results of which the best is that of the confirmed winner.
 
     Attributes:
         confirmation: Which checkpoint is the best, and how sure that is.
@@ -23,7 +81,7 @@ class ConfirmedResults(tune.ResultGrid):
     """
 
     def __init__(self, results: tune.ResultGrid, confirmation: Confirmed):
-        self.__dict__.update(results.__dict__)
+        super().__init__(results)
         self.confirmation = confirmation
 
     def get_best_result(

@@ -81,7 +81,7 @@ from tunekit.loading import load
 from tunekit.log import shown
 from tunekit.loggers import validated
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
-from tunekit.results import ConfirmedResults
+from tunekit.results import ConfirmedResults, ValidatedResults
 from tunekit.resuming import warn_of_beginning_anew
 from tunekit.scheduler import ValidatedScheduler, base_of
 from tunekit.searcher import ValidatedSearcher
@@ -496,8 +496,9 @@ class Tuner(tune.Tuner):
 
         Returns:
             The results, with validated metrics in ``get_best_result()``, ``Result.metrics``
-            (the newest validated values, and ``validated_iteration``), ``metrics_dataframe`` (one
-            row per iteration, NaN where it was not validated) and ``best_checkpoints``. If the
+            and ``get_dataframe()`` (the newest validated values, and ``validated_iteration``),
+            ``metrics_dataframe`` (one row per iteration, NaN where it was not validated) and
+            ``best_checkpoints`` (:class:`tunekit.results.ValidatedResults`). If the
             winner was confirmed, ``get_best_result()`` returns its trial's, and ``confirmation``
             says how sure that is (:class:`tunekit.results.ConfirmedResults`).
 
@@ -541,10 +542,23 @@ class Tuner(tune.Tuner):
                 how = partial(_how_to_go_on, settings, validation)
                 validation.stages.check_ray_with(around.enter_context(watched(how)))
             around.enter_context(ended_by_sigterm())
-            results = super().fit()
+            results = ValidatedResults(super().fit())
         if validation.config.confirm is None or not validation.has_ended:
             return results
         return _confirmed(results, settings, validation, validation.config.confirm)
+
+    def get_results(self) -> tune.ResultGrid:
+        """Return the results of a sweep that was run before, as :meth:`fit` does.
+
+        A confirmation of its winner is in those of :meth:`fit` only, and in ``tunekit.load``.
+
+        Raises:
+            RuntimeError: If the sweep was not run before.
+        """
+        results = super().get_results()
+        settings = settings_of(self)
+        validated = settings is not None and _validation_of(settings) is not None
+        return ValidatedResults(results) if validated else results
 
 
 def _confirmed(

@@ -17,6 +17,7 @@ from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining
 import tunekit
 from tests.contract.test_tensorboard import read, scalars
 from tests.sweeps import Endless, Ran, sweep
+from tunekit.results import ValidatedResults
 
 LAG = 5
 LENGTH = 14
@@ -151,3 +152,33 @@ def test_the_lag_is_told(ran):
             assert row.lag_iterations == LAG
     assert loaded.validations.lag_iterations.max() == LAG
     assert loaded.decisions.late_iterations.max() == LAG
+
+
+def test_a_table_of_trials_has_the_newest_score_of_each(tmp_path):
+    ran = late(
+        tmp_path,
+        base=FIFOScheduler(),
+        trials=3,
+        policy=tunekit.EveryIterations(4),
+        param_space={"lr": 0.1},
+    )
+    analysis = ExperimentAnalysis(str(ran.home), default_metric="accuracy", default_mode="max")
+    own = ResultGrid(analysis)
+    results = ValidatedResults(own)
+    wanted, _ = recorded(ran)
+    newest = {place[0]: (*place[1:], score) for place, score in sorted(wanted.items())}
+    table = results.get_dataframe().set_index("trial_id")
+    assert len(table) == len(results) == len(ran.trials)
+    for result in results:
+        metrics, row = result.metrics, table.loc[result.metrics["trial_id"]]
+        _, iteration, score = newest[metrics["trial_id"]]
+        assert row["accuracy"] == metrics["accuracy"] == score
+        assert row["validated_iteration"] == metrics["validated_iteration"] == iteration
+        assert row["training_iteration"] == metrics["training_iteration"]
+        assert row["config/lr"] == result.config["lr"]
+        assert (metrics["training_iteration"], iteration) == (LENGTH, 12)
+    # Tune's own table shows the last report alone.
+    assert "accuracy" not in own.get_dataframe() or own.get_dataframe()["accuracy"].isna().all()
+    # The best row of each trial is as it was reported and validated.
+    best = results.get_dataframe("accuracy", "max")
+    assert best.equals(own.get_dataframe("accuracy", "max"))
