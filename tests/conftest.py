@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import defaultdict
 
 import pytest
 
 from tests import forked_workers
-from tests.seeds import at_push
+from tests.seeds import SCHEDULES, at_push
 
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -20,10 +21,10 @@ for _library in ("OMP", "OPENBLAS", "MKL"):
 
 def pytest_collection_modifyitems(config, items):
     """Leave cases to the night; keep the tests that share a Ray in one process."""
-    left = [item for item in items if _is_left_to_the_night(item, config.args)]
+    left = set(_left_to_the_night(items, config.args))
     if left:
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in set(left)]
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = [item for item in items if item not in left]
     if not config.pluginmanager.has_plugin("xdist"):
         return
     for item in items:
@@ -31,11 +32,19 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.xdist_group("ray_cluster"))
 
 
-def _is_left_to_the_night(item, asked):
-    sampled = item.get_closest_marker("sampled")
-    if sampled is None or not hasattr(item, "callspec") or item.nodeid in asked:
-        return False
-    return not at_push(item.nodeid, *sampled.args)
+def _left_to_the_night(items, asked):
+    cases = defaultdict(list)
+    for item in items:
+        sampled = item.get_closest_marker("sampled")
+        if SCHEDULES > 1 or item.nodeid in asked:
+            continue
+        if item.get_closest_marker("at_night"):
+            yield item
+        elif sampled and hasattr(item, "callspec"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for test, of_test in cases.items():
+        drawn = at_push(test, len(of_test), *of_test[0].get_closest_marker("sampled").args)
+        yield from (item for n, item in enumerate(of_test) if n not in drawn)
 
 
 @pytest.fixture(autouse=True)

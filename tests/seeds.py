@@ -11,9 +11,9 @@ SCHEDULES = int(os.environ.get("TUNEKIT_SCHEDULES", "1"))
 _FIRST = 30
 
 
-def at_push(case: str, one_in: int) -> bool:
-    """Return whether a case of a test with many is one of those that run at each push."""
-    return SCHEDULES > 1 or zlib.crc32(case.encode()) % one_in == 0
+def at_push(test: str, count: int, one_in: int) -> range:
+    """Return which of a test's ``count`` cases run at each push: one in so many, at least one."""
+    return range(zlib.crc32(test.encode()) % min(one_in, count), count, one_in)
 
 
 def seeds(count: int, *case: str) -> range:

@@ -24,7 +24,10 @@ from tests.contract.test_serve import session, trial
 from tests.sweeps import Ran
 from tunekit.page import write_comparison, write_page
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: chromium)")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: chromium)"),
+    pytest.mark.sampled(2),
+]
 
 # What a reader would stumble over, gathered by the browser that has laid the page out.
 LOOK = """(async () => {

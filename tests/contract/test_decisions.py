@@ -13,6 +13,8 @@ from tests.sweeps import Counting, Endless, index_of, sweep
 from tunekit.schedulers import PromotionASHA
 from tunekit.testing.versions import Versioned, Versions
 
+pytestmark = pytest.mark.sampled(2)
+
 ONLY = {"settings": {"every": "decision"}, "policy": tunekit.AtDecisions()}
 
 

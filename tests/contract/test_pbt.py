@@ -20,6 +20,8 @@ from tests.seeds import SCHEDULES, seeds
 from tests.sweeps import Endless, Ran, index_of, sweep
 from tunekit.testing.versions import Versioned, Versions, score_of, version_at
 
+pytestmark = pytest.mark.sampled(2)
+
 
 def validate(attempt):
     """What lies in the checkpoint when the validation ends."""

@@ -22,6 +22,8 @@ from tunekit.journal import events_in
 from tunekit.schedulers import PromotionASHA
 from tunekit.testing import FakeClock, LocalSweep
 
+pytestmark = pytest.mark.sampled(2)
+
 every_mode = pytest.mark.parametrize("on_pending", MODES)
 
 

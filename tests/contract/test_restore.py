@@ -25,6 +25,8 @@ from tunekit.snapshots import prepare_restore
 from tunekit.storage import LocalFolder
 from tunekit.testing import FakeClock, FakeExecutor, LocalSweep, check_journal
 
+pytestmark = pytest.mark.sampled(2)
+
 SKIP, RESUME, RESTART = (
     ResumeConfig.ResumeType.SKIP,
     ResumeConfig.ResumeType.RESUME,

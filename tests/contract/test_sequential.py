@@ -25,6 +25,8 @@ from tunekit.page import write_page
 from tunekit.page.figures import curves
 from tunekit.testing import check_journal
 
+pytestmark = pytest.mark.sampled(2)
+
 MOST = 12.0  # no score is greater
 SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)
 

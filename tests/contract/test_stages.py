@@ -32,6 +32,8 @@ from tunekit.core.validation import Attempt
 from tunekit.journal import events_in
 from tunekit.testing import check_journal
 
+pytestmark = pytest.mark.sampled(2)
+
 
 def index_of(attempt: Attempt) -> int:
     return int(attempt.request.trial_id.rsplit("_", 1)[-1], 16)

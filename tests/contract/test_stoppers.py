@@ -32,6 +32,8 @@ from tunekit.storage import LocalFolder
 from tunekit.testing import check_journal
 from tunekit.testing.executor import Attempt
 
+pytestmark = pytest.mark.sampled(2)
+
 BASES: dict[str, Callable[[], TrialScheduler]] = {
     "fifo": FIFOScheduler,
     "asha": lambda: ASHAScheduler(max_t=1000, grace_period=500),

@@ -33,6 +33,8 @@ from tests.sweeps import Counting, Ran, sweep
 from tunekit.core.lineage import Exploit
 from tunekit.core.validation import Attempt
 
+pytestmark = pytest.mark.sampled(2)
+
 #: A sweep that is not over after so many steps hangs.
 MOST_STEPS = 30_000
 #: A sweep with so many problems need not go on.

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import nbclient
 import nbformat
@@ -95,11 +96,16 @@ def smaller(notebook: nbformat.NotebookNode) -> None:
 AT_NIGHT = ("02_pbt", "03_distributed", "04_reading")
 
 
+def notebooks() -> list[Any]:
+    return [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.at_night] * (path.stem in AT_NIGHT))
+        for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
+    ]
+
+
 @pytest.mark.ray
-@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", notebooks())
 def test_notebooks_run(path, tmp_path, monkeypatch):
-    if path.stem in AT_NIGHT and SCHEDULES == 1:
-        pytest.skip("runs at night: set TUNEKIT_SCHEDULES=2")
     monkeypatch.setenv("HOME", str(tmp_path))
     notebook = nbformat.read(path, as_version=4)
     if SCHEDULES == 1:

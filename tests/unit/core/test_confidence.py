@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from tunekit import ConfigError, Estimate
 from tunekit.core.confidence import LEAST_UNBOUNDED, ConfidenceSequence, Interval
 
+pytestmark = pytest.mark.sampled(2)
+
 PATHS = 2000
 # When a validation yields: after batches that grow, from 8 examples to 5,000.
 YIELDS = [round(8 * 1.25**k) for k in range(30)]
