@@ -91,9 +91,9 @@ def smaller(notebook: nbformat.NotebookNode) -> None:
             cell.source = cell.source.replace(printed, less)
 
 
-#: What other tests run, too, is left to the night: sweeps of a population, of trainers, and how
-#: what they left is read.
-AT_NIGHT = ("02_pbt", "03_distributed", "04_reading")
+#: What other tests run, too, is left to the night: sweeps of a population, of trainers, how what
+#: they left is read, and how an interrupted sweep goes on.
+AT_NIGHT = ("02_pbt", "03_distributed", "04_reading", "05_recovering")
 
 
 def notebooks() -> list[Any]:
