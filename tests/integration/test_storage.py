@@ -25,7 +25,7 @@ pytestmark = pytest.mark.ray
 
 #: Set both to the demo's, 16 and 27, to run all of it.
 TRIALS, EPOCHS = (
-    int(os.environ.get(f"TUNEKIT_DIGITS_{name}", n)) for name, n in (("TRIALS", 6), ("EPOCHS", 9))
+    int(os.environ.get(f"TUNEKIT_DIGITS_{name}", n)) for name, n in (("TRIALS", 4), ("EPOCHS", 9))
 )
 
 

@@ -1,0 +1,129 @@
+"""A trial that fails to save and restarts, when its scheduler has just paused or overwritten it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import FIFOScheduler
+
+from tests.contract.test_contract import check_contract, journal
+from tests.schedulers import pbt, space
+from tests.sweeps import Counting, index_of, sweep
+from tunekit.core.validation import Attempt
+from tunekit.testing.versions import Versioned, Versions
+
+
+def fails_to_save(trainable: type[tune.Trainable], when: Callable[[Any], bool]) -> Any:
+    """Return a trainable that fails to save, once for each trial, at the first chance."""
+
+    class Fails(trainable):  # type: ignore[misc,valid-type]
+        def save_checkpoint(self, checkpoint_dir: str) -> Any:
+            mark = Path(self.logdir, "save-failed")
+            if when(self) and not mark.exists():
+                mark.touch()
+                raise OSError("not saved")
+            return super().save_checkpoint(checkpoint_dir)
+
+    return Fails
+
+
+def a_second_each(trial: Trial, method: str) -> float:
+    """Saves take as long as iterations, so that decisions arrive meanwhile."""
+    return 1.0 if method in ("train", "save") else 0.0
+
+
+class PausesAtTheSecond(FIFOScheduler):
+    """Pauses each trial at its second score, and resumes them when all have one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paused: set[str] = set()
+        self.resumed: set[str] = set()
+
+    def on_trial_result(self, controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        if result["training_iteration"] == 2:
+            self.paused.add(trial.trial_id)
+            return self.PAUSE
+        return self.CONTINUE
+
+    def choose_trial_to_run(self, controller: Any) -> Trial | None:
+        trials = controller.get_trials()
+        if all(trial.trial_id in self.paused for trial in trials):
+            self.resumed |= self.paused
+        able = [t for t in trials if t.status == Trial.PENDING or t.trial_id in self.resumed]
+        return next((t for t in able if t.status in (Trial.PENDING, Trial.PAUSED)), None)
+
+
+def test_a_trial_that_was_paused_does_not_train_after_a_restart_until_it_is_resumed(tmp_path):
+    base = PausesAtTheSecond()
+
+    class Watch(tune.Callback):
+        trained: list[str] = []
+        restarted: set[str] = set()
+
+        def on_trial_recover(self, iteration: int, trials: list, trial: Trial, **info: Any) -> None:
+            if trial.trial_id in base.paused:
+                self.restarted.add(trial.trial_id)
+
+        def on_trial_start(self, iteration: int, trials: list, trial: Trial, **info: Any) -> None:
+            if trial.trial_id in base.paused - base.resumed:
+                self.trained.append(trial.trial_id)
+
+    ran = sweep(
+        tmp_path,
+        base,
+        trainable=fails_to_save(Counting, lambda trial: trial.steps == 3),
+        trials=2,
+        slots=2,
+        max_failures=1,
+        training_s=a_second_each,
+        # The first trial's second score arrives while the trial saves its third checkpoint, and the
+        # other's when the first has long restarted.
+        validation_s=lambda attempt: 1.5 if attempt.request.trial_id.endswith("0") else 20.0,
+        more_callbacks=(Watch(),),
+    )
+    check_contract(ran)
+    assert [t.status for t in ran.trials] == [Trial.TERMINATED] * 2
+    assert [t.num_failures for t in ran.trials] == [1, 1]
+    assert {index_of(t) for t in ran.trials if t.trial_id in Watch.restarted} == {0}
+    assert not Watch.trained
+
+
+def test_a_trial_that_fails_before_it_is_overwritten_is_overwritten_when_it_restarts(tmp_path):
+    def place(attempt: Attempt) -> int:
+        return int(attempt.request.trial_id[-1])
+
+    versions = Versions()
+    ran = sweep(
+        tmp_path,
+        pbt(),
+        trainable=fails_to_save(
+            Versioned, lambda trial: trial.iteration == 3 and trial.trial_id.endswith("0")
+        ),
+        trials=3,
+        slots=3,
+        max_failures=1,
+        training_s=a_second_each,
+        # The first is the worst, as its second score says while it saves its third checkpoint.
+        validate=lambda attempt: {"accuracy": (0.0, 1.0, 0.5)[place(attempt)]},
+        validation_s=lambda attempt: (1.5, 0.6, 0.3)[place(attempt)],
+        more_callbacks=(versions,),
+        stop={"training_iteration": 8},
+        **space(),
+    )
+    check_contract(ran)
+    worst, best, _ = ran.trials
+    exploit = next(iter(ran.validation.ancestry))
+    assert (exploit.trial_id, exploit.generation) == (worst.trial_id, 1)
+    happened = [e["event"] for e in journal(ran) if e.get("trial_id") == worst.trial_id]
+    assert happened.index("failed") < happened.index("retried") < happened.index("exploited")
+    donor = {r["training_iteration"]: r["version"] for r in versions.reports[best.trial_id]}
+    own = [r for r in versions.reports[worst.trial_id] if r["generation"] == 0]
+    clone = [r for r in versions.reports[worst.trial_id] if r["generation"] == 1]
+    assert [r["training_iteration"] for r in own] == [1, 2, 3], "it did not train on after restart"
+    assert clone[0]["version"] == donor[exploit.iteration] + 1
+    assert clone[0]["config"] == exploit.config
