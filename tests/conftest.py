@@ -9,7 +9,7 @@ from collections import defaultdict
 import pytest
 
 from tests import forked_workers
-from tests.seeds import SCHEDULES, at_push
+from tests.seeds import SCHEDULES, at_push, mode_at_push
 
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -33,15 +33,25 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _left_to_the_night(items, asked):
-    cases = defaultdict(list)
+    if SCHEDULES > 1:
+        return
+    modes, cases = defaultdict(dict), defaultdict(list)
     for item in items:
-        sampled = item.get_closest_marker("sampled")
-        if SCHEDULES > 1 or item.nodeid in asked:
+        test = item.nodeid.partition("[")[0]
+        if item.nodeid in asked:
             continue
         if item.get_closest_marker("at_night"):
             yield item
-        elif sampled and hasattr(item, "callspec"):
-            cases[item.nodeid.partition("[")[0]].append(item)
+        elif item.get_closest_marker("one_mode"):
+            case = item.callspec.params
+            modes[test, case["name"]][case["on_pending"]] = item
+        elif item.get_closest_marker("sampled") and hasattr(item, "callspec"):
+            cases[test].append(item)
+    for (test, name), in_mode in modes.items():
+        drawn = in_mode.pop(mode_at_push(f"{test}/{name}", list(in_mode)))
+        yield from in_mode.values()
+        if drawn.get_closest_marker("sampled"):
+            cases[test].append(drawn)
     for test, of_test in cases.items():
         drawn = at_push(test, len(of_test), *of_test[0].get_closest_marker("sampled").args)
         yield from (item for n, item in enumerate(of_test) if n not in drawn)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +29,6 @@ from ray.tune.schedulers.pb2 import PB2
 from ray.tune.search import Searcher
 
 import tunekit
-from tests.seeds import SCHEDULES
 from tunekit.schedulers import PromotionASHA
 
 MODES = ["auto", "yield", "continue", "hold", "pause"]
@@ -210,30 +208,9 @@ CASES: dict[str, Case] = {
 
 
 def every_case(test: Callable[..., None]) -> Callable[..., None]:
-    """Run a test with every scheduler, in modes that it is right with.
-
-    At each push it is one: the default in half of the tests, and in the others one that differs
-    from test to test, so that each is met in some. With more random runs than then, they are all.
-    """
-    cases = [
-        (name, on_pending)
-        for name, case in CASES.items()
-        for on_pending in _met(f"{test.__name__}/{name}", case.modes)
-    ]
-    return pytest.mark.parametrize(("name", "on_pending"), cases)(test)
-
-
-def _met(case: str, modes: list[str]) -> list[str]:
-    others, drawn = [mode for mode in modes if mode != "auto"], zlib.crc32(case.encode())
-    if SCHEDULES > 1 or len(modes) < 2:
-        return modes
-    if "auto" in modes and drawn % 2:
-        return ["auto"]
-    return [others[drawn // 2 % len(others)]]
-
-
-#: Every scheduler.
-every_scheduler = pytest.mark.parametrize("name", CASES)
+    """Run a test with every scheduler, in the modes that it is right with: at each push, in one."""
+    cases = [(name, on_pending) for name, case in CASES.items() for on_pending in case.modes]
+    return pytest.mark.one_mode(pytest.mark.parametrize(("name", "on_pending"), cases)(test))
 
 
 def seed_all(seed: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Sequence
 
 #: Times as many as at each push, from the environment: ``TUNEKIT_SCHEDULES=30 scripts/test``.
 SCHEDULES = int(os.environ.get("TUNEKIT_SCHEDULES", "1"))
@@ -14,6 +15,18 @@ _FIRST = 30
 def at_push(test: str, count: int, one_in: int) -> range:
     """Return which of a test's ``count`` cases run at each push: one in so many, at least one."""
     return range(zlib.crc32(test.encode()) % min(one_in, count), count, one_in)
+
+
+def mode_at_push(case: str, modes: Sequence[str]) -> str:
+    """Return in which mode a test of a scheduler runs at each push.
+
+    That is the default in half of the tests, and in the others one that differs from test to test,
+    so that each is met in some.
+    """
+    others, drawn = [mode for mode in modes if mode != "auto"], zlib.crc32(case.encode())
+    if not others or ("auto" in modes and drawn % 2):
+        return modes[0]
+    return others[drawn // 2 % len(others)]
 
 
 def seeds(count: int, *case: str) -> range:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -57,6 +58,16 @@ def test_the_workflow_runs_every_cell_once(versions):
     ]
     run += [versions.Cell(**cell) for cell in matrix["include"]]
     assert sorted(run, key=str) == sorted(versions.cells(), key=str)
+
+
+def test_what_each_cell_runs_is_there(versions):
+    collected = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", *versions.SELECTED],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert collected.returncode == 0, collected.stdout + collected.stderr
 
 
 def test_the_wheel_is_tested_with_every_python(versions):
