@@ -127,6 +127,18 @@ def test_what_was_not_recorded_is_counted():
     assert tunekit.simulate(short, tune_config=judged()).extrapolated == LENGTH - 4
 
 
+def test_trials_without_a_score_are_left_out():
+    """As of a sweep that was interrupted before they had one."""
+    curves = table(trials=4)
+    curves.loc[curves["trial"] == "t1", "accuracy"] = float("nan")
+    ran = tunekit.simulate(curves, tune_config=judged())
+    assert ran.iterations == 3 * LENGTH
+    assert {score.trial for score in ran.scores} == {"t0", "t2", "t3"}
+    curves["accuracy"] = "high"
+    with pytest.raises(tunekit.ConfigError, match="'accuracy' is no column of curves with a numb"):
+        tunekit.simulate(curves, tune_config=judged())
+
+
 def test_times_may_be_columns():
     curves = table(trials=1)
     ran = tunekit.simulate(

@@ -48,7 +48,7 @@ class Curves:
         #: The names of all metrics.
         self.names = {name for known in self._rows for row in known.values() for name in row}
         #: The length of the longest curve, in iterations.
-        self.length = max(self._last)
+        self.length = max(self._last, default=0)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -65,6 +65,11 @@ class Curves:
         """Return a trial's recorded values of a metric, as far as they are numbers."""
         values = (number(row.get(metric)) for row in self._rows[curve].values())
         return [value for value in values if value is not None]
+
+    def having(self, metric: str) -> Curves:
+        """Return the curves of the trials that have a number of a metric."""
+        known = [n for n in range(len(self)) if self.scores(n, metric)]
+        return Curves([self._rows[n] for n in known], [self.order[n] for n in known])
 
     @classmethod
     def of(cls, table: pandas.DataFrame) -> Curves:

@@ -82,7 +82,8 @@ def simulate(
     Args:
         curves: A table with the columns ``trial``, ``training_iteration`` and one for each metric;
             or a sweep, as :func:`tunekit.load` returns it. Where a trial is trained further than it
-            was then, its last values hold.
+            was then, its last values hold. Trials without a value of the metric are left out: it is
+            not known what they would have scored.
         tune_config: Its ``metric``, ``mode``, ``scheduler``, ``max_concurrent_trials`` and
             ``reuse_actors`` are used; by default the sweep's metric, and FIFO.
         validation_config: How to validate; its function is not called.
@@ -145,10 +146,14 @@ def simulate(
             problems.add(f"{name}={given!r} is no column of curves. Pass seconds, or a column.")
         elif given is not None and not isinstance(given, str) and not 0 <= given < float("inf"):
             problems.add(f"{name}={given!r} must be a number of seconds. Pass 0 or more.")
-    if recorded is not None and metric is not None and metric not in columns:
-        problems.add(f"metric={metric!r} is no column of curves. Pass one of {sorted(columns)}.")
+    known = None if recorded is None or metric is None else recorded.having(metric)
+    if known is not None and not known:
+        problems.add(
+            f"metric={metric!r} is no column of curves with a number in it. Pass one of "
+            f"{sorted(columns)}."
+        )
     problems.raise_any()
-    known = cast(Curves, recorded)
+    known = cast(Curves, known)
     measured = isinstance(curves, Sweep)
     scheduler = config.scheduler
     if isinstance(scheduler, str):
