@@ -78,7 +78,8 @@ def _serve() -> None:
     sys.path[0] = os.getcwd()
     with mock.patch.object(ray.actor, "ActorClassID", Names):  # a class is named when decorated
         for name in _PRELOADED:
-            importlib.import_module(name)
+            with suppress(ImportError):  # not every environment has torch
+                importlib.import_module(name)
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a worker
     listening.settimeout(1)
@@ -103,7 +104,6 @@ def _become_worker(argv: list[str], environment: dict[str, str], folder: str) ->
     import runpy
 
     import numpy as np
-    import torch
 
     os.setpgrp()  # a raylet ends the process group of a worker
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -112,7 +112,8 @@ def _become_worker(argv: list[str], environment: dict[str, str], folder: str) ->
     os.environ.update(environment)
     random.seed()
     np.random.seed()
-    torch.seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].seed()
     sys.argv = argv
     sys.path[0] = os.path.dirname(argv[0])
     runpy.run_path(argv[0], run_name="__main__")
