@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -171,9 +172,11 @@ class Runner:
                 start_new_session=True,
             )
             try:
-                pytest.wait(self.limit_s)
-            except subprocess.TimeoutExpired:
-                ended(pytest)
+                with suppress(subprocess.TimeoutExpired):
+                    pytest.wait(self.limit_s)
+            finally:
+                if pytest.poll() is None:
+                    ended(pytest)
         lines = log.read_text().splitlines() if log.exists() else []
         noted = {line["test"]: line["outcome"] for line in map(json.loads, lines)}
         told = (home / "output").read_text(errors="replace")
@@ -283,7 +286,9 @@ def main() -> int:
                 kept.write_text(json.dumps(results[-1].ended, indent=1))
         lines, unknown = differences(results)
         at = f", Ray's tests at {revision(tree)}" if revision(tree) else ""
+        left = [f"`{file}`" for file in FILES if file not in files]
         told = [f"Ray {version}{at}:", "", *table(results), "", *(lines or ["No differences."])]
+        told += ["", f"Not run: {', '.join(left)}."] if left else []
     print("\n".join(told))
     if arguments.write:
         PAGE.write_text(written(PAGE.read_text(), told))
