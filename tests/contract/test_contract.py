@@ -294,7 +294,14 @@ def test_checkpoints_here_and_there(tmp_path, name, on_pending):
     assert all(t.status == Trial.TERMINATED for t in ran.trials)
 
 
-@pytest.mark.parametrize("name", [n for n, case in CASES.items() if "continue" in case.modes])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.at_night] * case.slow)
+        for name, case in CASES.items()
+        if "continue" in case.modes
+    ],
+)
 def test_continue_stops_a_trial_the_moment_it_is_known(tmp_path, name):
     ran = run(
         name,
