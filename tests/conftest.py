@@ -7,6 +7,7 @@ import os
 from collections import defaultdict
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import forked_workers
 from tests.seeds import SCHEDULES, at_push, mode_at_push
@@ -17,6 +18,12 @@ os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 # Tests run on all cores already; threads of each that wait for each other take twice the time.
 for _library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
+
+# How long an example takes depends on what else the machine does.
+settings.register_profile(
+    "any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any-machine")
 
 
 def pytest_collection_modifyitems(config, items):
