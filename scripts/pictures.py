@@ -1,9 +1,9 @@
-"""The pictures of a live page: docs/live.png, and docs/live-dark.png.
+"""The pictures of the docs: docs/live.png, docs/live-dark.png and docs/report.png.
 
-    PYTHONPATH=. python scripts/live_picture.py
+    PYTHONPATH=. python scripts/pictures.py
 
-Runs the demo, serves it, and takes its page, light and dark, while trials are running. Needs
-Chromium, fonts, and one or two minutes.
+Runs the demo, serves it, and takes its page, light and dark, while trials are running; and the
+report, when they have ended. Needs Chromium, fonts, and a few minutes.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ def ended(sweep: Path) -> int:
     return sum(trials.values()) - trials.get("running", 0) - trials.get("pending", 0)
 
 
-def take(address: str, folder: Path) -> None:
+def take(address: str, pictures: dict[str, str]) -> None:
+    """Write files below docs/, each with the page in a scheme of colours."""
     with Chromium() as browser:
-        for name, scheme in (("live.png", "light"), ("live-dark.png", "dark")):
+        for name, scheme in pictures.items():
             tab = browser.tab(WIDTH, HEIGHT)
             tab.prefer(scheme)
             tab.open(address)
@@ -47,7 +48,7 @@ def take(address: str, folder: Path) -> None:
             tab.until("!!document.querySelector('#chart-validated svg.marks')", timeout_s=60)
             tab.run("scrollTo(0, 0)")
             time.sleep(2)  # until the window has been painted
-            tab.picture(folder / name)
+            tab.picture(ROOT / "docs" / name)
 
 
 def main() -> None:
@@ -68,13 +69,20 @@ def main() -> None:
             )
             try:
                 assert server.stdout is not None
-                take(server.stdout.readline().strip(), ROOT / "docs")
+                address = server.stdout.readline().strip()
+                take(address, {"live.png": "light", "live-dark.png": "dark"})
             finally:
                 server.send_signal(signal.SIGINT)
                 server.wait(30)
+            if demo.wait(_LIMIT_S):
+                sys.exit("The demo has failed.")
+            report = Path(folder) / "report.html"
+            subprocess.run([*TUNEKIT, "report", str(sweep), "--output", str(report)], check=True)
+            take(report.as_uri(), {"report.png": "light"})
         finally:
-            demo.send_signal(signal.SIGINT)
-            demo.wait(60)
+            if demo.poll() is None:
+                demo.send_signal(signal.SIGINT)
+                demo.wait(60)
 
 
 if __name__ == "__main__":
