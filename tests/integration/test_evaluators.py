@@ -274,6 +274,7 @@ def test_they_are_gone_when_the_sweep_is_over(ray_cluster, tmp_path):
     assert ray_cluster.available_resources().get("CPU") == 6
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["evaluator", "by_workers", "by_mapping"])
 def test_all_kinds_of_validation_give_the_same_scores(ray_cluster, tmp_path, kind):
     from tunekit.demo import resnet
