@@ -22,18 +22,19 @@ ROOT = Path(__file__).resolve().parents[1]
 TUNEKIT = (sys.executable, "-m", "tunekit")
 #: The page is taken when so many of the trials have ended.
 TRIALS, ENDED = 12, 5
-WIDTH, HEIGHT = 1100, 1440
+WIDTH, HEIGHT = 1160, 1440
 _LIMIT_S = 900
 
 
-def ended(sweep: Path) -> int:
-    """How many trials have ended; 0 if the sweep has not begun."""
+def is_in_the_middle(sweep: Path) -> bool:
+    """Tell whether enough trials have ended, and another one is running."""
     asked = [*TUNEKIT, "status", str(sweep), "--json"]
     told = subprocess.run(asked, capture_output=True, text=True)
     if told.returncode:
-        return 0
+        return False  # it has not begun
     trials = json.loads(told.stdout)["trials"]
-    return sum(trials.values()) - trials.get("running", 0) - trials.get("pending", 0)
+    running = trials.get("running", 0)
+    return running > 0 and sum(trials.values()) - running - trials.get("pending", 0) >= ENDED
 
 
 def take(address: str, pictures: dict[str, str]) -> None:
@@ -60,7 +61,7 @@ def main() -> None:
         )
         try:
             until = time.monotonic() + _LIMIT_S
-            while ended(sweep) < ENDED:
+            while not is_in_the_middle(sweep):
                 if demo.poll() is not None or time.monotonic() > until:
                     sys.exit("The demo has not come far enough.")
                 time.sleep(2)
