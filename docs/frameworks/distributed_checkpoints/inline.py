@@ -2,6 +2,7 @@
 
 import tempfile
 
+import ray
 import torch
 import torch.distributed.checkpoint as dcp
 from ray import train, tune
@@ -68,6 +69,7 @@ def train_sharded(config):
     ).fit()
 
 
+ray.init(num_cpus=4)  # room for both trials: the workers of one that was stopped keep their CPUs
 tuner = tune.Tuner(
     train_sharded,
     param_space={"lr": tune.grid_search([0.0003, 0.003]), "width": 64},
