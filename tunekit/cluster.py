@@ -8,6 +8,7 @@ from collections.abc import Callable
 import ray
 from ray.tune.search import ConcurrencyLimiter, SearchAlgorithm
 
+from tunekit._ray.cluster import cannot_grow
 from tunekit._ray.tuner import Settings, trial_bundles
 from tunekit.callback import ValidationCallback
 from tunekit.capacity import listed, say_what_is_too_much
@@ -102,11 +103,12 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
             return
         logger.info(
             "At most %d %s (%s each) at once, to leave room for validation (%s each). "
-            "Set TuneConfig(max_concurrent_trials=...) to change that.",
+            "Set TuneConfig(max_concurrent_trials=...) to change that%s.",
             room.limit,
             "trials train" if room.limit != 1 else "trial trains",
             listed(per_trial),
             listed(per_validation),
+            "" if cannot_grow() else ", if the cluster is going to grow",
         )
     elif any(name in per_validation for name in per_trial):
         logger.warning(

@@ -9,7 +9,7 @@ from ray.train.torch import TorchTrainer
 from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler
 
 import tunekit
-from tunekit import capacity
+from tunekit import capacity, cluster
 from tunekit._ray.tuner import settings_of
 from tunekit.cluster import leave_room
 
@@ -72,6 +72,17 @@ def test_trials_that_take_turns_leave_resources_for_validation(on_cluster):
     # With as many as are wanted there would be no room for a trial.
     assert on_cluster(4, HyperBandScheduler(), evaluators=3) == (None, [2])
     assert on_cluster(8, HyperBandScheduler(), on_pending="pause") == (None, [])
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_a_limit_is_told_and_that_it_does_not_grow_with_the_cluster(
+    on_cluster, monkeypatch, caplog, grows
+):
+    monkeypatch.setattr(cluster, "cannot_grow", lambda: not grows)
+    caplog.set_level("INFO")
+    on_cluster(8, ASHAScheduler(), on_pending="continue")
+    assert "At most 3 trials train (2 CPU each) at once, to leave room" in caplog.text
+    assert ("if the cluster is going to grow" in caplog.text) is grows
 
 
 def test_what_cannot_fit_at_all_is_said(on_cluster, caplog):
