@@ -10,7 +10,7 @@ with Ray's Tuner and with tunekit's (``conformance_plugin.py``). What ends diffe
 more, both ways, since some of these tests depend on time. Exits with 1 if a difference is left that
 is not in ``KNOWN``; ``--write`` puts the table into docs/conformance.md.
 
-Needs what Ray's tests need: pytest, boto3 and moto[server].
+Needs what Ray's tests need: pytest, boto3, moto[server] and ray[rllib].
 """
 
 from __future__ import annotations
