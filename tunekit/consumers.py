@@ -71,8 +71,8 @@ class SchedulerConsumer(Protocol):
         """Return whether it will use the score of the newest report of that iteration."""
         ...
 
-    def decides_again(self, trial_id: str) -> bool:
-        """Return whether it can use the score of a later report of the trial, as far as it says."""
+    def past_last(self, trial_id: str) -> bool:
+        """Return whether a trial has reported after the last report that it can decide by."""
         ...
 
     def decides_alike(self, request: Request, metric: str, interval: Interval) -> bool:

@@ -293,13 +293,10 @@ class ValidatedScheduler(TrialScheduler):
         """Return whether it will use the score of a saved checkpoint."""
         return self._state.usage.used(request)
 
-    def decides_again(self, trial_id: str) -> bool:
-        """Return whether the base scheduler can use the score of a later report of a trial.
-
-        True if the trial is unknown to it.
-        """
+    def past_last(self, trial_id: str) -> bool:
+        """Return whether a trial has reported after the last report that can be decided by."""
         stand_in = self._stand_ins.by_id.get(trial_id)
-        return stand_in is None or self._state.usage.decides_again(stand_in)
+        return stand_in is not None and self._state.usage.past_last(stand_in)
 
     def decides_alike(self, request: Request, metric: str, interval: Interval) -> bool:
         """Return whether the base scheduler decides the same wherever in an interval a score is."""

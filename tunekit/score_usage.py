@@ -66,6 +66,10 @@ class ScoreUsage:
         """Return whether a score of a later report of a trial can be used, too."""
         return self._decisions.decides_again(stand_in.trial_id, rule_for(self._base, stand_in))
 
+    def past_last(self, stand_in: StandIn) -> bool:
+        """Return whether a trial has reported after the last report whose score can be used."""
+        return self._decisions.past_last(stand_in.trial_id, rule_for(self._base, stand_in))
+
     def used(self, request: Request) -> bool:
         """Return whether the score of a checkpoint will be used that was saved."""
         if self._unsaved.get(request.trial_id) == request.iteration:

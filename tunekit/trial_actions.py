@@ -131,7 +131,7 @@ class TrialActions:
             on_pending,
             scores=1,
             decisions=pending + used,
-            decides_again=lambda: self._base.usage.decides_again(stand_in),
+            past_last=lambda: self._base.usage.past_last(stand_in),
         )
 
     def begins(self, stand_in: StandIn) -> None:

@@ -75,7 +75,7 @@ class Waiting:
             on_pending,
             scores=1,
             decisions=delivery.decisions(trial_id),
-            decides_again=lambda: self._decides_again(trial_id),
+            past_last=lambda: self._past_last(trial_id),
         )
 
     def lenders(self) -> dict[str, Trial]:
@@ -108,8 +108,8 @@ class Waiting:
         makes_room = self.shares_with_trials and not self._reuses_actors
         return self.one_at_a_time() or (makes_room and self._validator().wants_room)
 
-    def _decides_again(self, trial_id: str) -> bool:
-        return self._scheduler is None or self._scheduler.decides_again(trial_id)
+    def _past_last(self, trial_id: str) -> bool:
+        return self._scheduler is not None and self._scheduler.past_last(trial_id)
 
     @property
     def _reuses_actors(self) -> bool:

@@ -250,6 +250,27 @@ class Decisions:
         trial = self._trials.get(trial_id)
         return rule.serves(math.inf, trial.coming.values() if trial else ()) is not None
 
+    def past_last(self, trial_id: str, rule: DecisionRule) -> bool:
+        """Return whether a trial has reported after the last report of it that can be due.
+
+        Args:
+            trial_id: The trial.
+            rule: When the scheduler uses a score of it, as its books now stand.
+
+        Example:
+            >>> decisions, rungs = Decisions(), Rungs((1, 3))
+            >>> for time in (2, 3, 4):
+            ...     due = decisions.asked("a", time, time, rungs, done=False)
+            ...     print(decisions.past_last("a", rungs))
+            False
+            False
+            True
+        """
+        trial = self._trials.get(trial_id)
+        if trial is None or trial.newest in trial.due:
+            return False
+        return not self.decides_again(trial_id, rule)
+
     def state(self) -> dict[str, Any]:
         """Return what to save for a restore."""
         return {

@@ -43,8 +43,8 @@ def chosen(on_pending: str, *, lends: bool, swaps: bool, synchronous: bool = Fal
     return "hold" if synchronous else "continue"
 
 
-def _again() -> bool:
-    return True
+def _no() -> bool:
+    return False
 
 
 def stands_still(
@@ -52,21 +52,22 @@ def stands_still(
     *,
     scores: int,
     decisions: int,
-    decides_again: Callable[[], bool] = _again,
+    past_last: Callable[[], bool] = _no,
 ) -> bool:
     """Return whether a trial that has reported waits, rather than training on.
 
     No trial trains past the point where the next decision is due while an older one is pending:
     what is trained there is lost if the older one is a STOP, and makes more to validate. If no
-    further decision is due, the one that is pending is the trial's last, at ``max_t`` for instance,
-    and there is nothing to train for.
+    further decision is due, the one that is pending is the trial's last, at ``max_t`` for instance.
+    A function may have nothing more to do and end, which makes room for others; one that reports
+    again waits.
 
     Args:
         on_pending: What the user wants.
         scores: How many scores of the trial are pending.
         decisions: How many of them the scheduler will decide by.
-        decides_again: Returns whether the scheduler can decide by a later report of the trial, too.
-            It is called only if the answer depends on it.
+        past_last: Returns whether the trial has reported after the last report that the scheduler
+            can decide by. It is called only if the answer depends on it.
 
     Example:
         >>> stands_still("hold", scores=1, decisions=0)
@@ -75,13 +76,13 @@ def stands_still(
         [False, True]
         >>> [stands_still("continue", scores=2, decisions=n) for n in (0, 1, 2)]
         [False, False, True]
-        >>> stands_still("continue", scores=2, decisions=1, decides_again=lambda: False)
+        >>> stands_still("continue", scores=2, decisions=1, past_last=lambda: True)
         True
     """
     if on_pending in ("hold", "pause"):
         return scores > 0
     if on_pending == "continue" and decisions == 1:
-        return not decides_again()
+        return past_last()
     return decisions > 0
 
 

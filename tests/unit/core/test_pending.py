@@ -41,10 +41,10 @@ def test_continue_trains_on_while_one_decision_is_pending_and_yield_does_not():
     assert stands_still("yield", scores=3, decisions=1)
 
 
-def test_nobody_trains_past_the_last_decision():
-    last = {"scores": 1, "decisions": 1, "decides_again": lambda: False}
-    assert stands_still("continue", **last)
-    assert not stands_still("continue", **{**last, "decisions": 0})
+def test_nobody_reports_twice_past_the_last_decision():
+    past = {"scores": 1, "decisions": 1, "past_last": lambda: True}
+    assert stands_still("continue", **past)
+    assert not stands_still("continue", **{**past, "decisions": 0})
 
 
 @pytest.mark.parametrize("policy", ["yield", "continue"])
