@@ -37,7 +37,8 @@ TESTS = ("tune/tests", "air/tests", "train/tests", "tests")
 BOTH = ("stock", "tunekit")
 #: In place of a test's name, where a file could not be imported or pytest did not begin.
 ALL = "(all)"
-#: Ray's test files, below python/ray, that start a Tuner or call ``tune.run``.
+#: Ray's test files, below python/ray, that start a Tuner or call ``tune.run``, if need be in a
+#: process of their own. (Those of callbacks and of the API of checkpoints work below a Tuner.)
 FILES = (
     "tune/tests/test_tuner.py",
     "tune/tests/test_tuner_restore.py",
@@ -123,6 +124,8 @@ def overlaid(package: Path, tree: Path, overlay: Path) -> Path:
         if (tree / "python/ray" / name).is_dir():
             shutil.copytree(tree / "python/ray" / name, ray / name)
     shutil.copy2(Path(__file__).with_name("conformance_plugin.py"), overlay)
+    for script in ray.rglob("_test_*_run.py"):  # a test starts it
+        script.write_text(f"import conformance_plugin\n{script.read_text()}")
     return overlay
 
 

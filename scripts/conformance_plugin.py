@@ -4,6 +4,8 @@
 ``tune.run`` goes through it, with the settings laid out as a Tuner takes them, so that what was
 written for the one entrance tests the other, too. ``CONFORMANCE_LOG`` names the file that gets a
 line of JSON for every test that begins and ends; it is there even if the process is killed.
+
+Imported by a script that a test runs in a process of its own, it does the same there.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import ray
 import ray.tune
 import ray.tune.tune
 from ray import tune
+from ray._common import test_utils
 from ray.tune.experiment import Experiment
 
 STOCK_TUNER, STOCK_RUN = ray.tune.Tuner, ray.tune.run
@@ -91,13 +94,28 @@ def without_dashboard(start: Callable[..., Any]) -> Callable[..., Any]:
 ray.init = without_dashboard(ray.init)
 
 
+def with_tuner(run_script: Callable[..., Any]) -> Callable[..., Any]:
+    """What runs a script in a process of its own, which gets the Tuner, too."""
+
+    @functools.wraps(run_script)
+    def run(script: str, *given: Any, **settings: Any) -> Any:
+        return run_script(f"import {__name__}\n{script}", *given, **settings)
+
+    return run
+
+
+REPLACED = {
+    STOCK_TUNER: TUNER,
+    STOCK_RUN: RUN,
+    test_utils.run_string_as_driver: with_tuner(test_utils.run_string_as_driver),
+}
+
+
 def put_into(module: ModuleType) -> None:
     """Replace what a test module has imported by name."""
     for name, value in list(vars(module).items()):
-        if value is STOCK_TUNER:
-            setattr(module, name, TUNER)
-        elif value is STOCK_RUN:
-            setattr(module, name, RUN)
+        if inspect.isroutine(value) or inspect.isclass(value):
+            setattr(module, name, REPLACED.get(value, value))
 
 
 def note(test: str, outcome: str) -> None:

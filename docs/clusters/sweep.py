@@ -3,7 +3,8 @@
     python sweep.py STORAGE        # a folder that all nodes have, or s3://bucket/path
 
 Run again with the same storage, it continues. It ends with 0 when the sweep has ended, and with 75
-if it was interrupted and wants to be run again (Slurm's time limit, a lost head, Ctrl-C).
+if it was interrupted and wants to be run again (Slurm's time limit, Ctrl-C). If the head is lost,
+Ray ends it, with another status: run it again, too.
 """
 
 import json

@@ -6,8 +6,9 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from ray.tune.trainable import FunctionTrainable
 
-from tunekit._ray import workers
+from tunekit._ray import functions, workers
 from tunekit.evaluators import EvaluatorExecutor, _Actor, _Evaluator, _Phase
 from tunekit.gpu_memory import release_unused
 from tunekit.testing import FakeClock
@@ -124,3 +125,14 @@ def test_a_worker_gives_it_back_before_it_waits_for_an_assignment(cuda, monkeypa
     monkeypatch.setattr(workers._post, "take", take)
     with pytest.raises(Ends):
         workers.serve(lambda: None, None)
+
+
+def test_the_actor_of_a_function_gives_it_back_between_two_trials(cuda, monkeypatch):
+    double = cuda()
+    monkeypatch.setattr(
+        FunctionTrainable, "reset_config", lambda self, new_config: double.emptied == 0
+    )
+    monkeypatch.setattr(functions._Checkpointable, "_begin", lambda self: None)
+    actor = object.__new__(functions._Checkpointable)
+    assert actor.reset_config({}), "only once the former function has ended"
+    assert double.emptied == 1

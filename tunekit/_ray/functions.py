@@ -26,6 +26,7 @@ from ray.tune.trainable.function_trainable import FunctionTrainable, wrap_functi
 
 from tunekit.core.resuming import Resumption, begins_anew
 from tunekit.errors import NotResumedError
+from tunekit.gpu_memory import release_unused
 
 __all__ = [
     "NoSession",
@@ -123,6 +124,7 @@ class _Checkpointable(FunctionTrainable):
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         reused = super().reset_config(new_config)
+        release_unused()  # the former trial's function has ended, or was ended
         self._begin()
         return bool(reused)
 
