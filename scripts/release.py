@@ -3,7 +3,8 @@
     python scripts/release.py v0.1.0
 
 Prints that version's part of CHANGELOG.md. Ends with an error if the tag is not the version in
-tunekit/version.py and setup.cfg, or if the changelog lacks it or calls it unreleased.
+tunekit/version.py and setup.cfg, if the changelog lacks it or calls it unreleased, or if there is
+something in changelog.d that is not in the changelog yet.
 """
 
 from __future__ import annotations
@@ -43,11 +44,25 @@ def notes(changelog: str, version: str) -> str:
     return found[2].strip()
 
 
-def main(tag: str) -> str:
-    version = version_of(ROOT)
+def fragments(root: Path) -> list[str]:
+    """What is new and not in the changelog yet, by the names of its files."""
+    kinds = "|".join(
+        re.findall(r'^directory = "(\w+)"$', (root / "towncrier.toml").read_text(), re.M)
+    )
+    names = sorted(path.name for path in (root / "changelog.d").iterdir())
+    return [name for name in names if re.search(rf"\.({kinds})(\.\d+)?\.md$", name)]
+
+
+def main(tag: str, root: Path = ROOT) -> str:
+    version = version_of(root)
     if tag != f"v{version}":
         raise ValueError(f"The tag is {tag}, and the version {version}: tag v{version}.")
-    return notes((ROOT / "CHANGELOG.md").read_text(), version)
+    if left := fragments(root):
+        raise ValueError(
+            f"changelog.d has {', '.join(left)}, which CHANGELOG.md lacks: "
+            f"towncrier build --version {version}"
+        )
+    return notes((root / "CHANGELOG.md").read_text(), version)
 
 
 if __name__ == "__main__":

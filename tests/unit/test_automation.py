@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
@@ -174,3 +175,31 @@ def test_a_release_has_the_package_s_version_and_its_part_of_the_changelog(relea
         release.notes(changelog, "0.2")
     with pytest.raises(ValueError, match="put the day in brackets"):
         release.notes("## 0.1.0 (unreleased)\n\n- New.\n", "0.1.0")
+
+
+def test_what_is_new_goes_from_fragments_into_the_changelog(release, tmp_path):
+    for name in (
+        "changelog.d",
+        "tunekit/version.py",
+        "setup.cfg",
+        "towncrier.toml",
+        "CHANGELOG.md",
+    ):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        copy(ROOT / name, tmp_path / name)
+    (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n<!-- releases -->\n\n## 0.0.9 (day)\n")
+    version = release.version_of(ROOT)
+    left = set(release.fragments(ROOT))
+    for name, text in {"b.added": "A.", "a.added": "B.", "c.fixed": "`x`."}.items():
+        (tmp_path / f"changelog.d/{name}.md").write_text(f"{text}\n")
+    with pytest.raises(ValueError, match=r"a\.added\.md.*c\.fixed\.md.*towncrier build"):
+        release.main(f"v{version}", tmp_path)
+    for name in left:
+        (tmp_path / "changelog.d" / name).unlink()
+    command = [sys.executable, "-m", "towncrier", "build", "--yes", "--version", version]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    told = release.main(f"v{version}", tmp_path)
+    assert told == "### Added\n\n- B.\n- A.\n\n### Fixed\n\n- `x`."
+    assert (tmp_path / "CHANGELOG.md").read_text().endswith("- `x`.\n\n## 0.0.9 (day)\n")
+    assert not release.fragments(tmp_path)
