@@ -107,6 +107,28 @@ def test_an_evaluator_with_nothing_to_do_leaves_its_memory_to_others(tmp_path):
     assert (results[0].metrics_dataframe["before"] < 64).all()
 
 
+def hungry(config):
+    before = torch.cuda.memory_reserved() / MB
+    torch.zeros(256 * MB // 4, device="cuda").sum().item()
+    tune.report({"before": before}, checkpoint=saved(torch.full((8,), config["lr"])))
+
+
+def test_an_actor_begins_its_next_trial_with_free_memory(tmp_path):
+    results = fit(
+        tune.with_resources(hungry, {"cpu": 1, "gpu": 0.5}),
+        tmp_path,
+        param_space={"lr": tune.grid_search([0.1, 0.2, 0.3])},
+        tune_config=tune.TuneConfig(
+            metric="accuracy", mode="max", reuse_actors=True, max_concurrent_trials=1
+        ),
+        validation_config=tunekit.ValidationConfig(
+            fn=validate, ray_remote_kwargs={"num_gpus": 0.5}
+        ),
+    )
+    assert not results.errors
+    assert all(result.metrics["before"] < 64 for result in results)
+
+
 def hungry_loop(config):
     before = torch.cuda.memory_reserved() / MB
     torch.zeros(256 * MB // 4, device="cuda").sum().item()
