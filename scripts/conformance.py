@@ -72,10 +72,14 @@ FILES = (
     "train/tests/test_new_persistence.py",
     "train/tests/test_tune.py",
 )
+SAVES = (
+    "With tunekit, `checkpoint_frequency` and `checkpoint_at_end` ask a function to save "
+    "(`tunekit.checkpoint_with`)."
+)
 #: Differences that are meant, by test, with the reason.
 KNOWN: dict[str, str] = {
-    "test_tuner_fn_trainable_invalid_checkpoint_config": "With tunekit, `checkpoint_frequency` and "
-    "`checkpoint_at_end` ask a function to save (`tunekit.checkpoint_with`).",
+    "test_tuner_fn_trainable_invalid_checkpoint_config": SAVES,
+    "FunctionApiTest::testCheckpointError": SAVES,
 }
 
 
