@@ -34,11 +34,12 @@ class _Waiting(Protocol):
     """Says which trials wait for scores, and what may use their places meanwhile.
 
     Attributes:
-        shares_with_trials: Whether trials take resources that validations need.
+        shares_with_trials: Whether trials take resources that validations need; None: that is not
+            known.
         one_at_a_time: Returns whether a trial and a validation can only run one after the other.
     """
 
-    shares_with_trials: bool
+    shares_with_trials: bool | None
     one_at_a_time: Callable[[], bool]
 
     def waits(self, trial_id: str) -> bool:
@@ -326,7 +327,7 @@ class TrialActions:
             return
         first = waiting[0]
         if self._waiting.on_pending(first.trial_id) == "continue":
-            if self._waiting.shares_with_trials:
+            if self._waiting.shares_with_trials is not False:
                 self._make(Action.TRAIN, first)  # it might not be able to resume
         else:
             logger.warning(

@@ -41,8 +41,8 @@ class Waiting:
         self._validator = validator
         self._controller: Controller | None = None
         self._scheduler: SchedulerConsumer | None = None
-        #: Whether trials take resources that validations need.
-        self.shares_with_trials = False
+        #: Whether trials take resources that validations need; None: that is not known.
+        self.shares_with_trials: bool | None = None
         #: Whether a trial and a validation can only run one after the other, as far as is known.
         self.one_at_a_time: Callable[[], bool] = lambda: False
 
@@ -105,7 +105,7 @@ class Waiting:
         those that the scheduler will decide by, if trials take what they need. (Where actors are
         reused, making room would end them.)
         """
-        makes_room = self.shares_with_trials and not self._reuses_actors
+        makes_room = bool(self.shares_with_trials) and not self._reuses_actors
         return self.one_at_a_time() or (makes_room and self._validator().wants_room)
 
     def _past_last(self, trial_id: str) -> bool:
