@@ -100,6 +100,16 @@ def test_nobody_reports_twice_past_the_last_decision(tmp_path, name):
     assert max(ran.lengths().values()) == 10
 
 
+def test_nobody_trains_on_because_validations_lack_a_node(tmp_path):
+    """It is added after a minute, and trials hold nothing that validations need."""
+    ran = run("asha", tmp_path, trainable=Endless, trials=8, run=False)
+    ran.executor._delay = lambda attempt: max(0.0, 60.0 - ran.clock.monotonic())
+    ran.validation.waiting.shares_with_trials = False
+    ran.sweep.run(most=50_000)
+    check_contract(ran)
+    assert max(ran.lengths().values()) <= 10
+
+
 @every_case
 def test_every_scheduler(tmp_path, name, on_pending):
     ran = run(
