@@ -318,6 +318,8 @@ class TrialActions:
             self._since.setdefault(stand_in.trial_id, now)
         if validator.starved_s() < _STARVED_S:
             return  # their processes may take long to start
+        if self._waiting.shares_with_trials is False:
+            return  # trials hold nothing that validations need
         waiting = [
             stand_in
             for stand_in in held
@@ -327,8 +329,7 @@ class TrialActions:
             return
         first = waiting[0]
         if self._waiting.on_pending(first.trial_id) == "continue":
-            if self._waiting.shares_with_trials is not False:
-                self._make(Action.TRAIN, first)  # it might not be able to resume
+            self._make(Action.TRAIN, first)  # it might not be able to resume
         else:
             logger.warning(
                 "Validations get no resources because all trials hold theirs while they wait for "

@@ -43,16 +43,12 @@ def chosen(on_pending: str, *, lends: bool, swaps: bool, synchronous: bool = Fal
     return "hold" if synchronous else "continue"
 
 
-def _no() -> bool:
-    return False
-
-
 def stands_still(
     on_pending: str,
     *,
     scores: int,
     decisions: int,
-    past_last: Callable[[], bool] = _no,
+    past_last: Callable[[], bool] = lambda: False,
 ) -> bool:
     """Return whether a trial that has reported waits, rather than training on.
 
