@@ -3,7 +3,7 @@
 
 // What a page explains comes before what it records.
 const LESS = [
-  [/^(decisions\/|architecture$|conformance$|changelog$)/, 0.4],
+  [/^(decisions\/|conformance$|changelog$)/, 0.4],
   [/^(how-it-works|extending|glossary|index|guide\/README)$/, 0.6],
   [/^reference$/, 0.8],
 ];

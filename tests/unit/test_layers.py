@@ -7,6 +7,7 @@ import importlib
 import inspect
 import re
 import textwrap
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,23 @@ def test_imports_go_downwards(path):
         if target == room or (room, target) in UPWARDS:
             continue
         assert floor_of(target) < floor_of(room), f"{room} imports {target}, which is not below it"
+
+
+def dotted(path: Path) -> str:
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    known = {dotted(path) for path in MODULES}
+    graph: dict[str, set[str]] = {}
+    for path in MODULES:
+        own = [(m, name) for m, name in imports(path) if m.split(".")[0] == "tunekit"]
+        inner = {f"{module}.{name}": module for module, name in own}
+        graph[dotted(path)] = {one if one in known else module for one, module in inner.items()} - {
+            dotted(path)
+        }
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
