@@ -2,14 +2,14 @@
 
 The journal is a series of files, ``journal/000001.jsonl`` and so on, in the experiment's folder;
 each session of the sweep begins one, and others where it has to. A line is a JSON object. The first
-of a session says what it is: ``{"journal": "tunekit", "version": 3, ...}``; each other one is an
+of a session says what it is: ``{"journal": "tunekit", "version": 1, ...}``; each other one is an
 event, :mod:`tunekit.core.events` says which.
 
 Values of the user's are written as :func:`tunekit.core.values.written` says: what JSON does not
 know is a pickle with a text to show, which reading does not open unless it is asked to.
 
-Compatibility: this version reads the ones in :data:`READS`. What only they had is left out as they
-are read. A newer version, or an event that is unknown, is an error: to read on would be to guess.
+A journal of another version of the format, or an event that is unknown, is an error: to read on
+would be to guess.
 """
 
 from __future__ import annotations
@@ -42,8 +42,6 @@ from tunekit.recorded import odd_values, to_json, unknown_to_json
 from tunekit.storage import Folder, folder_at
 
 __all__ = [
-    "READS",
-    "RETIRED",
     "SERIES",
     "VERSION",
     "Growth",
@@ -64,13 +62,7 @@ logger = logging.getLogger(__name__)
 SERIES = "journal"
 
 #: The version of the format, in each file's first line.
-VERSION = 4
-
-#: The versions that can be read.
-READS = (2, 3, 4)
-
-#: Events of version 2 that tell nothing: which checkpoints were kept follows from the others.
-RETIRED = ("leased", "released")
+VERSION = 1
 
 # A line without these has nothing but what JSON knows, and is read several times as fast.
 _MARKS = tuple(f'"{marker}"' for marker in (SHOWN, PICKLED, ITEMS))
@@ -389,7 +381,7 @@ class JournalReader:
         series: str = SERIES,
     ):
         self._folder, self._series, self._unpickle = folder, series, unpickle
-        self._skipped = _fronts([*without, *RETIRED])
+        self._skipped = _fronts(without)
         self._at = _Position()
 
     def read(self) -> Growth:
@@ -556,9 +548,8 @@ def _check(head: Mapping[str, Any], file: str) -> None:
             f"{file} is no journal of tunekit's: its first line is {dict(head)!r}. Pass the folder "
             "of an experiment that tunekit has run, or put the file back as it was."
         )
-    if version not in READS:
+    if version != VERSION:
         raise JournalError(
-            f"{file} has version {version}; this tunekit reads versions {READS[0]} to {READS[-1]}. "
-            "Install the "
-            f"{'newer' if version > VERSION else 'older'} tunekit that wrote it."
+            f"{file} has version {version} of the format; this tunekit reads version {VERSION}. "
+            "Install the tunekit that wrote it."
         )

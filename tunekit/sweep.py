@@ -677,7 +677,7 @@ class Sweep:
     def space(self) -> Mapping[str, Mapping[str, Any]]:
         """Return what was searched, as recorded: by flat name, its kind, range or choices.
 
-        Empty if that is not recorded: by an older version, or where the searcher has the space.
+        Empty if that is not recorded: where the searcher has the space.
         """
         recorded = (session["space"] for session in reversed(self.sessions) if "space" in session)
         return next(recorded, {})

@@ -19,6 +19,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tests.stores import Store
 from tunekit import journal
 from tunekit.core.events import Resumed
+from tunekit.journal import VERSION
 from tunekit.snapshots import SnapshotWriter
 from tunekit.storage import LocalFolder, RemoteFolder, folder_at, replace_file, write_new
 from tunekit.testing import FakeClock
@@ -31,7 +32,7 @@ def folder_in(store, root="bucket/sweep"):
 
 
 def head(after=0):
-    line = {"journal": "tunekit", "version": 2, "begins": not after, "after": after}
+    line = {"journal": "tunekit", "version": VERSION, "begins": not after, "after": after}
     return json.dumps(line).encode() + b"\n"
 
 

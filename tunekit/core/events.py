@@ -28,9 +28,8 @@ type, ``time`` is in seconds since the epoch.
 ``closed``     the session ended
 ============== ===================================================================================
 
-Compatibility: a new field has a default, so that older journals can be read, and readers ignore
-fields that they do not know. A new event, or one whose meaning changes, needs a new version of the
-format, ``tunekit.journal.VERSION``.
+A new field has a default, and readers ignore fields that they do not know. A new event, or one
+whose meaning changes, needs a new version of the format, ``tunekit.journal.VERSION``.
 
 A checkpoint is named by its path below the experiment's folder, which may be moved.
 """

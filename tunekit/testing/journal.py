@@ -19,7 +19,6 @@ from tunekit.core.events import (
     event_of,
 )
 from tunekit.deprecated import warn
-from tunekit.journal import RETIRED
 
 __all__ = ["JournalSummary", "check_journal", "check_lives", "place_of"]
 
@@ -143,4 +142,4 @@ def check_lives(lines: Iterable[Mapping[str, Any]]) -> JournalSummary:
         {}
     """
     warn("tunekit.testing.check_lives(read(path))", "check_journal(events_in(path))")
-    return check_journal(event_of(line) for line in lines if line["event"] not in RETIRED)
+    return check_journal(map(event_of, lines))
