@@ -32,8 +32,8 @@ class Browser:
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()
 
-    def get(self, target: str, method: str = "GET", **headers: str) -> Answer:
-        """Ask for something, and return the whole answer."""
+    def get(self, target: str, method: str = "GET", **headers: str | list[str]) -> Answer:
+        """Ask for something, and return the whole answer; a header may be there several times."""
         return self.loop.run_until_complete(self._whole(target, method, headers))
 
     def events(self, target: str, most: int, **headers: str) -> list[tuple[str, Any]]:
@@ -72,7 +72,7 @@ class Browser:
         finally:
             task.cancel()
 
-    async def _whole(self, target: str, method: str, headers: dict[str, str]) -> Answer:
+    async def _whole(self, target: str, method: str, headers: dict[str, Any]) -> Answer:
         said: list[dict[str, Any]] = []
 
         async def send(message: dict[str, Any]) -> None:
@@ -86,7 +86,7 @@ class Browser:
             self.cookies[name] = value
         return Answer(said[0]["status"], known, body.decode())
 
-    async def _ask(self, target: str, method: str, headers: dict[str, str], send: Any) -> None:
+    async def _ask(self, target: str, method: str, headers: dict[str, Any], send: Any) -> None:
         path, _, query = target.partition("?")
         known = {"host": self._host, **{n.replace("_", "-"): v for n, v in headers.items()}}
         if self.cookies:
@@ -101,7 +101,12 @@ class Browser:
             "raw_path": path.encode(),
             "query_string": query.encode(),
             "root_path": "",
-            "headers": [(n.encode(), v.encode()) for n, v in known.items() if v],
+            "headers": [
+                (name.encode(), value.encode())
+                for name, values in known.items()
+                for value in ([values] if isinstance(values, str) else values)
+                if value
+            ],
             "client": ("127.0.0.1", 50000),
             "server": ("127.0.0.1", 7007),
         }

@@ -513,7 +513,28 @@ def test_trouble_is_told_and_its_end(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:7007", "127.0.0.1.evil.example", "localhost.evil", ""]
+    "host",
+    [
+        "",
+        "evil.example",
+        "evil.example:7007",
+        "127.0.0.1.evil.example",
+        "localhost.evil",
+        "localhost.",
+        "localhost:evil.example",
+        "localhost:7007:80",
+        "localhost:",
+        "localhost@evil.example",
+        "evil.example@localhost",
+        "localhost, evil.example",
+        "localhost\\.evil.example",
+        "localhost/..",
+        "[::1].evil.example",
+        "[::1]evil.example",
+        "[::1%25eth0]",
+        "[::1",
+        "::1",
+    ],
 )
 def test_a_name_that_is_not_the_servers_is_refused(browser, host):
     assert browser.get("/", host=host).status == 421
@@ -530,6 +551,8 @@ def test_its_own_names_are_fine(browser, host):
         {"origin": "http://evil.example"},
         {"origin": "http://127.0.0.1:3000"},
         {"origin": "null"},
+        {"origin": "chrome-extension://127.0.0.1:7007"},
+        {"origin": "127.0.0.1:7007"},
         {"sec_fetch_site": "cross-site", "sec_fetch_dest": "script"},
         {"sec_fetch_site": "same-site", "sec_fetch_dest": "empty"},
         {"sec_fetch_site": "cross-site", "sec_fetch_dest": "iframe"},
@@ -543,6 +566,15 @@ def test_what_another_site_asks_for_is_refused(browser, headers, home):
 def test_a_link_of_another_site_may_be_followed(browser):
     headers = {"sec_fetch_site": "cross-site", "sec_fetch_dest": "document"}
     assert browser.get("/all", **headers).status == 200
+
+
+@pytest.mark.parametrize("name", ["host", "origin"])
+def test_a_request_that_names_two_hosts_or_origins_is_refused(browser, name):
+    """Which of them a proxy, or the server, goes by is anybody's guess."""
+    own = {"host": "127.0.0.1:7007", "origin": "http://127.0.0.1:7007"}[name]
+    assert browser.get("/all", **{name: own}).status == 200
+    for both in ([own, "http://evil.example"], [own, own.replace("127.0.0.1", "localhost")]):
+        assert browser.get("/all", **{name: both}).status in (403, 421)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])

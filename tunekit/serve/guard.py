@@ -8,6 +8,7 @@ server, has to bring a token.
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Collection
 from urllib.parse import parse_qsl, urlencode
@@ -76,7 +77,8 @@ class Guard:
     def _refusal(self, scope: Scope) -> Response | None:
         """Return what to say to a request that comes from somewhere else."""
         headers = Headers(scope=scope)
-        host = headers.get("host", "")
+        hosts = headers.getlist("host")
+        host = hosts[0] if len(hosts) == 1 else ""
         if self._hosts is not None and _name_of(host) not in self._hosts:
             known = ", ".join(sorted(self._hosts))
             return PlainTextResponse(
@@ -84,8 +86,8 @@ class Guard:
                 "--host.",
                 status_code=421,
             )
-        origin = headers.get("origin")
-        if origin is not None and origin.partition("://")[2] != host:
+        own = (f"http://{host}", f"https://{host}")  # the latter behind a proxy
+        if any(origin not in own for origin in headers.getlist("origin")):
             return PlainTextResponse("Requests of other sites are refused.", status_code=403)
         # A link from another site may be followed; what a page of such a site loads is refused.
         site = headers.get("sec-fetch-site", "none")
@@ -118,13 +120,18 @@ def _same(given: str, wanted: str) -> bool:
     return secrets.compare_digest(given.encode(errors="replace"), wanted.encode())
 
 
-def _name_of(host: str) -> str:
-    """Return a host without its port.
+# A name or an address, and a port (RFC 3986, section 3.2, without user information).
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]{1,5})?", re.ASCII)
+
+
+def _name_of(host: str) -> str | None:
+    """Return a host without its port; None if it is not a host, whatever it begins with.
 
     Example:
         >>> _name_of("localhost:7007"), _name_of("[::1]:7007"), _name_of("GPU1")
         ('localhost', '::1', 'gpu1')
+        >>> _name_of("[::1].evil.example") is None
+        True
     """
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()
+    found = _HOST.fullmatch(host.lower())
+    return None if found is None else found[1] or found[2]
