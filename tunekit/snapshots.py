@@ -238,6 +238,13 @@ def _files_in(archive: bytes, where: str) -> dict[str, bytes]:
                     "changed it, and nothing was written. Put it back as it was, and do not "
                     "restore what you do not trust: Ray opens pickles in it."
                 )
+        # Nothing is compressed, so that a few bytes cannot become more than memory holds.
+        if sum(one.file_size for one in opened.infolist()) > len(archive):
+            raise RestoreError(
+                f"{where} has {len(archive)} bytes and would unpack to more; tunekit compresses "
+                "nothing there. Somebody has changed it, and nothing was written. Put it back as "
+                "it was, and do not restore what you do not trust."
+            )
         # What is hidden is a draft of Tune's, of which a killed driver may have left half.
         names = [name for name in opened.namelist() if not name.startswith(".")]
         return {name: opened.read(name) for name in names}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
 import zipfile
 
 import pytest
@@ -92,6 +93,26 @@ def test_a_file_that_does_not_belong_into_an_archive_is_refused(tmp_path, name):
         prepare_restore(folder, record_of(folder).events)
     assert repr(name) in str(caught.value) and "000000001-snapshot.zip" in str(caught.value)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_archive_that_unpacks_to_more_than_it_has_is_refused(tmp_path):
+    folder = LocalFolder(tmp_path / "sweep")
+    journal = Journal(folder)
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("experiment_state-2026.json", bytes(10**8))
+    assert len(file.getvalue()) < 10**6
+    folder.put("state/000000001-snapshot.zip", file.getvalue())
+    journal.append(SnapshotTaken(file="state/000000001-snapshot.zip"))
+    before = sorted(tmp_path.rglob("*"))
+    tracemalloc.start()
+    try:
+        with pytest.raises(tunekit.RestoreError, match=r"1-snapshot\.zip has \d+ bytes and would"):
+            prepare_restore(folder, record_of(folder).events)
+        _, taken = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 10**7 and sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_draft_of_tunes_that_a_killed_driver_has_left_is_no_part_of_a_sweep(tmp_path):
