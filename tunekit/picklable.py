@@ -1,15 +1,18 @@
-"""Which part of a function keeps it from being sent to another process."""
+"""Which part of a function keeps it from being sent to another process, or makes it large."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ray import cloudpickle
 
-__all__ = ["why_not_picklable"]
+__all__ = ["LARGE", "why_large", "why_not_picklable"]
+
+#: Bytes above which Ray itself warns of a remote function (``FUNCTION_SIZE_WARN_THRESHOLD``).
+LARGE = 10**7
 
 # So deep into what a function uses.
 _DEPTH = 5
@@ -32,42 +35,72 @@ def why_not_picklable(thing: Any, name: str = "it") -> str | None:
         "variable 'lock' of fn is a lock (TypeError: cannot pickle '_thread.lock' object)"
         >>> why_not_picklable(3)
     """
-    error = _error(thing)
-    if error is None:
+    error = _pickled(thing)
+    if isinstance(error, int):
         return None
+    path, culprit = _innermost(thing, name, lambda part: not isinstance(_pickled(part), int))
+    kind = "cannot be pickled" if culprit is thing else f"is a {type(culprit).__name__}"
+    error = _pickled(culprit) if culprit is not thing else error
+    return f"{path} {kind} ({type(error).__name__}: {error})"
+
+
+def why_large(thing: Any, name: str = "it", limit: int = LARGE) -> str | None:
+    """Name what makes a function large, and its size; None if it is not, or cannot be pickled.
+
+    Args:
+        thing: A function, or anything else.
+        name: What to call it.
+        limit: How large it may be, in bytes.
+
+    Example:
+        >>> why_large({"weights": bytes(2 * LARGE), "classes": 10}, "fn_kwargs")
+        "fn_kwargs['weights'] takes 20 MB"
+    """
+
+    def is_large(part: Any) -> bool:
+        size = _pickled(part)
+        return isinstance(size, int) and size > limit
+
+    if not is_large(thing):
+        return None
+    path, culprit = _innermost(thing, name, is_large)
+    return f"{path} takes {int(_pickled(culprit)) // 10**6:,} MB"  # type: ignore[arg-type]
+
+
+def _innermost(thing: Any, name: str, holds: Callable[[Any], bool]) -> tuple[str, Any]:
+    """Return the innermost part of a thing for which something holds, and how it is reached."""
     path, culprit = name, thing
     seen = {id(thing)}
     for _ in range(_DEPTH):
-        found = next(
-            (
-                (part, inner)
-                for part, inner in _parts(culprit)
-                if id(inner) not in seen and _error(inner) is not None
-            ),
-            None,
-        )
+        parts = ((part, inner) for part, inner in _parts(culprit) if id(inner) not in seen)
+        found = next((one for one in parts if holds(one[1])), None)
         if found is None:
             break
         path, culprit = found[0].replace("{}", path), found[1]
         seen.add(id(culprit))
-    error = _error(culprit) or error
-    kind = "cannot be pickled" if culprit is thing else f"is a {type(culprit).__name__}"
-    return f"{path} {kind} ({type(error).__name__}: {error})"
+    return path, culprit
 
 
-class _Nowhere:
-    """A file that keeps nothing: what a function holds may be large."""
+class _Counter:
+    """A file that keeps only the size of what is written: what a function holds may be large."""
 
-    def write(self, data: Any) -> int:
-        return len(data)
+    size = 0
+
+    def write(self, data: Any) -> None:
+        self.size += memoryview(data).nbytes
 
 
-def _error(thing: Any) -> Exception | None:
+def _pickled(thing: Any) -> int | Exception:
+    """Return the size of a thing's pickle, in bytes, or why it has none.
+
+    As in Ray, buffers are not copied into the pickle.
+    """
+    file = _Counter()
     try:
-        cloudpickle.CloudPickler(_Nowhere(), protocol=5).dump(thing)
+        cloudpickle.CloudPickler(file, protocol=5, buffer_callback=file.write).dump(thing)
     except Exception as error:  # whatever its parts raise
         return error
-    return None
+    return file.size
 
 
 def _parts(thing: Any) -> Iterator[tuple[str, Any]]:

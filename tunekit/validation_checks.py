@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import numbers
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,9 +14,11 @@ from ray import train
 from tunekit.core.calls import call_of, is_built, kind_of, never_takes, signature_of
 from tunekit.core.problems import Problems, shown
 from tunekit.core.sequential import Sequential
-from tunekit.picklable import why_not_picklable
+from tunekit.picklable import why_large, why_not_picklable
 
 __all__ = ["Limits", "check_validation", "nested_in"]
+
+logger = logging.getLogger(__name__)
 
 
 class Limits:
@@ -178,6 +181,14 @@ def _check_picklable(name: str, value: Any, problems: Problems) -> None:
         problems.add(
             f"{name}={shown(value)} cannot be sent to the processes that validate: {why}. Make "
             "that inside of the function, or with evaluators=n in __init__ of a class."
+        )
+        return
+    large = why_large(value, name)
+    if large is not None:
+        logger.warning(
+            "%s, which is sent to the processes that validate and saved with the sweep. Load that "
+            "inside of the function, or with evaluators=n in __init__ of a class.",
+            large,
         )
 
 

@@ -149,7 +149,11 @@ class Requests:
     def _request(
         self, trial: Trial, checkpoint: Any, report: Mapping[str, Any]
     ) -> tuple[Request, ValidationOverride]:
-        """Return the request that would validate a checkpoint, and what its report says of that."""
+        """Return the request that would validate a checkpoint, and what its report says of that.
+
+        Of the arguments it has only what the report says: the sweep's own may be large, are not
+        written down, and may be others in a restored sweep.
+        """
         trial_id, step, state = trial.trial_id, report[TRAINING_ITERATION], self._state
         generation = state.ancestry.generation(trial_id)
         of, override = self._overrides.get(trial_id, (None, None))
@@ -157,7 +161,6 @@ class Requests:
         own = train.ValidationTaskConfig()
         if isinstance(override, train.ValidationTaskConfig):
             own = override
-        default = self._config.task_config
         request = Request(
             trial_id=trial_id,
             iteration=step,
@@ -166,8 +169,8 @@ class Requests:
             checkpoint=checkpoint,
             path=checkpoint.path,
             report={**own_names(report, state.history.names), GENERATION: generation},
-            kwargs={**(default.fn_kwargs or {}), **(own.fn_kwargs or {})},
-            timeout_s=default.timeout_s if own.timeout_s is None else own.timeout_s,
+            kwargs=own.fn_kwargs or {},
+            timeout_s=own.timeout_s,
             config=trial.config,
         )
         return request, override
@@ -187,8 +190,14 @@ class Requests:
                 self._stages.give_up(request, gone(request.path))
                 continue
             checkpoint = tune.Checkpoint(request.path, filesystem)
-            own = self._stages.task_config_of(request.stage)
-            if own is not None:
-                kwargs = own.fn_kwargs or {}
-                request = replace(request, kwargs=kwargs, timeout_s=own.timeout_s)
-            self._stages.submit(replace(request, checkpoint=checkpoint))
+            self._stages.submit(replace(self._with_arguments(request), checkpoint=checkpoint))
+
+    def _with_arguments(self, request: Request) -> Request:
+        """Return a request with the arguments of its stage; what a report says is for the first."""
+        stage = self._stages.task_config_of(request.stage)
+        own = self._config.task_config if stage is None else stage
+        kwargs, timeout_s = own.fn_kwargs or {}, own.timeout_s
+        if not request.stage:
+            kwargs = {**kwargs, **request.kwargs}
+            timeout_s = timeout_s if request.timeout_s is None else request.timeout_s
+        return replace(request, kwargs=kwargs, timeout_s=timeout_s)

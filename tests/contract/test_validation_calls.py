@@ -16,7 +16,7 @@ from ray.tune import ResumeConfig
 from ray.tune.schedulers import FIFOScheduler
 
 import tunekit
-from tests.kills import Killed, run_killed
+from tests.kills import Killed, killed_after, run_killed
 from tests.schedulers import pbt, seed_all
 from tests.sweeps import Counting, Ran, quality, sweep
 from tunekit.core.events import Event, Exploited, ValidationEnded, ValidationRequested
@@ -60,6 +60,28 @@ def test_arguments_come_with_each_report_and_are_missed_when_they_are_due(tmp_pa
     assert "tunekit.report(metrics, validation=ValidationTaskConfig(" in failed["reason"]
     assert ran.heard.of(0) == [1, 3, 4, 5, 6, 7, 8], "the trial is judged by its other scores"
     assert ran.heard.ends == [(0, quality(0, 9))]
+
+
+def test_a_restored_sweep_passes_the_arguments_that_it_is_given(tmp_path):
+    def make(name: str, **more: Any) -> Ran:
+        task = train.ValidationTaskConfig(fn_kwargs={"train_run_name": name}, timeout_s=len(name))
+        settings = {"fn": documented, "task_config": task}
+        return sweep(
+            tmp_path, FIFOScheduler(), trainable=Telling, trials=1, settings=settings, **more
+        )
+
+    with pytest.raises(Killed), killed_after(20):
+        make("wrong", listening=False, validation_s=lambda attempt: 100.0)
+    home = tmp_path / "sweep"
+    assert "wrong" not in (home / "journal/000001.jsonl").read_text(), "they may be large"
+    mended = prepare_restore(LocalFolder(home), events_in(home))
+    again = {"listening": False, "resume": ResumeConfig(), "mended": mended}
+    ran = make("right", **again)
+    called = [attempt.request for attempt in ran.executor.started]
+    assert [request.kwargs for request in called] == [
+        {"train_run_name": "right", "epoch": epoch} for epoch in (1, 3, 4, 5, 6, 7, 8, 9)
+    ]
+    assert {request.timeout_s for request in called} == {5}
 
 
 class Relu:

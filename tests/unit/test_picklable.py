@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 
+import numpy as np
+import pandas as pd
 import pytest
 from ray import train
 
@@ -23,7 +26,7 @@ by_global.__module__ = "__main__"  # pickled by value, as what a program defines
 
 
 def by_closure(inner):
-    def validate(checkpoint):
+    def validate(checkpoint, **given):
         return inner and {"accuracy": 0.5}
 
     return validate
@@ -70,6 +73,45 @@ def test_the_culprit_is_named(kind):
 def test_what_can_be_sent_is_not_accused():
     for fn in (by_closure(1), Holder(3), functools.partial(by_closure(1), lock=2), Holder):
         assert why_not_picklable(fn, "fn") is None
+
+
+def uses_table(checkpoint):
+    return {"accuracy": float(TABLE[0])}
+
+
+uses_table.__module__ = "__main__"
+TABLE = np.zeros(1 << 16)
+
+LARGE = {
+    "array": lambda: np.zeros(1 << 16),
+    "two dimensions": lambda: np.zeros((2, 1 << 15), order="F"),
+    "frame": lambda: pd.DataFrame({"x": np.zeros(1 << 16), "y": ["a"] * (1 << 16)}),
+    "bytes": lambda: bytes(1 << 20),
+    "bytearray": lambda: bytearray(1 << 20),
+}
+
+
+@pytest.mark.parametrize("kind", LARGE)
+def test_what_is_large_can_be_sent(kind):
+    large = LARGE[kind]()
+    for fn in (by_closure(large), functools.partial(by_closure(1), data=large), uses_table):
+        assert why_not_picklable(fn, "fn") is None
+    tunekit.ValidationConfig(
+        fn=by_closure(large), task_config=train.ValidationTaskConfig(fn_kwargs={"data": large})
+    )
+
+
+def test_what_is_very_large_gets_a_hint(caplog):
+    large = np.zeros(2_000_000)
+    with caplog.at_level(logging.WARNING):
+        tunekit.ValidationConfig(
+            fn=by_closure(functools.partial(by_closure(1), data=large)),
+            task_config=train.ValidationTaskConfig(fn_kwargs={"few": large[:1000], "data": large}),
+        )
+    of_fn, of_kwargs = [record.getMessage() for record in caplog.records]
+    assert "argument 'data' of variable 'inner' of fn takes 16 MB" in of_fn
+    assert "task_config.fn_kwargs['data'] takes 16 MB" in of_kwargs
+    assert "Load that inside of the function" in of_fn
 
 
 def test_it_is_found_before_anything_starts():

@@ -221,8 +221,8 @@ class CheckpointSaved(OfTrial, frozen=True, kw_only=True, tag="saved"):
         report: The report that is stored with it, where that is not the trial's last.
         wish: Whether the report asked for a validation; None if it did not say.
         used: Whether the scheduler will use the score, or it is the trial's last checkpoint.
-        kwargs: Keyword arguments for its validation.
-        timeout_s: How long its validation may run, in seconds; None for no limit.
+        kwargs: What the report adds to the keyword arguments of its validation.
+        timeout_s: How long its validation may run, in seconds, if the report says so.
     """
 
     id: str = ""
