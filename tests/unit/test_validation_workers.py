@@ -14,8 +14,9 @@ import pytest
 
 from tunekit import ConfigError
 from tunekit._ray import worker_group
-from tunekit._ray.worker_group import ValidationWorkerGroup, _Link, _Work
+from tunekit._ray.worker_group import Finished, ValidationWorkerGroup, _Link, _Work
 from tunekit._ray.workers import Assignment, _Post
+from tunekit.core.yields import YieldProgress
 
 # For as long a worker waits for the others between two yields; it should never come to that.
 PATIENCE_S = 20.0
@@ -139,6 +140,20 @@ def test_estimates_come_in_order_and_then_what_rank_0_returns(group, ranks):
         steps = validation.run([length] * ranks)
         assert told(steps) == ([*range(1, length + 1)], length)
     assert threads.yields == [[5, 0, 3]] * ranks
+
+
+def test_a_score_is_not_lost_when_rank_0_is_slow_to_answer_the_last_poll(group):
+    """It has said what it returned; when the other one has returned, it does not answer in time."""
+    _, threads = group()
+    threads.assign(Context(train_loop_config=[0, 0]), None, 0, "validation")
+    told = {"begun": 1, "progress": YieldProgress(1), "yielded": []}
+    returned = SimpleNamespace(**told, finished=1, value=0.9)
+    computes = SimpleNamespace(**told, finished=0, value=None)
+    for statuses in (returned, computes), (SimpleNamespace(), returned):
+        by_rank = SimpleNamespace(worker_statuses=dict(enumerate(statuses)))
+        threads.link.after_worker_group_poll_status(by_rank)
+    events = [threads.events.get_nowait() for _ in range(threads.events.qsize())]
+    assert [event.value for event in events if isinstance(event, Finished)] == [0.9]
 
 
 @pytest.mark.parametrize("enough", [1, 4])

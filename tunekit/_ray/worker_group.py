@@ -370,6 +370,8 @@ class _Link(ReportCallback, WorkerGroupCallback):
         # Where they have begun, and whether they know.
         self._base, self._resumption = 0, Resumption()
         self._begun = self._finished = 0
+        # What the newest finished assignment has returned in rank 0.
+        self._value: Any = None
         self._log_of_begun, self._log_of_finished = AssignmentLog(), AssignmentLog()
         # How far a loop has come that yields, and what was said about that.
         self._yields = GroupYields(0, 0)
@@ -438,9 +440,11 @@ class _Link(ReportCallback, WorkerGroupCallback):
         if begun == self._number:
             self._say_begun()
         self._hear_of_yields(worker_group_status.worker_statuses)
+        if getattr(statuses[0], "finished", 0) == self._number:
+            self._value = statuses[0].value  # it may not answer the poll that the last one ends in
         if self._finished < self._number == finished and self._work is not None:
             self._finished = self._number
-            self._events.put(Finished(self._work.job, getattr(statuses[0], "value", None)))
+            self._events.put(Finished(self._work.job, self._value))
 
     def _hear_of_yields(self, statuses: Mapping[int, Any]) -> None:
         """Pass on what rank 0 has yielded; say where all leave, or why they cannot."""
