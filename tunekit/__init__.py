@@ -12,7 +12,6 @@ from tunekit.config import ValidationConfig
 from tunekit.confirm import Confirm
 from tunekit.core.estimates import Estimate
 from tunekit.core.sequential import Sequential
-from tunekit.deprecated import former_names
 from tunekit.distributed import TrainerFactory, WorkerReuseConfig
 from tunekit.errors import (
     AlreadyRunningError,
@@ -111,4 +110,3 @@ __all__ = [
 ]
 
 __version__ = VERSION
-__getattr__ = former_names(__name__)

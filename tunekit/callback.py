@@ -42,7 +42,6 @@ from tunekit.core.sequential import Judging, comes_out_alike
 from tunekit.core.state import SweepState
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.deliveries import Deliveries
-from tunekit.deprecated import former_method
 from tunekit.errors import (
     AlreadyRunningError,
     ConfigError,
@@ -176,18 +175,17 @@ class ValidationCallback(tune.Callback):
         return {name: vars(self)[name] for name in (*names, *given)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the settings; an older version pickled everything it had."""
-        executor, clock = state.get("_given", (None, None))
+        """Restore the settings; the rest begins anew."""
+        executor, clock = state["_given"]
         ValidationCallback.__init__(
             self,
             state["config"],
             executor=executor,
-            stage_executors=state.get("_stage_executors"),
+            stage_executors=state["_stage_executors"],
             clock=clock,
         )
         for name in ("trainable", "space", "searched", "owned", "_loggers"):
-            if name in state:
-                setattr(self, name, state[name])
+            setattr(self, name, state[name])
 
     @property
     def places(self) -> Places:
@@ -203,9 +201,6 @@ class ValidationCallback(tune.Callback):
     def ancestry(self) -> Ancestry:
         """Return which trials were overwritten with which checkpoints."""
         return self.state.ancestry
-
-    # Pickles of former versions name these methods; what was pickled with them is not used.
-    _has_all = _judged = _merged = _promised = _undecided = former_method
 
     def renew(self, config: ValidationConfig) -> None:
         """Validate by other settings from now on, in a restored sweep that is not running yet."""
@@ -845,9 +840,7 @@ class ValidationCallback(tune.Callback):
         except AlreadyRunningError as error:
             self._refused = error  # Tune replaces an error that is raised while it restores
             raise
-        saved = self._restored.load(self.ledger, self._scheduler)
-        if saved is not None:
-            self._stopping.load(saved.get("criteria", {}))  # from a former version
+        restored = self._restored.load(self.ledger, self._scheduler)
         known = about(
             self._clock.time(),
             config=self.config,
@@ -858,7 +851,7 @@ class ValidationCallback(tune.Callback):
             trainable=self.trainable,
             space=self.searched,
         )
-        self.ledger.begin(anew=saved is None, after=self._restored.as_of, about=known)
+        self.ledger.begin(anew=not restored, after=self._restored.as_of, about=known)
 
     def _keep(self) -> None:
         saved, self._state_taken = self._state_taken, False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from tunekit.core.pending import ON_PENDING
 from tunekit.core.problems import Problems, shown
 from tunekit.core.seeds import check_seed
 from tunekit.core.sequential import Sequential
-from tunekit.deprecated import former_value
 from tunekit.stage import Stage, check_stages
 from tunekit.validation_checks import Limits, check_validation, nested_in
 
@@ -193,7 +191,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
             max_initial_failures=max_initial_failures,
             sequential=sequential,
         )
-        every = former_value("every", every)
         if isinstance(every, str):
             if every not in ("decision", "requested"):
                 problems.add(
@@ -234,12 +231,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
         self.stages = tuple(stages)
         self.confirm = confirm
         self.cache = None if cache is None else absolute(str(cache))
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore pickled settings; those unknown to the version that pickled them get defaults."""
-        known = inspect.signature(ValidationConfig.__init__).parameters.values()
-        defaults = {p.name: p.default for p in known if p.default is not p.empty}
-        self.__dict__.update({**defaults, **state})
 
     @property
     def best_in_full(self) -> bool:

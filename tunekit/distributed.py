@@ -11,7 +11,6 @@ from tunekit._ray.decisions import innermost
 from tunekit._ray.trials import SPACE, distributed_class
 from tunekit.config import ValidationConfig
 from tunekit.core.problems import Problems
-from tunekit.deprecated import former_names
 from tunekit.report import VALIDATION_KEY
 
 __all__ = [
@@ -28,8 +27,6 @@ __all__ = [
     "trials_of",
     "validation_config_of",
 ]
-
-__getattr__ = former_names(__name__)
 
 
 class WorkerReuseConfig:

@@ -26,8 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tunekit.deprecated import former_names
-
 __all__ = [
     "AlreadyRunningError",
     "ConfigError",
@@ -44,8 +42,6 @@ __all__ = [
     "ValidationFailedError",
     "WiringError",
 ]
-
-__getattr__ = former_names(__name__)
 
 
 class TunekitError(Exception):

@@ -551,13 +551,11 @@ class Configs:
         of = (request.trial_id, request.generation)
         ref = self._refs.pop(of, None)
         if ref is None:
-            config = request.config
-            if config is None:  # from a sweep whose state an older tunekit saved
-                config = request.report.get("config") or {}
+            config = dict(request.config)
             try:
-                ref = ray.put(dict(config))
+                ref = ray.put(config)
             except Exception:  # the store is full, for example: it travels with the validation
-                ref = dict(config)
+                ref = config
         self._refs[of] = ref
         while len(self._refs) > self._most:
             self._refs.popitem(last=False)

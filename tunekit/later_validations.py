@@ -450,7 +450,7 @@ def _keys(
             digest = digest_of(swept.filesystem, request.path)
         except OSError:  # the validation will tell
             return None
-        return scores.key(digest, mark, request.config or {})
+        return scores.key(digest, mark, request.config)
 
     with ThreadPoolExecutor(_READERS) as threads:
         found = list(threads.map(key, requests))

@@ -21,11 +21,8 @@ from tunekit._ray.trackers import adapt
 from tunekit.core.history import GENERATION
 from tunekit.core.metrics import flatten, hide, without
 from tunekit.core.problems import Problems
-from tunekit.deprecated import former_names
 
 __all__ = ["JsonLogger", "ValidatedLoggerCallback", "validated"]
-
-__getattr__ = former_names(__name__)
 
 # What of a report stands beside its validated metrics, where the report has it.
 _PLACE = (TRAINING_ITERATION, TIMESTEPS_TOTAL, GENERATION)

@@ -23,7 +23,6 @@ from tunekit._ray.checkpoints import set_checkpoint_config
 from tunekit._ray.failures import fail_for_good
 from tunekit.core import policy as rules
 from tunekit.core.problems import Problems
-from tunekit.deprecated import former_names
 from tunekit.errors import WiringError
 
 __all__ = [
@@ -35,8 +34,6 @@ __all__ = [
     "EverySeconds",
     "OnImprovement",
 ]
-
-__getattr__ = former_names(__name__)
 
 
 class CheckpointPolicy(tune.Callback):

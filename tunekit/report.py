@@ -10,12 +10,9 @@ from ray import train, tune
 
 from tunekit._ray.functions import NoSession, current_saver, in_trial, register_saver
 from tunekit.core.problems import Problems
-from tunekit.deprecated import former_names
 from tunekit.errors import WiringError
 
 __all__ = ["VALIDATION_KEY", "ValidationOverride", "checkpoint_with", "override_of", "report"]
-
-__getattr__ = former_names(__name__)
 
 #: The key in a result that says whether, and how, to validate the checkpoint of that result:
 #: True, False, or a ``ray.train.ValidationTaskConfig``. A class trainable returns it from

@@ -82,21 +82,21 @@ class RestoredSweep:
         """Return whether it is to be restored: not to begin anew, whatever Tune finds."""
         return self._mended is not None
 
-    def load(self, ledger: Ledger, scheduler: SchedulerConsumer | None) -> dict[str, Any] | None:
+    def load(self, ledger: Ledger, scheduler: SchedulerConsumer | None) -> bool:
         """Read what was written down, and give the scheduler what it had saved.
 
         Returns:
-            What Tune had saved of the validations; None if the sweep is a new one.
+            Whether there is a sweep to restore; otherwise it is a new one.
         """
         if self._saved is None and self._mended is None:
-            return None
+            return False
         saved, self._saved = self._saved or {}, None
         self.past = ledger.past()
         self._as_of = saved.get("as_of", 0)
         if scheduler is not None and saved.get("scheduler") is not None:
             self._scheduler_as_of = self._as_of
             scheduler.set_state(saved["scheduler"], self._sweep.places)
-        return saved
+        return True
 
     @property
     def as_of(self) -> int:

@@ -108,7 +108,7 @@ class ValidatedScheduler(TrialScheduler):
         return {"base": self.base, "_mode": self._mode}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the base scheduler; an older version pickled everything it had."""
+        """Restore the base scheduler; the rest begins anew."""
         ValidatedScheduler.__init__(self, state["base"])
         self._mode = state["_mode"]
 

@@ -14,7 +14,6 @@ from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.stand_ins import StandIn
 from tunekit.clones import Clones
-from tunekit.deprecated import moved
 from tunekit.places import Places
 from tunekit.score_usage import ScoreUsage
 from tunekit.stand_ins import StandIns
@@ -121,7 +120,7 @@ def dump(state: Mapping[str, Any], places: Places) -> bytes:
 def load(
     dumped: bytes, places: Places, *, stand_in: Callable[[str], StandIn] | None, filesystem: Any
 ) -> dict[str, Any]:
-    """Return the state that :func:`dump` has pickled, also if a former version did.
+    """Return the state that :func:`dump` has pickled.
 
     Args:
         dumped: The pickle.
@@ -150,9 +149,6 @@ class _Unpickler(pickle.Unpickler):
     def __init__(self, file: io.BytesIO, places: Places, stand_in: Any, filesystem: Any):
         super().__init__(file)
         self._places, self._stand_in, self._filesystem = places, stand_in, filesystem
-
-    def find_class(self, module: str, name: str) -> Any:
-        return super().find_class(*moved(module, name))
 
     def persistent_load(self, known: tuple[str, str]) -> Any:
         kind, name = known

@@ -113,10 +113,6 @@ class StoppingCriteria:
             return False
         return self._least.alike(trial_id, metric, interval)
 
-    def load(self, state: Mapping[str, Mapping[str, float]]) -> None:
-        """Take up what a former version has saved: its journal does not have the criteria."""
-        self._least.load(state)
-
     def _failed(self, error: StopperError) -> None:
         if self._again:  # it ended the sweep before
             logger.warning("%s", error)

@@ -28,7 +28,6 @@ from tunekit.core.repeats import repeats_of, whole_trials
 from tunekit.core.seeds import Configuration, Repeat, check_seed, checked_seed, configurations_of
 from tunekit.core.study import study_trials
 from tunekit.core.timeline import Scored, Timeline, TrialSummary
-from tunekit.deprecated import former_names, warn
 from tunekit.driver_lock import Driver
 from tunekit.errors import MetricNotFoundError
 from tunekit.extras import extra
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
         import optuna
 
 __all__ = ["Sweep"]
-
-__getattr__ = former_names(__name__)
 
 
 class Sweep:
@@ -170,12 +167,6 @@ class Sweep:
         for exploit in exploits_of(events, self._places):
             self.ancestry.add(exploit)
         self._configs = configs_of(self.ancestry)
-
-    @property
-    def chronicle(self) -> Timeline:
-        """Deprecated: the former name of ``timeline``."""
-        warn("Sweep.chronicle", "Sweep.timeline")
-        return self.timeline
 
     # Tables ------------------------------------------------------------------------------------
 

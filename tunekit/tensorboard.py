@@ -82,11 +82,6 @@ class TensorBoardLogger(Writing):
         # Those in which runs differ.
         self._differ: set[str] = set()
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a pickled logger; what the version lacked that pickled it gets its default."""
-        TensorBoardLogger.__init__(self)
-        self.__dict__.update(state)
-
     # What Tune tells ---------------------------------------------------------------------------
 
     def log_trial_start(self, trial: Trial) -> None:

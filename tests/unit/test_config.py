@@ -143,14 +143,6 @@ def test_the_older_form_is_checked_too(wrong):
         ValidationConfig.from_validate_fn(**{"validate_fn": lambda c, config: {}, **wrong})
 
 
-def test_a_config_of_a_former_version_has_no_seed():
-    former = ValidationConfig(fn=validate)
-    state = {name: value for name, value in vars(former).items() if name != "seed"}
-    restored = ValidationConfig.__new__(ValidationConfig)
-    restored.__setstate__(state)
-    assert restored.seed is None
-
-
 def test_a_loop_of_workers_may_yield_and_resume():
     def loop(config, resume):
         yield {"accuracy": 0.5}
@@ -226,11 +218,3 @@ def test_the_best_is_evaluated_in_full_unless_it_is_confirmed(said, confirms, in
     assert ValidationConfig(yields, sequential=sequential, confirm=confirm).best_in_full is in_full
     if said is None:
         assert ValidationConfig(yields, confirm=confirm).best_in_full is in_full
-
-
-def test_a_config_of_a_former_version_confirms_nothing():
-    former = ValidationConfig(fn=validate)
-    state = {name: value for name, value in vars(former).items() if name != "confirm"}
-    restored = ValidationConfig.__new__(ValidationConfig)
-    restored.__setstate__(state)
-    assert restored.confirm is None and restored.best_in_full

@@ -197,11 +197,3 @@ def test_rays_own_restore_gets_a_sweep_that_refuses_to_be_run(tmp_path):
 def test_a_callback_that_was_put_in_by_hand_is_run_by_any_tuner():
     validation = ValidationCallback(tunekit.ValidationConfig(fn=lambda checkpoint: {}))
     validation.setup()
-
-
-def test_a_tuner_that_was_made_before_there_was_an_owner_is_restored(tmp_path, fit):
-    tuner = make(tmp_path)
-    state = vars(tuner.validation)
-    for name in ("space", "owned"):
-        del state[name]  # an older version has not pickled them
-    assert len(fit(tuner, ended=True)) == 0

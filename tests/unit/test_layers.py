@@ -22,7 +22,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 # From the bottom up; a module imports from floors below its own only, or from its own floor
 # where that is one package.
 FLOORS = [
-    {"deprecated", "version"},
+    {"version"},
     {"errors"},
     {"core", "extras"},
     {"event_file", "gpu_memory", "pickles", "places", "terminal"},

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tokenize
+import warnings
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -309,3 +310,10 @@ def test_a_module_that_an_extra_is_for_says_so(plainly, module, name):
     kind, told = plainly[module]
     assert kind == "MissingExtraError"
     assert f"pip install 'tunekit[{name}]'" in told
+
+
+def test_what_tunekit_or_its_tests_do_that_will_stop_working_is_an_error_here():
+    with pytest.raises(DeprecationWarning):
+        warnings.warn("Ends soon.", DeprecationWarning, stacklevel=1)
+    others = {"__name__": "somebody.elses", "__warningregistry__": {}}
+    exec("import warnings; warnings.warn('Ends soon.', DeprecationWarning)", others)

@@ -59,7 +59,3 @@ class Criteria:
         """
         least = self._least.get(trial_id, {}).get(metric)
         return least is None or alike_by_value(interval, [least])
-
-    def load(self, state: Mapping[str, Mapping[str, float]]) -> None:
-        """Take up what was taken over before: by trial, the least values of metrics."""
-        self._least = {trial_id: dict(least) for trial_id, least in state.items()}

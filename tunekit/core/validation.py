@@ -66,7 +66,7 @@ class Request:
         kwargs: Keyword arguments of the validation function.
         timeout_s: Seconds from the start of running, or None for no limit.
         config: The hyperparameters that the checkpoint was trained with, those of its generation;
-            not to be changed. None: as the report has them.
+            not to be changed.
         used: Whether the scheduler will use the score, or it is the trial's last: the scheduler
             decides by it.
         known: What an earlier attempt has yielded, by the flat names of the metrics.
@@ -82,7 +82,7 @@ class Request:
     report: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     kwargs: Mapping[str, Any] = field(default_factory=dict, compare=False)
     timeout_s: float | None = None
-    config: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    config: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     used: bool = field(default=True, compare=False, repr=False)
     known: Mapping[str, Estimate] = field(default_factory=dict, compare=False, repr=False)
     stage: str = ""

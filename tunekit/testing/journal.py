@@ -16,11 +16,9 @@ from tunekit.core.events import (
     ValidationEnded,
     ValidationKey,
     ValidationRequested,
-    event_of,
 )
-from tunekit.deprecated import warn
 
-__all__ = ["JournalSummary", "check_journal", "check_lives", "place_of"]
+__all__ = ["JournalSummary", "check_journal", "place_of"]
 
 
 def place_of(request_id: str) -> str:
@@ -124,22 +122,3 @@ def check_journal(events: Iterable[Event]) -> JournalSummary:
         raise AssertionError(f"lost: {', '.join(lost)}")
     summary.running = sum(count - 1 for count in started.values())
     return summary
-
-
-def check_lives(lines: Iterable[Mapping[str, Any]]) -> JournalSummary:
-    """Check a journal by its lines, as :func:`tunekit.journal.read` has them.
-
-    Deprecated: use :func:`check_journal`.
-
-    Raises:
-        AssertionError: As :func:`check_journal`.
-
-    Example:
-        >>> import warnings
-        >>> with warnings.catch_warnings():
-        ...     warnings.simplefilter("ignore")
-        ...     check_lives([]).scores
-        {}
-    """
-    warn("tunekit.testing.check_lives(read(path))", "check_journal(events_in(path))")
-    return check_journal(map(event_of, lines))
