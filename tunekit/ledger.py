@@ -98,7 +98,7 @@ class Ledger:
             journal = Journal(self._folder, begins=anew, after=after, about=about)
             self._journal, self._keeper = (
                 journal,
-                SnapshotWriter(self._folder, journal, self._clock),
+                SnapshotWriter(self._folder, journal, self._clock, begins=anew),
             )
 
     def append(self, event: Event) -> None:
@@ -122,11 +122,10 @@ class Ledger:
             self._journal.flush()
         if controller is None or self._keeper is None:
             return
-        if saved:
-            self._keeper.snapshot(controller)
+        kept = saved and self._keeper.snapshot(controller)
         if self._added:
             added, self._added = list(self._added.values()), {}
-            self._keeper.added(controller, added, kept=saved)
+            self._keeper.added(controller, added, kept=kept)
 
     def close(self) -> None:
         """End the session: what waits is written, and another driver may have the sweep."""

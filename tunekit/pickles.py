@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import io
 import pickle
+import pickletools
 from typing import Any
 
 import cloudpickle
 import ray
 
-__all__ = ["from_text", "pack", "to_text", "to_text_elsewhere", "travels", "unpack"]
+__all__ = ["from_text", "is_whole", "pack", "to_text", "to_text_elsewhere", "travels", "unpack"]
 
 
 def pack(value: Any) -> bytes | None:
@@ -34,6 +35,22 @@ def pack(value: Any) -> bytes | None:
 def unpack(data: bytes) -> Any:
     """Open a pickle, which can run any code, and raise anything."""
     return pickle.loads(data)
+
+
+def is_whole(data: bytes) -> bool:
+    """Return whether a pickle has all its parts, down to the last; it is not opened.
+
+    Example:
+        >>> data = pack({"lr": 0.1})
+        >>> is_whole(data), is_whole(data[:-1]), is_whole(b""), is_whole(bytes(9))
+        (True, False, False, False)
+    """
+    try:
+        for _ in pickletools.genops(data):
+            pass
+    except Exception:  # of its many kinds of parts, each complains in its own way
+        return False
+    return True
 
 
 def to_text(value: Any) -> str | None:

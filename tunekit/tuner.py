@@ -10,6 +10,7 @@ import pickle
 import posixpath
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -54,7 +55,6 @@ from tunekit.cluster import leave_room
 from tunekit.combinations import check_space, wrong_together
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, YIELD_NEEDS_REUSE, ValidationConfig
 from tunekit.confirm import Confirm
-from tunekit.core.events import SnapshotTaken
 from tunekit.core.problems import Problems
 from tunekit.core.resume_command import how_to_resume
 from tunekit.core.words import confirmation_in_words
@@ -80,13 +80,14 @@ from tunekit.loaded_sweep import confirmed
 from tunekit.loading import load
 from tunekit.log import shown
 from tunekit.loggers import validated
+from tunekit.pickles import is_whole
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
 from tunekit.results import ConfirmedResults, ValidatedResults
 from tunekit.resuming import warn_of_beginning_anew
 from tunekit.scheduler import ValidatedScheduler, base_of
 from tunekit.searcher import ValidatedSearcher
 from tunekit.session import import_path
-from tunekit.snapshots import prepare_restore
+from tunekit.snapshots import SavedState, cannot_write, saved_state
 from tunekit.storage import Folder, folder_at
 from tunekit.watch import watched
 
@@ -332,9 +333,10 @@ class Tuner(tune.Tuner):
                 and a ``FileNotFoundError`` as with ``ray.tune.Tuner``.
             tunekit.AlreadyRunningError: If the sweep's driver is alive.
             tunekit.JournalError: If the experiment's journal is damaged, or of another version.
-            tunekit.RestoreError: If what the Tuner was made with cannot be read, or if no trial had
-                begun and ``param_space`` is needed because it could not be kept.
-            OSError: If the storage fails.
+            tunekit.RestoreError: If what the sweep was saved in, or what the Tuner was made with,
+                cannot be read; if the folder cannot be written to; or if no trial had begun and
+                ``param_space`` is needed because it could not be kept.
+            OSError: If the storage cannot be read.
 
         Example:
             >>> Tuner.restore("/no/such/folder", lambda config: None)
@@ -349,14 +351,9 @@ class Tuner(tune.Tuner):
             _check_trainable(trainable, problems)
         check_workers(worker_config, distributed, problems)
         folder = _folder_of(path, storage_filesystem, problems)
-        absent = folder is not None and TUNER_FILE not in folder.names("")
+        absent = folder is not None and not (TUNER_FILE in folder.names("") or folder.names(SERIES))
         if absent:
-            given = os.fspath(path)
-            problems.add(
-                f"path={given!r} has no {TUNER_FILE}, which Tune writes when a Tuner is made: it "
-                "is no experiment's folder. It "
-                + no_sweep(*storage_at(given, storage_filesystem), given)
-            )
+            problems.add(_nothing_at(os.fspath(path), storage_filesystem))
         param_space = space_of(param_space)
         if param_space is not None:
             problems.instance("param_space", param_space, dict, "Pass a dict, or nothing.")
@@ -380,14 +377,24 @@ class Tuner(tune.Tuner):
                 "and pass its new path: nothing in it names it."
             )
         problems.raise_any(SweepNotFoundError if absent else ConfigError)
-        path = absolute(os.fspath(path), storage_filesystem)
+        given, path = os.fspath(path), absolute(os.fspath(path), storage_filesystem)
+        assert folder is not None  # else there is a problem
         with ExitStack() as around:
-            if folder is not None and folder.names(SERIES):
+            if folder.names(SERIES):
                 lock = lock_at(*storage_at(path, storage_filesystem))
-                around.enter_context(lock.held())
+                try:
+                    around.enter_context(lock.held())
+                except OSError as error:
+                    raise cannot_write(path, str(error)) from error
+            found = _found_in(folder, path)
+            if found is None:
+                problems.add(_nothing_at(given, storage_filesystem))
+                problems.raise_any(SweepNotFoundError)
+                raise AssertionError  # it was raised
             return cls._restored(
                 path,
                 folder,
+                found,
                 trainable,
                 distributed,
                 worker_config,
@@ -404,7 +411,8 @@ class Tuner(tune.Tuner):
     def _restored(
         cls,
         path: str,
-        folder: Folder | None,
+        folder: Folder,
+        found: _Found,
         trainable: Any,
         distributed: bool,
         worker_config: WorkerReuseConfig | None,
@@ -417,6 +425,9 @@ class Tuner(tune.Tuner):
         imported_from = import_path(trainable)
         if distributed:
             trainable = trials_of(trainable, worker_config, None)
+        record, state = found.record, found.state
+        if state is not None:
+            state.put_back(folder, record.events)
         try:
             restored = tune.Tuner.restore(
                 path,
@@ -435,18 +446,16 @@ class Tuner(tune.Tuner):
             _renew(restored, validation_config)
         tuner = cls.__new__(cls)
         tuner.__dict__.update(restored.__dict__)
-        if folder is None:
-            return tuner
-        validation, record = tuner.validation, record_of(folder)
+        validation = tuner.validation
         if validation is not None:
             if distributed:
                 settle(trainable, validation.config)
             written = record.sessions[-1].get("trainable") if record.sessions else None
             validation.trainable = imported_from or written or validation.trainable
-        if not _has_begun(folder, record, validated=validation is not None):
+        if state is not None and validation is not None:
+            validation.recover(state.point)
+        elif validation is not None or not _has_state(folder):
             begin(tuner, param_space or _space_of(folder, validation))
-        elif validation is not None:
-            validation.recover(prepare_restore(folder, record.events))
         return tuner
 
     @classmethod
@@ -455,6 +464,9 @@ class Tuner(tune.Tuner):
     ) -> bool:
         """Return whether a folder has a sweep that :meth:`restore` can continue or begin.
 
+        It is ``False`` only where there is nothing to lose: no sweep, or one of which not even the
+        Tuner was made. Nothing is written, and no code of the sweep's is run.
+
         Args:
             path: The experiment's folder, or a path that may be one.
             storage_filesystem: The filesystem of ``path``, if it is one of your own.
@@ -462,6 +474,7 @@ class Tuner(tune.Tuner):
         Raises:
             tunekit.ConfigError: If ``path`` is not a path.
             tunekit.JournalError: If there is a sweep and its journal is damaged.
+            tunekit.RestoreError: If there is a sweep and what it was saved in cannot be read.
 
         Example:
             >>> Tuner.can_restore("/no/such/folder")
@@ -470,10 +483,7 @@ class Tuner(tune.Tuner):
         problems = Problems("Tuner.can_restore")
         folder = _folder_of(path, storage_filesystem, problems)
         problems.raise_any()
-        if folder is None or TUNER_FILE not in folder.names(""):
-            return False
-        record_of(folder)
-        return True
+        return folder is not None and _found_in(folder, os.fspath(path)) is not None
 
     @property
     def validation(self) -> ValidationCallback | None:
@@ -618,11 +628,56 @@ def _how_to_go_on(settings: Settings, validation: ValidationCallback) -> str:
     return how_to_resume(path, validation.trainable, own_filesystem=own)
 
 
-def _has_begun(folder: Folder, record: Record, *, validated: bool) -> bool:
-    """Return whether a sweep's state was saved: until then no trial has begun."""
-    if validated:
-        return any(isinstance(event, SnapshotTaken) for event in record.events)
+@dataclass(frozen=True)
+class _Found:
+    """What there is of a sweep: its journal, and its saved state; None if no trial has begun."""
+
+    record: Record
+    state: SavedState | None
+
+
+def _found_in(folder: Folder, path: str) -> _Found | None:
+    """Return what a sweep in a folder can be restored from, or begun; None if there is no sweep.
+
+    Raises:
+        tunekit.JournalError: If its journal is damaged, or of another version.
+        tunekit.RestoreError: If it has begun, and cannot be restored.
+        OSError: If the storage cannot be read.
+    """
+    record = record_of(folder)
+    state = saved_state(folder, record.events, path)
+    if state is not None and state.settings is not None:
+        return _Found(record, state)
+    there = TUNER_FILE in folder.names("")
+    if there and is_whole(folder.read(TUNER_FILE)):
+        return _Found(record, state)
+    if state is None and not (there and _has_state(folder)):
+        return None
+    raise RestoreError(
+        f"The sweep in {path!r} cannot be restored: {TUNER_FILE} is "
+        f"{'damaged' if there else 'missing'}, which has the settings that its Tuner was made "
+        "with. Put it back as it was, from a copy of the folder."
+    )
+
+
+def _has_state(folder: Folder) -> bool:
+    """Return whether Tune has saved a sweep in a folder."""
     return any(name.startswith(STATE_FILES) for name in folder.names(""))
+
+
+def _nothing_at(path: str, filesystem: pyarrow.fs.FileSystem | None) -> str:
+    """Return the problem with a path at which there is no sweep."""
+    storage, home = storage_at(path, filesystem)
+    if TUNER_FILE in folder_at(storage, home).names(""):
+        return (
+            f"path={path!r} has a {TUNER_FILE} that is not whole: the process was killed while it "
+            "made its Tuner, or the disk was full. No trial had begun, so nothing is lost. Start "
+            "it again with Tuner(...).fit()."
+        )
+    return (
+        f"path={path!r} has no {TUNER_FILE}, which Tune writes when a Tuner is made: it is no "
+        f"experiment's folder. It {no_sweep(storage, home, path)}"
+    )
 
 
 def _space_of(folder: Folder, validation: ValidationCallback | None) -> dict[str, Any] | None:

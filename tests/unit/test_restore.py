@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
+import pickle
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +16,13 @@ import pytest
 from ray import tune
 
 import tunekit
+from tests.stores import Store
 from tunekit._ray.tuner import settings_of
-from tunekit.core.events import SnapshotTaken
+from tunekit.core.events import Reported, SnapshotTaken, TrialAdded, ValidationEnded
 from tunekit.journal import Journal
-from tunekit.snapshots import RestorePoint
-from tunekit.storage import LocalFolder
+from tunekit.snapshots import SETTINGS, RestorePoint, SavedState, SnapshotWriter, _archive
+from tunekit.storage import LocalFolder, RemoteFolder
+from tunekit.testing import FakeClock
 
 
 def train(config: dict[str, Any]) -> None:
@@ -170,17 +177,186 @@ def test_a_journal_that_is_damaged_or_newer(tmp_path, damage, says):
     assert contents(home) == before
 
 
+# What a sweep that has begun is restored from ----------------------------------------------------
+
+STATE = {
+    "experiment_state-2026-01-01_00-00-00.json": b'{"trial_data": []}',
+    "callback-states-2026-01-01_00-00-00.pkl": pickle.dumps({"as_of": 0}),
+}
+
+
+class Saved:
+    """A sweep that Tune has saved."""
+
+    def __init__(self, **files: bytes):
+        self.files = {**STATE, **files}
+
+    def saved_files(self) -> dict[str, bytes]:
+        return self.files
+
+    def search_files(self) -> dict[str, bytes]:
+        return {"searcher-state-2026-01-01_00-00-00.pkl": pickle.dumps({})}
+
+
+SNAPSHOT, SEARCH = "state/000000001-snapshot.zip", "state/000000002-search.zip"
+
+
+def begun(folder: Path) -> Path:
+    """The folder of a sweep one of whose trials has reported and was validated."""
+    home = experiment(folder)
+    writer = Journal(LocalFolder(home))
+    SnapshotWriter(LocalFolder(home), writer, FakeClock(), begins=True).snapshot(Saved())
+    LocalFolder(home).put(SEARCH, _archive(Saved().search_files(), SEARCH))
+    writer.append(TrialAdded(trial_id="a", search=SEARCH))
+    writer.append(Reported(trial_id="a", report={"training_iteration": 1, "generation": 0}))
+    writer.append(ValidationEnded(id="a:0:1:1", status="validated", metrics={"accuracy": 0.5}))
+    assert {SNAPSHOT, SEARCH, SETTINGS} <= contents(home).keys()
+    return home
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("damage", [cut, Path.unlink, lambda path: path.write_bytes(b"")])
+def test_what_the_tuner_was_made_with_has_a_second_copy(tmp_path, damage):
+    home = begun(tmp_path)
+    made_with = (home / "tuner.pkl").read_bytes()
+    damage(home / "tuner.pkl")
+    assert tunekit.Tuner.can_restore(home)
+    restored = tunekit.Tuner.restore(str(home), train)
+    assert restored.validation is not None and restored.validation.config.fn is validate
+    assert (home / "tuner.pkl").read_bytes() == made_with
+
+
+def test_a_sweep_goes_on_with_its_own_settings_not_with_those_of_a_tuner_that_never_ran(tmp_path):
+    home = begun(tmp_path)
+    policy = tunekit.EveryIterations(7)
+    experiment(tmp_path, checkpoint_policy=policy)  # killed before fit()
+    callbacks = settings_of(tunekit.Tuner.restore(str(home), train)).callbacks
+    assert not any(isinstance(callback, tunekit.EveryIterations) for callback in callbacks)
+    # But where it has run, and was killed before its first state was saved, it is that one's turn.
+    experiment(tmp_path, checkpoint_policy=policy)
+    Journal(LocalFolder(home))
+    callbacks = settings_of(tunekit.Tuner.restore(str(home), train)).callbacks
+    assert any(isinstance(callback, tunekit.EveryIterations) for callback in callbacks)
+
+
+def asks(home: Path) -> list[Callable[[], Any]]:
+    return [
+        lambda: tunekit.Tuner.can_restore(home),
+        lambda: tunekit.Tuner.restore(str(home), train),
+    ]
+
+
+def swapped(home: Path) -> None:
+    search = (home / SEARCH).read_bytes()
+    (home / SEARCH).write_bytes((home / SNAPSHOT).read_bytes())
+    (home / SNAPSHOT).write_bytes(search)
+
+
+def rewritten(home: Path, **files: bytes) -> None:
+    (home / SNAPSHOT).write_bytes(_archive({**STATE, **files}, SNAPSHOT))
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (lambda home: [cut(home / SNAPSHOT), cut(home / SEARCH)], [SNAPSHOT, SEARCH]),
+        (lambda home: (home / SNAPSHOT).unlink(), [SNAPSHOT]),
+        (lambda home: (home / SEARCH).write_bytes(b""), [SEARCH]),
+        (lambda home: (home / SNAPSHOT).write_bytes(_archive({}, SNAPSHOT)), [SNAPSHOT]),
+        (swapped, [SNAPSHOT, SEARCH]),
+        (lambda home: rewritten(home, **{next(iter(STATE)): b'{"trial_da'}), [SNAPSHOT]),
+        (lambda home: [cut(home / SETTINGS), cut(home / "tuner.pkl")], [SETTINGS, "tuner.pkl"]),
+        (lambda home: [(home / SETTINGS).unlink(), cut(home / "tuner.pkl")], [SETTINGS]),
+        (lambda home: [(home / SETTINGS).unlink(), (home / "tuner.pkl").unlink()], ["tuner.pkl"]),
+    ],
+)
+def test_what_cannot_be_restored_says_why_and_what_can_be_read(tmp_path, damage, named):
+    home = begun(tmp_path)
+    damage(home)
+    before = contents(home)
+    for ask in asks(home):
+        with pytest.raises(tunekit.RestoreError) as caught:
+            ask()
+        said = str(caught.value)
+        assert all(name in said for name in [*named, str(home)]) and "no trial had" not in said
+        assert contents(home) == before
+    if named != ["tuner.pkl"]:
+        assert "1 trials, and 1 validations that have ended (1 with a score)" in said
+        assert f"tunekit.load('{home}')" in said and "Do not start a sweep of this name" in said
+    assert len(tunekit.load(home).trials) == 1
+
+
+def test_trials_without_a_saved_state_are_not_begun_again(tmp_path):
+    home = experiment(tmp_path)
+    writer = Journal(LocalFolder(home))
+    writer.append(TrialAdded(trial_id="a"))
+    assert tunekit.Tuner.can_restore(home)  # nothing has come of it
+    tunekit.Tuner.restore(str(home), train)
+    writer.append(Reported(trial_id="a", report={"training_iteration": 1, "generation": 0}))
+    writer.flush()
+    for ask in asks(home):
+        with pytest.raises(tunekit.RestoreError, match="never saved, though trials have begun"):
+            ask()
+
+
 @pytest.mark.parametrize("archive", [None, b"", b"PK\x03\x04 half of one"])
-def test_an_archive_that_is_gone_or_half(tmp_path, archive):
+def test_before_any_trial_has_begun_an_archive_is_not_needed(tmp_path, monkeypatch, archive):
     home = experiment(tmp_path)
     journal_with(home)
     if archive is not None:
-        (home / "state").mkdir()
-        (home / "state/000000001-snapshot.zip").write_bytes(archive)
+        LocalFolder(home).put(SNAPSHOT, archive)
+    assert tunekit.Tuner.can_restore(home)
+    arguments = started_with(tunekit.Tuner.restore(str(home), train), monkeypatch)
+    assert "resume_config" not in arguments
+
+
+@pytest.mark.parametrize("door", ["put", "lock"])
+def test_a_full_disk_loses_nothing_and_says_what_to_do(tmp_path, monkeypatch, door):
+    home = begun(tmp_path)
     before = contents(home)
-    with pytest.raises(tunekit.RestoreError):
-        tunekit.Tuner.restore(str(home), train)
+
+    def full(*args: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    where = "tunekit.storage.replace_file" if door == "put" else "tunekit.driver_lock.replace_file"
+    with monkeypatch.context() as patch:
+        patch.setattr(where, full)
+        with pytest.raises(tunekit.RestoreError, match=r"No space left.*Make room.*nothing is"):
+            tunekit.Tuner.restore(str(home), train)
     assert contents(home) == before
+    tunekit.Tuner.restore(str(home), train)
+
+
+@pytest.mark.parametrize("rename", ["replaces", "refuses", "copies"])
+def test_what_is_put_back_may_be_torn_at_any_moment(monkeypatch, rename):
+    events = [Reported(n=2, trial_id="a", report={})]
+    state = SavedState("s", 1, STATE, b"settings", RestorePoint())
+    for left in itertools.count():
+        store = Store(rename)
+        folder = RemoteFolder(store.filesystem, "s", sleep=lambda seconds: True)
+        folder.put("tuner.pkl", b"half of the sett")
+        folder.settle(60.0)
+        store.left = left
+        with monkeypatch.context() as patch, suppress(tunekit.RestoreError):
+            patch.setattr("tunekit.snapshots._PATIENCE_S", 0.01)
+            state.put_back(folder, events, "2026-01-01_00-00-01")
+        folder.abandon()
+        folder.close()
+        killed, store.left = store.left <= 0, None
+        folder = RemoteFolder(store.filesystem, "s")
+        state.put_back(folder, events, "2026-01-01_00-00-02")
+        assert store.files["s/tuner.pkl"] == b"settings"
+        states = [name for name in store.files if name.startswith("s/experiment_state")]
+        assert states == ["s/experiment_state-2026-01-01_00-00-02.json"]
+        if not killed:
+            break
+    assert left > 3
+
+
+# Before that -------------------------------------------------------------------------------------
 
 
 def test_another_trainable_or_search_space_is_refused_before_anything_is_changed(tmp_path):
@@ -217,7 +393,6 @@ def unimportable() -> Any:
 def test_where_the_trainable_is_stays_written_down(
     tmp_path, monkeypatch, began_with, written, goes_on_with, recorded
 ):
-    monkeypatch.setattr("tunekit.tuner.prepare_restore", lambda folder, events: RestorePoint())
     home = experiment(tmp_path, began_with)
     Journal(LocalFolder(home), about={"trainable": "older.py:train"})
     Journal(LocalFolder(home), begins=False, about={"trainable": written})
@@ -226,13 +401,19 @@ def test_where_the_trainable_is_stays_written_down(
     assert tuner.validation.trainable == recorded
 
 
-def test_a_tuner_file_that_is_half_is_an_error(tmp_path):
+@pytest.mark.parametrize("size", [0, 50])
+def test_a_tuner_that_was_not_even_made_is_no_sweep(tmp_path, size):
     home = experiment(tmp_path)
-    (home / "tuner.pkl").write_bytes((home / "tuner.pkl").read_bytes()[:50])
+    (home / "tuner.pkl").write_bytes((home / "tuner.pkl").read_bytes()[:size])
     before = contents(home)
-    with pytest.raises(tunekit.RestoreError, match=r"tuner\.pkl"):
+    assert not tunekit.Tuner.can_restore(home)
+    with pytest.raises(tunekit.SweepNotFoundError, match=r"not whole.*No trial had begun"):
         tunekit.Tuner.restore(str(home), train)
     assert contents(home) == before
+    (home / "experiment_state-2026-01-01_00-00-00.json").write_bytes(b"{}")  # one without a journal
+    for ask in asks(home):
+        with pytest.raises(tunekit.RestoreError, match=r"tuner\.pkl is damaged"):
+            ask()
 
 
 @pytest.mark.parametrize("kind", [str, Path])

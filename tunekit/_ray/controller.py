@@ -312,8 +312,14 @@ class Controller:
         """Forget what Tune has saved of a session that is over, and does not hold in this one.
 
         That is how much of the time budget was left; if nothing was, that the search algorithm is
-        to make no more trials; and what was to be done with trials as soon as they had saved.
+        to make no more trials; what was to be done with trials as soon as they had saved; and the
+        files that Tune has fetched to go on from: it would copy them back again and again, in
+        place, over those in the experiment's folder.
         """
+        for path in Path(self._tune._storage.experiment_driver_staging_path).iterdir():
+            own = self._tune._session_str in path.name
+            if path.suffix in (".json", ".pkl") and path.is_file() and not own:
+                path.unlink()
         self._tune._cached_trial_decisions.clear()
         self._tune._queued_trial_decisions.clear()
         if self.out_of_time:

@@ -1,4 +1,6 @@
-"""Which trials have ended though nobody got to say so, and which have not though they stopped."""
+"""Which trials have ended though nobody got to say so, and which have not though they stopped;
+and whether any has begun.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,16 @@ from tunekit.core.events import (
     Event,
     Exploited,
     Reported,
+    SessionClosed,
+    SnapshotTaken,
+    TrialAdded,
     TrialEnded,
     TrialErrored,
     TrialRetried,
 )
 from tunekit.core.history import GENERATION, ITERATION
 
-__all__ = ["cut_short", "trials_ended_unrecorded"]
+__all__ = ["cut_short", "has_begun", "trials_ended_unrecorded"]
 
 
 def trials_ended_unrecorded(events: Iterable[Event]) -> set[str]:
@@ -71,3 +76,19 @@ def cut_short(events: Iterable[Event]) -> set[str]:
             case TrialEnded() | TrialErrored():
                 cut.discard(event.trial_id)
     return cut
+
+
+def has_begun(events: Iterable[Event]) -> bool:
+    """Return whether anything has come of a sweep's trials, so that it may not begin again.
+
+    Args:
+        events: What happened in the sweep, as its journal has it.
+
+    Example:
+        >>> added = TrialAdded(trial_id="a")
+        >>> has_begun([added, SnapshotTaken(file="state/000000002-snapshot.zip")])
+        False
+        >>> has_begun([added, Reported(trial_id="a", report={})])
+        True
+    """
+    return any(not isinstance(e, (TrialAdded, SnapshotTaken, SessionClosed)) for e in events)
