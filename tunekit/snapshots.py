@@ -399,17 +399,25 @@ def _read(
         expected: The names of its files; None if those are any of Tune's state.
     """
     try:
-        with zipfile.ZipFile(io.BytesIO(folder.read(name))) as opened:
-            # One that is compressed is not ours, and may be much larger than it looks.
-            stored = [i for i in opened.infolist() if i.compress_type == zipfile.ZIP_STORED]
-            files = {info.filename: opened.read(info) for info in stored}
+        data = folder.read(name)
+        with zipfile.ZipFile(io.BytesIO(data)) as opened:
+            # Nothing is compressed, so that a few bytes cannot become more than memory holds.
+            if sum(one.file_size for one in opened.infolist()) > len(data):
+                raise RestoreError(
+                    f"{name} has {len(data)} bytes and would unpack to more; tunekit compresses "
+                    "nothing there. Somebody has changed it, and nothing was written. Put it back "
+                    "as it was, and do not restore what you do not trust."
+                )
             names, written_as = opened.namelist(), opened.comment.decode()
+            files = {inside: opened.read(inside) for inside in names}
+    except RestoreError:
+        raise
     except (OSError, zipfile.BadZipFile, ValueError, EOFError, RuntimeError) as error:
         why = f"{type(error).__name__}: {error}"
         raise _UnreadableError(f"{name} cannot be read ({why})") from error
     for inside in names:
         known = inside in expected if expected else _PLAIN.fullmatch(inside) is not None
-        if not known or inside not in files or (inside == TUNER_FILE and not expected):
+        if not known or (inside == TUNER_FILE and not expected):
             raise RestoreError(
                 f"{name} has a file {inside!r}; all that tunekit puts there are files in which "
                 "Tune has saved the sweep, .json and .pkl, without a folder. Somebody has "

@@ -16,7 +16,7 @@ from tests.sweeps import sweep
 from tunekit._ray.controller import _files_in
 from tunekit.core.events import SnapshotTaken
 from tunekit.journal import Journal, events_in, record_of
-from tunekit.snapshots import prepare_restore
+from tunekit.snapshots import _archive, prepare_restore
 from tunekit.storage import LocalFolder
 from tunekit.testing import check_journal
 
@@ -120,12 +120,10 @@ def test_a_draft_of_tunes_that_a_killed_driver_has_left_is_no_part_of_a_sweep(tm
     home = tmp_path / "sweep"
     folder = LocalFolder(home)
     journal = Journal(folder)
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("experiment_state-2026.json", '{"trial_data": []}')
-        archive.writestr(draft, "half of")
-    folder.put("state/000000001-snapshot.zip", file.getvalue())
-    journal.append(SnapshotTaken(file="state/000000001-snapshot.zip"))
+    name = "state/000000001-snapshot.zip"
+    saved = {"experiment_state-2026.json": b'{"trial_data": []}', "callback-states-2026.pkl": b""}
+    folder.put(name, _archive({**saved, draft: b"half of"}, name))
+    journal.append(SnapshotTaken(file=name))
     prepare_restore(folder, record_of(folder).events)
     names = folder.names("")
     assert any(name.startswith("experiment_state-") for name in names)
