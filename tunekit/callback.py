@@ -702,14 +702,21 @@ class ValidationCallback(tune.Callback):
         """Called by Tune last: what has not ended was interrupted, and is given up here."""
         self._keep()
         left = self._end.conclude_left(trials)
-        self.has_ended = finished = self._end.has_ended
+        self.has_ended = self._end.has_ended
         self.stages.close()
+        self._close(finished=self.has_ended)
+        if left:
+            self._raise_error()
+
+    def break_off(self) -> None:
+        """Record the end of the session where the process ends without Tune."""
+        self._close(finished=False)
+
+    def _close(self, *, finished: bool) -> None:
         self.emit(SessionClosed(time=self.time(), finished=finished))
         self.ledger.close()
         if self._cache is not None:
             self._cache.close()
-        if left:
-            self._raise_error()
 
     def let_go(self) -> None:
         """Let another driver have the sweep: this one has ended, in whatever way."""

@@ -550,7 +550,8 @@ class Tuner(tune.Tuner):
             around.enter_context(without_advice())
             if not is_remote():
                 how = partial(_how_to_go_on, settings, validation)
-                validation.stages.check_ray_with(around.enter_context(watched(how)))
+                check = around.enter_context(watched(how, close=validation.break_off))
+                validation.stages.check_ray_with(check)
             around.enter_context(ended_by_sigterm())
             results = ValidatedResults(super().fit())
         if validation.config.confirm is None or not validation.has_ended:

@@ -1,14 +1,18 @@
-"""Says so when Ray itself has died; otherwise the driver would wait silently until Ray ended it."""
+"""Logs that Ray itself has died, and ends a driver that would wait for it in vain."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 from tunekit._ray.health import Address, answers, lost, services
+from tunekit._ray.interruption import Signals
 from tunekit.core.outage import Outages
 
 __all__ = ["watched"]
@@ -16,32 +20,49 @@ __all__ = ["watched"]
 logger = logging.getLogger(__name__)
 
 _INTERVAL_S, _PATIENCE_S = 2.5, 5.0
+# After a signal: how often to look, how long Ray may still seem to be there, and how long the main
+# thread may try to leave by itself. Three seconds is what stock Tune takes.
+_SOON_S, _SETTLES_S, _GRACE_S = 0.1, 0.5, 2.0
+# For how long the end may be recorded when the main thread does not leave.
+_CLOSING_S = 1.0
 
 
 @contextlib.contextmanager
 def watched(
     how_to_go_on: Callable[[], str],
     *,
+    close: Callable[[], None] = lambda: None,
     find: Callable[[], dict[str, Address]] = services,
     look: Callable[[Address], bool] = answers,
     interval_s: float = _INTERVAL_S,
     patience_s: float = _PATIENCE_S,
+    grace_s: float = _GRACE_S,
+    leave: Callable[[int], None] = os._exit,
 ) -> Iterator[Callable[[], None]]:
     """Watch Ray's GCS and this node's raylet, in a thread of its own.
 
     Ray's own code ends a driver that has lost one of them, without an exception, so anything that
     is to be said has to be said before that.
 
+    ``timeout``, Slurm and most supervisors send SIGTERM to the whole process group, in which
+    ``ray.init()`` has started these services. Then a call to Ray waits in C++ for a minute, where
+    Python handles no signal. So once a signal has arrived and a service is gone, the main thread
+    has ``grace_s`` to leave, and then the process is ended here. Each line of the journal was
+    written before it was acted on, so nothing is lost by that.
+
     The context manager yields a function to call before a failure is recorded. It raises
-    ``ray.exceptions.RaySystemError`` if the raylet is gone: all trials and validations fail with
-    the raylet, and the driver ends. A GCS may come back.
+    ``ray.exceptions.RaySystemError`` if the raylet is gone, or if Ray ends with the driver: all
+    trials and validations fail with them. A GCS that was lost without a signal may come back.
 
     Args:
         how_to_go_on: Returns what to do when Ray is up again.
+        close: Records the end, if the process ends here. Called in a thread of its own.
         find: Returns where the services are.
         look: Returns whether a service answers.
         interval_s: How often to look, in seconds.
         patience_s: For how many seconds a service must fail to answer before that is said.
+        grace_s: For how many seconds the main thread may try to leave by itself.
+        leave: Ends the process with an exit code.
     """
     try:
         where = find()
@@ -51,28 +72,69 @@ def watched(
     if not where:
         yield lambda: None
         return
-    over, outages = threading.Event(), Outages(patience_s)
+    over, outages, signals = threading.Event(), Outages(patience_s), Signals()
+
+    def gone() -> str | None:
+        return next((name for name, address in where.items() if not look(address)), None)
 
     def watch() -> None:
-        while not over.wait(interval_s):
+        while not over.is_set():
+            if signals.wait(interval_s) is not None:
+                end_with_ray()
+                return
             found = {name: look(address) for name, address in where.items()}
-            gone, back = outages.looked(found, time.monotonic())
-            for name, seconds in gone.items():
+            silent, back = outages.looked(found, time.monotonic())
+            for name, seconds in silent.items():
                 if not over.is_set():
                     logger.error("%s", _lost(name, where[name], seconds, how_to_go_on()))
             for name in back:
                 logger.warning("Ray's %s answers again; the sweep goes on, if Ray does.", name)
 
+    def end_with_ray() -> None:
+        """End the process if Ray ends, too, and the main thread does not leave."""
+        while (name := gone()) is None:
+            if over.wait(_SOON_S):
+                return
+        if over.wait(grace_s):
+            return
+        closing = threading.Thread(target=close, daemon=True)
+        closing.start()
+        closing.join(_CLOSING_S)
+        number = signals.first or signal.SIGTERM
+        logger.error("%s", _ended(name, number, how_to_go_on()))
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # whatever it was replaced by
+                stream.flush()
+        leave(128 + number)
+
     def check() -> None:
-        if "raylet" in where and not look(where["raylet"]):
-            raise lost("raylet", where["raylet"])
+        settled = time.monotonic() + _SETTLES_S
+        while signals.first is not None and (name := gone()) is None:
+            if time.monotonic() >= settled:
+                break
+            time.sleep(_SOON_S)
+        name = gone() if signals.first is not None else None
+        if name is None and "raylet" in where and not look(where["raylet"]):
+            name = "raylet"
+        if name is not None:
+            raise lost(name, where[name])
 
     thread = threading.Thread(target=watch, name="tunekit-watch", daemon=True)
-    thread.start()
-    try:
-        yield check
-    finally:
-        over.set()
+    with signals.received():
+        thread.start()
+        try:
+            yield check
+        finally:
+            over.set()
+            signals.wake()
+
+
+def _ended(name: str, number: int, how_to_go_on: str) -> str:
+    return (
+        f"{signal.Signals(number).name} has ended Ray's {name}, too, as it does where it is sent "
+        "to the whole process group, and a call to Ray does not return. This process ends here. "
+        f"What the sweep has done is recorded. Go on with it:\n{how_to_go_on}"
+    )
 
 
 def _lost(name: str, address: Address, seconds: float, how_to_go_on: str) -> str:

@@ -155,7 +155,7 @@ def journal_with(home: Path, *lines: bytes) -> Path:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (lambda text: text.replace(b'"version": 1', b'"version": 2'), "Install the newer tunekit"),
+        (lambda text: text.replace(b'"version": 1', b'"version": 2'), "Install the tunekit"),
         (lambda text: text.replace(b'"journal": "tunekit"', b'"log": 1'), "no journal of tunekit"),
         (lambda text: text[10:], "line 1, cannot be read"),
         (lambda text: text + b"\x00\x00\n", "line 3, cannot be read"),

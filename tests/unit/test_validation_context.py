@@ -78,10 +78,3 @@ def test_a_full_store_sends_the_configuration_along(monkeypatch):
     monkeypatch.setattr(ray, "put", full)
     request = Request("a", 1, config={"lr": 0.1})
     assert Configs().told(Attempt(request, 1)).context().config == {"lr": 0.1}
-
-
-def test_a_request_of_an_older_tunekit_has_its_configuration_in_the_report(monkeypatch):
-    monkeypatch.setattr(ray, "put", lambda value: value)
-    request = Request("a", 1, report={"loss": 1.0, "config": {"lr": 0.1}})
-    request.__dict__.pop("config")  # as unpickled
-    assert Configs().told(Attempt(request, 1)).context().config == {"lr": 0.1}

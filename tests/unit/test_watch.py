@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 import threading
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from ray.exceptions import RaySystemError
 
 from tunekit._ray.health import answers
+from tunekit._ray.interruption import ended_by_sigterm
 from tunekit.watch import watched
 
 GCS, RAYLET = ("10.0.0.1", 6379), ("10.0.0.1", 7000)
@@ -86,3 +88,54 @@ def test_whether_somebody_listens():
         address = server.getsockname()
         assert answers(address)
     assert not answers(address)
+
+
+class Stuck:
+    """A driver whose main thread stands in a call to Ray when SIGTERM arrives."""
+
+    def __init__(self, *dead: Any):
+        self.alive, self.done = {GCS, RAYLET} - set(dead), threading.Event()
+        self.closed, self.left = 0, []
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def leave(self, code: int) -> None:
+        self.left.append(code)
+        self.done.set()
+
+    def watched(self) -> Any:
+        return watched(
+            lambda: "    tunekit resume /results/digits",
+            close=self.close,
+            find=lambda: {"GCS": GCS, "raylet": RAYLET},
+            look=self.alive.__contains__,
+            grace_s=0.001,
+            leave=self.leave,
+        )
+
+
+def terminate() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_driver_that_waits_for_a_ray_that_has_ended_with_it_leaves(caplog):
+    driver = Stuck(GCS)
+    with ended_by_sigterm(), driver.watched() as check:
+        check()  # without a signal, the GCS may come back
+        terminate()
+        assert driver.done.wait(60)
+        with pytest.raises(RaySystemError, match="GCS"):
+            check()  # what fails now is not to be recorded
+    assert (driver.closed, driver.left) == (1, [128 + signal.SIGTERM])
+    [said] = caplog.messages
+    assert said.startswith("SIGTERM has ended Ray's GCS") and "tunekit resume" in said
+
+
+def test_a_driver_whose_ray_goes_on_ends_by_itself():
+    driver = Stuck()
+    with ended_by_sigterm(), driver.watched() as check:
+        terminate()
+        check()
+    assert (driver.closed, driver.left) == (0, [])

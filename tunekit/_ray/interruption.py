@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import select
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["ended_by_sigterm", "without_advice"]
+__all__ = ["Signals", "ended_by_sigterm", "without_advice"]
 
 # How Tune begins what it says of an interrupted sweep, with its own way to go on.
 _ADVICE = "Experiment has been interrupted"
@@ -57,6 +60,57 @@ def ended_by_sigterm() -> Iterator[None]:
         for number, handler in former.items():
             if handler is not None:  # one that was not installed from Python
                 signal.signal(number, handler)
+
+
+class Signals:
+    """Lets a thread receive the signals that end a sweep, also while the main thread is in C++.
+
+    There Python calls no handler, but it reports each signal to a file descriptor at once.
+    """
+
+    def __init__(self) -> None:
+        self._here, self._there = socket.socketpair()
+        self._there.setblocking(False)
+        self._former = -1
+        #: The first signal that has arrived and ends the sweep; None until there is one.
+        self.first: int | None = None
+
+    @contextlib.contextmanager
+    def received(self) -> Iterator[None]:
+        """Receive them meanwhile; without effect outside of the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self._former = signal.set_wakeup_fd(self._there.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(self._former)
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Return the signal that ends the sweep, as soon as there is one; None if there is none."""
+        if select.select([self._here], [], [], timeout_s)[0]:
+            arrived = self._here.recv(4096)
+            if self._former >= 0:  # that of an event loop in which the sweep runs
+                with contextlib.suppress(OSError):
+                    os.write(self._former, arrived.replace(b"\0", b""))
+            ends = [number for number in arrived if number and _ends(number)]
+            self.first = self.first or next(iter(ends), None)
+        return self.first
+
+    def wake(self) -> None:
+        """End a :meth:`wait`."""
+        with contextlib.suppress(OSError):
+            self._there.send(b"\0")
+
+
+def _ends(number: int) -> bool:
+    """Return whether a signal ends a sweep: its handler is Python's, Ray's or tunekit's own."""
+    if number not in _changed():
+        return False
+    handler = signal.getsignal(number)
+    own = handler is signal.default_int_handler or getattr(handler, "__module__", "") == __name__
+    return own or _may_be_replaced(handler)
 
 
 def _changed() -> list[signal.Signals]:
