@@ -15,6 +15,7 @@ from tunekit._ray.controller import Controller
 from tunekit._ray.stand_ins import Change, StandIn
 from tunekit.base_scheduler import BaseScheduler
 from tunekit.config import ValidationConfig
+from tunekit.core.advice import no_room
 from tunekit.core.events import Event, Waited
 from tunekit.core.pending import gives_way, stands_still, trains_on
 from tunekit.core.reconcile import Action, Actual, Desired, next_action
@@ -331,11 +332,6 @@ class TrialActions:
         if self._waiting.on_pending(first.trial_id) == "continue":
             self._make(Action.TRAIN, first)  # it might not be able to resume
         else:
-            logger.warning(
-                "Validations get no resources because all trials hold theirs while they wait for "
-                "scores; trial %s is paused to make room. Set max_concurrent_trials so that "
-                "something is left for validation, or use on_pending='pause'.",
-                first.trial_id,
-            )
+            logger.warning("%s", no_room(first.trial_id, trials=len(controller.running)))
             self._give_way(first, for_validations=True)
             validator.relieved()

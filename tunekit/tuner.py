@@ -33,6 +33,7 @@ from tunekit._ray.described import described_space
 from tunekit._ray.functions import (
     can_be_reset,
     checkpointable_class,
+    function_of,
     is_checkpointable_function,
     leave_resuming_to_tune,
 )
@@ -75,6 +76,7 @@ from tunekit.distributed import (
 from tunekit.driver_lock import lock_at
 from tunekit.errors import ConfigError, RestoreError, SweepNotFoundError, TunekitError
 from tunekit.experiments import no_sweep
+from tunekit.forgotten import check_policy
 from tunekit.journal import SERIES, Record, record_of
 from tunekit.loaded_sweep import confirmed
 from tunekit.loading import load
@@ -241,6 +243,16 @@ class Tuner(tune.Tuner):
                 search_alg=tune_config.search_alg,
                 problems=problems,
             )
+        if (
+            validation_config is not None
+            and checkpoint_policy is None
+            and getattr(validation_config, "every", None) != "requested"
+            and not (distributed or problems)
+            and _is_function(trainable)
+        ):
+            function = function_of(checkpointable_class(trainable))
+            scheduler = base_of(getattr(tune_config, "scheduler", None))
+            check_policy(function, run_config, scheduler, problems)
         seed = getattr(validation_config, "seed", None)
         check_space(seed, param_space, getattr(tune_config, "search_alg", None), problems)
         problems.raise_any()

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 from tunekit._ray.health import Address, answers, lost, services
-from tunekit._ray.interruption import Signals
+from tunekit._ray.interruption import Signals, end_process
 from tunekit.core.outage import Outages
 
 __all__ = ["watched"]
@@ -37,7 +35,7 @@ def watched(
     interval_s: float = _INTERVAL_S,
     patience_s: float = _PATIENCE_S,
     grace_s: float = _GRACE_S,
-    leave: Callable[[int], None] = os._exit,
+    leave: Callable[[int], None] = end_process,
 ) -> Iterator[Callable[[], None]]:
     """Watch Ray's GCS and this node's raylet, in a thread of its own.
 
@@ -102,9 +100,6 @@ def watched(
         closing.join(_CLOSING_S)
         number = signals.first or signal.SIGTERM
         logger.error("%s", _ended(name, number, how_to_go_on()))
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):  # whatever it was replaced by
-                stream.flush()
         leave(128 + number)
 
     def check() -> None:

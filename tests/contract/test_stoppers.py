@@ -188,6 +188,42 @@ def test_a_function_of_both_stops_at_whichever_comes_first(tmp_path, on_pending)
     assert stops(ran) == {4}
 
 
+class Either(tune.Stopper):
+    """Looks at the score first."""
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return result["accuracy"] >= 0.8 or result["training_iteration"] >= 7
+
+    def stop_all(self) -> bool:
+        return False
+
+
+@every_way
+@pytest.mark.parametrize(
+    "stop",
+    [Either(), lambda trial_id, r: r["accuracy"] >= 0.8 or r["training_iteration"] >= 7],
+    ids=["stopper", "function"],
+)
+def test_what_stops_a_trial_whatever_its_score_is_stops_it_at_the_report(
+    tmp_path, on_pending, stop
+):
+    ran = stopped(tmp_path, stop, on_pending=on_pending, policy=tunekit.EveryIterations(4))
+    assert lengths(ran) == {7} and stops(ran) == set(), "0.4 at 4; 7 has no checkpoint"
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [
+        lambda trial_id, result: not result["accuracy"] < 0.8,
+        lambda trial_id, result: result["accuracy"] < 0.1 or result["accuracy"] > 0.9,
+        lambda trial_id, result: result["accuracy"] >= 0.8 or result["training_iteration"] > 99,
+    ],
+)
+def test_what_depends_on_the_score_waits_for_it(tmp_path, stop):
+    ran = stopped(tmp_path, stop, policy=tunekit.EveryIterations(4))
+    assert min(lengths(ran)) >= 8, "0.4 at 4, 0.8 at 8"
+
+
 def test_a_metric_that_training_alone_reports_is_read_at_the_report(tmp_path):
     ran = stopped(
         tmp_path,

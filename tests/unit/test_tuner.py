@@ -472,3 +472,47 @@ def test_a_search_space_that_lacks_the_seed_is_refused_before_the_sweep(
 )
 def test_a_space_that_has_it_or_may_have_it_is_not(tmp_path, name, space, search_alg):
     assert validation_of(seeded(tmp_path, name, space, search_alg)).config.seed == name
+
+
+def saves(config):
+    tunekit.checkpoint_with(lambda directory: None)
+    tune.report({"loss": 1.0})
+
+
+def asks(config):
+    tunekit.checkpoint_with(lambda directory: None)
+    tunekit.report({"loss": 1.0}, validation=True)
+
+
+class Asks(tune.Callback):
+    """One of the user's, which may set should_checkpoint."""
+
+
+def test_a_function_that_nothing_will_ask_to_save_is_refused(tmp_path):
+    with pytest.raises(tunekit.ConfigError, match=r"saves registers how .* nothing asks it to"):
+        tunekit.Tuner(saves, validation_config=VALIDATION_KEY)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("function", "settings"),
+    [
+        (asks, {}),
+        (trainable, {}),  # it may report checkpoints
+        (saves, {"checkpoint_policy": tunekit.EveryIterations(1)}),
+        (saves, {"checkpoint_config": tune.CheckpointConfig(checkpoint_frequency=2)}),
+        (saves, {"checkpoint_config": tune.CheckpointConfig(checkpoint_at_end=True)}),
+        (saves, {"callbacks": [Asks()]}),
+        (saves, {"scheduler": HyperBandScheduler()}),  # it pauses trials, which saves
+    ],
+)
+def test_one_that_something_may_ask_is_not(tmp_path, function, settings):
+    known = {k: settings.pop(k) for k in ("checkpoint_config", "callbacks") if k in settings}
+    scheduler = settings.pop("scheduler", None)
+    tunekit.Tuner(
+        function,
+        validation_config=VALIDATION_KEY,
+        tune_config=tune.TuneConfig(metric="accuracy", mode="max", scheduler=scheduler),
+        run_config=tune.RunConfig(storage_path=str(tmp_path), name="sweep", **known),
+        **settings,
+    )

@@ -7,7 +7,13 @@ from typing import Any
 
 from tunekit.core.names import chosen, listed, meant
 
-__all__ = ["NO_CHECKPOINT", "drives_a_trainer", "no_trial_has_saved", "unknown_metric"]
+__all__ = [
+    "NO_CHECKPOINT",
+    "drives_a_trainer",
+    "no_room",
+    "no_trial_has_saved",
+    "unknown_metric",
+]
 
 #: Under which key ``ray.tune.integration.ray_train.TuneReportCallback`` reports where the workers
 #: of a trainer have put a checkpoint; Tune does not get the checkpoint.
@@ -59,6 +65,39 @@ def no_trial_has_saved(advice: str) -> str:
         'No trial has saved a checkpoint, so that nothing was validated. Save.'
     """
     return f"No trial has saved a checkpoint, so that nothing was validated. {advice}"
+
+
+def no_room(trial_id: str, *, trials: int) -> str:
+    """Return why a trial is paused for validations, and what leaves room for them.
+
+    Args:
+        trial_id: The trial.
+        trials: How many trials have resources; fewer cannot help where it is one.
+
+    Example:
+        >>> print(no_room("a", trials=3))
+        Validations get no resources because the 3 running trials hold theirs while they wait for
+        scores; trial a is paused to make room. Set max_concurrent_trials to less than 3, or use
+        on_pending='pause'.
+        >>> print(no_room("a", trials=1))
+        Validations get no resources because the only running trial holds what they need while it
+        waits for a score; trial a is paused to make room. Give trials less (tune.with_resources),
+        validations no more than is left beside one (ray_remote_kwargs), or the cluster more; or
+        use on_pending='pause'.
+    """
+    if trials > 1:
+        why = f"the {trials} running trials hold theirs while they wait for scores"
+        how = f"Set max_concurrent_trials to less than {trials}, or"
+    else:
+        why = "the only running trial holds what they need while it waits for a score"
+        how = (
+            "Give trials less (tune.with_resources), validations no more than is left beside one "
+            "(ray_remote_kwargs), or the cluster more; or"
+        )
+    return (
+        f"Validations get no resources because {why}; trial {trial_id} is paused to make room. "
+        f"{how} use on_pending='pause'."
+    )
 
 
 def unknown_metric(

@@ -14,7 +14,13 @@ from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-__all__ = ["HOW_TO_RESUME", "Resumption", "begins_anew", "saves_without_resuming"]
+__all__ = [
+    "HOW_TO_RESUME",
+    "Resumption",
+    "begins_anew",
+    "saves_only_when_asked",
+    "saves_without_resuming",
+]
 
 #: How a function goes on from its checkpoint.
 HOW_TO_RESUME = """\
@@ -86,6 +92,8 @@ def begins_anew(trial: str, iteration: int, *, get_checkpoint: str = "tune.get_c
 _SAVES_WITH_TUNEKIT = frozenset({"checkpoint_with"})
 _SAVES = _SAVES_WITH_TUNEKIT | {"Checkpoint", "from_directory"}
 _RESUMES = frozenset({"get_checkpoint", "loaded_checkpoint"})
+# Keywords and keys by which a function reports a checkpoint, or asks to be saved.
+_ASKS = frozenset({"checkpoint", "validation", "should_checkpoint", "tunekit_validation"})
 # Whose own code says nothing about the user's.
 _FRAMEWORKS = frozenset({"ray", "tunekit"})
 # Of how many functions the code is looked at, at most.
@@ -121,6 +129,28 @@ def saves_without_resuming(function: Any, *, with_tunekit: bool = False) -> bool
             return False
         saves = saves or not ways.isdisjoint(names)
     return saves
+
+
+def saves_only_when_asked(function: Any) -> bool:
+    """Return whether a function registers how to save, and never reports or asks for a checkpoint.
+
+    It looks at names, as :func:`saves_without_resuming` does.
+
+    Args:
+        function: The function.
+
+    Example:
+        >>> def train(config):
+        ...     checkpoint_with(lambda folder: None)
+        ...     report({"loss": 1.0})
+        >>> def asks(config):
+        ...     checkpoint_with(lambda folder: None)
+        ...     report({"loss": 1.0}, validation=True)
+        >>> saves_only_when_asked(train), saves_only_when_asked(asks)
+        (True, False)
+    """
+    names = {name for code in _codes(function) for name in _names(code)}
+    return not names.isdisjoint(_SAVES_WITH_TUNEKIT) and names.isdisjoint(_ASKS)
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -8,6 +8,8 @@ shows when it is asked: it gets the report in a form that notices what is read.
 from __future__ import annotations
 
 import copy
+import math
+import pickle
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from enum import Enum
@@ -100,8 +102,9 @@ class Criterion:
     """A stopping criterion, with what is known of the metrics that it reads.
 
     One with a state of its own is asked with validated results only, from when it is known to read
-    a validated metric: it would count a report twice. A function without state is tried with each
-    report, too, so that ``training_iteration >= 10 or accuracy > 0.9`` stops at iteration 10.
+    a validated metric: it would count a report twice. One without is tried with each report, too,
+    so that ``accuracy > 0.9 or training_iteration >= 10`` stops at iteration 10: there it stops
+    whatever the accuracy turns out to be.
 
     Args:
         ask: ``ask(trial_id, result)``: whether the trial is to stop.
@@ -149,13 +152,16 @@ class Criterion:
         if self.reads is Reads.METRIC:
             return self._asked_by_metric(trial_id, report, validated)
         if self._stateful and self.waits(validated):
-            return False
+            return self._stops_anyway(trial_id, report, validated)
         if not self._rehearsed:
             self._rehearsed = True
             self._rehearse(trial_id, report, validated)
             if self.waits(validated):
-                return False
-        return self._try(self.ask, trial_id, report, validated)
+                return self._stops_anyway(trial_id, report, validated)
+        stops = self._try(self.ask, trial_id, report, validated)
+        if not stops and self.waits(validated):
+            return self._stops_anyway(trial_id, report, validated)
+        return stops
 
     def judged(
         self,
@@ -199,6 +205,25 @@ class Criterion:
         """Find out what it reads, without its noticing."""
         with suppress(Exception):  # it will be raised again, or it cannot be copied
             self._try(copy.deepcopy(self.ask), trial_id, report, validated)
+
+    def _stops_anyway(
+        self, trial_id: str, report: Mapping[str, Any], validated: Collection[str]
+    ) -> bool:
+        """Return whether it stops the trial whatever the validated metrics turn out to be.
+
+        A copy is asked with the least, the greatest, and no number. One whose state changes by
+        being asked counts results, and a report is no result of it.
+        """
+        known = {name: v for name, v in flatten(report).items() if name not in validated}
+        try:
+            ask = copy.deepcopy(self.ask)
+            before = pickle.dumps(vars(ask)) if self._stateful else b""
+            for value in (-math.inf, math.inf, math.nan):
+                if not ask(trial_id, nested({**known, **dict.fromkeys(validated, value)})):
+                    return False
+            return not self._stateful or pickle.dumps(vars(ask)) == before
+        except Exception:  # it cannot be copied, or reads what is not there yet
+            return False
 
     def _asked_by_metric(
         self, trial_id: str, report: Mapping[str, Any], validated: Collection[str]
