@@ -10,6 +10,7 @@ import pyarrow.fs
 from ray import tune
 
 from tunekit._ray.storage import exists
+from tunekit.confined import is_inside
 from tunekit.core.confirmation import Confirmed
 from tunekit.core.seeds import Configuration
 from tunekit.core.timeline import Scored
@@ -32,7 +33,8 @@ class BestCheckpoint:
             are texts.
         path: Where it is, or was.
         checkpoint: What to load it from; None if it has been deleted since
-            (``CheckpointConfig(num_to_keep=...)``) or has not been uploaded.
+            (``CheckpointConfig(num_to_keep=...)``), has not been uploaded, or is not in the
+            experiment's folder.
         configuration: The configuration that its trial is one seed of, with the mean over seeds;
             None if trials were compared one by one.
         confirmation: How it was confirmed to be the best, and how sure that is; None if it is the
@@ -65,6 +67,7 @@ def best_checkpoint_of(
     config: Mapping[str, Any],
     path: str,
     filesystem: pyarrow.fs.FileSystem | None,
+    home: str,
     configuration: Configuration | None = None,
     confirmation: Confirmed | None = None,
 ) -> BestCheckpoint:
@@ -77,6 +80,7 @@ def best_checkpoint_of(
         config: The hyperparameters that it was last trained with.
         path: Where it is, or was.
         filesystem: The filesystem of ``path``; None if the sweep is in no folder.
+        home: The experiment's folder there; what is not in it is not there.
         configuration: The configuration that its trial is one seed of, if that was asked for.
         confirmation: How it was confirmed, if it was.
 
@@ -85,12 +89,15 @@ def best_checkpoint_of(
 
     Example:
         >>> scored = Scored(0, 3, {"accuracy": 0.9}, "./a/c")
-        >>> best_checkpoint_of("a", scored, "accuracy", config={}, path="a/c", filesystem=None)
+        >>> best_checkpoint_of("a", scored, "accuracy", config={}, path="a/c", filesystem=None,
+        ...                    home="")
         BestCheckpoint(trial_id='a', generation=0, iteration=3, metric='accuracy', score=0.9)
     """
     score = scored.value(metric)
     assert score is not None  # or it would not be the best
-    there = filesystem is not None and exists(filesystem, path)
+    checkpoint = None
+    if filesystem is not None and is_inside(filesystem, home, path) and exists(filesystem, path):
+        checkpoint = tune.Checkpoint(path, filesystem)
     return BestCheckpoint(
         trial_id=trial_id,
         generation=scored.generation,
@@ -100,7 +107,7 @@ def best_checkpoint_of(
         metrics=scored.metrics,
         config=config,
         path=path,
-        checkpoint=tune.Checkpoint(path, filesystem) if there else None,
+        checkpoint=checkpoint,
         configuration=configuration,
         confirmation=confirmation,
     )

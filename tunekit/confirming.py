@@ -100,7 +100,7 @@ def confirm_winner(
     problems.raise_any()
     if choice.gone:
         logger.warning(
-            "No candidates, as they are not in the storage any more (num_to_keep): %s.",
+            "No candidates, as they are not in the sweep's folder any more (num_to_keep): %s.",
             in_short(choice.gone),
         )
     same_examples = settings.fn is None or name_of(config.fn) in functions

@@ -25,6 +25,7 @@ from typing import Protocol
 import pyarrow.fs
 
 from tunekit.clock import Clock, SystemClock
+from tunekit.confined import inside, local_path, read_plain
 from tunekit.core.driver_lock import BEAT_S, Here, Holder, Standing, Verdict, judge
 from tunekit.core.words import duration
 from tunekit.errors import AlreadyRunningError
@@ -47,6 +48,8 @@ TAKE_OVER = "TUNEKIT_TAKE_OVER"
 
 _LOOK_AGAIN_S = 1.0
 _HALF_WRITTEN_S = 3.0
+# A lock is not that large.
+_MOST_BYTES = 64 * 1024
 # How long to wait, before it is certain who has written the lock, where two may at once.
 _DOUBT_S = 1.0
 
@@ -132,13 +135,18 @@ class _LocalFile:
     the two nobody else writes. Where there are no such locks, a doubt is left.
     """
 
-    def __init__(self, path: Path):
-        self._path = path
+    def __init__(self, home: Path):
+        self._home = home
         self.doubt_s = 0.0
+
+    @property
+    def _path(self) -> Path:
+        folder, name = posixpath.split(LOCK)
+        return inside(self._home, folder) / name
 
     def read(self) -> bytes | None:
         try:
-            return self._path.read_bytes()
+            return read_plain(inside(self._home, LOCK), most=_MOST_BYTES)
         except FileNotFoundError:
             return None
 
@@ -215,8 +223,9 @@ class _RemoteFile:
 
 
 def _file_at(filesystem: pyarrow.fs.FileSystem, home: str) -> LockFile:
-    if isinstance(filesystem, pyarrow.fs.LocalFileSystem):
-        return _LocalFile(Path(home, LOCK))
+    local = local_path(filesystem, home)
+    if local is not None:
+        return _LocalFile(local)
     return _RemoteFile(filesystem, posixpath.join(home, LOCK))
 
 

@@ -16,6 +16,7 @@
     ├── StopperError (RuntimeError)       a stopping criterion raised on a validated result
     ├── JournalError (ValueError)         an experiment's journal is damaged or of another version
     ├── RestoreError (RuntimeError)       an experiment cannot be restored; says what is missing
+    ├── UnsafeFileError (OSError)         a name or link in an experiment's folder leads out of it
     ├── AlreadyRunningError (RuntimeError) another driver is running the sweep; says which
     └── ValidationFailedError (RuntimeError)
                                           a validation failed and ``on_failure="raise"``, or the
@@ -38,6 +39,7 @@ __all__ = [
     "StopperError",
     "SweepNotFoundError",
     "TunekitError",
+    "UnsafeFileError",
     "UnsupportedRayError",
     "ValidationFailedError",
     "WiringError",
@@ -129,6 +131,13 @@ class JournalError(TunekitError, ValueError):
 
 class RestoreError(TunekitError, RuntimeError):
     """An experiment cannot be restored; says what is missing. Its files are as they were."""
+
+
+class UnsafeFileError(TunekitError, OSError):
+    """A file in an experiment's folder was not opened: it leads out of it, or is not a plain file.
+
+    Whoever has made the folder may have put links to other people's files into it, or pipes.
+    """
 
 
 class AlreadyRunningError(TunekitError, RuntimeError):

@@ -11,6 +11,7 @@ import pyarrow.fs
 
 from tunekit._ray.controller import STATE_FILES
 from tunekit._ray.storage import TUNER_FILE
+from tunekit.confined import local_path
 
 __all__ = ["Found", "no_sweep", "sweeps_below"]
 
@@ -42,8 +43,9 @@ def sweeps_below(filesystem: pyarrow.fs.FileSystem, path: str) -> list[Found]:
     """Return the sweeps in a folder, and in folders below it, the newest first.
 
     The folders of a sweep's trials are not looked into, nor are those of a plain experiment of
-    Tune's, nor any whose name begins with a dot. It looks four levels deep, and into 5,000 folders
-    at most, the upper ones first.
+    Tune's, nor any whose name begins with a dot. Links are not followed, as they may lead anywhere;
+    the folder itself may be one. It looks four levels deep, and into 5,000 folders at most, the
+    upper ones first.
 
     Args:
         filesystem: Where to look.
@@ -65,8 +67,7 @@ def sweeps_below(filesystem: pyarrow.fs.FileSystem, path: str) -> list[Found]:
                 break
             looked += 1
             inside = _inside(filesystem, folder)
-            is_folder = pyarrow.fs.FileType.Directory
-            folders = [info.base_name for info in inside if info.type == is_folder]
+            folders = [info.base_name for info in inside if _is_folder(filesystem, info)]
             changed = _changed(filesystem, folder) if JOURNAL in folders else None
             if changed is not None:
                 found.append(Found(folder, changed))
@@ -75,6 +76,13 @@ def sweeps_below(filesystem: pyarrow.fs.FileSystem, path: str) -> list[Found]:
                 below += [f"{folder.rstrip('/')}/{name}" for name in named]
         level = below
     return sorted(found, key=lambda one: (-one.changed, one.path))
+
+
+def _is_folder(filesystem: pyarrow.fs.FileSystem, info: pyarrow.fs.FileInfo) -> bool:
+    """Return whether something is a folder, and not a link to one."""
+    local = local_path(filesystem, info.path)
+    is_link = local is not None and local.is_symlink()
+    return bool(info.type == pyarrow.fs.FileType.Directory and not is_link)
 
 
 def _is_tunes(names: Iterable[str]) -> bool:

@@ -31,6 +31,7 @@ from tunekit._ray.tuner import is_remote
 from tunekit.capacity import say_what_is_too_much
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import ValidationConfig
+from tunekit.confined import is_inside, link_out_of
 from tunekit.core.calls import name_of, signature_of, still_lacks
 from tunekit.core.confidence import Interval
 from tunekit.core.events import Event, SessionClosed, ValidationEnded, ValidationRequested
@@ -171,7 +172,7 @@ def validate_later(
     problems.raise_any()
     if choice.gone:
         logger.warning(
-            "Left out, as they are not in the storage any more (num_to_keep): %s.",
+            "Left out, as they are not in the sweep's folder any more (num_to_keep): %s.",
             in_short(choice.gone),
         )
     wanted = [request_of(swept, config, one) for one in choice.kept]
@@ -367,6 +368,8 @@ def chosen_checkpoints(
     def is_kept(one: SavedCheckpoint) -> bool:
         path = places.path(one.path)
         above = posixpath.dirname(path)
+        if not is_inside(swept.filesystem, swept.path, path):
+            return False
         if above not in there:
             there[above] = set(paths_in(swept.filesystem, above))
         return path in there[above]
@@ -377,9 +380,16 @@ def chosen_checkpoints(
         if one.key.run >= swept.run_of(*place)
     }
     choice = choose(which, swept.ranked, saved, is_kept)
+    for kept in choice.kept:
+        link = link_out_of(swept.filesystem, swept.path, places.path(kept.path))
+        if link is not None:
+            problems.add(
+                f"{link!r} in a checkpoint is a link that leads out of the experiment's folder: "
+                "nothing there is read. Put a copy in its place, or choose other checkpoints."
+            )
     if not choice.kept:
         problems.add(
-            f"none of the checkpoints is in the storage any more: {in_short(choice.gone)}. A sweep "
+            f"none of the checkpoints is in the sweep's folder: {in_short(choice.gone)}. A sweep "
             "keeps what CheckpointConfig(num_to_keep=...) says."
             if choice.gone
             else "no checkpoint was saved that could be validated. Pass other trials."

@@ -35,6 +35,8 @@ from typing import Protocol
 
 import pyarrow.fs
 
+from tunekit.confined import inside, local_path, name_below, read_plain
+
 __all__ = ["Folder", "LocalFolder", "RemoteFolder", "folder_at", "replace_file", "write_new"]
 
 logger = logging.getLogger(__name__)
@@ -99,6 +101,16 @@ class Folder(Protocol):
         """Return what is in a file.
 
         Raises:
+            tunekit.UnsafeFileError: If it leads out of the folder, or is not a plain file.
+            OSError: If it cannot be read.
+        """
+        ...
+
+    def end_of(self, name: str, most: int) -> bytes:
+        """Return the last bytes of a file that is not tunekit's own, ``most`` of them at most.
+
+        Raises:
+            tunekit.UnsafeFileError: As of :meth:`read`.
             OSError: If it cannot be read.
         """
         ...
@@ -134,13 +146,6 @@ def folder_at(filesystem: pyarrow.fs.FileSystem, path: str) -> Folder:
 def _next_number(names: list[str]) -> int:
     numbers = [int(stem) for stem in (name.split(".")[0] for name in names) if stem.isdigit()]
     return max(numbers, default=0) + 1
-
-
-def _below(name: str) -> str:
-    """A name that stays in its folder; names may come from a journal or an archive."""
-    if name.startswith("/") or ".." in name.replace("\\", "/").split("/"):
-        raise ValueError(f"{name!r} leads out of the experiment's folder.")
-    return name
 
 
 def _versions(name: str) -> list[str]:
@@ -357,7 +362,7 @@ class LocalFolder:
         Raises:
             OSError: If it cannot be written; there is no new file then.
         """
-        path = self.root / _below(name)
+        path = self._place(name)
         if self._abandoned:
             return
         _make_folder(path.parent)
@@ -365,32 +370,40 @@ class LocalFolder:
 
     def remove(self, name: str) -> None:
         """See :class:`Folder`."""
-        for version in [] if self._abandoned else reversed(_versions(_below(name))):
-            (self.root / version).unlink(missing_ok=True)
+        for version in [] if self._abandoned else reversed(_versions(name_below(name))):
+            self._place(version).unlink(missing_ok=True)
 
     def names(self, folder: str) -> list[str]:
         """See :class:`Folder`."""
-        path = self.root / folder
+        path = inside(self.root, folder)
         return _without_versions(p.name for p in path.iterdir()) if path.is_dir() else []
 
     def read(self, name: str) -> bytes:
         """See :class:`Folder`; also a copy of what another storage had."""
-        found = _newest(name, [self._content(version) for version in _versions(_below(name))])
-        return (self.root / name).read_bytes() if found is None else found
+        found = _newest(name, [self._content(version) for version in _versions(name_below(name))])
+        return read_plain(inside(self.root, name)) if found is None else found
+
+    def end_of(self, name: str, most: int) -> bytes:
+        """See :class:`Folder`."""
+        return read_plain(inside(self.root, name), -most, most)
 
     def tail(self, name: str, start: int) -> bytes | None:
         """See :class:`Folder`; only that part of the file is read."""
-        with open(self.root / _below(name), "rb") as file:
-            if start and os.fstat(file.fileno()).st_size >= start:
-                file.seek(start)
-                return file.read()
+        path = inside(self.root, name)
+        if start and path.stat().st_size >= start:
+            return read_plain(path, start)
         return _from(self.read(name), start)  # from the beginning, or a version may be longer
 
     def _content(self, name: str) -> bytes | None:
         try:
-            return (self.root / name).read_bytes()
+            return read_plain(inside(self.root, name))
         except FileNotFoundError:
             return None
+
+    def _place(self, name: str) -> Path:
+        """Return where a file is to be, or to be deleted: a link there is not followed."""
+        folder, base = posixpath.split(name_below(name))
+        return inside(self.root, folder) / base
 
     def settle(self, patience_s: float) -> bool:
         """See :class:`Folder`."""
@@ -467,7 +480,7 @@ class LocalFolder:
     def _write_lines(self, series: str, lines: bytes) -> None:
         descriptor = self._open.get(series)
         if descriptor is None:
-            folder = self.root / series
+            folder = inside(self.root, series)
             _make_folder(folder)
             path = folder / f"{_next_number(self.names(series)):06d}.jsonl"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
@@ -506,6 +519,7 @@ class RemoteFolder:
         sleep: Callable[[float], bool] | None = None,
     ):
         self._filesystem, self._root = filesystem, root
+        self._local = local_path(filesystem, root)
         self._closed = threading.Event()
         self._sleep = sleep or self._closed.wait
         self._changed = threading.Condition()
@@ -533,11 +547,11 @@ class RemoteFolder:
 
     def put(self, name: str, data: bytes) -> None:
         """See :class:`Folder`; the file is uploaded behind, after all that came before it."""
-        self._enqueue("put", _below(name), data)
+        self._enqueue("put", name_below(name), data)
 
     def remove(self, name: str) -> None:
         """See :class:`Folder`; it is deleted behind."""
-        self._enqueue("remove", _below(name), b"")
+        self._enqueue("remove", name_below(name), b"")
 
     def names(self, folder: str) -> list[str]:
         """See :class:`Folder`."""
@@ -548,16 +562,25 @@ class RemoteFolder:
         """See :class:`Folder`; the newest whole version, where files are renamed."""
         if not self._at_once:
             for _ in range(_LOOKS):  # it may be renamed between two looks
-                found = _newest(name, self._contents(_versions(_below(name))))
+                found = _newest(name, self._contents(_versions(name_below(name))))
                 if found is not None:
                     return found
-        return self._content(_below(name))
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path(name))
+        return self._content(name)
+
+    def end_of(self, name: str, most: int) -> bytes:
+        """See :class:`Folder`."""
+        if not self._at_once and not self._is_file(self._path(name)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path(name))
+        with self._filesystem.open_input_file(self._path(name)) as file:
+            file.seek(max(0, file.size() - most))
+            return bytes(file.read(most))
 
     def tail(self, name: str, start: int) -> bytes | None:
         """See :class:`Folder`; of an object, only that part is fetched."""
         if not start or not self._at_once:
             return _from(self.read(name), start)
-        with self._filesystem.open_input_file(self._path(_below(name))) as file:
+        with self._filesystem.open_input_file(self._path(name)) as file:
             size = file.size()
             if size <= start:
                 return b"" if size == start else None
@@ -603,7 +626,9 @@ class RemoteFolder:
             self._changed.notify_all()
 
     def _path(self, name: str) -> str:
-        return posixpath.join(self._root, name)
+        if self._local is not None:  # below one of this machine's folders
+            inside(self._local, name)
+        return posixpath.join(self._root, name_below(name))
 
     def _enqueue(self, what: str, name: str, data: bytes) -> None:
         with self._changed:

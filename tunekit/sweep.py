@@ -470,6 +470,7 @@ class Sweep:
             config=self.config_of(trial_id, scored.generation),
             path=self._places.path(scored.checkpoint),
             filesystem=self.filesystem,
+            home=self.path,
             configuration=configuration,
             confirmation=confirmation,
         )
@@ -706,10 +707,9 @@ class Sweep:
         return self._configs.get((trial_id, generation), story.config)
 
     def trial_errors(self) -> dict[str, str]:
-        """Return what Tune recorded of the failures of failed trials, by trial.
+        """Return what Tune recorded last of the failures of failed trials, by trial.
 
-        Raises:
-            OSError: If the storage fails.
+        Where that cannot be read, the text says why.
         """
         if self.filesystem is None:
             return {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import posixpath
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow.fs
 
-from tunekit._ray.storage import absolute, exists, storage_at
+from tunekit._ray.storage import absolute, storage_at
 from tunekit.core.problems import Problems
 from tunekit.core.seeds import check_known, check_seed
 from tunekit.core.timeline import TrialSummary
@@ -28,6 +29,8 @@ __all__ = ["UNTOLD", "read_sweep", "read_trial_errors"]
 UNTOLD = ("saved", "snapshot")
 
 _TRIAL_ERROR = "error.txt"  # Tune writes this into the folder of a failed trial
+# Its end has the last failure.
+_MOST_ERROR_BYTES = 64 * 1024
 
 
 class _WithTrials(Protocol):
@@ -117,20 +120,24 @@ def read_trial_errors(
         path: The experiment's folder there.
         trials: The trials.
 
-    Raises:
-        OSError: If the storage fails.
+    Returns:
+        By trial: the end of the file in which Tune has recorded them; or why it cannot be read.
 
     Example:
         >>> read_trial_errors(pyarrow.fs.LocalFileSystem(), "/sweep", [TrialSummary("a")])
         {}
     """
-    found = {}
+    folder, found = folder_at(filesystem, path), {}
     for story in trials:
         if story.failures:
-            error = f"{path}/{story.folder}/{_TRIAL_ERROR}"
-            if exists(filesystem, error):
-                with filesystem.open_input_stream(error) as stream:
-                    found[story.trial_id] = stream.read().decode(errors="replace").strip()
+            name = posixpath.join(story.folder, _TRIAL_ERROR)
+            try:
+                text = folder.end_of(name, _MOST_ERROR_BYTES).decode(errors="replace").strip()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                text = f"{name} cannot be read: {error}"
+            found[story.trial_id] = text
     return found
 
 

@@ -25,7 +25,7 @@ FLOORS = [
     {"version"},
     {"errors"},
     {"core", "extras"},
-    {"event_file", "gpu_memory", "pickles", "places", "terminal"},
+    {"confined", "event_file", "gpu_memory", "pickles", "places", "terminal"},
     {
         "_ray",
         "clock",

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import Enum
+
+import msgspec
 
 __all__ = ["BEAT_S", "SILENT_S", "Here", "Holder", "Standing", "Verdict", "judge"]
 
@@ -19,6 +21,10 @@ BEAT_S = 10.0
 
 #: For how long it must not have said so to count as dead: three times it did not.
 SILENT_S = 3 * BEAT_S
+
+
+# What a process's number can be, and a time that can be told: that of the year 9999.
+_MOST, _LAST_S = 2**31 - 1, 253_402_300_799.0
 
 
 class Standing(Enum):
@@ -69,10 +75,11 @@ class Holder:
             (True, None)
         """
         try:
-            known = json.loads(data)
-            return cls(**{field.name: known[field.name] for field in fields(cls)})
-        except (ValueError, KeyError, TypeError):
+            found = msgspec.json.decode(data, type=cls)
+        except (msgspec.DecodeError, ValueError, RecursionError):
             return None
+        possible = 0 < found.pid <= _MOST and min(found.since, found.beat) >= 0
+        return found if possible and max(found.since, found.beat) <= _LAST_S else None
 
 
 @dataclass(frozen=True)

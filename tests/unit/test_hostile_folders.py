@@ -1,0 +1,286 @@
+"""A sweep's folder that somebody else has made: it is read, and nothing outside of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.fs
+import pytest
+from click.testing import CliRunner
+
+import tunekit
+from tunekit import journal
+from tunekit.cli import commands
+from tunekit.core.driver_lock import Holder
+from tunekit.core.events import (
+    CheckpointSaved,
+    Reported,
+    TrialAdded,
+    TrialErrored,
+    ValidationEnded,
+    ValidationRequested,
+)
+from tunekit.errors import UnsafeFileError
+from tunekit.journal import Journal
+from tunekit.serve.catalogue import Catalogue
+from tunekit.serve.index import Index
+from tunekit.serve.live import LiveSweep
+from tunekit.storage import LocalFolder, folder_at
+from tunekit.testing import FakeClock
+
+LOCAL = pyarrow.fs.LocalFileSystem()
+NOTHING = {"metric": None, "mode": None, "seed": None}
+SECRET = "SECRET"
+SESSION = "validations/20261124-080000-0123abcd"
+
+
+def made(home: Path, word: str, folder: str = "trial_a", checkpoint: str = "") -> Path:
+    """A sweep whose every file has a word: its lock, error.txt and checkpoint, too."""
+    about = {"time": 1e9, "judged": ["accuracy"], "mode": "max"}
+    record = Journal(LocalFolder(home), about=about)
+    record.append(TrialAdded(time=1e9, trial_id="a", config={"note": word}, folder=folder))
+    record.append(TrialErrored(time=1e9 + 1, trial_id="a"))
+    checkpoint = checkpoint or f"./{folder}/checkpoint_000001"
+    scored(record, checkpoint, {"accuracy": 0.5})
+    later = Journal(
+        LocalFolder(home),
+        series=SESSION,
+        about={"time": 1e9, "sweep": 1e9, "name": word.lower(), "function": word},
+    )
+    scored(later, checkpoint, {"robust": 0.5})
+    holder = Holder("t", word, "elsewhere", 7, 1, 7, since=1e9, beat=1e9)
+    (home / "journal/driver.json").write_bytes(holder.encoded())
+    inner = home / "trial_a/checkpoint_000001"
+    inner.mkdir(parents=True)
+    (inner / "weights").write_text(word)
+    (home / "trial_a/error.txt").write_text(f"ValueError: {word}")
+    return home
+
+
+def scored(record: Journal, checkpoint: str, metrics: dict[str, float]) -> None:
+    at, known = "a:0:1:1", {"trial_id": "a", "iteration": 1, "checkpoint": checkpoint}
+    report = {"training_iteration": 1, "generation": 0}
+    record.append(Reported(time=1e9 + 1, trial_id="a", report=report))
+    record.append(CheckpointSaved(time=1e9 + 1, id=at, **known))
+    record.append(ValidationRequested(time=1e9 + 1, id=at, **known))
+    record.append(ValidationEnded(time=1e9 + 2, id=at, status="validated", metrics=metrics))
+    record.close()
+
+
+def shown(home: Path, scratch: Path) -> str:
+    """All that the commands print of a sweep, and the pages say."""
+    output = scratch / "report.html"
+    told = []
+    for command in (
+        ("status", home),
+        ("status", home, "--json"),
+        ("best", home),
+        ("best", home, "--json"),
+        ("list", home.parent),
+        ("compare", home, home),
+        ("simulate", home),
+        ("report", home, "--output", output),
+    ):
+        result = CliRunner().invoke(commands.tunekit, [str(word) for word in command])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        told.append(result.output)
+    if output.exists():
+        told.append(output.read_text())
+    catalogue, clock = Catalogue([str(home.parent)]), FakeClock()
+    index = Index(catalogue, NOTHING, clock)
+    while index.step():
+        pass
+    told.append(index.view.parts["sweeps"])
+    for place in catalogue.look().values():
+        live = LiveSweep(place, NOTHING, clock)
+        while live.step():
+            pass
+        told += [*live.view.parts.values(), str(live.trouble), live.panel("a") or ""]
+    return "\n".join(told)
+
+
+def linked(home: Path, name: str, outside: Path) -> None:
+    """Put a link to what another sweep has there in place of what this one has."""
+    path = home / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    path.symlink_to(outside / name)
+
+
+PLACES = [
+    "journal",
+    "journal/000001.jsonl",
+    "journal/driver.json",
+    "trial_a",
+    "trial_a/error.txt",
+    "validations",
+    SESSION,
+    f"{SESSION}/000001.jsonl",
+]
+
+
+@pytest.fixture
+def outside(tmp_path) -> Path:
+    """What the reader keeps elsewhere."""
+    return made(tmp_path / "mine/private", SECRET)
+
+
+@pytest.fixture
+def hostile(tmp_path) -> Path:
+    """Where a sweep is made that is somebody else's."""
+    return tmp_path / "theirs/sweep"
+
+
+def test_what_is_in_the_folder_is_shown(outside, tmp_path):
+    """The control of what follows: each of these files says something that is shown."""
+    text = shown(outside, tmp_path)
+    for piece in (f"ValueError: {SECRET}", f"process 7 on {SECRET}", "secret: ", f'"{SECRET}"'):
+        assert piece in text.replace("&#34;", '"'), piece
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_no_link_in_a_sweep_shows_what_is_outside(name, hostile, outside, tmp_path):
+    linked(made(hostile, "harmless"), name, outside)
+    assert SECRET not in shown(hostile, tmp_path)
+
+
+@pytest.mark.parametrize("name", [name for name in PLACES if "trial_a" not in name])
+def test_a_link_that_leads_out_is_named(name, hostile, outside):
+    linked(made(hostile, "harmless"), name, outside)
+    with pytest.raises(UnsafeFileError, match=r"outside of the experiment's folder") as caught:
+        tunekit.load(hostile)
+    assert str(outside / name) in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["up", "root", "drive"])
+def test_no_folder_that_a_journal_names_is_outside(kind, hostile, outside, tmp_path):
+    folder = {"up": "../../mine/private/trial_a", "root": f"{outside}/trial_a", "drive": "a\0b"}
+    made(hostile, "harmless", folder=folder[kind])
+    text = shown(hostile, tmp_path)
+    assert SECRET not in text and "was not opened" in text
+
+
+@pytest.mark.parametrize(
+    "name", ["journal/000001.jsonl", "journal/driver.json", f"{SESSION}/1.jsonl"]
+)
+def test_nobody_waits_for_a_pipe(name, hostile):
+    path = made(hostile, "harmless") / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    with pytest.raises(UnsafeFileError, match="not a plain file"):
+        tunekit.load(hostile)
+
+
+def test_an_error_that_is_a_pipe_a_link_in_the_folder_or_very_long(hostile, tmp_path):
+    made(hostile, "harmless")
+    error = hostile / "trial_a/error.txt"
+    error.unlink()
+    os.mkfifo(error)
+    assert "not a plain file" in tunekit.load(hostile).trial_errors()["a"]
+    error.unlink()
+    with open(error, "wb") as file:
+        file.truncate(10**10)  # of which the disk has nothing
+        file.seek(0, os.SEEK_END)
+        file.write(b"\nValueError: the last one")
+    known = tunekit.load(hostile).trial_errors()["a"]
+    assert known.endswith("ValueError: the last one") and len(known) < 10**5
+    error.rename(hostile / "kept")
+    error.symlink_to(hostile / "kept")
+    assert tunekit.load(hostile).trial_errors()["a"] == known
+
+
+def test_the_folder_itself_may_be_a_link(hostile, tmp_path):
+    made(hostile, "harmless")
+    (tmp_path / "link").symlink_to(hostile)
+    loaded = tunekit.load(tmp_path / "link")
+    assert loaded.trial_errors() == {"a": "ValueError: harmless"}
+    assert loaded.best().checkpoint is not None
+
+
+def test_sweeps_behind_links_are_not_listed(hostile, outside, tmp_path):
+    made(hostile, "harmless")
+    (hostile.parent / "link").symlink_to(outside)
+    (hostile.parent / "loop").symlink_to(hostile.parent)
+    assert SECRET not in shown(hostile, tmp_path)
+    assert [place.name for place in Catalogue([str(hostile.parent)]).look().values()] == ["sweep"]
+
+
+@pytest.mark.parametrize("kind", ["up", "root", "link"])
+def test_a_checkpoint_that_is_outside_is_not_there(kind, hostile, outside, tmp_path):
+    path = outside / "trial_a/checkpoint_000001"
+    named = {"up": "./../../mine/private/trial_a/checkpoint_000001", "root": str(path), "link": ""}
+    made(hostile, "harmless", checkpoint=named[kind])
+    if kind == "link":
+        linked(hostile, "trial_a/checkpoint_000001", outside)
+    loaded = tunekit.load(hostile)
+    assert loaded.best().checkpoint is None
+    seen: list[str] = []
+    with pytest.raises(tunekit.ConfigError, match="is in the sweep's folder"):
+        loaded.validate(lambda checkpoint: seen.append(checkpoint.path) or {"x": 1.0}, name="x")
+    assert not seen
+
+
+@pytest.mark.parametrize("call", ["validate", "confirm"])
+def test_a_checkpoint_with_a_link_that_leads_out_is_refused(call, hostile, outside):
+    made(hostile, "harmless")
+    linked(hostile, "trial_a/checkpoint_000001/weights", outside)
+    with pytest.raises(tunekit.ConfigError, match=r"weights.*leads out of"):
+        getattr(tunekit.load(hostile), call)(lambda checkpoint: {"accuracy": 1.0}, name="x")
+
+
+def test_nothing_is_written_behind_a_link(hostile, outside, tmp_path):
+    made(hostile, "harmless")
+    before = sorted((p, p.stat().st_mtime_ns) for p in outside.rglob("*"))
+    for name in ("journal", "validations", "state"):
+        if (hostile / name).exists():
+            shutil.rmtree(hostile / name)
+        (outside / name).mkdir(exist_ok=True)
+        (hostile / name).symlink_to(outside / name)
+    before = sorted((p, p.stat().st_mtime_ns) for p in outside.rglob("*"))
+    folder = LocalFolder(hostile)
+    writes: list[Callable[[], object]] = [
+        lambda: Journal(folder),
+        lambda: folder.put("state/a.zip", b"state"),
+        lambda: folder.remove("journal/000001.jsonl"),
+        lambda: tunekit.driver_lock.lock_at(LOCAL, str(hostile)).claim(),
+    ]
+    for write in writes:
+        with pytest.raises(UnsafeFileError):
+            write()
+    assert sorted((p, p.stat().st_mtime_ns) for p in outside.rglob("*")) == before
+
+
+def test_a_filesystem_below_a_local_folder_is_confined_as_well(hostile, outside):
+    made(hostile, "harmless")
+    linked(hostile, "journal/000001.jsonl", outside)
+    below = pyarrow.fs.SubTreeFileSystem(str(hostile.parent), LOCAL)
+    with pytest.raises(UnsafeFileError):
+        journal.read("sweep", below)
+    (hostile / "journal/000001.jsonl").unlink()
+    os.mkfifo(hostile / "journal/000001.jsonl")
+    with pytest.raises(FileNotFoundError):
+        folder_at(below, "sweep").read("journal/000001.jsonl")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"pid": "7"},
+        {"pid": 2**80},
+        {"since": 1e300},
+        {"beat": [1]},
+        {"host": {"a": 1}},
+        {"place": None},
+    ],
+)
+def test_a_lock_that_nobody_has_written_names_nobody(changed, hostile):
+    made(hostile, "harmless")
+    lock = hostile / "journal/driver.json"
+    lock.write_text(json.dumps({**json.loads(lock.read_text()), **changed}))
+    assert tunekit.load(hostile).driver is None
+    lock.write_text("[" * 50_000)
+    assert tunekit.load(hostile).driver is None

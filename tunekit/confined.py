@@ -1,0 +1,163 @@
+"""Opens what is in an experiment's folder, and nothing else.
+
+Somebody else may have made the folder. What it holds may be links, pipes and devices, and its
+journal may name any path. Whoever reads it shows what is there, in a page or on a terminal, to
+others: so nothing outside of the folder is opened, and nothing that is not a plain file. The folder
+itself may be a link, and links in it may lead to what is in it.
+
+A storage that is not of this machine decides on links by itself; names that lead out are refused
+there, too.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import stat
+from pathlib import Path
+
+import pyarrow.fs
+
+from tunekit.errors import UnsafeFileError
+
+__all__ = ["inside", "is_inside", "link_out_of", "local_path", "name_below", "read_plain"]
+
+# Without waiting for somebody who writes into a pipe; what was no link a moment ago is still none.
+_FLAGS = ("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC", "O_BINARY")
+_READ = os.O_RDONLY | sum(getattr(os, name, 0) for name in _FLAGS)
+
+
+def name_below(name: str) -> str:
+    """Return a name that stays in its folder; names may come from a journal or an archive.
+
+    Raises:
+        tunekit.UnsafeFileError: If it leads out, or is none that a file can have.
+
+    Example:
+        >>> name_below("journal/000001.jsonl")
+        'journal/000001.jsonl'
+        >>> name_below("../secret")
+        Traceback (most recent call last):
+        tunekit.errors.UnsafeFileError: '../secret' leads out of the experiment's folder...
+    """
+    parts = name.replace("\\", "/").split("/")
+    try:
+        impossible = b"\0" in os.fsencode(name)
+    except UnicodeEncodeError:
+        impossible = True
+    if impossible:
+        raise UnsafeFileError(f"{name!r} is not a name that a file can have; it was not opened.")
+    if name.startswith("/") or ".." in parts or os.path.splitdrive(name)[0]:
+        raise UnsafeFileError(f"{name!r} leads out of the experiment's folder; it was not opened.")
+    return name
+
+
+def inside(root: Path, name: str) -> Path:
+    """Return where something in a local folder is, with all links followed.
+
+    Args:
+        root: The folder.
+        name: The path below it; empty for the folder itself.
+
+    Raises:
+        tunekit.UnsafeFileError: If it leads out, by its name or by a link.
+    """
+    home = os.path.realpath(root)
+    path = os.path.realpath(os.path.join(home, name_below(name)))
+    if not _is_below(home, path):
+        raise UnsafeFileError(
+            f"{name!r} in {str(root)!r} is, or is behind, a link to {path!r}: that is outside of "
+            "the experiment's folder, and was not opened. Put a copy in place of the link."
+        )
+    return Path(path)
+
+
+def _is_below(home: str, path: str) -> bool:
+    return path == home or path.startswith(home.rstrip(os.sep) + os.sep)
+
+
+def read_plain(path: Path, start: int = 0, most: int = -1) -> bytes:
+    """Return what is in a plain file of this machine. What is neither that nor a link is refused.
+
+    Args:
+        path: The file, as :func:`inside` has found it.
+        start: The byte to begin at; a negative one counts from the end.
+        most: How many bytes to read at most; -1: all.
+
+    Raises:
+        tunekit.UnsafeFileError: If it is a pipe, a device or a folder.
+        OSError: If it cannot be read.
+    """
+    descriptor = os.open(path, _READ)
+    try:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise UnsafeFileError(
+                f"{str(path)!r} is not a plain file, and was not read. Nobody but tunekit and Tune "
+                "puts anything there: delete it, or put the file back as it was."
+            )
+        with open(descriptor, "rb", closefd=False) as file:
+            file.seek(start if start >= 0 else max(0, about.st_size + start))
+            return file.read(most)
+    finally:
+        os.close(descriptor)
+
+
+def local_path(filesystem: pyarrow.fs.FileSystem, path: str) -> Path | None:
+    """Return where a path of a storage is on this machine; None if it is elsewhere.
+
+    Example:
+        >>> local = pyarrow.fs.LocalFileSystem()
+        >>> local_path(pyarrow.fs.SubTreeFileSystem("/results", local), "digits").as_posix()
+        '/results/digits'
+    """
+    if isinstance(filesystem, pyarrow.fs.SubTreeFileSystem):
+        below = posixpath.join(filesystem.base_path, path.lstrip("/"))
+        return local_path(filesystem.base_fs, below)
+    return Path(path) if isinstance(filesystem, pyarrow.fs.LocalFileSystem) else None
+
+
+def is_inside(filesystem: pyarrow.fs.FileSystem, home: str, path: str) -> bool:
+    """Return whether a path, as a journal has it, is in an experiment's folder.
+
+    Args:
+        filesystem: The storage.
+        home: The experiment's folder there.
+        path: The path there.
+
+    Example:
+        >>> local = pyarrow.fs.LocalFileSystem()
+        >>> [is_inside(local, "/digits", path) for path in ("/digits/a", "/digits/../a", "/a")]
+        [True, False, False]
+    """
+    home = home.rstrip("/")
+    if not path.startswith(f"{home}/"):
+        return False
+    local, name = local_path(filesystem, home), path[len(home) + 1 :]
+    try:
+        name_below(name)
+        if local is not None:
+            inside(local, name)
+    except UnsafeFileError:
+        return False
+    return True
+
+
+def link_out_of(filesystem: pyarrow.fs.FileSystem, home: str, path: str) -> str | None:
+    """Return a link below a path that leads out of an experiment's folder; None without any.
+
+    Args:
+        filesystem: The storage.
+        home: The experiment's folder there.
+        path: The path there, in the folder.
+    """
+    root, top = local_path(filesystem, home), local_path(filesystem, path)
+    if root is None or top is None:
+        return None
+    real = os.path.realpath(root)
+    for folder, folders, files in os.walk(top):
+        for name in (*folders, *files):
+            one = os.path.join(folder, name)
+            if os.path.islink(one) and not _is_below(real, os.path.realpath(one)):
+                return one
+    return None
