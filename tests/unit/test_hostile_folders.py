@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -222,6 +223,33 @@ def test_a_checkpoint_that_is_outside_is_not_there(kind, hostile, outside, tmp_p
     with pytest.raises(tunekit.ConfigError, match="is in the sweep's folder"):
         loaded.validate(lambda checkpoint: seen.append(checkpoint.path) or {"x": 1.0}, name="x")
     assert not seen
+
+
+ODD = "x\x1b[2J\r\nFORGED\u202e\x9b1mx"
+
+
+def test_nothing_in_a_sweep_moves_the_cursor_or_begins_a_line(hostile, tmp_path):
+    about = {"time": 1e9, "judged": [ODD], "mode": "max"}
+    record = Journal(LocalFolder(hostile), about=about)
+    record.append(TrialAdded(time=1e9, trial_id=ODD, config={ODD: ODD}, folder="a"))
+    record.append(TrialAdded(time=1e9, trial_id="b", config={ODD: "other"}, folder="b"))
+    known = {"trial_id": ODD, "iteration": 1, "checkpoint": f"./a/{ODD}"}
+    report = {"training_iteration": 1, "generation": 0}
+    for run, ended in ((1, {"reason": ODD}), (2, {"metrics": {ODD: 0.5}})):
+        at = {"id": f"{ODD}:0:1:{run}", "run": run, **known}
+        record.append(Reported(time=1e9 + 1, trial_id=ODD, report=report))
+        record.append(CheckpointSaved(time=1e9 + 1, **at))
+        record.append(ValidationRequested(time=1e9 + 1, **at))
+        status = "validated" if "metrics" in ended else "failed"
+        record.append(ValidationEnded(time=1e9 + 2, id=at["id"], status=status, **ended))
+    record.close()
+    for command in ("status", "best", "compare", "list"):
+        where = [hostile.parent if command == "list" else hostile] * (1 + (command == "compare"))
+        result = CliRunner().invoke(commands.tunekit, [command, *map(str, where)])
+        assert result.exit_code == 0 and "FORGED" in result.output, (command, result.output)
+        plainly = re.sub(r"\x1b\[\d*m", "", result.output)  # the command's own colours
+        assert all(char == "\n" or char.isprintable() for char in plainly), command
+        assert not any(line.lstrip().startswith("FORGED") for line in plainly.splitlines())
 
 
 @pytest.mark.parametrize("call", ["validate", "confirm"])

@@ -35,7 +35,7 @@ from tunekit.config import ValidationConfig
 from tunekit.core.later_validations import ALL
 from tunekit.core.metrics import flatten, plain
 from tunekit.core.pending import ON_PENDING
-from tunekit.core.words import confirmation_in_words, duration, number, setting
+from tunekit.core.words import confirmation_in_words, duration, number, printable, setting
 from tunekit.demo.command import demo
 from tunekit.driver_lock import TAKE_OVER
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
@@ -260,19 +260,24 @@ def _best_as_text(found: BestCheckpoint, path: str, sweep: Sweep, scope: str) ->
     at += f" of generation {found.generation}" if found.generation else ""
     others = {n: v for n, v in flatten(found.metrics).items() if n != found.metric}
     lines = [
-        click.style(f"{found.metric} {number(found.score)}", bold=True)
-        + f" ({sweep.mode}): trial {found.trial_id} at {at}"
+        click.style(printable(f"{found.metric} {number(found.score)}"), bold=True)
+        + printable(f" ({sweep.mode}): trial {found.trial_id} at {at}")
     ]
     if found.confirmation is not None:
-        lines.append(f"confirmed: {confirmation_in_words(found.confirmation)}")
+        lines.append(printable(f"confirmed: {confirmation_in_words(found.confirmation)}"))
     if found.configuration is not None:
-        lines += ["", click.style("over seeds", bold=True), *seeds_as_lines(sweep, scope)]
+        lines += [
+            "",
+            click.style("over seeds", bold=True),
+            *printable(seeds_as_lines(sweep, scope)),
+        ]
     for heading, values in (("also", others), ("hyperparameters", flatten(found.config))):
         if values:
-            width = max(map(len, values))
+            shown = {printable(name): printable(setting(v)) for name, v in values.items()}
+            width = max(map(len, shown))
             lines += ["", click.style(heading, bold=True)]
-            lines += [f"  {name:<{width}}  {setting(value)}" for name, value in values.items()]
-    lines += ["", click.style("checkpoint", bold=True), f"  {found.path}"]
+            lines += [f"  {name:<{width}}  {value}" for name, value in shown.items()]
+    lines += ["", click.style("checkpoint", bold=True), f"  {printable(found.path)}"]
     if found.checkpoint is None:
         lines.append("  It is not there: deleted since (num_to_keep), or not uploaded yet.")
     else:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tunekit.cli.layout import grid
 from tunekit.comparison import SweepComparison
-from tunekit.core.words import duration, number, setting
+from tunekit.core.words import duration, number, printable, setting
 
 __all__ = ["comparison_as_data", "comparison_as_text"]
 
@@ -40,7 +40,12 @@ def comparison_as_text(found: SweepComparison, width: int) -> str:
         found: The comparison.
         width: How wide lines may be.
     """
-    parts = [[click.style(f"{found.metric} ({found.mode})", bold=True), *_summary(found, width)]]
+    parts = [
+        [
+            click.style(printable(f"{found.metric} ({found.mode})"), bold=True),
+            *_summary(found, width),
+        ]
+    ]
     over: tuple[tuple[str, pd.DataFrame, Callable[[float], str]], ...] = (
         ("best after the same time", found.over_time, duration),
         (

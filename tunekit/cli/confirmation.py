@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from tunekit.core.words import confirmation_in_words, number
+from tunekit.core.words import confirmation_in_words, number, printable
 from tunekit.later_scores import later_scores
 from tunekit.sweep import Sweep
 
@@ -61,6 +61,7 @@ def confirmation_as_text(known: Mapping[str, Any]) -> str:
         checkpoint
           /digits/a/c3
     """
+    known = printable(known)
     found = known["confirmation"]
     if found is None:
         lines = ["No candidate could be evaluated, so nothing is confirmed."]

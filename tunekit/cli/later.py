@@ -10,7 +10,7 @@ from typing import Any
 
 from tunekit.core.progress import counted
 from tunekit.core.values import number as as_number
-from tunekit.core.words import duration, number
+from tunekit.core.words import duration, number, printable
 from tunekit.later_scores import later_scores, names_in
 from tunekit.sweep import Sweep
 
@@ -58,6 +58,7 @@ def later_as_text(known: Mapping[str, Any], path: str) -> str:
         <BLANKLINE>
         tunekit best /digits --metric robust/accuracy --mode max    # or min
     """
+    known = printable(known)
     rows = known["rows"]
     cached = sum(row["cached"] for row in rows)
     count = known["scored"]

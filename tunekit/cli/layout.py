@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from tunekit.core.words import printable
 from tunekit.terminal import terminal_width
 
 __all__ = ["WIDTH", "cut", "grid", "width_of_output"]
@@ -45,6 +46,7 @@ def grid(rows: Sequence[Sequence[str]], width: int, left: Collection[int] = (0,)
     """
     if not rows:
         return []
+    rows = [printable(list(row)) for row in rows]
     columns = range(len(rows[0]))
     widths = [max(len(row[i]) for row in rows) for i in columns]
     while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 1:

@@ -13,7 +13,7 @@ import pyarrow.fs
 from tunekit._ray.storage import absolute, storage_at
 from tunekit.cli.layout import grid, width_of_output
 from tunekit.core.metrics import plain
-from tunekit.core.words import duration, number
+from tunekit.core.words import duration, number, printable
 from tunekit.errors import ConfigError, JournalError
 from tunekit.experiments import sweeps_below
 from tunekit.loading import load
@@ -106,6 +106,7 @@ def listing_as_text(known: Mapping[str, Any], width: int) -> str:
         known: What :func:`listing` has made.
         width: How wide lines may be.
     """
+    known = printable(known)
     if not known["sweeps"]:
         return f"There is no sweep with validation in {known['folder']}, nor below it."
     goals = {_goal(one) for one in known["sweeps"] if one.get("best")}

@@ -16,7 +16,14 @@ from tunekit.core.metrics import flatten
 from tunekit.core.ranking import Ranked
 from tunekit.core.seeds import Estimate
 from tunekit.core.timeline import UNENDED, Scored
-from tunekit.core.words import configuration_names, duration, mean_in_words, number, setting
+from tunekit.core.words import (
+    configuration_names,
+    duration,
+    mean_in_words,
+    number,
+    printable,
+    setting,
+)
 from tunekit.sweep import Sweep
 
 __all__ = ["status_of", "text_of"]
@@ -155,7 +162,7 @@ def text_of(status: Mapping[str, Any], top: int = 20, width: int | None = None) 
         width: How many characters a line may have. None, for a pipe or a file: as many as it takes
             to say why something failed, and 100 otherwise.
     """
-    most = width or WIDTH
+    status, most = printable(status), width or WIDTH
     parts = [_head(status), _counts(status, most)]
     if status["ranking"]:
         parts.append(_table(status, top, most))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tunekit.core.words import duration, number
+from tunekit.core.words import duration, number, printable
 from tunekit.simulation import Simulation
 from tunekit.simulation.alternatives import INLINE, simulated
 from tunekit.sweep import Sweep
@@ -77,6 +77,7 @@ def table_of(rows: Sequence[Mapping[str, Any]]) -> str:
         <BLANKLINE>
         Up to 24 iterations were not recorded: the last values of their trials stand for them.
     """
+    rows = printable(rows)
     heads = ("setting", "time", "iterations", "after a stop", "validated", "best score", "trial")
     cells = [
         (

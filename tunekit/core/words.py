@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,12 +16,46 @@ __all__ = [
     "duration",
     "mean_in_words",
     "number",
+    "printable",
     "setting",
     "short_names",
 ]
 
 # So many hyperparameters are in a configuration's name.
 _MOST_NAMED = 4
+
+
+# Characters that move the cursor, begin a line or change its direction; joiners are letters' own.
+_UNSEEN, _JOINERS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"}), "\u200c\u200d"
+
+
+def printable(data: Any) -> Any:
+    """Return data with all its texts as a terminal may show them: each within its line.
+
+    What others have put into a sweep, such as an escape sequence in a trial's name, is shown as it
+    would be written in Python.
+
+    Args:
+        data: Texts, in dicts, lists and tuples of any depth; anything else is returned as it is.
+
+    Example:
+        >>> print(printable({"trial": "a" + chr(27), "why": ["one" + chr(10)], "score": 0.5}))
+        {'trial': 'a\\\\x1b', 'why': ['one\\\\n'], 'score': 0.5}
+    """
+    if isinstance(data, str):
+        if data.isprintable():
+            return data
+        return "".join(
+            char.encode("unicode_escape").decode()
+            if unicodedata.category(char) in _UNSEEN and char not in _JOINERS
+            else char
+            for char in data
+        )
+    if isinstance(data, Mapping):
+        return {printable(name): printable(value) for name, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return type(data)(map(printable, data))
+    return data
 
 
 def duration(seconds: float) -> str:
