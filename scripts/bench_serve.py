@@ -17,6 +17,7 @@ import math
 import os
 import random
 import re
+import secrets
 import statistics
 import subprocess
 import sys
@@ -90,10 +91,19 @@ class Writer:
         self._journal.close()
 
 
+#: What the server that is measured asks for.
+TOKEN = secrets.token_urlsafe(32)
+
+
+def cookie(port: int) -> dict[str, str]:
+    """Return what a browser sends that has brought the token."""
+    return {"Cookie": f"tunekit-{port}={TOKEN}"}
+
+
 def listen(port: int, path: str, seen: dict[str, float], over: threading.Event) -> None:
     """Read the page's stream; note when each score is in it, by its text."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    connection.request("GET", path)
+    connection.request("GET", path, headers=cookie(port))
     stream = connection.getresponse()
     while not over.is_set() and (line := stream.readline()):
         if not line.startswith(b"data: {"):
@@ -107,7 +117,9 @@ def listen(port: int, path: str, seen: dict[str, float], over: threading.Event) 
         for name in update["charts"]:  # as a browser does
             where = path.partition("?")[0].replace("/events", "/chart")
             charts = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-            charts.request("GET", f"{where}?id={name}", headers={"Accept-Encoding": "gzip"})
+            charts.request(
+                "GET", f"{where}?id={name}", headers={"Accept-Encoding": "gzip"} | cookie(port)
+            )
             charts.getresponse().read()
             charts.close()
 
@@ -128,12 +140,15 @@ def memory_mb(pid: int) -> float:
 def served(home: Path) -> Iterator[tuple[int, int, str]]:
     """Serve a sweep; yield the process, the port and the path of its page."""
     command = [sys.executable, "-m", "tunekit", "serve", str(home), "--port", "0"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    environment = {**os.environ, "TUNEKIT_SERVE_TOKEN": TOKEN}
+    server = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    )
     assert server.stdout is not None
     try:
         port = int(re.search(r":(\d+)/", server.stdout.readline())[1])  # type: ignore[index]
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
-        connection.request("GET", "/")
+        connection.request("GET", "/", headers=cookie(port))
         answer = connection.getresponse()
         answer.read()
         yield server.pid, port, str(answer.headers["location"])
@@ -147,7 +162,7 @@ def measure(home: Path, writer: Writer, live: int) -> dict[str, float]:
     with served(home) as (pid, port, page):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         began = time.perf_counter()
-        connection.request("GET", page)
+        connection.request("GET", page, headers=cookie(port))
         text = connection.getresponse().read().decode()
         first_s = time.perf_counter() - began
         version = re.search(r'data-version="(.*?)"', text)[1]  # type: ignore[index]

@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench_serve import Writer, cpu_s, listen, memory_mb, served
+from bench_serve import TOKEN, Writer, cpu_s, listen, memory_mb, served
 from ray.tune.schedulers import FIFOScheduler
 
 from tests.chromium import CHROMIUM, Chromium
@@ -114,7 +114,7 @@ def measured(
         if how == _SEEN:
             browser = stack.enter_context(Chromium())
             tab = browser.tab()
-            tab.open(f"http://127.0.0.1:{port}{page}")
+            tab.open(f"http://127.0.0.1:{port}{page}?token={TOKEN}")
             time.sleep(_WARM_S)
             tab.run(f"(() => {{{_NOTES}}})()")
         growing = Growing(writer)

@@ -37,8 +37,8 @@ def serve(
 
     A PATH is a sweep's folder, or one with sweeps below it, also a URI; sweeps that begin there
     later appear. The page is the report, kept up to date. It only reads: no Ray is started, and
-    nothing is written. Other machines are let in with --host only, and need the token in the
-    address that is printed; TUNEKIT_SERVE_TOKEN sets one that stays the same.
+    nothing is written. Open the address that is printed, with its token; TUNEKIT_SERVE_TOKEN sets
+    one that stays the same. Other machines are let in with --host only.
 
     \b
     Examples:

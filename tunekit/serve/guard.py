@@ -2,8 +2,8 @@
 
 A browser sends requests to this server for any site that asks it to. A site whose name is made to
 point to this machine (DNS rebinding) would even get the answers. So a request has to name the
-server by a name of its own, must not come from another site, and, if other machines can reach the
-server, has to bring a token.
+server by a name of its own, must not come from another site, and has to bring a token: others who
+are logged in to this machine, or can reach it, may not read the sweeps' files.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import secrets
 import socket
@@ -49,8 +48,7 @@ def serve(
 
     Args:
         paths: Local paths, or URIs: sweeps' folders, or such with sweeps below them.
-        host: The address to listen on. If others than this machine can reach it, browsers have to
-            bring a token.
+        host: The address to listen on. Whoever can reach it has to bring the token.
         port: Where to listen; by default :data:`PORT`, or one of the next if it is taken.
         metric: As for :func:`tunekit.load`.
         mode: Likewise.
@@ -64,8 +62,9 @@ def serve(
     """
     catalogue = Catalogue(paths)
     problems = Problems("tunekit serve")
-    token = None if is_local(host) else os.environ.get(TOKEN) or secrets.token_urlsafe(32)
-    if token is not None and len(token) < _LEAST_TOKEN:
+    # Also on this machine alone: others who are logged in there may not read the files.
+    token = os.environ.get(TOKEN) or secrets.token_urlsafe(32)
+    if len(token) < _LEAST_TOKEN:
         problems.add(
             f"{TOKEN} has {len(token)} characters; it needs {_LEAST_TOKEN}, so that nobody guesses "
             'it. Take one of: python -c "import secrets; print(secrets.token_urlsafe(32))"'
@@ -97,7 +96,7 @@ def serve(
     threading.Thread(target=_prepare, name="tunekit-vega", daemon=True).start()
     shown = socket.gethostname() if anywhere else host
     shown = f"[{shown}]" if ":" in shown else shown
-    ready(f"http://{shown}:{number}/" + (f"?token={token}" if token else ""))
+    ready(f"http://{shown}:{number}/?token={token}")
     try:
         Server(config).run(sockets=[listener])
     except KeyboardInterrupt:  # how one leaves
@@ -130,19 +129,6 @@ class Server(uvicorn.Server):
         app: Any = self.config.app
         app.close()
         await super().shutdown(sockets)
-
-
-def is_local(host: str) -> bool:
-    """Return whether only this machine can reach an address.
-
-    Example:
-        >>> is_local("127.0.0.1"), is_local("localhost"), is_local("0.0.0.0"), is_local("gpu1")
-        (True, True, False, False)
-    """
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def listen(host: str, port: int | None, problems: Problems) -> socket.socket | None:
