@@ -2,8 +2,13 @@
 
 The journal is a series of files, ``journal/000001.jsonl`` and so on, in the experiment's folder;
 each session of the sweep begins one, and others where it has to. A line is a JSON object. The first
-of a session says what it is: ``{"journal": "tunekit", "version": 1, ...}``; each other one is an
-event, :mod:`tunekit.core.events` says which.
+of a session says what it is: ``{"n": 1, "journal": "tunekit", "version": 1, ...}``; each other one
+is an event, :mod:`tunekit.core.events` says which.
+
+Nothing of it can be lost, changed or doubled unnoticed: ``n`` numbers all lines, ``crc`` is the
+checksum of its own line, and a session's first line says which line it follows. The archives of the
+sweep's state are named by the line to come, so that they tell how long the journal must be. What is
+missing is an error, until a file says that it may be: ``journal/7-12.missing``.
 
 Values of the user's are written as :func:`tunekit.core.values.written` says: what JSON does not
 know is a pickle with a text to show, which reading does not open unless it is asked to.
@@ -16,10 +21,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
+from zlib import crc32
 
 import msgspec
 import pyarrow.fs
@@ -34,7 +43,18 @@ from tunekit.core.events import (
     event_of,
 )
 from tunekit.core.lineage import Exploit
-from tunekit.core.values import ITEMS, PICKLED, SHOWN, Opaque, reader, text, written
+from tunekit.core.records import MOST, check, check_head
+from tunekit.core.values import (
+    ITEMS,
+    NESTED,
+    PICKLED,
+    SHOWN,
+    Opaque,
+    is_too_deep,
+    reader,
+    text,
+    written,
+)
 from tunekit.errors import JournalError
 from tunekit.pickles import from_text, to_text
 from tunekit.places import Places
@@ -43,6 +63,7 @@ from tunekit.storage import Folder, folder_at
 
 __all__ = [
     "SERIES",
+    "STATE",
     "VERSION",
     "Growth",
     "Journal",
@@ -51,7 +72,6 @@ __all__ = [
     "Record",
     "events_in",
     "exploits_of",
-    "last_number",
     "read",
     "record_of",
 ]
@@ -61,6 +81,10 @@ logger = logging.getLogger(__name__)
 #: The journal's folder in the experiment's.
 SERIES = "journal"
 
+#: The folder of the archives of the sweep's state: each is named by the number of the line that
+#: names it, and written after all lines before that.
+STATE = "state"
+
 #: The version of the format, in each file's first line.
 VERSION = 1
 
@@ -69,6 +93,12 @@ _MARKS = tuple(f'"{marker}"' for marker in (SHOWN, PICKLED, ITEMS))
 _MARK_BYTES = tuple(mark.encode() for mark in _MARKS)
 # So much of a line has its number and its event, which come first.
 _FRONT = 40
+_NUMBER = re.compile(rb'\{"n": ([0-9]{1,15}), ')
+# What a line ends with, and how many bytes that is.
+_SEAL = ', "crc": "%08x"}'
+_SEALED = len(_SEAL % 0)
+_FILE = re.compile(r"[0-9]{1,15}\.jsonl")
+_ARCHIVE = re.compile(r"([0-9]{1,15})-[a-z]+\.zip")
 
 
 class Journal:
@@ -82,7 +112,8 @@ class Journal:
         series: The folder of its files in that one.
         begins: Whether a sweep begins, rather than one goes on: what is there of a former one in
             the same folder does not count.
-        after: The number of the last line that is known of, if the journal may lack it.
+        after: The number of the last line that is known of, if the journal may lack it: what was
+            on its way to a storage when the driver was killed.
         about: What else the session's first line says: of versions, for example.
 
     Example:
@@ -93,9 +124,9 @@ class Journal:
         >>> journal = Journal(folder)
         >>> journal.append(Waited(time=12.5, trial_id="a", seconds=1.5))
         >>> read(folder)
-        [{'n': 1, 'event': 'waited', 'time': 12.5, 'trial_id': 'a', 'seconds': 1.5}]
+        [{'n': 2, 'event': 'waited', 'time': 12.5, 'trial_id': 'a', 'seconds': 1.5}]
         >>> record_of(folder).events
-        [Waited(n=1, time=12.5, trial_id='a', seconds=1.5)]
+        [Waited(n=2, time=12.5, trial_id='a', seconds=1.5)]
     """
 
     def __init__(
@@ -108,10 +139,19 @@ class Journal:
         about: Mapping[str, Any] | None = None,
     ):
         self._folder, self._series = folder, series
+        known = _written_before(folder, series)
+        found, seal = _end_of(folder, series)
         #: The number of the newest line.
-        self.last = max(last_number(folder, series), after)
-        head = {"journal": "tunekit", "version": VERSION, "begins": begins, "after": self.last}
-        self._append({**head, **(about or {})})
+        self.last = max(found, known, after) + 1
+        if self.last > found + 1 and not begins:
+            logger.warning(
+                "Lines %d to %d of %s are missing: the sweep goes on without what they recorded.",
+                found + 1,
+                self.last - 1,
+                series,
+            )
+        head = {"n": self.last, "journal": "tunekit", "version": VERSION, "begins": begins}
+        self._append({**head, "after": found, "follows": seal, **(about or {})})
 
     def append(self, event: Event) -> None:
         """Write an event down, with the next number.
@@ -119,13 +159,12 @@ class Journal:
         A report may wait for the next event of another kind, or for :meth:`flush`: until something
         comes of it, a trial that is restored makes it again.
         """
-        self.last += 1
-        line, as_written = _line_of(event, self.last)
+        line, as_written = _line_of(event, self.last + 1)
         self._append(line, as_written, later=isinstance(event, Reported))
 
-    def flush(self) -> None:
-        """Write the reports that wait."""
-        self._folder.flush()
+    def flush(self) -> bool:
+        """Write the reports that wait; False if the storage does not take them now."""
+        return self._folder.flush()
 
     def sync(self) -> bool:
         """Let all lines so far outlive the machine; False if they cannot be written now."""
@@ -146,7 +185,9 @@ class Journal:
         *,
         later: bool = False,
     ) -> None:
-        self._folder.append(self._series, f"{_encoded(line, as_written)}\n".encode(), later=later)
+        encoded = sealed(_encoded(line, as_written))
+        self.last = line["n"]
+        self._folder.append(self._series, encoded, later=later)
 
 
 class NullJournal:
@@ -157,8 +198,9 @@ class NullJournal:
     def append(self, event: Event) -> None:
         """Do nothing."""
 
-    def flush(self) -> None:
-        """Do nothing."""
+    def flush(self) -> bool:
+        """Do nothing; return True."""
+        return True
 
     def sync(self) -> bool:
         """Do nothing; return True."""
@@ -208,6 +250,8 @@ def _encoded(line: Mapping[str, Any], as_written: Mapping[str, Any] | None) -> s
         own = _encoder.encode(line)
     except Exception:  # whatever its values raise
         own = None
+    if own is not None and own.count("{") + own.count("[") > NESTED and is_too_deep(line):
+        own = None  # no reader would take it
     if own is None or any(mark in own for mark in _MARKS):
         own = _encoder.encode(written(line, to_text))
     return f"{own[:-1]}, {_encoder.encode(as_written)[1:]}" if as_written else own
@@ -229,14 +273,43 @@ def _opened(packed: str, shown: str) -> Any:
 _read_shown, _read_opened = reader(), reader(_opened)
 
 
-def last_number(folder: Folder, series: str = SERIES) -> int:
-    """The number of the newest line of a journal; 0 if there is none."""
-    for name in reversed(_files(folder, series)):
+def sealed(line: str) -> bytes:
+    """Return a line as it is in a file: a JSON object with its checksum.
+
+    Example:
+        >>> sealed('{"n": 7}')
+        b'{"n": 7, "crc": "1af7f6d8"}\\n'
+    """
+    own = line[:-1].encode()
+    return own + (_SEAL % crc32(own)).encode() + b"\n"
+
+
+def _is_sealed(line: bytes) -> bool:
+    return line[-10:-2] == b"%08x" % crc32(line[:-_SEALED])
+
+
+def _seal_of(line: bytes) -> str:
+    return line[-10:-2].decode()
+
+
+def _end_of(folder: Folder, series: str) -> tuple[int, str]:
+    """Return the number and the checksum of a journal's newest line; 0 and "" if there is none."""
+    for name in reversed(_files(folder.names(series))):
         lines = _complete_lines(folder.read(f"{series}/{name}"))
         if lines:
-            line = _parsed(lines[-1], f"{series}/{name}", len(lines), unpickle=False)
-            return int(line.get("n", line.get("after", 0)))
-    return 0
+            number = _NUMBER.match(lines[-1]) if _is_sealed(lines[-1]) else None
+            if number is None:
+                raise _damaged(f"{series}/{name}", len(lines))
+            return int(number[1]), _seal_of(lines[-1])
+    return 0, ""
+
+
+def _written_before(folder: Folder, series: str) -> int:
+    """Return the number of the line that a sweep's journal must have, by its newest archive."""
+    if series != SERIES:
+        return 0
+    archives = (_ARCHIVE.fullmatch(name) for name in folder.names(STATE))
+    return max((int(found[1]) - 1 for found in archives if found is not None), default=0)
 
 
 def read(
@@ -265,15 +338,13 @@ def read(
     """
     if isinstance(source, (str, Path)):
         source = folder_at(*storage_at(str(source), filesystem))
-    found: list[dict[str, Any]] = []
-    for head, file, lines in _sessions(source, SERIES):
-        if head is not None and head.get("begins"):
-            found = []
-        for number, line in lines:
-            parsed = _parsed(line, file, number, unpickle=unpickle)
-            if "event" in parsed:
-                found.append(parsed)
-    return found
+
+    def line_of(line: bytes, file: str, number: int) -> dict[str, Any]:
+        found = _parsed(line, file, number, unpickle=unpickle)
+        found.pop("crc", None)
+        return found
+
+    return _Reader(source, SERIES, line_of, itemgetter("n")).read().events
 
 
 def events_in(
@@ -380,9 +451,10 @@ class JournalReader:
         without: Collection[str] = (),
         series: str = SERIES,
     ):
-        self._folder, self._series, self._unpickle = folder, series, unpickle
-        self._skipped = _fronts(without)
-        self._at = _Position()
+        def event_of_line(line: bytes, file: str, number: int) -> Event:
+            return _event(line, file, number, unpickle=unpickle)
+
+        self._reader = _Reader(folder, series, event_of_line, attrgetter("n"), without)
 
     def read(self) -> Growth:
         """Return the lines that are new since the last call.
@@ -391,91 +463,207 @@ class JournalReader:
             tunekit.JournalError: As for :func:`record_of`.
             OSError: If the storage fails.
         """
-        names, at = _files(self._folder, self._series), self._at
-        growth = Growth(Record(), anew=not at.begun)
-        if at.file:
-            more = self._more_of(at) if at.file in names else None
-            if more is None:  # deleted, or replaced by a shorter one
-                at, growth.anew = _Position(), True
-            else:
-                at = self._take(growth, at, more)
-        for name in names:
-            if name > at.file:
-                begun = _Position(name, 0, 0, at.begun)
-                data = self._folder.read(f"{self._series}/{name}")
-                at = self._take(growth, begun, data) if b"\n" in data else at
-        self._at = at
-        return growth
+        grown = self._reader.read()
+        return Growth(Record(grown.sessions, grown.events), grown.anew)
 
     def forget(self) -> None:
         """Read everything again, with the next call of :meth:`read`."""
-        self._at = _Position()
+        self._reader.forget()
 
-    def _more_of(self, at: _Position) -> bytes | None:
-        return self._folder.tail(f"{self._series}/{at.file}", at.bytes)
 
-    def _take(self, growth: Growth, at: _Position, data: bytes) -> _Position:
-        """Add the complete lines to what is new; return how far that is."""
-        file, lines = f"{self._series}/{at.file}", _complete_lines(data)
-        numbered = enumerate(lines, start=at.lines + 1)
-        if lines and not at.lines:
-            head = _parsed(lines[0], file, 1, unpickle=False)
-            if not (at.begun and "n" in head):  # or a session had to begin another file
-                _check(head, file)
-                if head.get("begins"):
-                    growth.record, growth.anew = Record(), True
-                growth.record.sessions.append(head)
-                next(numbered)
-        events = growth.record.events
-        for number, line in numbered:
-            front = line[:_FRONT]
-            if not any(kind in front for kind in self._skipped):
-                events.append(_event(line, file, number, unpickle=self._unpickle))
-        read = data.rfind(b"\n") + 1
-        return _Position(at.file, at.bytes + read, at.lines + len(lines), True)
+_Line = TypeVar("_Line")
+
+
+@dataclass
+class _Grown(Generic[_Line]):
+    """What a reading has found: sessions' first lines, and the others."""
+
+    sessions: list[dict[str, Any]]
+    events: list[_Line]
+    anew: bool
 
 
 @dataclass(frozen=True)
 class _Position:
     """How far a journal has been read: in its newest file, so many bytes and lines of it.
 
-    ``begun`` says whether a session's first line was among them.
+    ``begun`` says whether a session's first line was among them; ``last`` and ``seal`` are the
+    number and the checksum of the last line.
     """
 
     file: str = ""
     bytes: int = 0
     lines: int = 0
     begun: bool = False
+    last: int = 0
+    seal: str = ""
 
 
-def _fronts(kinds: Iterable[str]) -> tuple[bytes, ...]:
-    return tuple(f'"event": "{kind}"'.encode() for kind in kinds)
+class _Reader(Generic[_Line]):
+    """Reads the lines of a journal, each once, and checks that none is missing, changed or doubled.
 
+    Args:
+        folder: The experiment's folder.
+        series: The folder of the journal's files in that one.
+        decode: ``decode(line, file, number)`` returns what a line says.
+        number_of: Returns the number of what was decoded.
+        without: Events to leave out, not decoded, by their names.
+    """
 
-def _sessions(
-    folder: Folder, series: str
-) -> Iterator[tuple[dict[str, Any] | None, str, Iterator[tuple[int, bytes]]]]:
-    """Yield each file's first line, if a session begins there, its name, and its other lines."""
-    begun = False
-    for file, lines in _series(folder, series):
-        head = _parsed(lines[0], file, 1, unpickle=False)
-        numbered = enumerate(lines, start=1)
-        if begun and "n" in head:  # a session had to begin another file
-            yield None, file, numbered
-            continue
-        _check(head, file)
-        begun = True
-        next(numbered)
-        yield head, file, numbered
+    def __init__(
+        self,
+        folder: Folder,
+        series: str,
+        decode: Callable[[bytes, str, int], _Line],
+        number_of: Callable[[_Line], int],
+        without: Collection[str] = (),
+    ):
+        self._folder, self._series = folder, series
+        self._decode, self._number_of = decode, number_of
+        self._skipped = tuple(f'"event": "{kind}"'.encode() for kind in without)
+        self._at = _Position()
+        # Which gaps are allowed, by the names of the files that say so.
+        self._names: frozenset[str] = frozenset()
+        # The lines of the file before, if it was read as a whole.
+        self._before: list[bytes] = []
 
+    def forget(self) -> None:
+        self._at = _Position()
 
-def _series(folder: Folder, series: str) -> Iterator[tuple[str, list[bytes]]]:
-    """The journal's files that have anything, in order: each one's name, and its lines."""
-    for name in _files(folder, series):
-        file = f"{series}/{name}"
-        lines = _complete_lines(folder.read(file))
+    def read(self) -> _Grown[_Line]:
+        try:
+            found, self._at = self._read(self._at)
+        except JournalError:
+            if not self._at.file:
+                raise
+            # Other files have taken the place of those that were read, or they really are damaged.
+            found, self._at = self._read(_Position())
+        return found
+
+    def _read(self, at: _Position) -> tuple[_Grown[_Line], _Position]:
+        # In this order: what an archive says was written is in the files that are listed next.
+        known = 0 if at.file else _written_before(self._folder, self._series)
+        names = self._folder.names(self._series)
+        self._names, files = frozenset(names), _files(names)
+        self._before = []
+        found: _Grown[_Line] = _Grown([], [], anew=not at.begun)
+        if at.file:
+            more = self._more_of(at) if at.file in files else None
+            if more is None:  # deleted, or replaced by a shorter one
+                return self._read(_Position())
+            at = self._take(found, at, more)
+            files = files[files.index(at.file) + 1 :]
+        for name in files:
+            data = self._folder.read(f"{self._series}/{name}")
+            if b"\n" in data:
+                begun = _Position(name, begun=at.begun, last=at.last, seal=at.seal)
+                at = self._take(found, begun, data)
+        if known > at.last:
+            ends = f"{self._series}/{at.file} ends" if at.file else f"{self._series} has no line"
+            self._check_gap(
+                f"{ends}, and {STATE}/ was written after line {known}", at.last + 1, known
+            )
+        return found, at
+
+    def _more_of(self, at: _Position) -> bytes | None:
+        return self._folder.tail(f"{self._series}/{at.file}", at.bytes)
+
+    def _take(self, found: _Grown[_Line], at: _Position, data: bytes) -> _Position:
+        """Add the complete lines to what is new; return how far that is."""
+        file, lines = f"{self._series}/{at.file}", _complete_lines(data)
+        begun, last, decode, number_of = at.begun, at.last, self._decode, self._number_of
+        seal, events, skipped = at.seal, found.events, self._skipped
+        for index, line in enumerate(lines, start=at.lines + 1):
+            if not _is_sealed(line):
+                raise _damaged(file, index)
+            front = line[:_FRONT]
+            if index == 1 and (not begun or b'"journal": ' in front):
+                head = _head(line, file)
+                self._check_head(found, head, file, last, seal, begun=begun)
+                begun, number, events = True, head["n"], found.events
+            else:
+                if skipped and any(kind in front for kind in skipped):
+                    number = _number_in(line, file, index)
+                else:
+                    event = decode(line, file, index)
+                    number = number_of(event)
+                    events.append(event)
+                if number != last + 1:
+                    self._check_order(file, index, number, last)
+            last, seal = number, ""
         if lines:
-            yield file, lines
+            seal = _seal_of(lines[-1])
+        self._before = [] if at.lines else lines
+        read = data.rfind(b"\n") + 1
+        return _Position(at.file, at.bytes + read, at.lines + len(lines), begun, last, seal)
+
+    def _check_order(self, file: str, index: int, number: int, last: int) -> None:
+        """Raise unless a line's number may follow another one, which it does not directly."""
+        if number <= last:
+            raise _disordered(file, index, number, last)
+        self._check_gap(
+            f"{file} goes on at line {index} with number {number}", last + 1, number - 1
+        )
+
+    def _check_gap(self, where: str, first: int, last: int) -> None:
+        """Raise unless a file says that lines may be missing."""
+        allowed = f"{first}-{last}.missing"
+        which = f"line {first} is" if first == last else f"lines {first} to {last} are"
+        if allowed not in self._names:
+            raise JournalError(
+                f"{where}, and {which} missing: a file was removed or cut. Put it back as it was. "
+                f"If that cannot be done, make an empty file {self._series}/{allowed} in the "
+                "sweep's folder: it is then read, and restored, without what they recorded."
+            )
+        logger.warning("%s: %s missing, as %s/%s allows.", where, which, self._series, allowed)
+
+    def _check_head(
+        self,
+        found: _Grown[_Line],
+        head: dict[str, Any],
+        file: str,
+        last: int,
+        seal: str,
+        *,
+        begun: bool,
+    ) -> None:
+        """Check that a session follows what was read so far, and take its first line."""
+        number, after = head["n"], head["after"]
+        if head["begins"]:
+            if number <= last:
+                raise _disordered(file, 1, number, last)
+            found.sessions, found.events, found.anew = [], [], True
+        elif after > last:
+            self._check_gap(f"{file} follows line {after}", last + 1, after)
+        elif after < last:
+            self._leave_out(found, head, file, last)
+        elif begun and head["follows"] != seal:
+            raise JournalError(
+                f"{file} belongs to another journal: line {last} is not the one that it follows. "
+                "Put the files back as they were."
+            )
+        found.sessions.append(head)
+
+    def _leave_out(self, found: _Grown[_Line], head: dict[str, Any], file: str, last: int) -> None:
+        """Leave out what a driver has written after another one had taken the sweep over.
+
+        Raises:
+            tunekit.JournalError: If the session does not follow a line of the file before.
+        """
+        after, number_of = head["after"], self._number_of
+        mark = f'"n": {after}, '.encode()
+        known = (one for one in self._before if mark in one[:_FRONT])
+        if not any(_seal_of(one) == head["follows"] for one in known):
+            raise _disordered(file, 1, head["n"], last)
+        logger.warning(
+            "Lines %d to %d before %s are left out: a driver wrote them after another one had "
+            "taken the sweep over.",
+            after + 1,
+            last,
+            file,
+        )
+        while found.events and number_of(found.events[-1]) > after:
+            found.events.pop()
 
 
 def exploits_of(events: Iterable[Event], places: Places) -> list[Exploit]:
@@ -487,9 +675,12 @@ def exploits_of(events: Iterable[Event], places: Places) -> list[Exploit]:
     ]
 
 
-def _files(folder: Folder, series: str) -> list[str]:
-    names = (name for name in folder.names(series) if name.endswith(".jsonl"))
-    return sorted(name for name in names if name.split(".")[0].isdigit())
+def _files(names: Iterable[str]) -> list[str]:
+    return sorted((name for name in names if _FILE.fullmatch(name)), key=_file_number)
+
+
+def _file_number(name: str) -> int:
+    return int(name.split(".")[0])
 
 
 def _complete_lines(data: bytes) -> list[bytes]:
@@ -497,55 +688,78 @@ def _complete_lines(data: bytes) -> list[bytes]:
     return lines[:-1]  # what follows the last newline is nothing, or torn
 
 
-def _parsed(line: bytes, file: str, number: int, *, unpickle: bool) -> dict[str, Any]:
+def _damaged(
+    file: str, index: int, why: str = "its checksum is not that of what it says"
+) -> JournalError:
+    return JournalError(
+        f"{file}, line {index}, is not as it was written: {why}. Put the file back as it was. If "
+        "that cannot be done, delete the line; the next error says how to continue without it."
+    )
+
+
+def _disordered(file: str, index: int, number: int, last: int) -> JournalError:
+    return JournalError(
+        f"{file}, line {index}, has number {number} and comes after number {last}: lines or files "
+        "were copied, swapped, or put in another order. Put them back as they were."
+    )
+
+
+def _number_in(line: bytes, file: str, index: int) -> int:
+    found = _NUMBER.match(line)
+    if found is None:
+        raise _damaged(file, index, "it has no number")
+    return int(found[1])
+
+
+def _parsed(line: bytes, file: str, index: int, *, unpickle: bool) -> dict[str, Any]:
     try:
         if any(mark in line for mark in _MARK_BYTES):
             parsed = json.loads(line, object_hook=_read_opened if unpickle else _read_shown)
         else:
             parsed = json.loads(line)
     except Exception as error:  # of the JSON, or of a pickle's parts
-        raise JournalError(
-            f"{file}, line {number}, cannot be read: {type(error).__name__}: {error}. Each line "
-            "but the last must be as it was written. Put the file back as it was, or move it away "
-            "to go on without what it records."
-        ) from error
+        raise _damaged(file, index, f"{type(error).__name__}: {error}") from error
     if not isinstance(parsed, dict):
-        raise JournalError(
-            f"{file}, line {number}, is {line[:40]!r}, not a JSON object. Each line but the last "
-            "must be as it was written. Put the file back as it was."
-        )
+        raise _damaged(file, index, "it is not a JSON object")
+    number = parsed.get("n")
+    if type(number) is not int or not 0 < number <= MOST:
+        raise _damaged(file, index, "it has no number")
     return parsed
 
 
 _decoder = msgspec.json.Decoder(Event)
 
 
-def _event(line: bytes, file: str, number: int, *, unpickle: bool) -> Event:
+def _event(line: bytes, file: str, index: int, *, unpickle: bool) -> Event:
     """Read an event.
 
     What is special to Python's JSON (NaN, for example), or a pickle, takes the longer way.
     """
+    event: Event | None = None
     if not any(mark in line for mark in _MARK_BYTES):
-        try:
-            return _decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            pass
-    parsed = _parsed(line, file, number, unpickle=unpickle)
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            event = _decoder.decode(line)
     try:
-        return event_of(parsed)
-    except msgspec.ValidationError as error:
+        if event is None:
+            event = event_of(_parsed(line, file, index, unpickle=unpickle))
+        check(event, nested=line.count(b"{") + line.count(b"[") > NESTED)
+    except (msgspec.ValidationError, ValueError) as error:
         raise JournalError(
-            f"{file}, line {number}, is no event that this tunekit knows: {error}. It says "
+            f"{file}, line {index}, is no event that this tunekit knows: {error}. It says "
             f"{line[:120].decode(errors='replace')!r}. Install the newer tunekit that wrote it, or "
             "put the file back as it was."
         ) from error
+    return event
 
 
-def _check(head: Mapping[str, Any], file: str) -> None:
+def _head(line: bytes, file: str) -> dict[str, Any]:
+    """Read the first line of a session."""
+    head = _parsed(line, file, 1, unpickle=False)
+    head.pop("crc", None)
     version = head.get("version")
-    if head.get("journal") != "tunekit" or not isinstance(version, int):
+    if head.get("journal") != "tunekit" or type(version) is not int:
         raise JournalError(
-            f"{file} is no journal of tunekit's: its first line is {dict(head)!r}. Pass the folder "
+            f"{file} is no journal of tunekit's: its first line is {text(head)}. Pass the folder "
             "of an experiment that tunekit has run, or put the file back as it was."
         )
     if version != VERSION:
@@ -553,3 +767,8 @@ def _check(head: Mapping[str, Any], file: str) -> None:
             f"{file} has version {version} of the format; this tunekit reads version {VERSION}. "
             "Install the tunekit that wrote it."
         )
+    try:
+        check_head(head)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise _damaged(file, 1, str(error)) from error
+    return head

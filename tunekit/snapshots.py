@@ -41,6 +41,7 @@ from tunekit.core.events import (
     ValidationEnded,
 )
 from tunekit.errors import RestoreError
+from tunekit.journal import STATE as FOLDER
 from tunekit.journal import Journal
 from tunekit.pickles import is_whole
 from tunekit.storage import Folder
@@ -57,8 +58,6 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-#: The archives' folder in the experiment's.
-FOLDER = "state"
 #: The archive of what the Tuner was made with.
 SETTINGS = f"{FOLDER}/tuner.zip"
 
@@ -142,6 +141,10 @@ class SnapshotWriter:
         return True
 
     def _put_next(self, kind: str, files: Mapping[str, bytes]) -> str | None:
+        # Its name says that all lines before it were written.
+        self._journal.sync()
+        if not self._journal.flush():
+            return None
         name = f"{FOLDER}/{self._journal.last + 1:09d}-{kind}.zip"
         if not self._put(name, files):
             return None

@@ -73,8 +73,12 @@ class Folder(Protocol):
         """
         ...
 
-    def flush(self) -> None:
-        """Write the lines that may wait."""
+    def flush(self) -> bool:
+        """Write the lines that may wait.
+
+        Returns:
+            Whether all are written, or will be before anything that is written from now on.
+        """
         ...
 
     def sync(self) -> bool:
@@ -347,9 +351,10 @@ class LocalFolder:
         if not later:
             self._write()
 
-    def flush(self) -> None:
+    def flush(self) -> bool:
         """See :class:`Folder`."""
         self._write()
+        return not self._waiting
 
     def sync(self) -> bool:
         """See :class:`Folder`."""
@@ -448,10 +453,12 @@ class LocalFolder:
                 os.close(descriptor)
         return fine
 
-    def _sync_soon(self, descriptor: int) -> None:
-        """Hand a file's lines to the disk within a second, at nobody's cost."""
+    def _sync_soon(self, series: str) -> None:
+        """Hand the lines of a series' file to the disk within a second, at nobody's cost."""
         with self._syncing:
-            self._unsynced.add(descriptor)
+            if series not in self._open:
+                return
+            self._unsynced.add(self._open[series])
             if self._timer is None:
                 self._timer = threading.Timer(_SYNC_INTERVAL_S, self._sync_in_time)
                 self._timer.daemon = True
@@ -475,6 +482,7 @@ class LocalFolder:
                 return
             for _ in same:
                 self._waiting.popleft()
+            self._sync_soon(series)
             self._complaints.worked()
 
     def _write_lines(self, series: str, lines: bytes) -> None:
@@ -500,7 +508,6 @@ class LocalFolder:
                     self._unsynced.discard(descriptor)
                     os.close(self._open.pop(series))
             raise
-        self._sync_soon(descriptor)
 
 
 class RemoteFolder:
@@ -538,8 +545,9 @@ class RemoteFolder:
         """See :class:`Folder`; the line is uploaded behind."""
         self._enqueue("append", series, line)
 
-    def flush(self) -> None:
+    def flush(self) -> bool:
         """See :class:`Folder`; no line waits to be uploaded."""
+        return True
 
     def sync(self) -> bool:
         """See :class:`Folder`; what is uploaded, in order, outlives this machine."""

@@ -13,6 +13,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 import tunekit
+from tests.journals import write_lines
 from tests.kills import Killed, bury, killed_after
 from tests.sweeps import Ran, sweep
 from tunekit.cli import commands
@@ -130,10 +131,11 @@ def test_breaks_between_sessions_do_not_count(tmp_path):
     first = [line for line in lines(home) if "event" in line]
     # An hour later another session goes on, and ends two seconds later.
     last, began = first[-1], first[0]["time"]
-    head = {**lines(home)[0], "begins": False, "after": last["n"], "time": last["time"] + 3600}
-    closed = {"n": last["n"] + 1, "event": "closed", "time": last["time"] + 3602}
-    written = [json.dumps(head), json.dumps({**closed, "finished": True})]
-    (home / "journal/000002.jsonl").write_text("\n".join(written) + "\n")
+    follows = {"n": last["n"] + 1, "after": last["n"], "follows": last["crc"]}
+    head = {**lines(home)[0], **follows, "begins": False, "time": last["time"] + 3600}
+    del head["crc"]
+    closed = {"n": last["n"] + 2, "event": "closed", "time": last["time"] + 3602}
+    write_lines(home / "journal/000002.jsonl", [head, {**closed, "finished": True}])
     sweep = tunekit.load(home)
     assert sweep.timeline.breaks == [(last["time"], last["time"] + 3600)]
     row = tunekit.compare([sweep, sweep], names=["a", "b"]).table.iloc[0]

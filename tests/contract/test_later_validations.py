@@ -21,6 +21,7 @@ from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 from tests.contract.test_restore import kill, restored
+from tests.journals import lines_of, rewrite, write_lines
 from tests.sweeps import sweep
 from tunekit import later_validations
 from tunekit.cli import commands
@@ -413,9 +414,8 @@ def test_what_a_score_depends_on_is_part_of_its_name(home, swept, tmp_path, what
         fn = other
     else:
         journal = next(Path(sweep.path).glob("journal/*.jsonl"))
-        text = journal.read_text()
-        assert '"config": {}' in text
-        journal.write_text(text.replace('"config": {}', '"config": {"width": 3}'))
+        assert '"config": {}' in journal.read_text()
+        rewrite(journal, lambda text: text.replace('"config": {}', '"config": {"width": 3}'))
         sweep = tunekit.load(sweep.path)
     config = tunekit.ValidationConfig(fn, ValidationTaskConfig(fn_kwargs=kwargs))
     after = sweep.validate(config, 1, name="new", cache=cache)
@@ -479,9 +479,8 @@ def test_another_sweep_in_the_same_folder_has_no_such_scores(swept, tmp_path):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     journal = swept / "journal" / "000001.jsonl"
     (home / "journal").mkdir()
-    head, *lines = journal.read_text().splitlines(keepends=True)
-    later = json.dumps({**json.loads(head), "time": 2e9})
-    (home / "journal" / "000001.jsonl").write_text(f"{later}\n{''.join(lines)}")
+    head, *lines = lines_of(journal)
+    write_lines(home / "journal" / "000001.jsonl", [{**head, "time": 2e9}, *lines])
     assert len(tunekit.load(home).later_validations) == 0
 
 

@@ -207,6 +207,7 @@ def test_a_state_that_is_ahead_of_the_journal(tmp_path):
     [file] = (home / "journal").glob("*.jsonl")
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[:-20]))
+    shutil.rmtree(home / "state")  # which would not have come through either
     ran = fifo(tmp_path, resume=ResumeConfig())
     ran.sweep.run(most=50_000)
     assert all(trial.status == "TERMINATED" for trial in ran.trials)

@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
+import shutil
 import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +23,13 @@ from tunekit.core.events import (
     TrialEnded,
     ValidationEnded,
     ValidationRequested,
+    Waited,
 )
 from tunekit.core.lineage import Exploit
 from tunekit.core.validation import Attempt, Outcome, Request, Status
 from tunekit.core.values import Opaque
 from tunekit.errors import JournalError
-from tunekit.journal import VERSION, Journal, events_in, last_number, read
+from tunekit.journal import VERSION, Journal, JournalReader, events_in, read, record_of, sealed
 from tunekit.recorded import resolve_opaque
 from tunekit.storage import LocalFolder
 
@@ -48,8 +53,18 @@ def test_a_line_is_in_the_file_before_the_call_returns(tmp_path):
 
 def test_the_first_line_names_the_format(tmp_path):
     journal_in(tmp_path, about={"ray": "2.60.0"})
-    assert lines(tmp_path) == [
-        {"journal": "tunekit", "version": VERSION, "begins": True, "after": 0, "ray": "2.60.0"}
+    [head] = lines(tmp_path)
+    assert len(head.pop("crc")) == 8
+    assert [head] == [
+        {
+            "n": 1,
+            "journal": "tunekit",
+            "version": VERSION,
+            "begins": True,
+            "after": 0,
+            "follows": "",
+            "ray": "2.60.0",
+        }
     ]
 
 
@@ -71,7 +86,7 @@ def test_a_life_can_be_read_back(tmp_path):
         "trace\nback",
     )
     assert delivered["decision"] == "STOP"
-    assert [event["n"] for event in read(tmp_path)] == [1, 2, 3, 4, 5]
+    assert [event["n"] for event in read(tmp_path)] == [2, 3, 4, 5, 6]
 
 
 def test_a_torn_last_line_is_left_out_and_the_next_session_goes_on(tmp_path):
@@ -80,7 +95,7 @@ def test_a_torn_last_line_is_left_out_and_the_next_session_goes_on(tmp_path):
         file.write('{"n": 2, "event": "ended", "ti')
     assert [event["event"] for event in read(tmp_path)] == ["requested"]
     journal_in(tmp_path, begins=False).append(AttemptStarted.of(Attempt(REQUEST, 1), 2.0))
-    assert [(e["n"], e["event"]) for e in read(tmp_path)] == [(1, "requested"), (2, "started")]
+    assert [(e["n"], e["event"]) for e in read(tmp_path)] == [(2, "requested"), (4, "started")]
 
 
 def test_a_new_sweep_in_the_same_folder_begins_anew(tmp_path):
@@ -88,7 +103,7 @@ def test_a_new_sweep_in_the_same_folder_begins_anew(tmp_path):
     second = journal_in(tmp_path)
     second.append(AttemptStarted.of(Attempt(REQUEST, 1), 2.0))
     assert [event["event"] for event in read(tmp_path)] == ["started"]
-    assert last_number(LocalFolder(tmp_path)) == second.last == 2
+    assert second.last == 4
 
 
 def test_a_session_may_have_several_files(tmp_path):
@@ -98,15 +113,14 @@ def test_a_session_may_have_several_files(tmp_path):
     folder.close()  # as when it cannot go on with one
     journal.append(AttemptStarted.of(Attempt(REQUEST, 1), 2.0))
     assert folder.names("journal") == ["000001.jsonl", "000002.jsonl"]
-    assert [(e["n"], e["event"]) for e in read(tmp_path)] == [(1, "requested"), (2, "started")]
-    assert last_number(folder) == 2
+    assert [(e["n"], e["event"]) for e in read(tmp_path)] == [(2, "requested"), (3, "started")]
 
 
 def test_numbers_go_on_after_lines_that_were_lost(tmp_path):
     journal_in(tmp_path).append(ValidationRequested.of(REQUEST, 1.0, checkpoint=WHERE))
     journal = journal_in(tmp_path, begins=False, after=40)  # as of which a saved state was
     journal.append(AttemptStarted.of(Attempt(REQUEST, 1), 2.0))
-    assert [event["n"] for event in read(tmp_path)] == [1, 41]
+    assert [event["n"] for event in read(tmp_path)] == [2, 42]
 
 
 def test_values_come_back_as_they_were(tmp_path):
@@ -173,22 +187,25 @@ def test_an_exploit_is_recorded_whole(tmp_path):
     assert {name: event[name] for name in configs} == configs
 
 
-GOOD = f'{{"journal": "tunekit", "version": {VERSION}}}\n'
+def line(**known: Any) -> str:
+    return sealed(json.dumps(known)).decode()
+
+
+OWN = {"n": 1, "journal": "tunekit", "version": VERSION, "begins": True, "after": 0, "follows": ""}
+GOOD = line(**OWN)
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("not json\n", "000001.jsonl, line 1, cannot be read"),
-        ("[1, 2]\n", "not a JSON object"),
-        ('{"event": "ended"}\n', "is no journal of tunekit's"),
-        ('{"journal": "other", "version": 1}\n', "is no journal of tunekit's"),
-        (
-            '{"journal": "tunekit", "version": 2}\n',
-            "version 2 of the format; this tunekit reads version 1. Install the tunekit that wrote",
-        ),
-        (GOOD + '{"n": 1, "event": "end\n{"n": 2, "event": "ended"}\n', "line 2, cannot be read"),
-        (GOOD + '{"n": 1, "event": \x00}\n', "line 2, cannot be read"),
+        ("not json\n", "000001.jsonl, line 1, is not as it was written"),
+        (GOOD.replace("true", "false"), "000001.jsonl, line 1, is not as it was written"),
+        (line(n=1, event="ended"), "is no journal of tunekit's"),
+        (line(**{**OWN, "journal": "other"}), "is no journal of tunekit's"),
+        (line(**{**OWN, "version": 2}), "version 2 of the format; this tunekit reads version 1"),
+        (line(**{**OWN, "time": "noon"}), "line 1, is not as it was written: .*time"),
+        (GOOD + '{"n": 2, "event": "end\n' + line(n=2, event="ended"), "line 2, is not as"),
+        (GOOD + '{"n": 2, "event": \x00}\n', "line 2, is not as it was written"),
     ],
 )
 def test_a_damaged_journal_is_an_error_and_stays_as_it_is(tmp_path, text, says):
@@ -250,17 +267,21 @@ def test_a_hyperparameter_that_json_does_not_know_is_the_one_that_was_written_do
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("known", "says"),
     [
-        ('{"n": 1, "event": "vanished", "time": 1.0}', "'vanished'.*Install the newer tunekit"),
-        ('{"n": 1, "event": "waited", "time": 1.0, "trial_id": "a"}', "seconds"),
-        ('{"n": 1, "event": "waited", "time": 1.0, "trial_id": 7, "seconds": NaN}', "trial_id"),
+        ({"n": 2, "event": "vanished", "time": 1.0}, "'vanished'.*Install the newer tunekit"),
+        ({"n": 2, "event": "waited", "time": 1.0, "trial_id": "a"}, "seconds"),
+        ({"n": 2, "event": "waited", "trial_id": 7, "seconds": math.nan}, "trial_id"),
+        ({"n": 2, "event": "waited", "trial_id": "a", "seconds": math.nan}, "seconds"),
+        ({"n": 2, "event": "waited", "trial_id": "a", "seconds": 1, "time": 1e16}, "time"),
+        ({"n": 2, "event": "reported", "trial_id": "a", "report": {}}, "training_iteration"),
+        ({"n": 2, "event": "started", "id": "a:b:c:d", "attempt": 1}, "no name of a validation"),
     ],
 )
-def test_an_event_that_is_not_known_is_an_error_and_not_left_out(tmp_path, line, says):
+def test_an_event_that_is_not_known_is_an_error_and_not_left_out(tmp_path, known, says):
     path = tmp_path / "journal/000001.jsonl"
     path.parent.mkdir()
-    path.write_text(f"{GOOD}{line}\n")
+    path.write_text(GOOD + line(**known))
     with pytest.raises(JournalError, match=f"line 2, is no event.*{says}"):
         events_in(tmp_path)
     assert len(read(tmp_path)) == 1, "as lines, it can be looked at"
@@ -269,9 +290,8 @@ def test_an_event_that_is_not_known_is_an_error_and_not_left_out(tmp_path, line,
 def test_an_unknown_field_is_ignored_and_a_missing_one_has_its_default(tmp_path):
     path = tmp_path / "journal/000001.jsonl"
     path.parent.mkdir()
-    ended = '{"n": 1, "event": "completed", "time": 2.0, "trial_id": "a", "novel": [1]}'
-    path.write_text(f"{GOOD}{ended}\n")
-    assert events_in(tmp_path) == [TrialEnded(n=1, time=2.0, trial_id="a", removed=False)]
+    path.write_text(GOOD + line(n=2, event="completed", time=2.0, trial_id="a", novel=[1]))
+    assert events_in(tmp_path) == [TrialEnded(n=2, time=2.0, trial_id="a", removed=False)]
 
 
 def example(kind: type, field: str) -> Any:
@@ -281,7 +301,8 @@ def example(kind: type, field: str) -> Any:
         "trial_ids": ["a", "b"],
         "estimates": estimates,
         "tune": ["{}", "{}"],
-        "id": "a:1:2:3",
+        "id": "a trial_id:3:3:3",
+        "status": "validated",
         "odd": {},
     }
     numbers = {"n": 7, **dict.fromkeys(["time", "seconds", "timeout_s", "waited_s", "ran_s"], 2.5)}
@@ -291,7 +312,12 @@ def example(kind: type, field: str) -> Any:
     if field.endswith("config"):
         return {"lr": 0.1, "sizes": [1, None]}
     if field in ("report", "metrics", "kwargs"):
-        return {"lr": 0.1, "nan": math.inf, "deep": {"x": [1, None, "\ud800"]}}
+        return {
+            "training_iteration": 3,
+            "lr": 0.1,
+            "nan": math.inf,
+            "deep": {"x": [1, None, "\ud800"]},
+        }
     if field in ("resources", "stop"):
         return {"CPU": 1.0}
     known = {**typed, **numbers, **dict.fromkeys(counts, 3), "attempt": 2, "score": 0.5}
@@ -301,7 +327,132 @@ def example(kind: type, field: str) -> Any:
 @pytest.mark.parametrize("kind", typing.get_args(Event), ids=lambda kind: kind.__name__)
 def test_every_event_comes_back_as_it_was_written(tmp_path, kind):
     event = kind(**{name: example(kind, name) for name in kind.__struct_fields__})
-    journal = Journal(LocalFolder(tmp_path), after=6)
+    journal = Journal(LocalFolder(tmp_path), after=5)
     journal.append(event)
     journal.close()
     assert events_in(tmp_path, unpickle=True) == [event]
+
+
+# What is missing, doubled or in another order -----------------------------------------------------
+
+
+def three_sessions(home: Path, series: str = "journal") -> list[Event]:
+    """Write a journal of three files of three lines each: 1 to 3, 4 to 6, 7 to 9."""
+    for begins in (True, False, False):
+        journal = Journal(LocalFolder(home), begins=begins, series=series)
+        for number in (journal.last + 1, journal.last + 2):
+            journal.append(Waited(time=float(number), trial_id="a", seconds=1.0))
+        journal.close()
+    return record_of(LocalFolder(home), series=series).events
+
+
+@pytest.mark.parametrize(
+    ("gone", "says"),
+    [
+        ([1], "000002.jsonl follows line 3, and lines 1 to 3 are missing"),
+        ([2], "000003.jsonl follows line 6, and lines 4 to 6 are missing"),
+        ([1, 2], "000003.jsonl follows line 6, and lines 1 to 6 are missing"),
+    ],
+)
+def test_a_file_that_is_gone_is_missed_until_a_file_says_that_it_may_be(tmp_path, gone, says):
+    events = three_sessions(tmp_path)
+    for number in gone:
+        (tmp_path / f"journal/00000{number}.jsonl").unlink()
+    with pytest.raises(JournalError, match=says) as caught:
+        events_in(tmp_path)
+    with pytest.raises(JournalError, match=says):
+        read(tmp_path)
+    [allowed] = re.findall(r"journal/\d+-\d+\.missing", str(caught.value))
+    (tmp_path / allowed).touch()
+    left = [event for event in events if (event.n + 2) // 3 not in gone]
+    assert events_in(tmp_path) == left
+    journal_in(tmp_path, begins=False).append(Waited(trial_id="a", seconds=1.0))
+    assert [event.n for event in events_in(tmp_path)] == [*(event.n for event in left), 11]
+
+
+def test_an_end_that_is_gone_is_missed_where_an_archive_came_after_it(tmp_path):
+    three_sessions(tmp_path)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/000000009-snapshot.zip").touch()
+    last = tmp_path / "journal/000003.jsonl"
+    whole = last.read_bytes()
+    last.write_bytes(whole[: whole.rindex(b"\n", 0, -1) + 1])
+    assert events_in(tmp_path)[-1].n == 8, "the archive came after line 8, and its own is line 9"
+    last.write_bytes(whole[: whole.index(b"\n") + 1])
+    with pytest.raises(JournalError, match=r"000003.jsonl ends, .* line 8 is missing.*8-8.missing"):
+        events_in(tmp_path)
+    last.unlink()
+    with pytest.raises(JournalError, match=r"000002.jsonl ends, .* lines 7 to 8 are missing"):
+        events_in(tmp_path)
+    (tmp_path / "journal/7-8.missing").touch()
+    assert events_in(tmp_path)[-1].n == 6
+    journal_in(tmp_path, begins=False).append(Waited(trial_id="a", seconds=1.0))
+    assert [event.n for event in events_in(tmp_path)][-2:] == [6, 10]
+
+
+def swap(home: Path, one: int, other: int) -> None:
+    first, second = (home / f"journal/00000{number}.jsonl" for number in (one, other))
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+
+
+def edit(home: Path, change: Callable[[list[bytes]], Any]) -> None:
+    path = home / "journal/000002.jsonl"
+    content = path.read_bytes().splitlines(keepends=True)
+    change(content)
+    path.write_bytes(b"".join(content))
+
+
+@pytest.mark.parametrize(
+    ("damage", "file"),
+    [
+        (lambda home: shutil.copy(home / "journal/000001.jsonl", home / "journal/000004.jsonl"), 4),
+        (lambda home: shutil.copy(home / "journal/000002.jsonl", home / "journal/000004.jsonl"), 4),
+        (lambda home: os.link(home / "journal/000003.jsonl", home / "journal/000004.jsonl"), 4),
+        (lambda home: swap(home, 1, 2), 1),
+        (lambda home: swap(home, 2, 3), 2),
+        (lambda home: edit(home, lambda lines: lines.insert(2, lines[1])), 2),
+        (lambda home: edit(home, lambda lines: lines.reverse()), 2),
+        (lambda home: edit(home, lambda lines: lines.pop(0)), 2),
+        (lambda home: edit(home, lambda lines: lines.pop(1)), 2),
+        (lambda home: edit(home, lambda lines: lines.pop(2)), 3),
+        (lambda home: (home / "journal/000002.jsonl").write_bytes(b""), 3),
+        (lambda home: three_sessions(home / "other"), 0),
+    ],
+)
+def test_what_was_doubled_swapped_or_cut_is_an_error_that_names_the_file(tmp_path, damage, file):
+    events = three_sessions(tmp_path)
+    damage(tmp_path)
+    if not file:
+        assert events_in(tmp_path) == events
+        return
+    with pytest.raises(JournalError, match=f"^journal/00000{file}.jsonl"):
+        events_in(tmp_path)
+    reader = JournalReader(LocalFolder(tmp_path))
+    with pytest.raises(JournalError, match=f"^journal/00000{file}.jsonl"):
+        reader.read()
+
+
+def test_a_file_of_another_journal_is_noticed(tmp_path):
+    three_sessions(tmp_path)
+    journal = journal_in(tmp_path / "other", about={"time": 3.0})
+    for number in (2, 3):
+        journal.append(Waited(time=7.0 + number, trial_id="b", seconds=1.0))
+    journal_in(tmp_path / "other", begins=False).append(Waited(trial_id="b", seconds=1.0))
+    shutil.copy(tmp_path / "other/journal/000002.jsonl", tmp_path / "journal/000002.jsonl")
+    with pytest.raises(JournalError, match=r"000002\.jsonl belongs to another journal"):
+        events_in(tmp_path)
+
+
+def test_what_a_driver_wrote_after_it_was_taken_over_from_is_left_out(tmp_path, caplog):
+    former = journal_in(tmp_path)
+    former.append(Waited(time=1.0, trial_id="a", seconds=1.0))
+    reader = JournalReader(LocalFolder(tmp_path))
+    reader.read()
+    newer = journal_in(tmp_path, begins=False)
+    former.append(Waited(time=2.0, trial_id="late", seconds=1.0))
+    assert [event.n for event in reader.read().record.events] == [2], "of the whole, read anew"
+    newer.append(Waited(time=3.0, trial_id="a", seconds=1.0))
+    assert [(e.n, e.trial_id) for e in events_in(tmp_path)] == [(2, "a"), (4, "a")]
+    assert "Lines 3 to 3 before journal/000002.jsonl are left out" in caplog.text

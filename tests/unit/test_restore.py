@@ -16,6 +16,7 @@ import pytest
 from ray import tune
 
 import tunekit
+from tests.journals import rewrite
 from tests.stores import Store
 from tunekit._ray.tuner import settings_of
 from tunekit.core.events import Reported, SnapshotTaken, TrialAdded, ValidationEnded
@@ -155,17 +156,23 @@ def journal_with(home: Path, *lines: bytes) -> Path:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (lambda text: text.replace(b'"version": 1', b'"version": 2'), "Install the tunekit"),
-        (lambda text: text.replace(b'"journal": "tunekit"', b'"log": 1'), "no journal of tunekit"),
-        (lambda text: text[10:], "line 1, cannot be read"),
-        (lambda text: text + b"\x00\x00\n", "line 3, cannot be read"),
-        (lambda text: text.replace(b'{"n": 1', b'["n", 1', 1), "line 2, cannot be read"),
+        (
+            lambda path: rewrite(path, lambda t: t.replace('"version": 1', '"version": 2')),
+            "Install",
+        ),
+        (lambda path: rewrite(path, lambda t: t.replace('"tunekit"', '"other"')), "no journal of"),
+        (lambda path: path.write_bytes(path.read_bytes()[10:]), "line 1, is not as it was written"),
+        (lambda path: path.write_bytes(path.read_bytes() + b"\0\n"), "line 3, is not as it was"),
+        (
+            lambda path: rewrite(path, lambda t: t.replace('"n": 2', '"n": "2"')),
+            "line 2, is no event",
+        ),
     ],
 )
 def test_a_journal_that_is_damaged_or_newer(tmp_path, damage, says):
     home = experiment(tmp_path)
     path = journal_with(home)
-    path.write_bytes(damage(path.read_bytes()))
+    damage(path)
     before = contents(home)
     for ask in (
         lambda: tunekit.Tuner.restore(str(home), train),

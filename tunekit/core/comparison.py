@@ -38,7 +38,18 @@ __all__ = [
 POINTS = 4
 
 # What a session's first line has that is no setting.
-_NO_SETTINGS = ("after", "begins", "journal", "judged", "mode", "n", "space", "time", "version")
+_NO_SETTINGS = (
+    "after",
+    "begins",
+    "follows",
+    "journal",
+    "judged",
+    "mode",
+    "n",
+    "space",
+    "time",
+    "version",
+)
 # Amounts that differ each time, and what a scheduler keeps or derives from the others.
 _NOISE = frozenset(
     {"counter", "memory", "metric", "metric_op", "mode", "num_stopped", "object_store_memory"}

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -48,6 +48,7 @@ from tunekit.core.sequential import recordable
 from tunekit.core.validation import Attempt, Outcome, Request, Status
 
 __all__ = [
+    "MOST",
     "AttemptBegan",
     "AttemptStarted",
     "BudgetExpired",
@@ -79,6 +80,17 @@ __all__ = [
     "never",
     "trial_of",
 ]
+
+
+#: The largest number of a line, an iteration and so on: what a float can still count.
+MOST = 2**53
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+# Seconds since the epoch; a clock may be wrong.
+_Time = Annotated[float, msgspec.Meta(ge=-float(MOST), le=float(MOST))]
+# Seconds that passed: negative if a clock was put back.
+_Seconds = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
+_Amount = Annotated[float, msgspec.Meta(ge=0, le=2.0**63)]
 
 
 class ValidationKey(NamedTuple):
@@ -147,8 +159,8 @@ class Happened(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
         time: When it happened, in seconds since the epoch.
     """
 
-    n: int = 0
-    time: float = 0.0
+    n: _Count = 0
+    time: _Time = 0.0
 
 
 class OfTrial(Happened, frozen=True, kw_only=True):
@@ -191,7 +203,7 @@ class TrialAdded(OfTrial, frozen=True, kw_only=True, tag="added"):
 
     config: Mapping[Any, Any] = {}
     folder: str = ""
-    resources: Mapping[str, float] = {}
+    resources: Mapping[str, _Amount] = {}
     search: str | None = None
     tune: Sequence[str] = ()
     stop: Mapping[str, Any] = {}
@@ -226,15 +238,15 @@ class CheckpointSaved(OfTrial, frozen=True, kw_only=True, tag="saved"):
     """
 
     id: str = ""
-    generation: int = 0
-    iteration: int = 0
-    run: int = 1
+    generation: _Count = 0
+    iteration: _Count = 0
+    run: _Count = 1
     checkpoint: str = ""
     report: Mapping[Any, Any] | None = None
     wish: bool | None = None
     used: bool = False
     kwargs: Mapping[str, Any] = {}
-    timeout_s: float | None = None
+    timeout_s: _Seconds | None = None
 
     @classmethod
     def of(
@@ -282,7 +294,7 @@ class EndDelivered(OfTrial, frozen=True, kw_only=True, tag="finished"):
 class Waited(OfTrial, frozen=True, kw_only=True, tag="waited"):
     """A trial waited for a score, for ``seconds`` until now."""
 
-    seconds: float
+    seconds: _Seconds
 
 
 class TrialFailed(OfTrial, frozen=True, kw_only=True, tag="failed"):
@@ -304,11 +316,11 @@ class Exploited(OfTrial, frozen=True, kw_only=True, tag="exploited"):
         odd: The values of hyperparameters that JSON cannot represent, by their texts.
     """
 
-    generation: int
-    reached: int
+    generation: _Count
+    reached: _Count
     donor_id: str
-    donor_generation: int
-    iteration: int
+    donor_generation: _Count
+    iteration: _Count
     checkpoint: str
     score: Any = None
     old_config: Mapping[Any, Any] = {}
@@ -339,9 +351,9 @@ class ValidationRequested(OfTrial, frozen=True, kw_only=True, tag="requested"):
     """
 
     id: str
-    generation: int = 0
-    iteration: int = 0
-    run: int = 1
+    generation: _Count = 0
+    iteration: _Count = 0
+    run: _Count = 1
     checkpoint: str = ""
 
     @property
@@ -376,7 +388,7 @@ class ValidationRequested(OfTrial, frozen=True, kw_only=True, tag="requested"):
 class AttemptStarted(OfValidation, frozen=True, kw_only=True, tag="started"):
     """An attempt, counted from 1, was handed to Ray."""
 
-    attempt: int
+    attempt: _Count
 
     @classmethod
     def of(cls, attempt: Attempt, time: float) -> AttemptStarted:
@@ -387,7 +399,7 @@ class AttemptStarted(OfValidation, frozen=True, kw_only=True, tag="started"):
 class AttemptBegan(OfValidation, frozen=True, kw_only=True, tag="began"):
     """An attempt got its resources, and runs."""
 
-    attempt: int
+    attempt: _Count
 
 
 class ValidationEstimated(OfValidation, frozen=True, kw_only=True, tag="estimated"):
@@ -398,7 +410,7 @@ class ValidationEstimated(OfValidation, frozen=True, kw_only=True, tag="estimate
         estimates: The fields of each :class:`tunekit.Estimate`, by the flat name of its metric.
     """
 
-    attempt: int
+    attempt: _Count
     estimates: Mapping[str, Mapping[str, Any]] = {}
 
     @classmethod
@@ -422,9 +434,9 @@ class ValidationEnded(OfValidation, frozen=True, kw_only=True, tag="ended"):
     metrics: Mapping[Any, Any] = {}
     reason: str | None = None
     error: str | None = None
-    attempts: int = 0
-    waited_s: float = 0.0
-    ran_s: float = 0.0
+    attempts: _Count = 0
+    waited_s: _Seconds = 0.0
+    ran_s: _Seconds = 0.0
     cached: bool = False
 
     @classmethod
@@ -473,8 +485,8 @@ class ScoreDelivered(OfTrial, frozen=True, kw_only=True, tag="delivered"):
     """
 
     id: str = ""
-    generation: int = 0
-    iteration: int = 0
+    generation: _Count = 0
+    iteration: _Count = 0
     decision: str
     finished: bool = False
 
@@ -508,8 +520,8 @@ class Decided(OfTrial, frozen=True, kw_only=True, tag="decided"):
 class Reminded(OfTrial, frozen=True, kw_only=True, tag="reminded"):
     """The scheduler got a result again that it had seen, and made its ``decision``."""
 
-    generation: int = 0
-    iteration: int = 0
+    generation: _Count = 0
+    iteration: _Count = 0
     decision: str
 
 

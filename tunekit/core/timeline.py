@@ -253,7 +253,7 @@ class Timeline:
         self.__dict__.pop("_ends", None)  # is told anew when it is asked for
         restored = list(sessions)
         for event in events:
-            while restored and event.n > restored[0]["after"]:
+            while restored and event.n > restored[0]["n"]:
                 self._restored(restored.pop(0))
             self._take(event)
         for session in restored:

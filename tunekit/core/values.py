@@ -22,6 +22,7 @@ from typing import Any
 
 __all__ = [
     "ITEMS",
+    "NESTED",
     "PICKLED",
     "SHOWN",
     "Opaque",
@@ -30,6 +31,7 @@ __all__ = [
     "admitted",
     "as_json",
     "described",
+    "is_too_deep",
     "named",
     "number",
     "one_line",
@@ -53,6 +55,8 @@ LONGEST = 200
 
 # How deep dicts and lists may be nested: readers of JSON recurse, and give up somewhere.
 _DEEPEST = 50
+#: How deep a line of a journal may be nested, with all that is around a value.
+NESTED = 2 * _DEEPEST
 # So many bits have about 4,000 digits; Python does not read longer numbers.
 _MOST_BITS = 13_000
 
@@ -504,6 +508,24 @@ def reader(unpack: Callable[[str, str], Any] | None = None) -> Callable[[dict[st
         return unpack(value[PICKLED], shown) if PICKLED in value else Opaque(shown)
 
     return read
+
+
+def is_too_deep(value: Any) -> bool:
+    """Return whether dicts and lists are nested deeper than a line of a journal may be.
+
+    Example:
+        >>> is_too_deep({"a": [1, {"b": 2}]}), is_too_deep(json.loads("[" * 200 + "]" * 200))
+        (False, True)
+    """
+    level = [value]
+    for _ in range(NESTED + 1):
+        inner = [part for part in level if isinstance(part, (Mapping, list, tuple))]
+        if not inner:
+            return False
+        level = [
+            part for one in inner for part in (one.values() if isinstance(one, Mapping) else one)
+        ]
+    return True
 
 
 def as_json(value: Any, **options: Any) -> str:

@@ -150,7 +150,7 @@ def test_what_ran_when_the_driver_was_killed_waits_again():
         of_validation("began", 61.0),
     ]
     events = [event_of({"n": n, **line}) for n, line in enumerate(lines, start=1)]
-    sessions = [{"after": 0}, {"after": 6}]
+    sessions = [{"n": 0}, {"n": 6}]
     crashed = Timeline(events[:6], "accuracy", sessions[:1])
     assert crashed.validations[0]["status"] == "running"
     restored = Timeline(events[:6], "accuracy", sessions)

@@ -1,0 +1,29 @@
+"""Journals that are changed and sealed again, as somebody might make them who knows the format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from tunekit.journal import sealed
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """Return what the lines of a file say, without their checksums."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        line.pop("crc", None)
+    return lines
+
+
+def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+    """Write lines with the checksums that belong to them."""
+    path.write_bytes(b"".join(sealed(json.dumps(line)) for line in lines))
+
+
+def rewrite(path: Path, change: Callable[[str], str]) -> None:
+    """Change the text of a file, and seal its lines again."""
+    text = change("\n".join(json.dumps(line) for line in lines_of(path)))
+    write_lines(path, map(json.loads, text.splitlines()))

@@ -1,0 +1,218 @@
+"""What must hold for a line of a journal beyond its types, so that all that read it can rely on it.
+
+A journal that tunekit has written keeps these rules. One that was changed by hand, or made by
+somebody else, may not; it is refused where it is read, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypedDict
+
+import msgspec
+
+from tunekit.core.events import (
+    MOST,
+    CheckpointSaved,
+    Event,
+    OfValidation,
+    Reported,
+    ValidationEnded,
+    ValidationEstimated,
+    ValidationKey,
+    ValidationRequested,
+)
+from tunekit.core.history import GENERATION, ITERATION
+from tunekit.core.sequential import resumable
+from tunekit.core.validation import Status
+from tunekit.core.values import NESTED, is_too_deep
+
+__all__ = ["MOST", "check", "check_head"]
+
+_STATUSES = frozenset(status.value for status in Status)
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+_Time = Annotated[float, msgspec.Meta(ge=-float(MOST), le=float(MOST))]
+_Amounts = Mapping[str, float]
+
+
+class _Described(TypedDict, total=False):
+    type: str
+    settings: Mapping[str, Any]
+    rungs: list[int] | None
+
+
+class _Cluster(TypedDict):
+    nodes: int
+    resources: _Amounts
+
+
+class _Validation(TypedDict, total=False):
+    fn: str
+    resources: _Amounts
+    stages: list[Mapping[str, Any]]
+
+
+class _Parameter(TypedDict, total=False):
+    kind: str
+    low: float
+    high: float
+    log: bool
+    step: float | None
+    choices: list[Any]
+
+
+class _Confirm(TypedDict):
+    candidates: list[str] | dict[str, Any]
+    metric: str
+    mode: str
+    confidence: Annotated[float, msgspec.Meta(gt=0, lt=1)]
+
+
+class _Head(TypedDict, total=False):
+    n: Annotated[int, msgspec.Meta(ge=1, le=MOST)]
+    begins: bool
+    after: _Count
+    follows: str
+    time: _Time
+    tunekit: str
+    ray: str
+    python: str
+    packages: Mapping[str, Any]
+    machine: str
+    cluster: _Cluster | None
+    judged: list[str]
+    mode: str | None
+    seed: str | None
+    validation: _Validation
+    trainable: str | None
+    scheduler: _Described
+    search_alg: _Described
+    space: Mapping[str, _Parameter]
+    sweep: _Time | None
+    name: str
+    function: str
+    fingerprint: str | None
+    confirm: _Confirm
+
+
+def check_head(head: Mapping[str, Any]) -> None:
+    """Check the first line of a session.
+
+    Raises:
+        ValueError: If it breaks a rule; says which.
+
+    Example:
+        >>> check_head({"n": 1, "begins": True, "after": 0, "follows": ""})
+        >>> check_head({"n": 1, "begins": True, "after": 0, "follows": "", "time": "noon"})
+        Traceback (most recent call last):
+        msgspec.ValidationError: Expected `float`, got `str` - at `$.time`
+    """
+    _check_texts(head)
+    msgspec.convert(head, _Head)
+    for name in ("n", "begins", "after", "follows"):
+        if name not in head:
+            raise ValueError(f"{name!r} is missing")
+    if head["after"] >= head["n"]:
+        raise ValueError("it follows a line that comes later")
+    if is_too_deep(head):
+        raise ValueError(f"it is nested more than {NESTED} levels deep")
+
+
+def check(event: Event, *, nested: bool) -> None:
+    """Check an event that was read.
+
+    Args:
+        event: The event.
+        nested: Whether it may be nested deeper than a line of a journal is.
+
+    Raises:
+        ValueError: If it breaks a rule; says which.
+
+    Example:
+        >>> check(Reported(n=2, trial_id="a", report={"training_iteration": 3}), nested=False)
+        >>> check(Reported(n=2, trial_id="a", report={}), nested=False)
+        Traceback (most recent call last):
+        ValueError: its report has no training_iteration that is a whole number
+    """
+    if event.n < 1:
+        raise ValueError("it has no number")
+    if nested and is_too_deep(msgspec.structs.asdict(event)):
+        raise ValueError(f"it is nested more than {NESTED} levels deep")
+    own = _CHECKS.get(type(event))
+    if own is not None:
+        own(event)
+
+
+def _check_report(event: Reported) -> None:
+    report = event.report
+    for name, default in ((ITERATION, None), (GENERATION, 0)):
+        found = report.get(name, default)
+        if type(found) is not int or not 0 <= found <= MOST:
+            raise ValueError(f"its report has no {name} that is a whole number")
+    if "config" in report:
+        raise ValueError("its report has hyperparameters")
+
+
+def _check_checkpoint(event: CheckpointSaved | ValidationRequested) -> None:
+    if not event.id and isinstance(event, CheckpointSaved):
+        return
+    key = _key_of(event.id)
+    if key[:4] != (event.trial_id, event.generation, event.iteration, event.run):
+        raise ValueError(f"its id {event.id!r} is not that of its checkpoint")
+
+
+def _check_validation(event: OfValidation) -> None:
+    _key_of(event.id)
+
+
+def _check_ended(event: ValidationEnded) -> None:
+    _key_of(event.id)
+    if event.status not in _STATUSES:
+        raise ValueError(f"its status {event.status!r} is unknown")
+
+
+def _check_estimates(event: ValidationEstimated) -> None:
+    _key_of(event.id)
+    try:
+        resumable(event.estimates)
+    except Exception as error:  # whatever is wrong with one of them
+        raise ValueError(f"its estimates are none: {error}") from error
+
+
+def _key_of(name: str) -> ValidationKey:
+    try:
+        key = ValidationKey.parse(name)
+    except ValueError:
+        raise ValueError(f"its id {name[:80]!r} is no name of a validation") from None
+    if str(key) != name or not all(0 <= part <= MOST for part in key[1:4]):
+        raise ValueError(f"its id {name[:80]!r} is no name of a validation")
+    return key
+
+
+def _check_texts(value: Any) -> None:
+    """Check that all texts of a session's first line can be written to a file."""
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, str):
+            if not part.isascii():
+                part.encode()
+        elif isinstance(part, Mapping):
+            waiting += [*part, *part.values()]
+        elif isinstance(part, list):
+            waiting += part
+
+
+_CHECKS: dict[type, Callable[[Any], None]] = {
+    Reported: _check_report,
+    CheckpointSaved: _check_checkpoint,
+    ValidationRequested: _check_checkpoint,
+    ValidationEnded: _check_ended,
+    ValidationEstimated: _check_estimates,
+    **{
+        kind: _check_validation
+        for kind in OfValidation.__subclasses__()
+        if kind not in (ValidationEnded, ValidationEstimated)
+    },
+}
