@@ -278,7 +278,7 @@ def sealed(line: str) -> bytes:
 
     Example:
         >>> sealed('{"n": 7}')
-        b'{"n": 7, "crc": "1af7f6d8"}\\n'
+        b'{"n": 7, "crc": "119bb0e0"}\\n'
     """
     own = line[:-1].encode()
     return own + (_SEAL % crc32(own)).encode() + b"\n"
@@ -435,10 +435,10 @@ class JournalReader:
         >>> journal, reader = Journal(folder), JournalReader(folder)
         >>> journal.append(Waited(time=12.5, trial_id="a", seconds=1.5))
         >>> [event.n for event in reader.read().record.events]
-        [1]
+        [2]
         >>> journal.append(Waited(time=13.5, trial_id="a", seconds=0.5))
         >>> [event.n for event in reader.read().record.events]
-        [2]
+        [3]
         >>> reader.read()
         Growth(record=Record(sessions=[], events=[]), anew=False)
     """

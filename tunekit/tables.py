@@ -14,6 +14,7 @@ from tunekit.core.metrics import flatten
 from tunekit.core.ranking import ConfigOf, best_and_last
 from tunekit.core.seeds import Configuration
 from tunekit.core.timeline import UNENDED, Scored, Timeline
+from tunekit.core.values import writable
 from tunekit.places import Places
 
 __all__ = [
@@ -124,7 +125,10 @@ _WHOLE = (
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
     """Return rows as a table of these columns, followed by any others that the rows have."""
-    made = pd.DataFrame(list(rows))
+    # A text with lone surrogates, which a report may have, is none to pandas.
+    made = pd.DataFrame(
+        [{k: writable(v) if type(v) is str else v for k, v in row.items()} for row in rows]
+    )
     made = made.reindex(columns=[*columns, *(n for n in made.columns if n not in columns)])
     for name in columns:
         if name in _MOMENTS:

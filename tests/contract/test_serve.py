@@ -213,7 +213,9 @@ def test_a_journal_that_is_damaged_is_told_of_and_forgiven(journal, home):
     good = file.read_bytes()
     file.write_bytes(good + b"<script>\n")
     live.step()
-    assert "cannot be read" in live.trouble and "<script>" not in live.view.parts["summary"]
+    assert (
+        "is not as it was written" in live.trouble and "<script>" not in live.view.parts["summary"]
+    )
     file.write_bytes(good)
     live.step()
     assert live.trouble is None and "Best: trial" in live.view.parts["summary"]

@@ -86,8 +86,8 @@ __all__ = [
 MOST = 2**53
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
-# Seconds since the epoch; a clock may be wrong.
-_Time = Annotated[float, msgspec.Meta(ge=-float(MOST), le=float(MOST))]
+# Seconds since the epoch. A clock may be wrong; this is what can be shown, until the year 2242.
+_Time = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
 # Seconds that passed: negative if a clock was put back.
 _Seconds = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=2.0**63)]

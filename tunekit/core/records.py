@@ -7,7 +7,7 @@ somebody else, may not; it is refused where it is read, and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 
@@ -32,13 +32,16 @@ __all__ = ["MOST", "check", "check_head"]
 _STATUSES = frozenset(status.value for status in Status)
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
-_Time = Annotated[float, msgspec.Meta(ge=-float(MOST), le=float(MOST))]
+_Time = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
 _Amounts = Mapping[str, float]
 
 
-class _Described(TypedDict, total=False):
+class _Named(TypedDict):
     type: str
     settings: Mapping[str, Any]
+
+
+class _Described(_Named, total=False):
     rungs: list[int] | None
 
 
@@ -53,8 +56,11 @@ class _Validation(TypedDict, total=False):
     stages: list[Mapping[str, Any]]
 
 
-class _Parameter(TypedDict, total=False):
+class _Kind(TypedDict):
     kind: str
+
+
+class _Parameter(_Kind, total=False):
     low: float
     high: float
     log: bool
@@ -82,7 +88,7 @@ class _Head(TypedDict, total=False):
     machine: str
     cluster: _Cluster | None
     judged: list[str]
-    mode: str | None
+    mode: Literal["min", "max"] | None
     seed: str | None
     validation: _Validation
     trainable: str | None
