@@ -520,7 +520,9 @@ class _Reader(Generic[_Line]):
     ):
         self._folder, self._series = folder, series
         self._decode, self._number_of = decode, number_of
-        self._skipped = tuple(f'"event": "{kind}"'.encode() for kind in without)
+        kinds = "|".join(map(re.escape, without))
+        front = rf'\{{"n": [0-9]+, "event": "(?:{kinds})"'
+        self._is_skipped = re.compile(front.encode()).match if without else None
         self._at = _Position()
         # Which gaps are allowed, by the names of the files that say so.
         self._names: frozenset[str] = frozenset()
@@ -572,17 +574,16 @@ class _Reader(Generic[_Line]):
         """Add the complete lines to what is new; return how far that is."""
         file, lines = f"{self._series}/{at.file}", _complete_lines(data)
         begun, last, decode, number_of = at.begun, at.last, self._decode, self._number_of
-        seal, events, skipped = at.seal, found.events, self._skipped
+        seal, events, is_skipped = at.seal, found.events, self._is_skipped
         for index, line in enumerate(lines, start=at.lines + 1):
-            if not _is_sealed(line):
+            if line[-10:-2] != b"%08x" % crc32(line[:-_SEALED]):
                 raise _damaged(file, index)
-            front = line[:_FRONT]
-            if index == 1 and (not begun or b'"journal": ' in front):
+            if index == 1 and (not begun or b'"journal": ' in line[:_FRONT]):
                 head = _head(line, file)
                 self._check_head(found, head, file, last, seal, begun=begun)
                 begun, number, events = True, head["n"], found.events
             else:
-                if skipped and any(kind in front for kind in skipped):
+                if is_skipped is not None and is_skipped(line):
                     number = _number_in(line, file, index)
                 else:
                     event = decode(line, file, index)
@@ -590,7 +591,7 @@ class _Reader(Generic[_Line]):
                     events.append(event)
                 if number != last + 1:
                     self._check_order(file, index, number, last)
-            last, seal = number, ""
+            last = number
         if lines:
             seal = _seal_of(lines[-1])
         self._before = [] if at.lines else lines
@@ -742,7 +743,8 @@ def _event(line: bytes, file: str, index: int, *, unpickle: bool) -> Event:
     try:
         if event is None:
             event = event_of(_parsed(line, file, index, unpickle=unpickle))
-        check(event, nested=line.count(b"{") + line.count(b"[") > NESTED)
+        nested = len(line) > 2 * NESTED and line.count(b"{") + line.count(b"[") > NESTED
+        check(event, nested=nested)
     except (msgspec.ValidationError, ValueError) as error:
         raise JournalError(
             f"{file}, line {index}, is no event that this tunekit knows: {error}. It says "

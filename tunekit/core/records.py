@@ -7,6 +7,7 @@ somebody else, may not; it is refused where it is read, and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
@@ -141,8 +142,6 @@ def check(event: Event, *, nested: bool) -> None:
         Traceback (most recent call last):
         ValueError: its report has no training_iteration that is a whole number
     """
-    if event.n < 1:
-        raise ValueError("it has no number")
     if nested and is_too_deep(msgspec.structs.asdict(event)):
         raise ValueError(f"it is nested more than {NESTED} levels deep")
     own = _CHECKS.get(type(event))
@@ -186,6 +185,7 @@ def _check_estimates(event: ValidationEstimated) -> None:
         raise ValueError(f"its estimates are none: {error}") from error
 
 
+@lru_cache(maxsize=4096)  # a validation has some six lines, close to one another
 def _key_of(name: str) -> ValidationKey:
     try:
         key = ValidationKey.parse(name)
