@@ -205,7 +205,7 @@ class Saved:
         return {"searcher-state-2026-01-01_00-00-00.pkl": pickle.dumps({})}
 
 
-SNAPSHOT, SEARCH = "state/000000001-snapshot.zip", "state/000000002-search.zip"
+SNAPSHOT, SEARCH = "state/000000002-snapshot.zip", "state/000000003-search.zip"
 
 
 def begun(folder: Path) -> Path:
