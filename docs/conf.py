@@ -56,9 +56,12 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(collections\.abc|pathlib)\..*"),
     (r"py:class", r"(tune|train)\.(TuneConfig|ValidationConfig)"),
     # Interfaces that only a signature names.
-    (r"py:class", r"tunekit\.(_ray\.local\.SteppedClock|storage\.Folder|driver_lock\.Driver)"),
+    (
+        r"py:class",
+        r"tunekit\.(_ray\.local\.SteppedClock|journal\.storage\.Folder|journal\.lock\.Driver)",
+    ),
     (r"py:class", r"tunekit\.core\.later_validations\.LaterSession"),
-    (r"py:class", r"tunekit\.simulation\.outcome\.(Score|Decision)"),
+    (r"py:class", r"tunekit\.lab\.simulation\.outcome\.(Score|Decision)"),
 ]
 
 

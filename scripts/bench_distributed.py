@@ -29,7 +29,7 @@ from ray.train.torch import TorchTrainer
 from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining
 
 import tunekit
-from tunekit.journal import read
+from tunekit.journal.lines import read
 
 OWN_S = 0.2
 

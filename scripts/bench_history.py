@@ -27,8 +27,8 @@ from ray.tune.schedulers import ASHAScheduler
 import tunekit
 from tunekit.core.events import AttemptStarted, ValidationEnded
 from tunekit.core.validation import Attempt, Outcome, Request, Status
-from tunekit.journal import Journal, read
-from tunekit.storage import LocalFolder
+from tunekit.journal.lines import Journal, read
+from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeClock, FakeExecutor, LocalSweep
 
 QUARTERS = 4

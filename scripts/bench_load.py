@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import tunekit
+from tunekit.board.page import write_page
 from tunekit.core.events import (
     AttemptBegan,
     AttemptStarted,
@@ -34,9 +35,8 @@ from tunekit.core.events import (
     ValidationRequested,
 )
 from tunekit.core.validation import Outcome, Request, Status
-from tunekit.journal import Journal
-from tunekit.page import write_page
-from tunekit.storage import LocalFolder
+from tunekit.journal.lines import Journal
+from tunekit.journal.storage import LocalFolder
 
 TABLES = ("trials", "reports", "validations", "decisions")
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chromium import Chromium, Tab
+from tunekit.board.page import write_page
 from tunekit.core.events import (
     AttemptBegan,
     AttemptStarted,
@@ -34,8 +35,7 @@ from tunekit.core.events import (
     ValidationEnded,
     ValidationRequested,
 )
-from tunekit.page import write_page
-from tunekit.sweep import Sweep
+from tunekit.reading.sweep import Sweep
 
 _BEGAN = 1.7e9
 

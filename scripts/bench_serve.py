@@ -36,8 +36,8 @@ from tunekit.core.events import (
     ValidationEnded,
     ValidationRequested,
 )
-from tunekit.journal import Journal
-from tunekit.storage import LocalFolder
+from tunekit.journal.lines import Journal
+from tunekit.journal.storage import LocalFolder
 
 # How many trials report in a second of the live part; each score is another process's.
 _EACH_S = 0.2

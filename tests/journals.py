@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from tunekit.journal import sealed
+from tunekit.journal.lines import sealed
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:

@@ -14,13 +14,13 @@ from ray.train._internal.syncer import _BackgroundProcess
 from ray.tune import ResumeConfig
 
 from tests.sweeps import Ran
-from tunekit import ledger
 from tunekit.core.driver_lock import Holder
 from tunekit.core.events import SnapshotTaken
-from tunekit.driver_lock import LOCK
-from tunekit.journal import events_in
-from tunekit.snapshots import prepare_restore
-from tunekit.storage import LocalFolder
+from tunekit.journal import ledger
+from tunekit.journal.lines import events_in
+from tunekit.journal.lock import LOCK
+from tunekit.journal.snapshots import prepare_restore
+from tunekit.journal.storage import LocalFolder
 
 
 class Killed(BaseException):

@@ -14,7 +14,7 @@ from ray.tune.schedulers import TrialScheduler
 
 import tunekit
 from tunekit.core.validation import Attempt
-from tunekit.snapshots import RestorePoint
+from tunekit.journal.snapshots import RestorePoint
 from tunekit.testing import FakeClock, FakeExecutor, LocalSweep
 
 LENGTH = 9

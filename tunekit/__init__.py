@@ -5,14 +5,12 @@ Start with :class:`tunekit.Tuner`. Its parts also work with a plain ``ray.tune.T
 
 from tunekit import schedulers as schedulers
 from tunekit._ray.compat import TESTED as RAY_TESTED
-from tunekit.best_checkpoint import BestCheckpoint
-from tunekit.callback import ValidationCallback
-from tunekit.comparison import SweepComparison, compare
 from tunekit.config import ValidationConfig
 from tunekit.confirm import Confirm
 from tunekit.core.estimates import Estimate
 from tunekit.core.sequential import Sequential
 from tunekit.distributed import TrainerFactory, WorkerReuseConfig
+from tunekit.driver.callback import ValidationCallback
 from tunekit.errors import (
     AlreadyRunningError,
     ConfigError,
@@ -30,8 +28,8 @@ from tunekit.errors import (
     ValidationFailedError,
     WiringError,
 )
-from tunekit.lineage import Lineage
-from tunekit.loading import load
+from tunekit.lab.comparison import SweepComparison, compare
+from tunekit.lab.simulation import Simulation, simulate
 from tunekit.loggers import JsonLogger, ValidatedLoggerCallback
 from tunekit.policies import (
     AnyOf,
@@ -42,17 +40,19 @@ from tunekit.policies import (
     EverySeconds,
     OnImprovement,
 )
+from tunekit.reading.best import BestCheckpoint
+from tunekit.reading.loading import load
+from tunekit.reading.sweep import Sweep
 from tunekit.report import VALIDATION_KEY, checkpoint_with, report
-from tunekit.scheduler import ValidatedScheduler
-from tunekit.searcher import ValidatedSearcher
-from tunekit.simulation import Simulation, simulate
+from tunekit.results.lineage import Lineage
+from tunekit.results.tensorboard import TensorBoardLogger
+from tunekit.scheduling.scheduler import ValidatedScheduler
+from tunekit.scheduling.searcher import ValidatedSearcher
 from tunekit.stage import Stage
 from tunekit.states import load_state
-from tunekit.sweep import Sweep
-from tunekit.tensorboard import TensorBoardLogger
-from tunekit.trainer_validation import TrainerValidation
 from tunekit.tuner import Tuner, checkpointable
-from tunekit.validation_context import ValidationContext, get_validation_context
+from tunekit.validating.context import ValidationContext, get_validation_context
+from tunekit.validating.trainer import TrainerValidation
 from tunekit.version import VERSION
 
 __all__ = [

@@ -10,15 +10,15 @@ from ray.tune.search import ConcurrencyLimiter, SearchAlgorithm
 
 from tunekit._ray.cluster import cannot_grow
 from tunekit._ray.tuner import Settings, trial_bundles
-from tunekit.callback import ValidationCallback
-from tunekit.capacity import listed, say_what_is_too_much
 from tunekit.combinations import pauses
 from tunekit.core.pending import are_paused, needs_room
 from tunekit.core.problems import Problems
 from tunekit.core.room import one_at_a_time, room_to_leave, total
+from tunekit.driver.callback import ValidationCallback
 from tunekit.errors import ConfigError
-from tunekit.scheduler import base_of
-from tunekit.searcher import ValidatedSearcher
+from tunekit.scheduling.scheduler import base_of
+from tunekit.scheduling.searcher import ValidatedSearcher
+from tunekit.validating.capacity import listed, say_what_is_too_much
 
 __all__ = ["leave_room"]
 

@@ -9,6 +9,7 @@ from typing import Any
 from ray import train
 
 from tunekit._ray.storage import absolute
+from tunekit.checks import Limits, check_validation, nested_in
 from tunekit.confirm import Confirm
 from tunekit.core.calls import (
     ValidationFunction,
@@ -22,7 +23,6 @@ from tunekit.core.problems import Problems, shown
 from tunekit.core.seeds import check_seed
 from tunekit.core.sequential import Sequential
 from tunekit.stage import Stage, check_stages
-from tunekit.validation_checks import Limits, check_validation, nested_in
 
 __all__ = ["PAUSE_NEEDS_OWN_ACTORS", "YIELD_NEEDS_REUSE", "ValidationConfig", "is_built"]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from ray import train
 
+from tunekit.checks import Limits, check_validation, nested_in
 from tunekit.core.calls import ValidationFunction
 from tunekit.core.problems import Problems, shown
 from tunekit.core.sequential import Sequential
 from tunekit.core.stages import EVERY
 from tunekit.core.validation import RESERVED
-from tunekit.validation_checks import Limits, check_validation, nested_in
 
 __all__ = ["Stage", "check_stages"]
 

@@ -51,7 +51,6 @@ from tunekit._ray.tuner import (
     settings_of,
     space_of,
 )
-from tunekit.callback import ValidationCallback
 from tunekit.cluster import leave_room
 from tunekit.combinations import check_space, wrong_together
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, YIELD_NEEDS_REUSE, ValidationConfig
@@ -73,25 +72,26 @@ from tunekit.distributed import (
     trials_of,
     validation_config_of,
 )
-from tunekit.driver_lock import lock_at
+from tunekit.driver.callback import ValidationCallback
+from tunekit.driver.forgotten import check_policy
 from tunekit.errors import ConfigError, RestoreError, SweepNotFoundError, TunekitError
-from tunekit.experiments import no_sweep
-from tunekit.forgotten import check_policy
-from tunekit.journal import SERIES, Record, record_of
-from tunekit.loaded_sweep import confirmed
-from tunekit.loading import load
+from tunekit.journal.experiments import no_sweep
+from tunekit.journal.lines import SERIES, Record, record_of
+from tunekit.journal.lock import lock_at
+from tunekit.journal.session import import_path
+from tunekit.journal.snapshots import SavedState, cannot_write, saved_state
+from tunekit.journal.storage import Folder, folder_at
 from tunekit.log import shown
 from tunekit.loggers import validated
 from tunekit.pickles import is_whole
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
-from tunekit.results import ConfirmedResults, ValidatedResults
+from tunekit.reading.loaded import confirmed
+from tunekit.reading.loading import load
+from tunekit.results.grid import ConfirmedResults, ValidatedResults
 from tunekit.resuming import warn_of_beginning_anew
-from tunekit.scheduler import ValidatedScheduler, base_of
-from tunekit.searcher import ValidatedSearcher
-from tunekit.session import import_path
-from tunekit.snapshots import SavedState, cannot_write, saved_state
-from tunekit.storage import Folder, folder_at
-from tunekit.watch import watched
+from tunekit.scheduling.scheduler import ValidatedScheduler, base_of
+from tunekit.scheduling.searcher import ValidatedSearcher
+from tunekit.validating.watch import watched
 
 __all__ = ["Tuner", "checkpointable"]
 
@@ -520,9 +520,9 @@ class Tuner(tune.Tuner):
             The results, with validated metrics in ``get_best_result()``, ``Result.metrics``
             and ``get_dataframe()`` (the newest validated values, and ``validated_iteration``),
             ``metrics_dataframe`` (one row per iteration, NaN where it was not validated) and
-            ``best_checkpoints`` (:class:`tunekit.results.ValidatedResults`). If the
+            ``best_checkpoints`` (:class:`tunekit.results.grid.ValidatedResults`). If the
             winner was confirmed, ``get_best_result()`` returns its trial's, and ``confirmation``
-            says how sure that is (:class:`tunekit.results.ConfirmedResults`).
+            says how sure that is (:class:`tunekit.results.grid.ConfirmedResults`).
 
         Raises:
             tunekit.ConfigError: If it was called before, or if what is asked for can never run on

@@ -24,15 +24,15 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTra
 import tunekit
 from tests.kills import run_killed
 from tests.sweeps import Ran, sweep
+from tunekit.board.page import render, write_page
+from tunekit.board.page.figures import axis_of
+from tunekit.board.page.page import contents
 from tunekit.core.validation import Attempt
-from tunekit.journal import Journal
-from tunekit.page import render, write_page
-from tunekit.page.figures import axis_of
-from tunekit.page.page import contents
+from tunekit.journal.lines import Journal
+from tunekit.journal.session import name_of
+from tunekit.journal.storage import LocalFolder
+from tunekit.reading.sweep import Sweep
 from tunekit.schedulers import PromotionASHA
-from tunekit.session import name_of
-from tunekit.storage import LocalFolder
-from tunekit.sweep import Sweep
 
 TABLES = ("trials", "reports", "validations", "decisions")
 

@@ -22,7 +22,7 @@ from tests.contract.test_analysis import asha, pbt
 from tests.contract.test_seeds import run as seeds
 from tests.contract.test_serve import session, trial
 from tests.sweeps import Ran
-from tunekit.page import write_comparison, write_page
+from tunekit.board.page import write_comparison, write_page
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: chromium)"),

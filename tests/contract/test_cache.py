@@ -17,11 +17,11 @@ from tests.contract.test_restore import fifo, kill, restored
 from tests.sweeps import Endless, Ran, quality, sweep
 from tunekit.core.events import ValidationEnded
 from tunekit.core.validation import Attempt
-from tunekit.executor import Scored, Yielded, looked_up, produced
-from tunekit.journal import events_in
+from tunekit.journal.lines import events_in
 from tunekit.testing import check_journal
-from tunekit.validation_cache import FunctionMark, SweepCache
-from tunekit.validation_context import Told
+from tunekit.validating.cache import FunctionMark, SweepCache
+from tunekit.validating.context import Told
+from tunekit.validating.executor import Scored, Yielded, looked_up, produced
 
 LOCAL = pyarrow.fs.LocalFileSystem()
 BATCH_OF_8 = train.ValidationTaskConfig(fn_kwargs={"batch": 8})

@@ -10,7 +10,7 @@ from ray.tune.schedulers import FIFOScheduler
 import tunekit
 from tests.sweeps import sweep
 from tunekit.core.events import Decided, EndDelivered
-from tunekit.journal import events_in
+from tunekit.journal.lines import events_in
 
 
 class PausesForGood(FIFOScheduler):

@@ -19,18 +19,20 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 import tunekit
 from tests.sweeps import sweep
-from tunekit import Confirm, Estimate, confirming, later_validations
+from tunekit import Confirm, Estimate
+from tunekit.board.page.page import render
 from tunekit.cli import commands
 from tunekit.cli.status import status_of, text_of
 from tunekit.clock import SystemClock
 from tunekit.core.events import ValidationEstimated
 from tunekit.core.validation import Attempt
-from tunekit.executor import Event, arguments
-from tunekit.journal import events_in
-from tunekit.later_validations import read_sessions
-from tunekit.page.page import render
-from tunekit.storage import LocalFolder
+from tunekit.evaluation import confirming
+from tunekit.evaluation import later as later_validations
+from tunekit.evaluation.later import read_sessions
+from tunekit.journal.lines import events_in
+from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeExecutor
+from tunekit.validating.executor import Event, arguments
 
 SIZE, BATCH = 20_000, 500
 CALLS: Counter[str] = Counter()

@@ -19,7 +19,7 @@ from tests.schedulers import CASES, MODES, every_case
 from tests.seeds import SCHEDULES, seeds
 from tests.sweeps import LENGTH, Counting, Endless, Ran, index_of, quality, sweep
 from tunekit.core.validation import Attempt
-from tunekit.journal import read
+from tunekit.journal.lines import read
 
 every_mode = pytest.mark.parametrize("on_pending", MODES)
 

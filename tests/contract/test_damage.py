@@ -18,9 +18,9 @@ from tests.journals import lines_of, write_lines
 from tests.kills import run_killed
 from tests.seeds import seeds
 from tests.sweeps import sweep
+from tunekit.board.page import write_page
 from tunekit.core.state import SweepState
-from tunekit.journal import events_in
-from tunekit.page import write_page
+from tunekit.journal.lines import events_in
 
 
 @pytest.fixture(scope="module")

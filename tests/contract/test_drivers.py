@@ -20,13 +20,13 @@ from tests.kills import Killed, killed_after
 from tests.schedulers import CASES
 from tests.stores import Store
 from tests.sweeps import sweep
-from tunekit import driver_lock
 from tunekit.core.driver_lock import BEAT_S, SILENT_S, Holder
 from tunekit.core.events import SnapshotTaken
-from tunekit.driver_lock import LOCK, TAKE_OVER, driver_of, lock_at
-from tunekit.journal import events_in, read
-from tunekit.snapshots import prepare_restore
-from tunekit.storage import LocalFolder
+from tunekit.journal import lock as driver_lock
+from tunekit.journal.lines import events_in, read
+from tunekit.journal.lock import LOCK, TAKE_OVER, driver_of, lock_at
+from tunekit.journal.snapshots import prepare_restore
+from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeClock
 
 LOCAL = LocalFileSystem()
@@ -256,7 +256,7 @@ def test_on_an_object_store_whoever_is_written_over_gives_way():
 # Dead drivers ------------------------------------------------------------------------------------
 
 CLAIM = (
-    "import sys, time; from pyarrow.fs import LocalFileSystem; from tunekit.driver_lock import "
+    "import sys, time; from pyarrow.fs import LocalFileSystem; from tunekit.journal.lock import "
     "lock_at; lock_at(LocalFileSystem(), sys.argv[1]).claim(); print('held', flush=True); "
     "time.sleep(60)"
 )
@@ -310,7 +310,7 @@ def test_a_sweep_that_ends_while_it_is_read_has_ended(tmp_path, monkeypatch):
             ran.sweep.run()
         return driver_of(*where)
 
-    monkeypatch.setattr("tunekit.sweep_folder.driver_of", driver_of_one_that_ends)
+    monkeypatch.setattr("tunekit.reading.folder.driver_of", driver_of_one_that_ends)
     assert tunekit.load(ran.home).summary()["state"] == "finished"
 
 
@@ -401,7 +401,7 @@ def test_a_tuner_does_not_touch_what_another_one_drives(tmp_path):
     tuner(tmp_path)
     tuner(tmp_path)  # nobody drives it
     home = tmp_path / "sweep"
-    journal = tunekit.journal.Journal(LocalFolder(home))
+    journal = tunekit.journal.lines.Journal(LocalFolder(home))
     journal.append(SnapshotTaken(file="state/000000001-snapshot.zip"))
     ended = in_a_thread(lock(home).claim)
     before = contents_of(home)
@@ -417,7 +417,7 @@ def test_a_tuner_does_not_touch_what_another_one_drives(tmp_path):
 def test_a_tuner_that_could_not_be_restored_holds_nothing(tmp_path):
     tuner(tmp_path)
     home = tmp_path / "sweep"
-    tunekit.journal.Journal(LocalFolder(home)).append(SnapshotTaken(file="state/gone.zip"))
+    tunekit.journal.lines.Journal(LocalFolder(home)).append(SnapshotTaken(file="state/gone.zip"))
     for _ in range(2):
         with pytest.raises(tunekit.RestoreError):
             tunekit.Tuner.restore(str(home), train)

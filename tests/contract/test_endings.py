@@ -19,12 +19,12 @@ from ray.tune.stopper import CombinedStopper, NoopStopper, TimeoutStopper
 import tunekit
 from tests.kills import Killed, killed_after
 from tests.sweeps import LENGTH, Counting, Ran, sweep
-from tunekit.callback import ValidationCallback
-from tunekit.journal import events_in, read
-from tunekit.snapshots import prepare_restore
-from tunekit.storage import LocalFolder
+from tunekit.driver.callback import ValidationCallback
+from tunekit.journal.lines import events_in, read
+from tunekit.journal.snapshots import prepare_restore
+from tunekit.journal.storage import LocalFolder
 from tunekit.testing import check_journal
-from tunekit.validator import Validator
+from tunekit.validating.validator import Validator
 
 
 def run(folder: Path, **options: Any) -> Ran:

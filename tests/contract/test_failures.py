@@ -13,11 +13,11 @@ from ray.tune.schedulers import FIFOScheduler
 
 import tunekit
 from tests.sweeps import LENGTH, Counting, Ran, sweep
-from tunekit.callback import ValidationCallback
 from tunekit.core.validation import Attempt
-from tunekit.journal import events_in, read
-from tunekit.snapshots import prepare_restore
-from tunekit.storage import LocalFolder
+from tunekit.driver.callback import ValidationCallback
+from tunekit.journal.lines import events_in, read
+from tunekit.journal.snapshots import prepare_restore
+from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeClock, FakeExecutor, check_journal
 
 

@@ -17,9 +17,9 @@ from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining
 import tunekit
 from tests.kills import Killed, killed_after
 from tests.sweeps import Ran, sweep
-from tunekit.journal import events_in, read
-from tunekit.snapshots import prepare_restore
-from tunekit.storage import LocalFolder
+from tunekit.journal.lines import events_in, read
+from tunekit.journal.snapshots import prepare_restore
+from tunekit.journal.storage import LocalFolder
 from tunekit.testing import check_journal
 
 LENGTH = 5

@@ -20,7 +20,7 @@ from tests.sweeps import Ran, index_of, sweep
 from tunekit.core.events import event_of
 from tunekit.core.lineage import Ancestry
 from tunekit.core.state import SweepState
-from tunekit.restore import told_before
+from tunekit.driver.restore import told_before
 
 
 class Hears(tune.Callback):

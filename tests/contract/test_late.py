@@ -17,7 +17,7 @@ from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining
 import tunekit
 from tests.contract.test_tensorboard import read, scalars
 from tests.sweeps import Endless, Ran, sweep
-from tunekit.results import ValidatedResults
+from tunekit.results.grid import ValidatedResults
 
 LAG = 5
 LENGTH = 14

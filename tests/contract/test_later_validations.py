@@ -23,14 +23,14 @@ import tunekit
 from tests.contract.test_restore import kill, restored
 from tests.journals import lines_of, rewrite, write_lines
 from tests.sweeps import sweep
-from tunekit import later_validations
+from tunekit.board.page.page import render
 from tunekit.cli import commands
 from tunekit.clock import SystemClock
-from tunekit.executor import Event
-from tunekit.journal import read
-from tunekit.page.page import render
-from tunekit.storage import LocalFolder
+from tunekit.evaluation import later as later_validations
+from tunekit.journal.lines import read
+from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeExecutor
+from tunekit.validating.executor import Event
 
 CALLS: Counter[str] = Counter()
 

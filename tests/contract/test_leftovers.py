@@ -14,13 +14,13 @@ from ray.tune.schedulers import FIFOScheduler
 
 from tests.kills import Killed, killed_after
 from tests.sweeps import LENGTH, Ran, sweep
-from tunekit import leftovers
 from tunekit.core.events import CheckpointSaved, TrialAdded, ValidationRequested
-from tunekit.journal import events_in, read
-from tunekit.leftovers import remove_left_over
-from tunekit.places import Places
-from tunekit.snapshots import prepare_restore
-from tunekit.storage import LocalFolder
+from tunekit.driver import leftovers
+from tunekit.driver.leftovers import remove_left_over
+from tunekit.journal.lines import events_in, read
+from tunekit.journal.places import Places
+from tunekit.journal.snapshots import prepare_restore
+from tunekit.journal.storage import LocalFolder
 from tunekit.testing import check_journal
 
 WORKERS = "checkpoint_2026-01-31_12-00-00.000001-0a1b2c3d"

@@ -17,11 +17,11 @@ import uvicorn
 from tests.chromium import CHROMIUM, Chromium
 from tests.contract.test_browser import AXE_IS_THERE, wrong
 from tests.contract.test_serve import key_of, score, session, trial
+from tunekit.board.serve import server
+from tunekit.board.serve.app import Application
+from tunekit.board.serve.catalogue import Catalogue
 from tunekit.core.events import ValidationEnded, ValidationRequested
 from tunekit.core.problems import Problems
-from tunekit.serve import server
-from tunekit.serve.app import Application
-from tunekit.serve.catalogue import Catalogue
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: chromium)")
 

@@ -23,7 +23,7 @@ from tests.schedulers import seed_all
 from tests.sweeps import LENGTH, Endless, Ran, sweep
 from tunekit._ray.described import described_space
 from tunekit.core.parameters import parameters_of
-from tunekit.optuna_study import distribution_of
+from tunekit.reading.optuna_study import distribution_of
 
 SPACE = {
     "lr": tune.loguniform(1e-3, 1e-1),
@@ -229,7 +229,7 @@ def test_optuna_draws_it(ended, name):
 
 
 def test_without_optuna_the_extra_is_named(ended, monkeypatch):
-    monkeypatch.delitem(sys.modules, "tunekit.optuna_study", raising=False)
+    monkeypatch.delitem(sys.modules, "tunekit.reading.optuna_study", raising=False)
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(tunekit.MissingExtraError, match=r"tunekit\[optuna\]"):
         ended[1].to_optuna()

@@ -20,7 +20,7 @@ from ray.tune.schedulers import (
 import tunekit
 from tests.kills import run_killed
 from tests.sweeps import LENGTH, Counting, Ran, index_of, sweep
-from tunekit.page.figures import curves
+from tunekit.board.page.figures import curves
 
 MODES = ["continue", "hold", "pause"]
 FLAT, NESTED = {"val/acc": 0.99}, {"val": {"acc": 0.99}}

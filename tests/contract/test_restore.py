@@ -20,9 +20,9 @@ from tests.kills import Killed, killed_after, run_killed
 from tests.schedulers import CASES
 from tests.sweeps import Counting, Endless, Ran, index_of, sweep
 from tunekit.core.events import TrialAdded
-from tunekit.journal import events_in, read
-from tunekit.snapshots import prepare_restore
-from tunekit.storage import LocalFolder
+from tunekit.journal.lines import events_in, read
+from tunekit.journal.snapshots import prepare_restore
+from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeClock, FakeExecutor, LocalSweep, check_journal
 
 pytestmark = pytest.mark.sampled(2)

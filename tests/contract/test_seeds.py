@@ -22,10 +22,10 @@ from ray.tune.search.optuna import OptunaSearch
 
 import tunekit
 from tests.sweeps import LENGTH, Counting, Endless, Ran, sweep
+from tunekit.board.page import render
 from tunekit.cli import commands
 from tunekit.core.student import quantile
 from tunekit.core.validation import Attempt
-from tunekit.page import render
 
 LRS, SEEDS = (0.1, 0.2, 0.3), (0, 1, 2, 3)
 # The mean of the second is best, and a trial of the first.

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
-import tunekit.scheduler as scheduler_module
+import tunekit.scheduling.scheduler as scheduler_module
 from tests.contract.test_kills import killed_often
 from tests.kills import run_killed
 from tests.schedulers import CASES, seed_all
 from tests.seeds import seeds
 from tests.sweeps import Endless, quality, sweep
 from tunekit import Estimate, Sequential, load
+from tunekit.board.page import write_page
+from tunekit.board.page.figures import curves
 from tunekit.core.confidence import Interval
 from tunekit.core.events import ValidationEstimated
 from tunekit.core.validation import Attempt
-from tunekit.journal import events_in
-from tunekit.page import write_page
-from tunekit.page.figures import curves
+from tunekit.journal.lines import events_in
 from tunekit.testing import check_journal
 
 pytestmark = pytest.mark.sampled(2)

@@ -28,6 +28,18 @@ from tests.contract.test_analysis import asha, moody
 from tests.contract.test_follower import grown, killed
 from tests.serving import Browser
 from tests.sweeps import sweep
+from tunekit.board.page.drawing import Findings, draw
+from tunekit.board.page.page import contents, in_script, render_panels, sections_of
+from tunekit.board.page.side_by_side import side_by_side
+from tunekit.board.serve import server
+from tunekit.board.serve.app import Application
+from tunekit.board.serve.catalogue import Catalogue, Place
+from tunekit.board.serve.compared import LiveComparison
+from tunekit.board.serve.guard import HEADERS
+from tunekit.board.serve.index import Index
+from tunekit.board.serve.live import LiveSweep
+from tunekit.board.serve.view import View
+from tunekit.board.serve.watch import Watch
 from tunekit.cli import commands
 from tunekit.core.events import (
     Reported,
@@ -37,20 +49,8 @@ from tunekit.core.events import (
     ValidationRequested,
 )
 from tunekit.core.problems import Problems
-from tunekit.journal import Journal
-from tunekit.page.drawing import Findings, draw
-from tunekit.page.page import contents, in_script, render_panels, sections_of
-from tunekit.page.side_by_side import side_by_side
-from tunekit.serve import server
-from tunekit.serve.app import Application
-from tunekit.serve.catalogue import Catalogue, Place
-from tunekit.serve.compared import LiveComparison
-from tunekit.serve.guard import HEADERS
-from tunekit.serve.index import Index
-from tunekit.serve.live import LiveSweep
-from tunekit.serve.view import View
-from tunekit.serve.watch import Watch
-from tunekit.storage import LocalFolder
+from tunekit.journal.lines import Journal
+from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeClock
 
 NOTHING = {"metric": None, "mode": None, "seed": None}
@@ -186,8 +186,8 @@ def test_charts_take_no_more_than_their_share_of_the_time(journal, home, monkeyp
         clock.sleep(1.0)
         return {}
 
-    monkeypatch.setattr("tunekit.serve.live.CHARTS", {"slow": slow})
-    monkeypatch.setattr("tunekit.serve.live._PIECES", ("slow",))
+    monkeypatch.setattr("tunekit.board.serve.live.CHARTS", {"slow": slow})
+    monkeypatch.setattr("tunekit.board.serve.live._PIECES", ("slow",))
     live = LiveSweep(place_of(home), NOTHING, clock)
     for n in range(300):
         score(journal, "a", n + 2, 0.1)
@@ -310,7 +310,7 @@ def test_a_sweep_that_has_ended_is_not_read_again(tmp_path, monkeypatch):
     index = Index(Catalogue([str(tmp_path)]), NOTHING, clock)
     while index.step():
         pass
-    monkeypatch.setattr("tunekit.serve.index.Follower", None)
+    monkeypatch.setattr("tunekit.board.serve.index.Follower", None)
     for _ in range(5):
         clock.sleep(60)
         assert not index.step()
@@ -661,7 +661,7 @@ def test_tokens_are_compared_in_constant_time(journal, home, browsers, monkeypat
         compared.append((one, other))
         return one == other
 
-    monkeypatch.setattr("tunekit.serve.guard.secrets.compare_digest", compare)
+    monkeypatch.setattr("tunekit.board.serve.guard.secrets.compare_digest", compare)
     browser = browsers(home.parent, token=TOKEN)
     browser.get("/all?token=guess")
     assert (b"guess", TOKEN.encode()) in compared
@@ -732,7 +732,7 @@ def test_a_hostile_name_is_text(name, tmp_path, harmless):
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_name_closes_no_script(name, tmp_path):
-    page = tunekit.page.render(tunekit.load(told(tmp_path, [name, "b"])))
+    page = tunekit.board.page.render(tunekit.load(told(tmp_path, [name, "b"])))
     for data in re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.S):
         json.loads(data)
     assert "<script>alert" not in page and "<img src=x" not in page

@@ -9,7 +9,7 @@ from ray.tune import TuneError
 import tunekit
 from tests.schedulers import CASES
 from tests.sweeps import sweep
-from tunekit.journal import read
+from tunekit.journal.lines import read
 
 
 class Raises(tune.Callback):

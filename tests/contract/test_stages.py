@@ -29,7 +29,7 @@ from tunekit.core.events import (
     ValidationRequested,
 )
 from tunekit.core.validation import Attempt
-from tunekit.journal import events_in
+from tunekit.journal.lines import events_in
 from tunekit.testing import check_journal
 
 pytestmark = pytest.mark.sampled(2)

@@ -24,7 +24,7 @@ import tunekit
 from tests.contract.test_pbt import run as run_pbt
 from tests.kills import run_killed
 from tests.sweeps import Counting, Ran, index_of, sweep
-from tunekit.event_file import EventFile
+from tunekit.results.event_file import EventFile
 
 ALL = {"scalars": 0, "tensors": 0, "histograms": 0, "images": 0}
 

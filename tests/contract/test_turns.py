@@ -13,10 +13,10 @@ from tests.schedulers import MODES
 from tests.sweeps import Counting, sweep
 from tunekit._ray.stand_ins import StandInController
 from tunekit.core.events import TrialErrored
-from tunekit.journal import events_in
-from tunekit.snapshots import prepare_restore
-from tunekit.stand_ins import StandIns
-from tunekit.storage import LocalFolder
+from tunekit.journal.lines import events_in
+from tunekit.journal.snapshots import prepare_restore
+from tunekit.journal.storage import LocalFolder
+from tunekit.scheduling.stand_ins import StandIns
 
 
 def waiting(ran):

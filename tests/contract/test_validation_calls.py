@@ -21,9 +21,9 @@ from tests.schedulers import pbt, seed_all
 from tests.sweeps import Counting, Ran, quality, sweep
 from tunekit.core.events import Event, Exploited, ValidationEnded, ValidationRequested
 from tunekit.core.validation import Attempt
-from tunekit.journal import Journal, events_in, read
-from tunekit.snapshots import prepare_restore
-from tunekit.storage import LocalFolder
+from tunekit.journal.lines import Journal, events_in, read
+from tunekit.journal.snapshots import prepare_restore
+from tunekit.journal.storage import LocalFolder
 from tunekit.testing.versions import Versioned, score_of, version_at
 
 

@@ -18,9 +18,9 @@ import tunekit
 from tests.hostile import EXCEPTIONS, KEYS, ODD, VALUES, made
 from tests.kills import run_killed
 from tests.sweeps import Counting, Ran, sweep
-from tunekit.journal import read
-from tunekit.page import render
-from tunekit.page.page import contents
+from tunekit.board.page import render
+from tunekit.board.page.page import contents
+from tunekit.journal.lines import read
 from tunekit.testing import FakeClock, LocalSweep
 
 ROUNDS = 3

@@ -18,9 +18,9 @@ from tests.integration.confirmed import SIZE, seeded, tuner, validate
 from tests.integration.runs import counting
 from tunekit.cli.commands import tunekit as command
 from tunekit.core.events import ValidationEstimated
-from tunekit.later_validations import read_sessions
-from tunekit.results import ConfirmedResults
-from tunekit.storage import LocalFolder
+from tunekit.evaluation.later import read_sessions
+from tunekit.journal.storage import LocalFolder
+from tunekit.results.grid import ConfirmedResults
 
 pytestmark = pytest.mark.ray
 

@@ -16,12 +16,12 @@ from tests.integration.runs import counting, fit
 from tunekit._ray.cluster import has_died
 from tunekit.core.validation import Attempt, Outcome, Request, Status
 from tunekit.core.values import unparcelled
-from tunekit.evaluators import EvaluatorExecutor
-from tunekit.executor import Estimated, Failed, Returned
-from tunekit.executors import executor_of
-from tunekit.journal import read
+from tunekit.journal.lines import read
 from tunekit.pickles import unpack
-from tunekit.validation_cache import SweepCache
+from tunekit.validating.cache import SweepCache
+from tunekit.validating.evaluators import EvaluatorExecutor
+from tunekit.validating.executor import Estimated, Failed, Returned
+from tunekit.validating.executors import executor_of
 
 pytestmark = pytest.mark.ray
 

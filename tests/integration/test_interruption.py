@@ -11,7 +11,7 @@ import pytest
 
 import tunekit
 from tunekit.core.events import event_of
-from tunekit.journal import read
+from tunekit.journal.lines import read
 from tunekit.testing import check_journal
 
 pytestmark = pytest.mark.ray

@@ -12,7 +12,7 @@ from ray.tune.schedulers import HyperBandScheduler, PopulationBasedTraining
 
 import tunekit
 from tests.integration.runs import fit
-from tunekit.journal import read
+from tunekit.journal.lines import read
 from tunekit.testing.versions import Versioned, Versions, score_of, version_at
 
 pytestmark = pytest.mark.ray

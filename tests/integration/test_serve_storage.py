@@ -9,11 +9,11 @@ import pytest
 
 from tests.contract.test_serve import NOTHING, session, stepped, trial
 from tests.integration.s3 import S3Server
-from tunekit.journal import Journal
-from tunekit.serve.catalogue import Catalogue
-from tunekit.serve.index import Index
-from tunekit.serve.live import LiveSweep
-from tunekit.storage import RemoteFolder
+from tunekit.board.serve.catalogue import Catalogue
+from tunekit.board.serve.index import Index
+from tunekit.board.serve.live import LiveSweep
+from tunekit.journal.lines import Journal
+from tunekit.journal.storage import RemoteFolder
 from tunekit.testing import FakeClock
 
 

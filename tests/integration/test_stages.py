@@ -15,7 +15,7 @@ import tunekit
 from tests.integration.runs import counting, fit
 from tunekit.demo import digits
 from tunekit.demo.staged import in_stages, staged_validation
-from tunekit.journal import read
+from tunekit.journal.lines import read
 
 pytestmark = pytest.mark.ray
 

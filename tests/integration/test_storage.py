@@ -18,7 +18,7 @@ from tests.integration.runs import counting, validate
 from tests.integration.s3 import S3Server
 from tunekit.core.events import event_of
 from tunekit.demo import digits
-from tunekit.journal import events_in, read
+from tunekit.journal.lines import events_in, read
 from tunekit.testing import check_journal
 
 pytestmark = pytest.mark.ray

@@ -11,10 +11,10 @@ from ray.tune.schedulers import ASHAScheduler, MedianStoppingRule
 
 import tunekit
 from tests.sweeps import sweep
-from tunekit import session
+from tunekit.board.page.page import contents, render
 from tunekit.core.words import duration
-from tunekit.page.page import contents, render
-from tunekit.simulation.alternatives import AS_RUN, INLINE, alternatives
+from tunekit.journal import session
+from tunekit.lab.simulation.alternatives import AS_RUN, INLINE, alternatives
 
 AT_DECISIONS = 'every="decision" with AtDecisions()'
 

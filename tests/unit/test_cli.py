@@ -25,7 +25,7 @@ from tests.sweeps import LENGTH, Ran, quality, sweep
 from tunekit.cli import commands, tensorboard
 from tunekit.cli.status import status_of, text_of
 from tunekit.cli.trainables import trainable_at
-from tunekit.driver_lock import LOCK, TAKE_OVER, lock_at
+from tunekit.journal.lock import LOCK, TAKE_OVER, lock_at
 
 
 def tunekit_(*arguments: Any) -> Result:

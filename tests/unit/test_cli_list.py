@@ -17,8 +17,8 @@ import tunekit
 from tests.kills import Killed, bury, killed_after
 from tests.sweeps import sweep
 from tunekit.cli import commands
-from tunekit.driver_lock import LOCK, lock_at
-from tunekit.experiments import sweeps_below
+from tunekit.journal.experiments import sweeps_below
+from tunekit.journal.lock import LOCK, lock_at
 
 
 def tunekit_(*arguments: Any) -> Result:

@@ -9,9 +9,10 @@ from ray.train.torch import TorchTrainer
 from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler
 
 import tunekit
-from tunekit import capacity, cluster
+from tunekit import cluster
 from tunekit._ray.tuner import settings_of
 from tunekit.cluster import leave_room
+from tunekit.validating import capacity
 
 
 def validate(checkpoint):

@@ -29,10 +29,10 @@ from ray.tune.search.optuna import OptunaSearch
 import tunekit
 import tunekit.testing
 from tests.sweeps import Counting, sweep
-from tunekit import later_validations
 from tunekit._ray.tuner import settings_of
 from tunekit.clock import SystemClock
-from tunekit.executor import arguments
+from tunekit.evaluation import later as later_validations
+from tunekit.validating.executor import arguments
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("[!_]*.md")])

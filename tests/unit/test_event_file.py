@@ -10,7 +10,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboardX import SummaryWriter
 
-from tunekit.event_file import EventFile
+from tunekit.results.event_file import EventFile
 
 KINDS = {"scalars": 0, "histograms": 0, "images": 0, "tensors": 0}
 RANDOM = np.random.default_rng(0)

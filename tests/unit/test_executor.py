@@ -15,12 +15,20 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
-from tunekit import evaluators as module
 from tunekit._ray import demand
 from tunekit.core.validation import Attempt, Request
 from tunekit.core.values import Raised
-from tunekit.evaluators import EvaluatorExecutor
-from tunekit.executor import Began, Estimated, Failed, RayExecutor, Returned, Yielded, produced
+from tunekit.validating import evaluators as module
+from tunekit.validating.evaluators import EvaluatorExecutor
+from tunekit.validating.executor import (
+    Began,
+    Estimated,
+    Failed,
+    RayExecutor,
+    Returned,
+    Yielded,
+    produced,
+)
 
 
 class Stream:

@@ -8,12 +8,12 @@ import pytest
 import ray
 
 from tunekit import ValidationConfig
-from tunekit import evaluators as module
 from tunekit.core.validation import Attempt, Request
-from tunekit.evaluators import EvaluatorExecutor
-from tunekit.executor import Began, RayExecutor, Returned
-from tunekit.executors import TasksAndEvaluators, executor_of
 from tunekit.testing import FakeClock, FakeExecutor
+from tunekit.validating import evaluators as module
+from tunekit.validating.evaluators import EvaluatorExecutor
+from tunekit.validating.executor import Began, RayExecutor, Returned
+from tunekit.validating.executors import TasksAndEvaluators, executor_of
 
 TRIAL = SimpleNamespace(node_ip="10.0.0.1")
 

@@ -6,9 +6,9 @@ import pyarrow.fs
 import pytest
 
 import tunekit
-from tunekit.experiments import no_sweep
-from tunekit.journal import Journal
-from tunekit.storage import LocalFolder
+from tunekit.journal.experiments import no_sweep
+from tunekit.journal.lines import Journal
+from tunekit.journal.storage import LocalFolder
 
 LOCAL = pyarrow.fs.LocalFileSystem()
 

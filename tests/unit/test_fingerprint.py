@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tunekit.fingerprint import essence, fingerprint
+from tunekit.validating.fingerprint import essence, fingerprint
 
 ONE, OTHER = lambda checkpoint: {"a": 1}, lambda checkpoint: {"a": 2}
 
@@ -156,7 +156,7 @@ def test_another_process_finds_the_same():
 
 PROGRAM = """
 import base64, cloudpickle, pickle, sys
-from tunekit.fingerprint import essence
+from tunekit.validating.fingerprint import essence
 
 def validate(checkpoint, resume=(), *, batch={batch}):
     for n in range(3):
@@ -180,7 +180,7 @@ def said(program: str) -> list[str]:
 def test_a_function_of_the_main_program_is_known_where_it_is_unpickled():
     own, other, pickled = said(PROGRAM.format(batch=1))
     [there] = said(
-        "import base64, pickle; from tunekit.fingerprint import essence; "
+        "import base64, pickle; from tunekit.validating.fingerprint import essence; "
         f"print(essence(pickle.loads(base64.b64decode({pickled!r}))))"
     )
     assert there == own != other

@@ -9,9 +9,9 @@ import pytest
 from ray.tune.trainable import FunctionTrainable
 
 from tunekit._ray import functions, workers
-from tunekit.evaluators import EvaluatorExecutor, _Actor, _Evaluator, _Phase
 from tunekit.gpu_memory import release_unused
 from tunekit.testing import FakeClock
+from tunekit.validating.evaluators import EvaluatorExecutor, _Actor, _Evaluator, _Phase
 
 
 class Cuda:

@@ -14,7 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 import tunekit
-from tunekit import journal
+from tunekit.board.serve.catalogue import Catalogue
+from tunekit.board.serve.index import Index
+from tunekit.board.serve.live import LiveSweep
 from tunekit.cli import commands
 from tunekit.core.driver_lock import Holder
 from tunekit.core.events import (
@@ -26,11 +28,9 @@ from tunekit.core.events import (
     ValidationRequested,
 )
 from tunekit.errors import UnsafeFileError
-from tunekit.journal import Journal
-from tunekit.serve.catalogue import Catalogue
-from tunekit.serve.index import Index
-from tunekit.serve.live import LiveSweep
-from tunekit.storage import LocalFolder, folder_at
+from tunekit.journal import lines as journal
+from tunekit.journal.lines import Journal
+from tunekit.journal.storage import LocalFolder, folder_at
 from tunekit.testing import FakeClock
 
 LOCAL = pyarrow.fs.LocalFileSystem()
@@ -274,7 +274,7 @@ def test_nothing_is_written_behind_a_link(hostile, outside, tmp_path):
         lambda: Journal(folder),
         lambda: folder.put("state/a.zip", b"state"),
         lambda: folder.remove("journal/000001.jsonl"),
-        lambda: tunekit.driver_lock.lock_at(LOCAL, str(hostile)).claim(),
+        lambda: tunekit.journal.lock.lock_at(LOCAL, str(hostile)).claim(),
     ]
     for write in writes:
         with pytest.raises(UnsafeFileError):

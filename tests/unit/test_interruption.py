@@ -15,9 +15,9 @@ from ray import tune
 import tunekit
 from tunekit._ray.interruption import ended_by_sigterm, without_advice
 from tunekit._ray.tuner import settings_of
-from tunekit.callback import ValidationCallback
-from tunekit.places import Places
-from tunekit.storage import LocalFolder
+from tunekit.driver.callback import ValidationCallback
+from tunekit.journal.places import Places
+from tunekit.journal.storage import LocalFolder
 
 
 @pytest.fixture(autouse=True)

@@ -29,9 +29,17 @@ from tunekit.core.lineage import Exploit
 from tunekit.core.validation import Attempt, Outcome, Request, Status
 from tunekit.core.values import Opaque
 from tunekit.errors import JournalError
-from tunekit.journal import VERSION, Journal, JournalReader, events_in, read, record_of, sealed
-from tunekit.recorded import resolve_opaque
-from tunekit.storage import LocalFolder
+from tunekit.journal.lines import (
+    VERSION,
+    Journal,
+    JournalReader,
+    events_in,
+    read,
+    record_of,
+    sealed,
+)
+from tunekit.journal.recorded import resolve_opaque
+from tunekit.journal.storage import LocalFolder
 
 WHERE = "./a/checkpoint_000001"
 REQUEST = Request("a", 3, path="/x/a/checkpoint_000001", report={"loss": 1.0})

@@ -15,9 +15,9 @@ from tests.schedulers import CASES
 from tests.sweeps import sweep
 from tunekit._ray.controller import _files_in
 from tunekit.core.events import SnapshotTaken
-from tunekit.journal import Journal, events_in, record_of
-from tunekit.snapshots import _archive, prepare_restore
-from tunekit.storage import LocalFolder
+from tunekit.journal.lines import Journal, events_in, record_of
+from tunekit.journal.snapshots import _archive, prepare_restore
+from tunekit.journal.storage import LocalFolder
 from tunekit.testing import check_journal
 
 

@@ -252,8 +252,8 @@ print(json.dumps({
     "serve": told("serve", FOLDER),
     "tensorboard": told("tensorboard", FOLDER),
     "module": as_module("tunekit.demo"),
-    **{name: imported("tunekit." + name) for name in ("page", "demo.digits", "demo.perceptron",
-       "demo.resnet")},
+    **{name: imported("tunekit." + name) for name in ("board.page", "demo.digits",
+       "demo.perceptron", "demo.resnet")},
 }))
 """
 
@@ -300,7 +300,7 @@ def test_the_demo_run_as_a_module_says_which_extra_it_needs(plainly):
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("page", "report"),
+        ("board.page", "report"),
         ("demo.digits", "demo"),
         ("demo.perceptron", "demo"),
         ("demo.resnet", "demo"),

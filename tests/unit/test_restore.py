@@ -20,9 +20,9 @@ from tests.journals import rewrite
 from tests.stores import Store
 from tunekit._ray.tuner import settings_of
 from tunekit.core.events import Reported, SnapshotTaken, TrialAdded, ValidationEnded
-from tunekit.journal import Journal
-from tunekit.snapshots import SETTINGS, RestorePoint, SavedState, SnapshotWriter, _archive
-from tunekit.storage import LocalFolder, RemoteFolder
+from tunekit.journal.lines import Journal
+from tunekit.journal.snapshots import SETTINGS, RestorePoint, SavedState, SnapshotWriter, _archive
+from tunekit.journal.storage import LocalFolder, RemoteFolder
 from tunekit.testing import FakeClock
 
 
@@ -328,7 +328,11 @@ def test_a_full_disk_loses_nothing_and_says_what_to_do(tmp_path, monkeypatch, do
     def full(*args: Any, **options: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    where = "tunekit.storage.replace_file" if door == "put" else "tunekit.driver_lock.replace_file"
+    where = (
+        "tunekit.journal.storage.replace_file"
+        if door == "put"
+        else "tunekit.journal.lock.replace_file"
+    )
     with monkeypatch.context() as patch:
         patch.setattr(where, full)
         with pytest.raises(tunekit.RestoreError, match=r"No space left.*Make room.*nothing is"):
@@ -348,7 +352,7 @@ def test_what_is_put_back_may_be_torn_at_any_moment(monkeypatch, rename):
         folder.settle(60.0)
         store.left = left
         with monkeypatch.context() as patch, suppress(tunekit.RestoreError):
-            patch.setattr("tunekit.snapshots._PATIENCE_S", 0.01)
+            patch.setattr("tunekit.journal.snapshots._PATIENCE_S", 0.01)
             state.put_back(folder, events, "2026-01-01_00-00-01")
         folder.abandon()
         folder.close()

@@ -20,7 +20,7 @@ import tunekit
 from tunekit._ray.tuner import settings_of
 from tunekit.core.resuming import saves_without_resuming
 from tunekit.resuming import warn_of_beginning_anew
-from tunekit.scheduler import base_of
+from tunekit.scheduling.scheduler import base_of
 
 
 def forgets(config):

@@ -8,7 +8,7 @@ import pyarrow.fs
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from tunekit.storage import LocalFolder, RemoteFolder, folder_at
+from tunekit.journal.storage import LocalFolder, RemoteFolder, folder_at
 
 
 def whole(folder, series="journal"):

@@ -18,11 +18,11 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import tunekit
 from tests.stores import Store
-from tunekit import journal
 from tunekit.core.events import Resumed
-from tunekit.journal import VERSION, sealed
-from tunekit.snapshots import SnapshotWriter
-from tunekit.storage import LocalFolder, RemoteFolder, folder_at, replace_file, write_new
+from tunekit.journal import lines as journal
+from tunekit.journal.lines import VERSION, sealed
+from tunekit.journal.snapshots import SnapshotWriter
+from tunekit.journal.storage import LocalFolder, RemoteFolder, folder_at, replace_file, write_new
 from tunekit.testing import FakeClock
 
 RENAMES = pytest.mark.parametrize("rename", ["replaces", "refuses", "ignores", "copies"])

@@ -14,8 +14,8 @@ import pytest
 from tunekit import Estimate
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.core.values import as_json, reader, written
-from tunekit.storage import LocalFolder
-from tunekit.validation_cache import FunctionMark, Lookup, SweepCache, ValidationCache, digest_of
+from tunekit.journal.storage import LocalFolder
+from tunekit.validating.cache import FunctionMark, Lookup, SweepCache, ValidationCache, digest_of
 
 LOCAL = pyarrow.fs.LocalFileSystem()
 

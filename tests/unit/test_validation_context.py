@@ -9,9 +9,9 @@ import ray
 
 import tunekit
 from tunekit.core.validation import Attempt, Request
-from tunekit.executor import Configs
 from tunekit.testing import validation_context
-from tunekit.validation_context import Told, telling
+from tunekit.validating.context import Told, telling
+from tunekit.validating.executor import Configs
 
 
 def validate(checkpoint):

@@ -34,12 +34,12 @@ from tunekit.core.values import (
     unparcelled,
     written,
 )
-from tunekit.executor import explain, outcome_of, plain
-from tunekit.executor import received as delivered
-from tunekit.journal import Journal, read
+from tunekit.journal.lines import Journal, read
+from tunekit.journal.recorded import resolve_opaque, to_json
+from tunekit.journal.storage import LocalFolder
 from tunekit.pickles import pack, to_text, travels, unpack
-from tunekit.recorded import resolve_opaque, to_json
-from tunekit.storage import LocalFolder
+from tunekit.validating.executor import explain, outcome_of, plain
+from tunekit.validating.executor import received as delivered
 
 MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 

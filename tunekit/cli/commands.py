@@ -18,7 +18,6 @@ from click.core import ParameterSource
 from ray.train import ValidationTaskConfig
 
 from tunekit._ray.storage import absolute
-from tunekit.best_checkpoint import BestCheckpoint
 from tunekit.cli import tensorboard as board
 from tunekit.cli.compare import comparison_as_data, comparison_as_text
 from tunekit.cli.confirmation import confirmation_as_data, confirmation_as_text
@@ -30,18 +29,19 @@ from tunekit.cli.serve import serve
 from tunekit.cli.status import status_of, text_of
 from tunekit.cli.trainables import importable_here, lasting, trainable_at
 from tunekit.cli.what_if import table_of, what_if
-from tunekit.comparison import compare as compared
 from tunekit.config import ValidationConfig
 from tunekit.core.later_validations import ALL
 from tunekit.core.metrics import flatten, plain
 from tunekit.core.pending import ON_PENDING
 from tunekit.core.words import confirmation_in_words, duration, number, printable, setting
 from tunekit.demo.command import demo
-from tunekit.driver_lock import TAKE_OVER
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
-from tunekit.loading import load
+from tunekit.journal.lock import TAKE_OVER
+from tunekit.lab.comparison import compare as compared
 from tunekit.log import shown
-from tunekit.sweep import Sweep
+from tunekit.reading.best import BestCheckpoint
+from tunekit.reading.loading import load
+from tunekit.reading.sweep import Sweep
 from tunekit.terminal import terminal_width
 from tunekit.tuner import Tuner
 from tunekit.version import VERSION
@@ -320,7 +320,7 @@ def compare(
     """
     found = compared(paths, metric=metric, mode=mode)
     if html is not None:
-        from tunekit.page import write_comparison
+        from tunekit.board.page import write_comparison
 
         click.echo(write_comparison(found, html))
     elif as_json:
@@ -710,7 +710,7 @@ def report(
       tunekit report ~/ray_results/digits --open
       tunekit report s3://bucket/digits --output digits.html
     """
-    from tunekit.page import write_page
+    from tunekit.board.page import write_page
 
     sweep = load(path, metric=metric, mode=mode, seed=seed)
     written = write_page(sweep, output)

@@ -9,8 +9,8 @@ import click
 import pandas as pd
 
 from tunekit.cli.layout import grid
-from tunekit.comparison import SweepComparison
 from tunekit.core.words import duration, number, printable, setting
+from tunekit.lab.comparison import SweepComparison
 
 __all__ = ["comparison_as_data", "comparison_as_text"]
 

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from tunekit.core.words import confirmation_in_words, number, printable
-from tunekit.later_scores import later_scores
-from tunekit.sweep import Sweep
+from tunekit.reading.later_scores import later_scores
+from tunekit.reading.sweep import Sweep
 
 __all__ = ["confirmation_as_data", "confirmation_as_text"]
 
@@ -20,7 +20,7 @@ def confirmation_as_data(sweep: Sweep, name: str) -> dict[str, Any]:
     - ``confirmation``: as of :meth:`tunekit.Sweep.summary`; None if it has not ended, or if none of
       the candidates could be evaluated;
     - ``metric``: the one that they are compared by; ``checkpoint``: the path of the winner's;
-    - ``rows``: as of :func:`tunekit.later_scores.later_scores`.
+    - ``rows``: as of :func:`tunekit.reading.later_scores.later_scores`.
 
     Args:
         sweep: The sweep.

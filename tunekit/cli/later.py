@@ -11,8 +11,8 @@ from typing import Any
 from tunekit.core.progress import counted
 from tunekit.core.values import number as as_number
 from tunekit.core.words import duration, number, printable
-from tunekit.later_scores import later_scores, names_in
-from tunekit.sweep import Sweep
+from tunekit.reading.later_scores import later_scores, names_in
+from tunekit.reading.sweep import Sweep
 
 __all__ = ["Progress", "later_as_data", "later_as_text"]
 
@@ -25,7 +25,7 @@ def later_as_data(sweep: Sweep, name: str) -> dict[str, Any]:
 
     - ``name``, ``function``; ``metric``: the one that the sweep is ranked by;
     - ``scored``, ``unscored``: how many checkpoints have a score, and have none;
-    - ``rows``: as of :func:`tunekit.later_scores.later_scores`.
+    - ``rows``: as of :func:`tunekit.reading.later_scores.later_scores`.
 
     Args:
         sweep: The sweep.

@@ -15,8 +15,8 @@ from tunekit.cli.layout import grid, width_of_output
 from tunekit.core.metrics import plain
 from tunekit.core.words import duration, number, printable
 from tunekit.errors import ConfigError, JournalError
-from tunekit.experiments import sweeps_below
-from tunekit.loading import load
+from tunekit.journal.experiments import sweeps_below
+from tunekit.reading.loading import load
 
 __all__ = ["RESULTS", "list_sweeps", "listing", "listing_as_text", "newest_or_given"]
 

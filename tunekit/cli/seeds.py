@@ -12,7 +12,7 @@ from tunekit.core.words import (
     number,
     setting,
 )
-from tunekit.sweep import Sweep
+from tunekit.reading.sweep import Sweep
 
 __all__ = ["seeds_as_data", "seeds_as_lines"]
 

@@ -46,7 +46,7 @@ def serve(
       tunekit serve s3://bucket/sweeps --port 8080
       ssh -L 7007:localhost:7007 gpu1 tunekit serve /results
     """
-    from tunekit.serve import serve as serve_pages
+    from tunekit.board.serve import serve as serve_pages
 
     def ready(address: str) -> None:
         click.echo(address)

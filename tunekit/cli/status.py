@@ -24,7 +24,7 @@ from tunekit.core.words import (
     printable,
     setting,
 )
-from tunekit.sweep import Sweep
+from tunekit.reading.sweep import Sweep
 
 __all__ = ["status_of", "text_of"]
 

@@ -18,7 +18,7 @@ import fsspec
 from tunekit.core.problems import Problems
 from tunekit.core.words import short_names
 from tunekit.extras import extra
-from tunekit.journal import SERIES
+from tunekit.journal.lines import SERIES
 
 __all__ = ["command_of", "has_links", "is_local_sweep", "run_names", "show_linked"]
 

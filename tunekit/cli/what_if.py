@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tunekit.core.words import duration, number, printable
-from tunekit.simulation import Simulation
-from tunekit.simulation.alternatives import INLINE, simulated
-from tunekit.sweep import Sweep
+from tunekit.lab.simulation import Simulation
+from tunekit.lab.simulation.alternatives import INLINE, simulated
+from tunekit.reading.sweep import Sweep
 
 __all__ = ["table_of", "what_if"]
 

@@ -29,7 +29,7 @@ type, ``time`` is in seconds since the epoch.
 ============== ===================================================================================
 
 A new field has a default, and readers ignore fields that they do not know. A new event, or one
-whose meaning changes, needs a new version of the format, ``tunekit.journal.VERSION``.
+whose meaning changes, needs a new version of the format, ``tunekit.journal.lines.VERSION``.
 
 A checkpoint is named by its path below the experiment's folder, which may be moved.
 """

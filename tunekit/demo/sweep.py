@@ -43,7 +43,7 @@ def run(
         staged: Whether to validate less: in batches, with a stage and a confirmation.
     """
     if report:
-        from tunekit.page import write_page
+        from tunekit.board.page import write_page
     ray.init(
         num_cpus=max(4, os.cpu_count() or 1),
         include_dashboard=False,

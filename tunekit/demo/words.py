@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from tunekit.best_checkpoint import BestCheckpoint
 from tunekit.core.parameters import parameters_of
 from tunekit.core.progress import counted
 from tunekit.core.words import duration, setting
-from tunekit.sweep import Sweep
+from tunekit.reading.best import BestCheckpoint
+from tunekit.reading.sweep import Sweep
 
 __all__ = ["bought_and_cost", "next_commands", "progress_line", "ranking", "winner"]
 

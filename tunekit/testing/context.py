@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from tunekit.validation_context import Told, ValidationContext, telling
+from tunekit.validating.context import Told, ValidationContext, telling
 
 __all__ = ["validation_context"]
 

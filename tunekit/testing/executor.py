@@ -8,14 +8,14 @@ from typing import Any
 
 from tunekit.core.validation import Attempt
 from tunekit.core.values import described
-from tunekit.executor import Began, Estimated, Event, Failed, ended
 from tunekit.testing.clock import FakeClock
+from tunekit.validating.executor import Began, Estimated, Event, Failed, ended
 
 __all__ = ["FakeExecutor"]
 
 
 class FakeExecutor:
-    """An :class:`~tunekit.executor.Executor` that calls a function when its time has come.
+    """An executor that calls a function when its time has come.
 
     Args:
         clock: The time it goes by.
@@ -82,14 +82,14 @@ class FakeExecutor:
         return {"CPU": 1.0}
 
     def reserve(self, slots: int) -> None:
-        """See :class:`tunekit.executor.Executor`."""
+        """See :class:`tunekit.validating.executor.Executor`."""
 
     def fits_in(self, resources: Mapping[str, float]) -> bool:
         """No attempt runs in the place of a trial, unless ``lends`` is set."""
         return self.lends
 
     def start(self, attempt: Attempt, *, lender: Any = None) -> None:
-        """See :class:`~tunekit.executor.Executor`."""
+        """See :class:`~tunekit.validating.executor.Executor`."""
         self.started.append(attempt)
         self._live[attempt.id] = attempt
         self._placed[attempt.id] = self._clock.monotonic() + self._delay(attempt)
@@ -98,7 +98,7 @@ class FakeExecutor:
         self._push(begins + self._seconds(attempt), "end", attempt)
 
     def poll(self) -> list[Event]:
-        """See :class:`~tunekit.executor.Executor`."""
+        """See :class:`~tunekit.validating.executor.Executor`."""
         events: list[Event] = []
         now = self._clock.monotonic()
         due = [heapq.heappop(self._due) for _ in range(sum(at <= now for at, *_ in self._due))]
@@ -131,32 +131,32 @@ class FakeExecutor:
         return ()
 
     def stop(self, attempt: Attempt) -> None:
-        """See :class:`~tunekit.executor.Executor`."""
+        """See :class:`~tunekit.validating.executor.Executor`."""
         if self._live.pop(attempt.id, None) is not None:
             self.enough.append(attempt)
 
     def cancel(self, attempt: Attempt) -> None:
-        """See :class:`~tunekit.executor.Executor`."""
+        """See :class:`~tunekit.validating.executor.Executor`."""
         if self._live.pop(attempt.id, None) is not None:
             self.cancelled.append(attempt)
 
     def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
-        """See :class:`~tunekit.executor.Executor`."""
+        """See :class:`~tunekit.validating.executor.Executor`."""
         return self._slots - len(self._live)
 
     def queued(self) -> int:
-        """See :class:`tunekit.executor.Executor`."""
+        """See :class:`tunekit.validating.executor.Executor`."""
         now = self._clock.monotonic()
         return sum(self._placed[attempt_id] > now for attempt_id in self._live)
 
     def use_reserve(self) -> None:
-        """See :class:`tunekit.executor.Executor`."""
+        """See :class:`tunekit.validating.executor.Executor`."""
 
     def spare(self) -> None:
-        """See :class:`tunekit.executor.Executor`."""
+        """See :class:`tunekit.validating.executor.Executor`."""
 
     def close(self) -> None:
-        """See :class:`tunekit.executor.Executor`."""
+        """See :class:`tunekit.validating.executor.Executor`."""
 
     def hurry(self) -> None:
         """Let everything that waits for resources begin now."""

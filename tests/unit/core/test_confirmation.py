@@ -391,7 +391,7 @@ def test_one_score_of_many_seeds_is_not_exact():
 def run(
     race: Confirmation, means: Callable[[str], Iterator[tuple[float, int]]], size: int, slots: int
 ) -> int:
-    """Evaluate as :class:`tunekit.confirming.ConfirmationRun` does; return how many examples."""
+    """Evaluate as ``ConfirmationRun`` does; return how many examples."""
     position = dict.fromkeys(race._states, 0)
     series = {name: list(means(name)) for name in position}
     sequences = {name: ConfidenceSequence(race.each) for name in position}

@@ -1,0 +1,1 @@
+"""Shows sweeps in a browser: the report and the live page."""

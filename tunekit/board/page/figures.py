@@ -1,0 +1,581 @@
+"""What the report shows, as plain data: each figure of it is one function here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tunekit.core.confirmation import Confirmed
+from tunekit.core.failures import kind_of
+from tunekit.core.metrics import flatten
+from tunekit.core.names import FILLED_IN
+from tunekit.core.ranking import Ranked
+from tunekit.core.seeds import Comparison, Configuration, compare
+from tunekit.core.timeline import Span
+from tunekit.core.values import number
+from tunekit.core.words import configuration_names
+from tunekit.reading.later_scores import later_scores, names_in
+from tunekit.reading.sweep import Sweep
+
+__all__ = [
+    "Axis",
+    "Cause",
+    "Failure",
+    "OverSeeds",
+    "Verdict",
+    "axes",
+    "branches",
+    "causes",
+    "changed",
+    "curves",
+    "decided",
+    "exploits",
+    "failures",
+    "later",
+    "over_seeds",
+    "rungs",
+    "schedule",
+    "seed_points",
+    "thinned",
+    "timeline",
+    "training_metrics",
+    "verdict",
+]
+
+# So many different numbers are marked on their axis, one by one.
+_FEW = 5
+# Numbers whose largest is so many times the smallest are on a logarithmic axis.
+_WIDE = 8
+# With more spans of time than that, those of validations are joined as those of training are.
+_MOST_SPANS = 3_000
+_OUTCOMES = {"STOP": "stopped", "PAUSE": "paused"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Which trial is best, and how sure that is.
+
+    Attributes:
+        winner: The best trial.
+        second: The next one, if there is one.
+        margin: By how much the winner is better.
+        moved: Between what its scores lay at its best checkpoint and the two before, or after it if
+            it is the first: from the least to the largest; None with fewer than two of them.
+        confirmed: How the winner was confirmed; None if it is the best by the sweep's own scores.
+            Then there is no ``second``, as confirmed values decide.
+    """
+
+    winner: Ranked
+    second: Ranked | None
+    margin: float | None
+    moved: float | None
+    confirmed: Confirmed | None = None
+
+    @property
+    def close(self) -> bool:
+        """Return whether the winner's own scores differ by more than it is ahead."""
+        return self.margin is not None and self.moved is not None and self.margin < self.moved
+
+
+def verdict(sweep: Sweep, ranked: Sequence[Ranked]) -> Verdict | None:
+    """The best trial; None if there is no score yet."""
+    scored = [one for one in ranked if one.best_value is not None]
+    if not scored or sweep.metric is None:
+        return None
+    confirmed = sweep.confirmation
+    if confirmed is not None:
+        of = {one.trial_id: one for one in scored}
+        return Verdict(of[confirmed.winner.trial_id], None, None, None, confirmed)
+    winner, second = scored[0], scored[1] if len(scored) > 1 else None
+    assert winner.best is not None and winner.best_value is not None
+    margin = None
+    if second is not None and second.best_value is not None:
+        margin = _finite(abs(winner.best_value - second.best_value))
+    own = [
+        (scored.iteration, value)
+        for scored in sweep.timeline.scores(winner.trial_id)
+        if scored.generation == winner.best.generation
+        and (value := scored.value(sweep.metric)) is not None
+    ]
+    at = [iteration for iteration, _ in own].index(winner.best.iteration)
+    near = [value for _, value in own[max(0, at - 2) : max(at + 1, 3)]]
+    moved = _finite(max(near) - min(near)) if len(near) > 1 else None
+    return Verdict(winner, second, margin, moved)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class OverSeeds:
+    """The configurations, ranked by their means over seeds.
+
+    Attributes:
+        ranked: The configurations, the best first.
+        names: What each is called: the hyperparameters in which they differ.
+        comparison: Whether the seeds tell the first two apart; None if only one has a score.
+    """
+
+    ranked: list[Configuration]
+    names: list[str]
+    comparison: Comparison | None
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the names of all hyperparameters."""
+        return list(dict.fromkeys(name for one in self.ranked for name in one.hyperparameters))
+
+    @property
+    def winner(self) -> Configuration:
+        """Return the best configuration."""
+        return self.ranked[0]
+
+
+def over_seeds(sweep: Sweep) -> OverSeeds | None:
+    """The configurations; None if no seed is known, or there is no score yet."""
+    if not sweep.has_seeds or sweep.metric is None or sweep.mode is None:
+        return None
+    ranked = sweep.ranked_configurations()
+    if ranked[0].estimate is None:
+        return None
+    names = configuration_names([one.hyperparameters for one in ranked])
+    return OverSeeds(ranked, names, compare(ranked[0], ranked[1]) if len(ranked) > 1 else None)
+
+
+def seed_points(
+    found: OverSeeds, seed: str, most: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the scores of the seeds of the best configurations, and their means.
+
+    Args:
+        found: The configurations.
+        seed: The hyperparameter that is the seed.
+        most: How many configurations.
+
+    Returns:
+        One point for each trial that is part of a mean, and one row for each mean, with its
+        interval if it has one. Scores that are infinite are left out.
+    """
+    points, means = [], []
+    for one, name in list(zip(found.ranked, found.names, strict=True))[:most]:
+        if one.estimate is None or not math.isfinite(one.estimate.mean):
+            continue
+        label = f"{one.rank}. {name}"
+        own = {n: _finite(getattr(one.estimate, n)) for n in ("mean", "low", "high")}
+        means.append({"configuration": label, "seeds": one.seeds, **own})
+        for repeat in one.repeats[: one.counted]:
+            points.append(
+                {
+                    "configuration": label,
+                    "trial": repeat.trial_id,
+                    "seed": str(repeat.hyperparameters.get(seed)),
+                    "value": repeat.value,
+                    "ending": repeat.ending.value,
+                }
+            )
+    return points, means
+
+
+def training_metrics(sweep: Sweep, most: int = 3) -> list[str]:
+    """The first numbers that training reports, by flat name."""
+    validated = set(sweep.timeline.names)
+    found: dict[str, None] = {}
+    for trial_id in sweep.timeline.trials:
+        row = next(iter(sweep.timeline.rows(trial_id)), {})
+        for name, value in flatten(row).items():
+            is_number = number(value) is not None and not isinstance(value, bool)
+            if is_number and name not in FILLED_IN and name not in validated:
+                found[name] = None
+    return list(found)[:most]
+
+
+def curves(sweep: Sweep, trial_ids: Sequence[str], metric: str) -> list[dict[str, Any]]:
+    """The values of a metric, training's or validation's, by trial, generation and iteration.
+
+    A value that was estimated has the ends of its interval, ``low`` and ``high``, too.
+    """
+    points = []
+    for trial_id in trial_ids:
+        for row in sweep.timeline.rows(trial_id):
+            known = flatten(row)
+            own, low, high = (number(known.get(f"{metric}{end}")) for end in ("", "_low", "_high"))
+            if own is None or not math.isfinite(own):
+                continue
+            point = {
+                "trial": trial_id,
+                "generation": row["generation"],
+                "iteration": row["training_iteration"],
+                "value": own,
+            }
+            if low is not None and high is not None and low <= own <= high:
+                point |= {"low": low, "high": high}
+            points.append(point)
+    return points
+
+
+def thinned(points: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    """Return the points of one curve, but no more than so many: of each stretch the extreme ones.
+
+    Example:
+        >>> curve = [{"value": value} for value in (5, 1, 2, 9, 3, 4, 4, 4)]
+        >>> [point["value"] for point in thinned(curve, 4)]
+        [1, 9, 3, 4]
+        >>> thinned(curve, 8) == curve
+        True
+    """
+    if len(points) <= most:
+        return list(points)
+    kept: set[int] = set()
+    parts = max(1, most // 2)
+    for part in range(parts):
+        stretch = range(len(points) * part // parts, len(points) * (part + 1) // parts)
+        kept.add(min(stretch, key=lambda n: points[n]["value"]))
+        kept.add(max(stretch, key=lambda n: points[n]["value"]))
+    return [points[n] for n in sorted(kept)]
+
+
+def timeline(sweep: Sweep, trial_ids: Sequence[str]) -> list[Span]:
+    """Return what trials and validations did when.
+
+    Spans of training that follow at once are joined; if there are very many spans, those of
+    validations, too, as long as what is between them is too short to be seen.
+    """
+    wanted = set(trial_ids)
+    began, last = sweep.timeline.first or 0.0, sweep.timeline.last or 0.0
+    gap = (last - began) / 500
+    found: list[Span] = []
+    newest: dict[tuple[str, str], int] = {}
+    spans = [span for span in sweep.timeline.spans() if span.trial_id in wanted]
+    kinds = {"training"} if len(spans) <= _MOST_SPANS else {"training", "validating", "queued"}
+    for span in spans:
+        where = (span.trial_id, span.kind)
+        before = newest.get(where)
+        if span.kind in kinds and before is not None:
+            former = found[before]
+            alike = (span.generation, span.note) == (former.generation, former.note)
+            if span.begin - former.end <= gap and alike:
+                end = max(former.end, span.end)
+                joined = (former.begin, end, span.generation, span.iteration, span.note)
+                found[before] = Span(span.trial_id, span.kind, *joined)
+                continue
+        newest[where] = len(found)
+        found.append(span)
+    return found
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A hyperparameter, or the score, as an axis of parallel coordinates.
+
+    Attributes:
+        name: Its flat name.
+        kind: ``"number"``, ``"log"`` or ``"choice"``.
+        ticks: What stands where on it: (position from 0 to 1, text).
+        positions: Where each trial is on it, by trial.
+        values: And its value.
+    """
+
+    name: str
+    kind: str
+    ticks: list[tuple[float, str]]
+    positions: dict[str, float]
+    values: dict[str, Any]
+
+
+def axes(
+    ranked: Sequence[Ranked], space: Mapping[str, Mapping[str, Any]] | None = None
+) -> list[Axis]:
+    """The hyperparameters that differ between trials with a score, as axes.
+
+    Args:
+        ranked: The trials.
+        space: The recorded search space, as :attr:`tunekit.Sweep.space`. An axis is logarithmic if
+            it says so; if it says nothing of a hyperparameter, if the numbers range widely.
+    """
+    known = space or {}
+    scored = [one for one in ranked if one.best_value is not None]
+    names = dict.fromkeys(name for one in scored for name in one.hyperparameters)
+    found = []
+    for name in names:
+        values = {one.trial_id: one.hyperparameters.get(name) for one in scored}
+        axis = axis_of(name, values, log=known.get(name, {}).get("log"))
+        if axis is not None:
+            found.append(axis)
+    return found
+
+
+def axis_of(name: str, values: Mapping[str, Any], *, log: bool | None = None) -> Axis | None:
+    """An axis; None if all values are the same.
+
+    Args:
+        name: The name of what is on it.
+        values: Each trial's value.
+        log: Whether it is logarithmic, if all numbers are positive; None: if they range widely.
+
+    Example:
+        >>> axis = axis_of("lr", {"a": 0.001, "b": 0.1})
+        >>> axis.kind, axis.ticks, axis.positions
+        ('log', [(0.0, '0.001'), (1.0, '0.1')], {'a': 0.0, 'b': 1.0})
+        >>> axis_of("act", {"a": "relu", "b": "tanh"}).ticks
+        [(0.0, 'relu'), (1.0, 'tanh')]
+        >>> axis_of("lr", {"a": 0.1, "b": 0.2}, log=True).kind  # as its search space is
+        'log'
+        >>> axis_of("seed", {"a": 1, "b": 1}) is None
+        True
+    """
+    known = list(values.values())
+    if len({repr(value) for value in known}) < 2:
+        return None
+    if not all(_is_finite(value) for value in known):
+        options = sorted({_shown(value) for value in known})
+        step = 1 / max(1, len(options) - 1)
+        place = {option: n * step for n, option in enumerate(options)}
+        positions = {trial: place[_shown(value)] for trial, value in values.items()}
+        ticks = [(place[option], option) for option in options]
+        return Axis(name, "choice", ticks, positions, dict(values))
+    low, high = float(min(known)), float(max(known))
+    if low == high:  # such as 1 and 1.0
+        return None
+    log = low > 0 and (high / low >= _WIDE if log is None else log)
+    scale = math.log10 if log else float
+    below, above = scale(low), scale(high)
+    positions = {
+        trial: (scale(float(value)) - below) / (above - below) for trial, value in values.items()
+    }
+    few = sorted({float(value) for value in known})
+    middle = (below + above) / 2
+    marked = few if len(few) <= _FEW else [low, 10**middle if log else middle, high]
+    ticks = [((scale(value) - below) / (above - below), _marking(value)) for value in marked]
+    return Axis(name, "log" if log else "number", ticks, positions, dict(values))
+
+
+def _marking(value: float) -> str:
+    """Return a number as it stands on an axis.
+
+    Example:
+        >>> [_marking(value) for value in (1024.0, 0.25, 155.3, 1.15e-05, 2e6)]
+        ['1024', '0.25', '155', '1.15e-5', '2e6']
+    """
+    if value == int(value) and abs(value) < 1e6:
+        return str(int(value))
+    base, _, power = f"{value:.3g}".partition("e")
+    return f"{base}e{int(power)}" if power else base
+
+
+def _is_finite(value: Any) -> bool:
+    own = None if isinstance(value, bool) else number(value)
+    return own is not None and math.isfinite(own)
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 24 else f"{text[:21]}..."
+
+
+def decided(sweep: Sweep) -> list[dict[str, Any]]:
+    """The scheduler's decisions on scores: one point each, the iteration that was judged."""
+    return [
+        {
+            "trial": row["trial_id"],
+            "generation": row["generation"],
+            "iteration": row["iteration"],
+            "score": row["score"],
+            "outcome": _OUTCOMES.get(row["decision"], "went on"),
+            "late": row["late_iterations"],
+        }
+        for row in sweep.timeline.decisions
+        if row["score"] is not None and math.isfinite(row["score"]) and row["on"] != "again"
+    ]
+
+
+def rungs(sweep: Sweep) -> list[dict[str, Any]]:
+    """Return what became of each trial at each of ASHA's rungs: its first decision at it, or after
+    it.
+
+    One that was paused there and resumed went on. Empty for other schedulers, and if trials are in
+    several brackets.
+    """
+    settings = sweep.sessions[-1].get("scheduler") if sweep.sessions else None
+    milestones = list((settings or {}).get("rungs") or [])
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for point in decided(sweep):
+        below = [milestone for milestone in milestones if milestone <= point["iteration"]]
+        if not below:
+            continue
+        known = found.setdefault((point["trial"], below[-1]), {**point, "rung": below[-1]})
+        if known["outcome"] == "paused":
+            place = (known["trial"], known["generation"], known["iteration"])
+            # One that was not resumed is stopped without another score.
+            resumed = place in sweep.timeline.resumed
+            known["outcome"] = "went on" if resumed else point["outcome"]
+    return list(found.values())
+
+
+def branches(sweep: Sweep) -> list[dict[str, Any]]:
+    """The family of a population: where each generation of a trial begins and ends."""
+    begun: dict[tuple[str, int], int] = {(trial_id, 0): 0 for trial_id in sweep.timeline.trials}
+    reached: dict[tuple[str, int], int] = {}
+    for exploit in sweep.ancestry:
+        begun[exploit.trial_id, exploit.generation] = exploit.iteration
+    for trial_id in sweep.timeline.trials:
+        for row in sweep.timeline.rows(trial_id):
+            place = (trial_id, row["generation"])
+            reached[place] = max(reached.get(place, 0), row["training_iteration"])
+    return [
+        {
+            "trial": trial_id,
+            "generation": generation,
+            "begin": iteration,
+            "end": reached.get((trial_id, generation), iteration),
+        }
+        for (trial_id, generation), iteration in begun.items()
+    ]
+
+
+def exploits(sweep: Sweep) -> list[dict[str, Any]]:
+    """The exploits: from which trial to which, and at which iteration."""
+    return [
+        {
+            "trial": exploit.trial_id,
+            "generation": exploit.generation,
+            "donor": exploit.donor_id,
+            "iteration": exploit.iteration,
+            "reached": exploit.reached,
+            "score": None if exploit.score is None else _finite(exploit.score),
+        }
+        for exploit in sweep.ancestry
+    ]
+
+
+def schedule(sweep: Sweep, winner: Ranked) -> list[dict[str, Any]]:
+    """The hyperparameters that the best checkpoint was trained with, as they changed."""
+    if winner.best is None:
+        return []
+    changes = sweep.ancestry.schedule(winner.trial_id, winner.best.generation)
+    rows = [{"from iteration": at, **flatten(config)} for at, config in changes]
+    return [
+        row for n, row in enumerate(rows) if n + 1 == len(rows) or _from(rows[n + 1]) > _from(row)
+    ]
+
+
+def changed(schedule: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the hyperparameters that differ between the rows of a schedule.
+
+    Example:
+        >>> first = {"from iteration": 0, "lr": 0.1, "width": 8}
+        >>> changed([first, {"from iteration": 4, "lr": 0.2, "width": 8}])
+        ['lr']
+    """
+    names = dict.fromkeys(name for row in schedule for name in row if name != "from iteration")
+    return [name for name in names if len({repr(row.get(name)) for row in schedule}) > 1]
+
+
+def _from(row: Mapping[str, Any]) -> int:
+    return int(row["from iteration"])
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Something that failed.
+
+    Attributes:
+        what: What failed, for a heading.
+        reason: Why, in a line.
+        details: The traceback, if there is one.
+        trial_id: Whose failure it is.
+    """
+
+    what: str
+    reason: str
+    details: str | None
+    trial_id: str
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Failures that are alike: they differ in nothing but numbers, ids and paths.
+
+    Attributes:
+        kind: What they have in common.
+        failures: All of them, in order.
+    """
+
+    kind: str
+    failures: list[Failure]
+
+    @property
+    def reason(self) -> str:
+        """Return why the first of them failed."""
+        return self.failures[0].reason
+
+    @property
+    def details(self) -> str | None:
+        """Return the first traceback."""
+        return next((one.details for one in self.failures if one.details), None)
+
+
+def causes(failures: Iterable[Failure]) -> list[Cause]:
+    """Return failures by what has caused them, the most frequent cause first.
+
+    Example:
+        >>> failures = [Failure(f"{n}", f"raised ValueError: {n}", None, "a") for n in range(3)]
+        >>> [(cause.reason, len(cause.failures)) for cause in causes(failures)]
+        [('raised ValueError: 0', 3)]
+    """
+    found: dict[str, list[Failure]] = {}
+    for failure in failures:
+        found.setdefault(kind_of(failure.reason), []).append(failure)
+    every = [Cause(kind, alike) for kind, alike in found.items()]
+    return sorted(every, key=lambda cause: -len(cause.failures))
+
+
+def failures(sweep: Sweep, errors: Mapping[str, str]) -> list[Failure]:
+    """Trials that failed, and validations, later ones included, that failed or took too long.
+
+    Args:
+        sweep: The sweep.
+        errors: What Tune recorded of failures, by trial.
+    """
+    found = []
+    for trial_id, story in sweep.timeline.trials.items():
+        if story.failures:
+            text = errors.get(trial_id)
+            times = "once" if story.failures == 1 else f"{story.failures} times"
+            how = "for good" if story.status == "error" else "and went on"
+            last = text.splitlines()[-1] if text else "Its folder says no more."
+            what = f"Trial {trial_id} failed {times}, {how}"
+            found.append(Failure(what, last, text, trial_id))
+    for row in sweep.timeline.of_all_stages:
+        if row["status"] in ("failed", "timed_out"):
+            verb = row["status"].replace("_", " ")
+            what = f"Validation of {row['trial_id']} at iteration {row['iteration']}: {verb}"
+            found.append(Failure(what, row["reason"] or "", row["error"], row["trial_id"]))
+    for later_row in sweep.later_validations.to_dict("records"):
+        if later_row["status"] in ("failed", "timed_out"):
+            verb = later_row["status"].replace("_", " ")
+            where = f"{later_row['trial_id']} at iteration {later_row['iteration']}"
+            what = f"Later validation of {where}, {later_row['name']}: {verb}"
+            reason, trial_id = later_row["reason"] or "", later_row["trial_id"]
+            found.append(Failure(what, reason, later_row["error"], trial_id))
+    return found
+
+
+def later(sweep: Sweep) -> list[dict[str, Any]]:
+    """Return what was validated later: for each name the function, metrics and checkpoints."""
+    found = []
+    for name, known in sweep.summary()["later"].items():
+        rows = later_scores(sweep, name)
+        scored = [row for row in rows if row["status"] == "validated"]
+        found.append(
+            {
+                "name": name,
+                "function": known["function"],
+                "names": names_in(scored),
+                "rows": scored,
+                "unscored": len(rows) - len(scored),
+            }
+        )
+    return found

@@ -1,0 +1,419 @@
+"""The report of a sweep: figures, charts and text in one HTML file."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pyarrow.fs import LocalFileSystem
+
+from tunekit.board.page import figures
+from tunekit.board.page.charts import AXIS, MOST_DOTS
+from tunekit.board.page.drawing import (
+    MOST_BARS,
+    MOST_CURVES,
+    MOST_MEANS,
+    MOST_PAIRED,
+    MOST_POINTS,
+    MOST_SLICES,
+    OTHER_POINTS,
+    Findings,
+    draw,
+)
+from tunekit.board.page.trials import panels, status_in_words
+from tunekit.core.metrics import plain
+from tunekit.core.problems import Problems
+from tunekit.core.values import writable
+from tunekit.core.words import (
+    comparison_in_words,
+    confirmation_in_words,
+    duration,
+    mean_in_words,
+    number,
+)
+from tunekit.extras import extra
+from tunekit.journal.storage import replace_file
+from tunekit.lab.simulation.alternatives import Alternatives, alternatives
+from tunekit.reading.sweep import Sweep
+from tunekit.version import VERSION
+
+with extra("report"):
+    import jinja2
+    import vl_convert
+
+__all__ = [
+    "SECTIONS",
+    "contents",
+    "in_script",
+    "render",
+    "render_panels",
+    "section",
+    "sections_of",
+    "shell",
+    "vega",
+    "write_page",
+]
+
+#: The sections of the page, in order.
+SECTIONS = (
+    "summary",
+    "configurations",
+    "ranking",
+    "curves",
+    "timeline",
+    "late",
+    "hyperparameters",
+    "decisions",
+    "later",
+    "failures",
+    "run",
+    "next",
+)
+_TABLE, _CAUSES = 20, 50
+_NONE = "\N{EN DASH}"
+
+
+def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
+    """Write the report of a sweep: one HTML file, which needs no network and no other file.
+
+    It has the ranking, to be sorted, filtered and exported, and of each trial its configuration,
+    validated checkpoints and error; configurations over their seeds if the seed is known; learning
+    curves with the validated points; what training and validation did when; what waiting for scores
+    cost, and what the sweep would have taken with other settings, by simulation, if it has at most
+    1,000 reports; hyperparameters against scores, and their importance; ASHA's rungs, or PBT's
+    family tree and schedule; what was validated later; failures; how the sweep was run; how to go
+    on with it and use its best checkpoint.
+    What a sweep has nothing of is left out. Long lists are cut, the best trials first, and say so.
+
+    Args:
+        sweep: The sweep; :func:`tunekit.load` reads one.
+        path: The file; it is replaced if it exists. By default ``report.html`` in the experiment's
+            folder, or, if that is not local, the experiment's name and ``-report.html`` here.
+
+    Returns:
+        The file.
+
+    Raises:
+        tunekit.ConfigError: If ``path`` is in no folder, or is one.
+        OSError: If the file cannot be written, or the sweep's storage fails.
+
+    Example:
+        >>> import tempfile
+        >>> file = write_page(Sweep([]), Path(tempfile.mkdtemp(), "report.html"))
+        >>> "No trial has begun" in file.read_text()
+        True
+    """
+    path = Path(path) if path is not None else _default_file(sweep)
+    problems = Problems("write_page")
+    if path.is_dir():
+        problems.add(f"path={str(path)!r} is a folder. Pass the name of a file, such as r.html.")
+    elif not path.parent.is_dir():
+        problems.add(f"path={str(path)!r} is in no folder that exists. Make {path.parent} first.")
+    problems.raise_any()
+    replace_file(path, writable(render(sweep)).encode())
+    return path
+
+
+def _default_file(sweep: Sweep) -> Path:
+    if isinstance(sweep.filesystem, LocalFileSystem):
+        return Path(sweep.path, "report.html")
+    return Path(f"{Path(sweep.path).name or 'sweep'}-report.html")
+
+
+def render(sweep: Sweep) -> str:
+    """The report of a sweep as HTML."""
+    found = Findings.of(sweep)
+    told = contents(found.sweep, found)
+    in_full = render_panels(found, told["errors"])
+    sections = sections_of(told)
+    return shell(told["name"], sections, script=vega(), panels=in_full, drawn=told["charts"])
+
+
+def contents(
+    sweep: Sweep,
+    found: Findings | None = None,
+    drawn: Mapping[str, Any] | None = None,
+    simulated: Alternatives | None = None,
+) -> dict[str, Any]:
+    """Everything that the report says, as data.
+
+    Args:
+        sweep: The sweep.
+        found: What it has come to, if that is known already.
+        drawn: Its charts by name, if what takes long has been done already.
+        simulated: What other settings would have come to, in that case.
+    """
+    found = found or Findings.of(sweep)
+    ranked, verdict, seeds = found.ranked, found.verdict, found.seeds
+    errors = sweep.trial_errors()
+    causes = figures.causes(figures.failures(sweep, errors))
+    charts = draw(found) if drawn is None else drawn
+    columns = list(dict.fromkeys(name for one in ranked for name in one.hyperparameters))
+    schedule = [] if verdict is None else figures.schedule(sweep, verdict.winner)
+    return {
+        "name": Path(sweep.path).name or "sweep",
+        "version": VERSION,
+        "made": datetime.now(timezone.utc).timestamp(),
+        "summary": sweep.summary(),
+        "metric": found.metric,
+        "names": sweep.timeline.names,
+        "mode": sweep.mode,
+        "ranked": ranked,
+        "names_of": found.names,
+        "most": _TABLE,
+        "columns": columns,
+        "texts": {name for name in columns if not _are_numbers(found, name)},
+        "axes_wide": AXIS * (len(found.axes) + 1),
+        "verdict": verdict,
+        "over_seeds": seeds,
+        "seed": sweep.seed,
+        "trial_names": found.names,
+        "schedule": schedule,
+        "changed": figures.changed(schedule),
+        "charts": charts,
+        "cut": {
+            "curves": max(0, len(ranked) - MOST_CURVES),
+            "most": MOST_CURVES,
+            "dots": MOST_DOTS,
+            "points": MOST_POINTS,
+            "others": OTHER_POINTS,
+            "slices": max(0, len(found.axes) - MOST_SLICES),
+            "paired": max(0, len(found.axes) - MOST_PAIRED),
+            "bars": max(0, len(ranked) - MOST_BARS),
+            "means": 0 if seeds is None else max(0, len(seeds.ranked) - MOST_MEANS),
+        },
+        "slice_names": [name for name in charts if name.startswith("slice")],
+        "paired": _paired(found, charts),
+        "alternatives": alternatives(sweep) if drawn is None else simulated,
+        "later": figures.later(sweep),
+        "errors": errors,
+        "causes": causes[:_CAUSES],
+        "more_causes": max(0, len(causes) - _CAUSES),
+        "sessions": sweep.sessions,
+        "settings": sweep.sessions[-1] if sweep.sessions else {},
+        "best": sweep.best() if verdict is not None else None,
+        "loads": _loads(sweep),
+        "finds": _finds(sweep),
+        "resumes": None if sweep.source is None else f"tunekit resume {shlex.quote(sweep.source)}",
+    }
+
+
+def _are_numbers(found: Findings, name: str) -> bool:
+    """Return whether a hyperparameter has no values but numbers, where it has any."""
+    values = [one.hyperparameters.get(name) for one in found.ranked]
+    return all(isinstance(value, (int, float, type(None))) for value in values) and not any(
+        isinstance(value, bool) for value in values
+    )
+
+
+def _paired(found: Findings, charts: Mapping[str, Any]) -> list[str]:
+    """Return the hyperparameters that can be shown two at a time, in the chart's order."""
+    if "contour" not in charts:
+        return []
+    shares = charts.get("importance", {}).get("datasets", {}).get("shares", [])
+    first = found.by_importance({row["name"]: row["share"] for row in shares})
+    return [axis.name for axis in first[:MOST_PAIRED]]
+
+
+def sections_of(told: Mapping[str, Any]) -> dict[str, str]:
+    """Return the sections of the page as HTML, in order, by name.
+
+    Args:
+        told: What :func:`contents` returns.
+    """
+    made = _environment().get_template("sections.html").make_module(dict(told))
+    order = list(SECTIONS)
+    if told["causes"] and told["verdict"] is None:  # there is nothing else to look at
+        order.remove("failures")
+        order.insert(1, "failures")
+    every = {name: str(getattr(made, f"section_{name}")()).strip() for name in order}
+    return {name: text for name, text in every.items() if text}
+
+
+def section(file: str, name: str, /, **told: Any) -> str:
+    """Return a section that a template has, as HTML.
+
+    Args:
+        file: The template.
+        name: The section.
+        told: What it says, as data.
+    """
+    made = _environment().get_template(file).make_module(told)
+    return str(getattr(made, f"section_{name}")()).strip()
+
+
+def render_panels(
+    found: Findings, errors: Mapping[str, str], trial_ids: Iterable[str] | None = None
+) -> dict[str, str]:
+    """Return what is shown of trials in full, as HTML, by trial.
+
+    Args:
+        found: What the sweep has come to.
+        errors: What Tune recorded of failures, by trial.
+        trial_ids: Which ones; by default all.
+    """
+    made: Any = _environment().get_template("sections.html").make_module({"metric": found.metric})
+    shown = panels(found, errors, trial_ids)
+    return {trial_id: str(made.panel(one)).strip() for trial_id, one in shown.items()}
+
+
+def shell(
+    name: str,
+    sections: Mapping[str, str],
+    *,
+    script: str = "",
+    panels: Mapping[str, str] | None = None,
+    drawn: Mapping[str, Any] | None = None,
+    live: Mapping[str, Any] | None = None,
+) -> str:
+    """Return a page as HTML.
+
+    Args:
+        name: What it is about.
+        sections: Its sections as HTML, by name.
+        script: What draws charts, if the page is to need nothing else.
+        panels: What is shown of trials in full, likewise, by trial.
+        drawn: The charts, by name.
+        live: Of a page that a server keeps up to date: the ``nonce`` of its scripts, where the
+            ``events`` are that it listens to, the ``version`` that it has, where its ``chart`` and
+            ``trial`` are to be had, and the ``vega`` script, and where the page with all sweeps is
+            (``home``), if there is one.
+    """
+    files = {kind: _file(f"page.{kind}") for kind in ("css", "js")}
+    return (
+        _environment()
+        .get_template("template.html")
+        .render(
+            name=name,
+            sections=sections,
+            script=script,
+            panels=panels or {},
+            charts=drawn or {},
+            live=live,
+            made=datetime.now(timezone.utc).timestamp(),
+            version=VERSION,
+            **files,
+        )
+    )
+
+
+def _file(name: str) -> str:
+    return resources.files("tunekit.board.page").joinpath(name).read_text("utf-8")
+
+
+@lru_cache(maxsize=1)
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        loader=jinja2.FunctionLoader(_file),
+    )
+    environment.filters.update(
+        number=_number,
+        score=_score,
+        share=_share,
+        seconds=_seconds,
+        moment=_moment,
+        json=in_script,
+        texts=_texts_in_script,
+        raw=_raw,
+        status=status_in_words,
+        mean=mean_in_words,
+        compared=comparison_in_words,
+        confirmed=confirmation_in_words,
+    )
+    return environment
+
+
+def _loads(sweep: Sweep) -> str:
+    """The Python that loads the sweep."""
+    seed = "" if sweep.seed_as_started else f", seed={sweep.seed!r}"
+    if sweep.source is not None:
+        return f"tunekit.load({sweep.source!r}{seed})"
+    return f"tunekit.load({sweep.path!r}, storage_filesystem=filesystem{seed})"
+
+
+def _finds(sweep: Sweep) -> str:
+    """The Python that finds its best checkpoint, as the report has it."""
+    return ".best()" if sweep.as_judged else f".best({sweep.metric!r}, {sweep.mode!r})"
+
+
+@lru_cache(maxsize=1)
+def vega() -> str:
+    """Return what draws the charts: Vega, Vega-Lite and Vega-Embed, as a script."""
+    script = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub has no default
+    return str(script).replace("</script", "<\\/script")
+
+
+def in_script(value: Any) -> str:
+    """Return JSON that may stand in a script of a page."""
+    text = json.dumps(plain(value), default=str, allow_nan=False)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _texts_in_script(texts: Mapping[str, str]) -> str:
+    """Return HTML by name as JSON that may stand in a script of a page, and is hardly longer.
+
+    Example:
+        >>> _texts_in_script({"a": "<b>1</b>", "b": "<!--<script>"})
+        '{"a": "<b>1<\\\\/b>", "b": "\\\\u003c!--\\\\u003cscript>"}'
+    """
+    found = []
+    for name, html in texts.items():
+        text = json.dumps(html).replace("</", "<\\/").replace("<!--", "\\u003c!--")
+        text = re.sub("<(?=script)", r"\\u003c", text, flags=re.IGNORECASE)
+        found.append(f"{in_script(name)}: {text}")
+    return f"{{{', '.join(found)}}}"
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return _NONE
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _raw(value: float) -> str:
+    """Return a number in full, as JavaScript reads it.
+
+    Example:
+        >>> _raw(0.1), _raw(float("inf"))
+        ('0.1', 'Infinity')
+    """
+    return repr(float(value)).replace("inf", "Infinity").replace("nan", "NaN")
+
+
+def _score(value: float | None) -> str:
+    return number(value, _NONE)
+
+
+def _share(value: float | None) -> str:
+    return _NONE if value is None else f"{value:.0%}"
+
+
+def _seconds(value: float | None) -> str:
+    """A duration for readers.
+
+    Example:
+        >>> _seconds(4.25), _seconds(75), _seconds(7300)
+        ('4.2 s', '75 s', '2 h 1 min')
+    """
+    if value is None:
+        return _NONE
+    return f"{value:.1f} s" if value < 60 else duration(value)
+
+
+def _moment(value: float | None) -> str:
+    if value is None:
+        return _NONE
+    return datetime.fromtimestamp(value, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")

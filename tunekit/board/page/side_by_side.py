@@ -1,0 +1,137 @@
+"""Several sweeps on one page, as :func:`tunekit.compare` compares them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from tunekit.board.page import charts
+from tunekit.board.page.page import section, shell, vega
+from tunekit.core.problems import Problems
+from tunekit.core.values import writable
+from tunekit.journal.storage import replace_file
+from tunekit.lab.comparison import SweepComparison
+
+__all__ = ["Side", "comparison_page", "side_by_side", "title_of", "write_comparison"]
+
+_SECTIONS = ("best", "progress", "searched", "settings")
+
+
+def write_comparison(found: SweepComparison, path: str | Path) -> Path:
+    """Write a comparison of sweeps: one HTML file, which needs no network and no other file.
+
+    It has what :class:`tunekit.lab.comparison.SweepComparison` has: the best scores with their
+    intervals, the best so far over time and over iterations, where each sweep has searched, and the
+    settings in which they differ.
+
+    Args:
+        found: The comparison; :func:`tunekit.compare` makes it.
+        path: The file; it is replaced if it exists.
+
+    Returns:
+        The file.
+
+    Raises:
+        tunekit.ConfigError: If ``path`` is in no folder, or is one.
+        OSError: If the file cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> from tunekit.reading.sweep import Sweep
+        >>> found = SweepComparison("accuracy", "max", ["a", "b"], [Sweep([]), Sweep([])])
+        >>> file = write_comparison(found, Path(tempfile.mkdtemp(), "compare.html"))
+        >>> "2 sweeps" in file.read_text()
+        True
+    """
+    path = Path(path)
+    problems = Problems("write_comparison")
+    if path.is_dir():
+        problems.add(f"path={str(path)!r} is a folder. Pass the name of a file, such as c.html.")
+    elif not path.parent.is_dir():
+        problems.add(f"path={str(path)!r} is in no folder that exists. Make {path.parent} first.")
+    problems.raise_any()
+    replace_file(path, writable(comparison_page(found)).encode())
+    return path
+
+
+@dataclass(frozen=True)
+class Side:
+    """Sweeps side by side, as parts of a page.
+
+    Attributes:
+        sections: Its sections as HTML, in order, by name.
+        charts: Its charts as Vega-Lite specifications, by name.
+    """
+
+    sections: Mapping[str, str]
+    charts: Mapping[str, Any]
+
+
+def side_by_side(found: SweepComparison, links: Mapping[str, str] | None = None) -> Side:
+    """Return a comparison of sweeps as parts of a page.
+
+    Args:
+        found: The comparison.
+        links: Where the sweeps' own pages are, by name.
+    """
+    told = _contents(found)
+    made = {name: section("compare.html", name, **told, links=links or {}) for name in _SECTIONS}
+    return Side({name: text for name, text in made.items() if text}, told["charts"])
+
+
+def title_of(names: Sequence[str]) -> str:
+    """Return what a comparison of sweeps is called.
+
+    Example:
+        >>> title_of(["asha", "pbt"]), title_of(["a", "b", "c", "d"])
+        ('asha and pbt', '4 sweeps')
+    """
+    return " and ".join(names) if len(names) < 4 else f"{len(names)} sweeps"
+
+
+def comparison_page(found: SweepComparison) -> str:
+    """Return a comparison of sweeps as HTML that needs no other file."""
+    shown = side_by_side(found)
+    return shell(title_of(found.names), shown.sections, script=vega(), drawn=shown.charts)
+
+
+def _contents(found: SweepComparison) -> dict[str, Any]:
+    """Return everything that the page says, as data."""
+    rows = _rows(found.table)
+    drawn: dict[str, Any] = {}
+    scored = [row for row in rows if row["best"] is not None]
+    if scored:
+        shown = ("sweep", "best", "low", "high")
+        bests = [{**{n: row[n] for n in shown}, "trial": row["best_trial"]} for row in scored]
+        drawn["bests"] = charts.bests_chart(bests, found.metric)
+        progress = _rows(found.progress)
+        unit, seconds = charts.unit_of(max((row["driven_s"] for row in progress), default=0.0))
+        for row in progress:
+            row["driven"] = row["driven_s"] / seconds
+        for name, field, title in (
+            ("over_time", "driven", f"{unit} since the sweep began, without breaks"),
+            ("over_iterations", "iterations", "iterations of all trials"),
+        ):
+            drawn[name] = charts.progress_chart(progress, field, title, found.metric)
+    return {
+        "name": "comparison",
+        "names": list(found.names),
+        "metric": found.metric,
+        "mode": found.mode,
+        "rows": rows,
+        "intervals": any(row["low"] is not None for row in rows),
+        "charts": drawn,
+        "over_time": _rows(found.over_time),
+        "over_iterations": _rows(found.over_iterations),
+        "searched": _rows(found.searched),
+        "settings": _rows(found.settings),
+    }
+
+
+def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    known = table.astype(object).where(table.notna(), None)
+    return [{str(name): value for name, value in row.items()} for row in known.to_dict("records")]

@@ -1,0 +1,11 @@
+"""Sweeps as live pages in the browser: ``tunekit serve``."""
+
+from tunekit.extras import extra
+
+with extra("serve"):  # first: this extra brings the other's packages, too
+    import starlette as starlette
+    import uvicorn as uvicorn
+
+from tunekit.board.serve.server import serve
+
+__all__ = ["serve"]

@@ -1,0 +1,93 @@
+"""Which sweeps are served: those at the given paths, and all below them."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow.fs
+
+from tunekit._ray.storage import absolute, storage_at
+from tunekit.board.page.trials import joined
+from tunekit.core.problems import Problems
+from tunekit.journal.experiments import no_sweep, sweeps_below
+
+__all__ = ["Catalogue", "Place"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a sweep is.
+
+    Attributes:
+        key: What stands for it in addresses: hexadecimal digits, the same after a restart.
+        name: What it is called, relative to the given path.
+        filesystem: The storage.
+        path: The experiment's folder there.
+        source: The path or URI that another process can load it by.
+    """
+
+    key: str
+    name: str
+    filesystem: pyarrow.fs.FileSystem
+    path: str
+    source: str
+
+
+class Catalogue:
+    """The sweeps at, and below, some paths.
+
+    An address of the server names a sweep by its key, which is looked up here and nowhere else: no
+    path comes from a request.
+
+    Args:
+        paths: Local paths, or URIs: a sweep's folder, or one with sweeps below it. Ends of paths
+            that do not exist yet are fine if what is above them does.
+
+    Raises:
+        tunekit.ConfigError: If a path cannot be reached, or is part of a sweep.
+        OSError: If a storage fails.
+
+    Example:
+        >>> import tempfile
+        >>> Catalogue([tempfile.mkdtemp()]).look()
+        {}
+    """
+
+    def __init__(self, paths: Sequence[str]):
+        problems = Problems("tunekit serve")
+        self._roots: list[tuple[pyarrow.fs.FileSystem, str, str]] = []
+        for given in paths:
+            try:
+                filesystem, home = storage_at(absolute(given), None)
+                kind = filesystem.get_file_info(home).type
+            except (OSError, ValueError) as error:
+                problems.add(
+                    f"path={given!r} cannot be reached: {error}. Pass a local path, or a URI of a "
+                    "storage that pyarrow knows, such as s3://bucket/sweeps."
+                )
+                continue
+            if kind == pyarrow.fs.FileType.Directory:
+                self._roots.append((filesystem, home.rstrip("/") or home, absolute(given)))
+            else:
+                problems.add(f"path={given!r} {no_sweep(filesystem, home, given)}")
+        problems.raise_any()
+
+    def look(self) -> dict[str, Place]:
+        """Return the sweeps that are there now, by key.
+
+        Raises:
+            OSError: If a storage fails. Folders that may not be read are left out.
+        """
+        found: dict[str, Place] = {}
+        for filesystem, home, given in self._roots:
+            for sweep in sweeps_below(filesystem, home):
+                path = sweep.path
+                below = path[len(home) :].strip("/")
+                source = joined(given, below)
+                key = hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest()[:16]
+                name = below or posixpath.basename(home) or "sweep"
+                found.setdefault(key, Place(key, name, filesystem, path, source))
+        return found

@@ -1,0 +1,135 @@
+"""All sweeps that are served, as a page."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.fs
+
+from tunekit.board.page.page import section
+from tunekit.board.serve.catalogue import Catalogue, Place
+from tunekit.board.serve.view import View
+from tunekit.clock import Clock, SystemClock
+from tunekit.core.pace import Pace
+from tunekit.errors import TunekitError
+from tunekit.journal.lines import SERIES
+from tunekit.reading.follower import Follower
+
+__all__ = ["Index", "Row"]
+
+# Of the time, so much may go into looking for sweeps.
+_SHARE, _LEAST_S = 0.1, 2.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """A sweep in the list.
+
+    Attributes:
+        key: As of its :class:`~tunekit.board.serve.catalogue.Place`.
+        name: Likewise.
+        summary: See :meth:`tunekit.Sweep.summary`; None if it was not read yet.
+        trouble: Why it cannot be read; None if it can.
+    """
+
+    key: str
+    name: str
+    summary: Mapping[str, Any] | None = None
+    trouble: str | None = None
+
+    @property
+    def order(self) -> tuple[bool, float]:
+        """Return what to sort by: sweeps that run come first, then the newest."""
+        known = self.summary or {}
+        return (known.get("state") != "running", -(known.get("last") or 0.0))
+
+
+class Index:
+    """The list of sweeps, and its page.
+
+    A sweep is read when its journal has changed, or while it is running. What has been read of one
+    that has ended is dropped but for its row.
+
+    Args:
+        catalogue: Where sweeps are looked for.
+        options: The metric, mode and seed, as for :func:`tunekit.load`.
+        clock: What the time is read from.
+    """
+
+    def __init__(
+        self, catalogue: Catalogue, options: Mapping[str, Any], clock: Clock | None = None
+    ):
+        self._catalogue, self._options = catalogue, dict(options)
+        self._clock = clock or SystemClock()
+        self._pace = Pace(_SHARE, _LEAST_S)
+        self._places: dict[str, Place] = {}
+        self._rows: dict[str, Row] = {}
+        self._seen: dict[str, Any] = {}
+        self._running: dict[str, Follower] = {}
+        self._to_read: dict[str, None] = {}
+        self.view = View()
+        #: Why no sweeps can be looked for at the moment; None if they can.
+        self.trouble: str | None = None
+
+    def step(self) -> bool:
+        """Look for sweeps if that is due, or read one; return whether more is due at once."""
+        now = self._clock.monotonic()
+        if not self._to_read and self._pace.due(now):
+            try:
+                self._look()
+                self.trouble = None
+            except OSError as error:
+                self.trouble = f"{type(error).__name__}: {error}"
+            self._pace.took(now, self._clock.monotonic())
+        elif self._to_read:
+            key = next(iter(self._to_read))
+            del self._to_read[key]
+            self._rows[key] = self._read(self._places[key])
+        self._show()
+        return bool(self._to_read)
+
+    def first(self) -> None:
+        """Have something to show if there is nothing yet."""
+        if not self.view.parts:
+            self.step()
+
+    def _look(self) -> None:
+        self._places = self._catalogue.look()
+        for known in (self._rows, self._seen, self._running):
+            for key in known.keys() - self._places.keys():
+                del known[key]
+        for key, place in self._places.items():
+            self._rows.setdefault(key, Row(key, place.name))
+            seen = _files(place)
+            if key in self._running or seen != self._seen.get(key):
+                self._to_read[key] = None
+            self._seen[key] = seen
+
+    def _read(self, place: Place) -> Row:
+        follower = self._running.pop(place.key, None)
+        if follower is None:
+            where = (place.filesystem, place.path, place.source)
+            follower = Follower(*where, **self._options, clock=self._clock)
+        try:
+            follower.poll()
+            summary = follower.sweep.summary()
+        except (OSError, TunekitError) as error:
+            return Row(place.key, place.name, trouble=f"{type(error).__name__}: {error}")
+        if summary["state"] in ("running", "open"):
+            self._running[place.key] = follower
+        return Row(place.key, place.name, summary)
+
+    def _show(self) -> None:
+        rows = sorted(self._rows.values(), key=lambda row: (*row.order, row.name))
+        unread = sum(row.summary is None and row.trouble is None for row in rows)
+        self.view.show({"sweeps": section("index.html", "sweeps", rows=rows, unread=unread)})
+
+
+def _files(place: Place) -> Any:
+    """Return what changes when a sweep's journal or lock is written."""
+    folder = pyarrow.fs.FileSelector(posixpath.join(place.path, SERIES), allow_not_found=True)
+    files = place.filesystem.get_file_info(folder)
+    return sorted((info.base_name, info.size, info.mtime_ns) for info in files)

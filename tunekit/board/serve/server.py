@@ -1,0 +1,148 @@
+"""Listens, and serves sweeps until it is interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tunekit.board.page.page import vega
+from tunekit.board.serve.app import Application
+from tunekit.board.serve.catalogue import Catalogue
+from tunekit.board.serve.guard import LOCAL
+from tunekit.core.problems import Problems
+from tunekit.extras import extra
+
+with extra("serve"):
+    import uvicorn
+
+__all__ = ["PORT", "TOKEN", "Server", "lower_priority", "serve"]
+
+#: The port, unless another one is asked for; if it is taken, one of the next.
+PORT = 7007
+
+#: The environment variable with a token that stays the same after a restart.
+TOKEN = "TUNEKIT_SERVE_TOKEN"
+
+_PORTS, _LEAST_TOKEN = 100, 16
+
+# How far its work stands back where a sweep on the same machine needs the processors (nice(2)).
+_NICE = 5
+
+
+def serve(
+    paths: Sequence[str],
+    *,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    metric: str | None = None,
+    mode: str | None = None,
+    seed: str | None = None,
+    ready: Callable[[str], None] = print,
+) -> None:
+    """Serve sweeps as live pages, until Ctrl-C.
+
+    Args:
+        paths: Local paths, or URIs: sweeps' folders, or such with sweeps below them.
+        host: The address to listen on. Whoever can reach it has to bring the token.
+        port: Where to listen; by default :data:`PORT`, or one of the next if it is taken.
+        metric: As for :func:`tunekit.load`.
+        mode: Likewise.
+        seed: Likewise.
+        ready: Called with the address of the page, with the token, once it can be opened.
+
+    Raises:
+        tunekit.ConfigError: If a path cannot be reached or is none of sweeps, if the host or port
+            cannot be listened on, or if the token in the environment is too short.
+        OSError: If a storage fails.
+    """
+    catalogue = Catalogue(paths)
+    problems = Problems("tunekit serve")
+    # Also on this machine alone: others who are logged in there may not read the files.
+    token = os.environ.get(TOKEN) or secrets.token_urlsafe(32)
+    if len(token) < _LEAST_TOKEN:
+        problems.add(
+            f"{TOKEN} has {len(token)} characters; it needs {_LEAST_TOKEN}, so that nobody guesses "
+            'it. Take one of: python -c "import secrets; print(secrets.token_urlsafe(32))"'
+        )
+    listener = listen(host, port, problems)
+    problems.raise_any()
+    assert listener is not None  # or it was raised
+    number = listener.getsockname()[1]
+    anywhere = host in ("0.0.0.0", "::", "")
+    app = Application(
+        catalogue,
+        {"metric": metric, "mode": mode, "seed": seed},
+        hosts=None if anywhere else {*LOCAL, host},
+        token=token,
+        cookie=f"tunekit-{number}",  # cookies are of a host, whatever the port
+    )
+    config = uvicorn.Config(
+        app,
+        interface="asgi3",
+        log_level="warning",
+        access_log=False,  # it would have the token
+        server_header=False,
+        proxy_headers=False,
+        lifespan="off",
+        ws="none",
+        timeout_graceful_shutdown=1,
+    )
+    # What draws charts takes seconds to put together: before anybody asks for it.
+    threading.Thread(target=_prepare, name="tunekit-vega", daemon=True).start()
+    shown = socket.gethostname() if anywhere else host
+    shown = f"[{shown}]" if ":" in shown else shown
+    ready(f"http://{shown}:{number}/?token={token}")
+    try:
+        Server(config).run(sockets=[listener])
+    except KeyboardInterrupt:  # how one leaves
+        pass
+    finally:
+        listener.close()
+
+
+def _prepare() -> None:
+    lower_priority()
+    vega()
+
+
+def lower_priority() -> None:
+    """Let others have the processors first: on Linux for this thread and those that it begins."""
+    with contextlib.suppress(AttributeError, OSError):  # not everywhere, and not for everybody
+        os.nice(_NICE)
+
+
+class Server(uvicorn.Server):
+    """A server that stands back behind the sweep, and lets its readers go when it ends."""
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """See ``uvicorn.Server``."""
+        lower_priority()
+        super().run(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """See ``uvicorn.Server``."""
+        app: Any = self.config.app
+        app.close()
+        await super().shutdown(sockets)
+
+
+def listen(host: str, port: int | None, problems: Problems) -> socket.socket | None:
+    """Return a socket that listens; None if there is none, and why goes to problems."""
+    last: OSError | None = None
+    for number in [port] if port is not None else range(PORT, PORT + _PORTS):
+        try:
+            family = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0][0]
+            return socket.create_server((host, number), family=family, backlog=128)
+        except OSError as error:
+            last = error
+    where = f"port={port}" if port is not None else f"the ports {PORT} to {PORT + _PORTS - 1}"
+    problems.add(
+        f"host={host!r} and {where} cannot be listened on: {last}. Pass another --port, or an "
+        "address of this machine."
+    )
+    return None

@@ -1,0 +1,175 @@
+"""Gives the scheduler and the searcher the scores they may see, and the ends of trials."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ray.tune.experiment import Trial
+from ray.tune.result import DONE
+from ray.tune.schedulers import TrialScheduler
+
+from tunekit.core.advice import unknown_metric
+from tunekit.core.delivery import Completion, Scored
+from tunekit.core.events import EndDelivered, Event, ScoreDelivered, TrialEnded
+from tunekit.core.metrics import flatten
+from tunekit.core.state import SweepState
+from tunekit.driver.consumers import SchedulerConsumer, SearcherConsumer
+from tunekit.driver.leases import CheckpointLeases
+from tunekit.errors import MetricNotFoundError, TunekitError
+
+__all__ = ["Deliveries"]
+
+logger = logging.getLogger(__name__)
+
+
+class Deliveries:
+    """Delivers what is due, once each, and records what the scheduler decides.
+
+    Args:
+        state: The state of the sweep.
+        trials: Its trials; others may be added.
+        leases: Which checkpoints are needed.
+        emit: Takes each event, before anything comes of it.
+        time: Returns the time, in seconds since the epoch.
+        fail: Ends the sweep with an error.
+    """
+
+    def __init__(
+        self,
+        state: SweepState,
+        trials: Mapping[str, Trial],
+        leases: CheckpointLeases,
+        *,
+        emit: Callable[[Event], None],
+        time: Callable[[], float],
+        fail: Callable[[TunekitError], None],
+    ):
+        self._state, self._trials, self._leases = state, trials, leases
+        self._emit, self._time, self._fail = emit, time, fail
+        #: Who hears of scores; None until they are known.
+        self.scheduler: SchedulerConsumer | None = None
+        self.searcher: SearcherConsumer | None = None
+        # Trials of which nothing is delivered until it is known whether the metrics that the sweep
+        # is judged by come from validation or from training.
+        self._postponed: dict[str, None] = {}
+
+    def postpone(self, trial_id: str) -> None:
+        """Leave what is due of a trial to the next :meth:`deliver_postponed`."""
+        self._postponed.setdefault(trial_id)
+
+    def deliver_postponed(self) -> None:
+        """Deliver what was postponed."""
+        while self._postponed:
+            self.deliver(next(iter(self._postponed)))
+
+    def deliver(self, trial_id: str) -> None:
+        """Give the scheduler and the searcher what they may see of a trial now."""
+        if self._state.hesitates():
+            self.postpone(trial_id)
+            return
+        self._postponed.pop(trial_id, None)
+        scheduler = self.scheduler
+        while scheduler is None or scheduler.hears(trial_id):
+            due = self._state.delivery.due(trial_id)
+            if due is None:
+                break
+            if scheduler is None:
+                self._pass_over(due)
+            elif isinstance(due, Scored):
+                self._deliver_score(self._trials[trial_id], due, scheduler)
+            else:
+                self._deliver_end(self._trials[trial_id], due)
+        self.give_back(trial_id)
+
+    def _pass_over(self, due: Scored | Completion) -> None:
+        """Mark it as delivered, although nobody hears of it."""
+        if isinstance(due, Scored):
+            self._state.delivery.delivered(due.trial_id, due.request.place)
+        else:
+            self._state.delivery.end_delivered(due.trial_id)
+
+    def _deliver_score(self, trial: Trial, scored: Scored, scheduler: SchedulerConsumer) -> None:
+        result = {**flatten(scored.result), DONE: False}
+        if not self._can_be_judged(scored, result):
+            self._pass_over(scored)
+            return
+        decision = scheduler.judge(trial, result, scored)
+        finished = decision == TrialScheduler.STOP and scheduler.has_run_its_course(trial.trial_id)
+        self._emit(ScoreDelivered.of(scored.request, decision, self._time(), finished=finished))
+        self.teach(scored.trial_id, decision, result)
+
+    def teach(self, trial_id: str, decision: str, result: dict[str, Any]) -> None:
+        """Give the searcher a result, unless the scheduler has stopped the trial on it."""
+        if decision != TrialScheduler.STOP and self.searcher is not None:
+            self.searcher.receive(trial_id, result)
+
+    def _deliver_end(self, trial: Trial, end: Completion) -> None:
+        self._emit(EndDelivered(time=self._time(), trial_id=trial.trial_id))
+        self.deliver_end(trial, end)
+
+    def deliver_end(self, trial: Trial, end: Completion, *, search: bool = True) -> None:
+        """Tell the scheduler of a trial's end, and the searcher if it has not heard of it."""
+        result = None if end.result is None else flatten(end.result)
+        if self.scheduler is not None:
+            self.scheduler.finish(trial, result)
+        if search and self.searcher is not None:
+            self.searcher.finish(trial.trial_id, result)
+
+    def complete(self, trial_id: str, *, removed: bool = False) -> None:
+        """Record the end of a trial, which is delivered after its last score.
+
+        Args:
+            trial_id: The trial.
+            removed: Whether it ended while it was not running.
+        """
+        if not self._state.delivery.completed(trial_id):
+            self._emit(TrialEnded(time=self._time(), trial_id=trial_id, removed=removed))
+        self.deliver(trial_id)
+
+    def conclude(self, trials: Iterable[Trial]) -> None:
+        """Deliver everything that is left: the sweep is over.
+
+        Args:
+            trials: The trials that have ended and do not go on when the sweep is restored.
+        """
+        ended = [trial for trial in trials if trial.trial_id in self._trials]
+        for trial in ended:
+            if not self._state.delivery.completed(trial.trial_id):
+                self.complete(trial.trial_id)  # Tune has not told the scheduler
+            if self.scheduler is not None and not self._state.delivery.over(trial.trial_id):
+                self.scheduler.advance()
+        for trial in ended:
+            if self.scheduler is not None and not self._state.delivery.over(trial.trial_id):
+                self.scheduler.conclude(trial)
+                self._deliver_end(trial, self._state.delivery.end(trial.trial_id))
+                self.give_back(trial.trial_id)
+
+    def give_back(self, trial_id: str, *, tell: bool = True) -> None:
+        """Release the checkpoints whose scores nobody waits for any more.
+
+        Args:
+            trial_id: The trial.
+            tell: Whether to tell the scheduler, which has not heard of it.
+        """
+        for request in self._state.release(trial_id):
+            self._leases.release(("validation", request.id))
+            if tell and self.scheduler is not None:
+                self.scheduler.settled(request)
+
+    def _can_be_judged(self, scored: Scored, result: Mapping[str, Any]) -> bool:
+        """Return whether a result has the metrics to judge by; if none ever had them, give up."""
+        missing, names = self._state.lacks(result), self._state.history.names
+        if not missing:
+            return True
+        if self._state.has_delivered or not names.keys().isdisjoint(missing):
+            logger.warning(
+                "Trial %s has no %s at iteration %d; it is not judged by that iteration.",
+                scored.trial_id,
+                ", ".join(map(repr, missing)),
+                scored.iteration,
+            )
+        else:
+            self._fail(MetricNotFoundError(unknown_metric(missing, names, result)))
+        return False

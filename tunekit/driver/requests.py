@@ -1,0 +1,203 @@
+"""From the report and its checkpoint to the request for validation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ray import train, tune
+from ray.tune.experiment import Trial
+from ray.tune.result import DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION
+
+from tunekit._ray.checkpoints import latest_checkpoint, saved_results
+from tunekit._ray.storage import exists
+from tunekit.config import ValidationConfig
+from tunekit.core.events import CheckpointSaved, Event, Reported, ValidationRequested
+from tunekit.core.failures import gone
+from tunekit.core.history import GENERATION
+from tunekit.core.reports import own_names
+from tunekit.core.state import SweepState
+from tunekit.core.validation import Request
+from tunekit.core.values import same
+from tunekit.driver.consumers import SchedulerConsumer
+from tunekit.driver.leases import CheckpointLeases
+from tunekit.driver.stages import Stages
+from tunekit.journal.places import Places
+from tunekit.report import VALIDATION_KEY, ValidationOverride, override_of
+
+__all__ = ["Requests"]
+
+logger = logging.getLogger(__name__)
+
+
+class Requests:
+    """Records what trials report and save, and requests the validations that are owed.
+
+    Args:
+        config: The settings.
+        state: The state of the sweep.
+        trials: Its trials; others may be added.
+        stages: Run the validations.
+        leases: Which checkpoints are needed.
+        places: Returns where the experiment is kept.
+        emit: Takes what happens, before anything comes of it.
+        time: Returns the time, in seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        config: ValidationConfig,
+        state: SweepState,
+        trials: Mapping[str, Trial],
+        stages: Stages,
+        leases: CheckpointLeases,
+        *,
+        places: Callable[[], Places],
+        emit: Callable[[Event], None],
+        time: Callable[[], float],
+    ):
+        self._config, self._state, self._trials = config, state, trials
+        self._stages, self._leases, self._places = stages, leases, places
+        self._emit, self._time = emit, time
+        #: Who says which scores will be used; nobody, as long as it is not known.
+        self.scheduler: SchedulerConsumer | None = None
+        # What each trial's newest report says of its own validation, and of which iteration it is.
+        self._overrides: dict[str, tuple[int, ValidationOverride]] = {}
+        # The newest iteration of each trial that Tune has asked the scheduler about.
+        self._offered: dict[str, int] = {}
+
+    def offered(self, trial_id: str, iteration: int) -> None:
+        """Take that Tune is asking the scheduler about a report."""
+        self._offered[trial_id] = iteration
+
+    def override(self, trial_id: str, report: dict[str, Any]) -> None:
+        """Take out of a report what it says of its own validation."""
+        wanted, problem = override_of(report.pop(VALIDATION_KEY, None))
+        step = report[TRAINING_ITERATION]
+        if problem:
+            logger.warning("Trial %s, iteration %d: %s", trial_id, step, problem)
+        self._overrides[trial_id] = (step, wanted)
+        if wanted:
+            report[SHOULD_CHECKPOINT] = True
+
+    def reported(self, trial: Trial, report: dict[str, Any]) -> None:
+        """Record a report."""
+        trial_id, step = trial.trial_id, report[TRAINING_ITERATION]
+        report[GENERATION] = self._state.ancestry.generation(trial_id)
+        offered = self.scheduler is None or self._offered.get(trial_id) == step
+        self._emit(Reported(time=self._time(), trial_id=trial_id, report=report, offered=offered))
+        if self.scheduler is not None:
+            self.scheduler.uses(trial, report)
+
+    def saved(self, trial: Trial) -> None:
+        """Record a trial's newest checkpoint, and request its validation, if there is to be one."""
+        saved = latest_checkpoint(trial)
+        if saved is None:
+            return
+        checkpoint, report = saved
+        report.pop(VALIDATION_KEY, None)
+        trial_id, step = trial.trial_id, report[TRAINING_ITERATION]
+        generation = self._state.ancestry.generation(trial_id)
+        record = self._state.record(trial_id)
+        if record.clone == checkpoint.path:
+            return  # nothing was saved: it is still what the trial was restored from
+        run = self._state.history.run_of(trial_id, step, generation)
+        if record.saved == (generation, step, run):
+            self._leases.own(checkpoint.path, trial)
+            return  # the same state, saved again
+        self._record(trial, checkpoint, report)
+
+    def saved_unrecorded(self, trial: Trial, known: set[str]) -> None:
+        """Record what a trial has saved and the journal lacks, whose end was lost.
+
+        Args:
+            trial: The trial.
+            known: The paths of the checkpoints that the journal has.
+        """
+        trial_id = trial.trial_id
+        for checkpoint, report in saved_results(trial):
+            generation, step = report.get(GENERATION, 0), report[TRAINING_ITERATION]
+            own = self._state.ancestry.generation(trial_id)
+            if checkpoint.path in known or generation != own:
+                continue
+            last = self._state.record(trial_id).report or {}
+            if last.get(TRAINING_ITERATION, 0) < step:
+                now = self._time()
+                self._emit(Reported(time=now, trial_id=trial_id, report=report, offered=True))
+            self._record(trial, checkpoint, report)
+
+    def _record(self, trial: Trial, checkpoint: Any, report: Mapping[str, Any]) -> None:
+        request, override = self._request(trial, checkpoint, report)
+        used = self.scheduler is None or self.scheduler.used(request)
+        used = used or bool(trial.last_result.get(DONE))
+        known = {**(self._state.record(trial.trial_id).report or {})}
+        known.pop(SHOULD_CHECKPOINT, None)  # Tune stores it without
+        self._emit(
+            CheckpointSaved.of(
+                request,
+                self._time(),
+                checkpoint=self._places().record(request.path),
+                report=None if same(request.report, known) else request.report,
+                wish=None if override is None else bool(override),
+                used=used,
+            )
+        )
+        self.reconcile()
+
+    def _request(
+        self, trial: Trial, checkpoint: Any, report: Mapping[str, Any]
+    ) -> tuple[Request, ValidationOverride]:
+        """Return the request that would validate a checkpoint, and what its report says of that.
+
+        Of the arguments it has only what the report says: the sweep's own may be large, are not
+        written down, and may be others in a restored sweep.
+        """
+        trial_id, step, state = trial.trial_id, report[TRAINING_ITERATION], self._state
+        generation = state.ancestry.generation(trial_id)
+        of, override = self._overrides.get(trial_id, (None, None))
+        override = override if of == step else None
+        own = train.ValidationTaskConfig()
+        if isinstance(override, train.ValidationTaskConfig):
+            own = override
+        request = Request(
+            trial_id=trial_id,
+            iteration=step,
+            run=state.history.run_of(trial_id, step, generation),
+            generation=generation,
+            checkpoint=checkpoint,
+            path=checkpoint.path,
+            report={**own_names(report, state.history.names), GENERATION: generation},
+            kwargs=own.fn_kwargs or {},
+            timeout_s=own.timeout_s,
+            config=trial.config,
+        )
+        return request, override
+
+    def reconcile(self, *, restored: bool = False) -> None:
+        """Request what is owed a validation, and run what was requested.
+
+        Args:
+            restored: Whether the sweep was interrupted before: checkpoints may be gone.
+        """
+        for request in self._state.owed():
+            where = self._places().record(request.path)
+            self._emit(ValidationRequested.of(request, self._time(), checkpoint=where))
+        for request in self._state.unsubmitted():
+            filesystem = self._trials[request.trial_id].storage.storage_filesystem
+            if restored and not exists(filesystem, request.path):
+                self._stages.give_up(request, gone(request.path))
+                continue
+            checkpoint = tune.Checkpoint(request.path, filesystem)
+            self._stages.submit(replace(self._with_arguments(request), checkpoint=checkpoint))
+
+    def _with_arguments(self, request: Request) -> Request:
+        """Return a request with the arguments of its stage; what a report says is for the first."""
+        stage = self._stages.task_config_of(request.stage)
+        own = self._config.task_config if stage is None else stage
+        kwargs, timeout_s = own.fn_kwargs or {}, own.timeout_s
+        if not request.stage:
+            kwargs = {**kwargs, **request.kwargs}
+            timeout_s = timeout_s if request.timeout_s is None else request.timeout_s
+        return replace(request, kwargs=kwargs, timeout_s=timeout_s)

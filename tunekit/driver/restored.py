@@ -1,0 +1,191 @@
+"""What former sessions of a sweep have left, until it goes on from there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from ray.tune.experiment import Trial
+
+from tunekit._ray.checkpoints import forget_missing, skip_existing
+from tunekit._ray.controller import Controller
+from tunekit.core.events import CheckpointSaved, Event
+from tunekit.core.order import Told
+from tunekit.driver.consumers import SchedulerConsumer
+from tunekit.driver.leases import CheckpointLeases
+from tunekit.driver.leftovers import remove_left_over
+from tunekit.driver.requests import Requests
+from tunekit.driver.restore import Offsets, Restoration, Restored, told_before
+from tunekit.journal.ledger import Ledger
+from tunekit.journal.snapshots import RestorePoint
+from tunekit.results.trial_files import TrialFiles
+
+__all__ = ["RestoredSweep"]
+
+logger = logging.getLogger(__name__)
+
+
+class _Validations(Restored, Protocol):
+    """What a restored sweep needs of its validations."""
+
+    leases: CheckpointLeases
+    files: TrialFiles
+    requests: Requests
+
+    @property
+    def writes_tables(self) -> bool:
+        """Return whether Tune's ``progress.csv`` is written."""
+        ...
+
+    def watch(self, trial: Trial) -> None:
+        """Keep the checkpoints of a trial that are needed."""
+        ...
+
+    def retried(self, trial: Trial) -> None:
+        """Record that a trial starts again: it will end again."""
+        ...
+
+    def caught_up(self, told: Mapping[str, list[Told]]) -> None:
+        """Take that everything was told again, and what loggers were told of each trial."""
+        ...
+
+
+class RestoredSweep:
+    """Holds what happened before a sweep was interrupted, and goes on from there.
+
+    Args:
+        sweep: The sweep's validations.
+        trials: Its trials; others may be added.
+    """
+
+    def __init__(self, sweep: _Validations, trials: dict[str, Trial]):
+        self._sweep, self._trials = sweep, trials
+        #: What happened in former sessions, until the sweep has gone on from there.
+        self.past: list[Event] = []
+        self._saved: dict[str, Any] | None = None
+        self._mended: RestorePoint | None = None
+        # The lines of the journal as of which Tune's state and the scheduler's were saved.
+        self._as_of = self._scheduler_as_of = 0
+        self._restoration: Restoration | None = None
+
+    def recover(self, mended: RestorePoint) -> None:
+        """Take that the files of the sweep were repaired, and are to be restored from."""
+        self._mended = mended
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Keep what Tune had saved of the validations, until the folder is known."""
+        self._saved = state
+
+    @property
+    def is_mended(self) -> bool:
+        """Return whether it is to be restored: not to begin anew, whatever Tune finds."""
+        return self._mended is not None
+
+    def load(self, ledger: Ledger, scheduler: SchedulerConsumer | None) -> bool:
+        """Read what was written down, and give the scheduler what it had saved.
+
+        Returns:
+            Whether there is a sweep to restore; otherwise it is a new one.
+        """
+        if self._saved is None and self._mended is None:
+            return False
+        saved, self._saved = self._saved or {}, None
+        self.past = ledger.past()
+        self._as_of = saved.get("as_of", 0)
+        if scheduler is not None and saved.get("scheduler") is not None:
+            self._scheduler_as_of = self._as_of
+            scheduler.set_state(saved["scheduler"], self._sweep.places)
+        return True
+
+    @property
+    def as_of(self) -> int:
+        """Return the line of the journal as of which Tune's state was saved; 0 for a new sweep."""
+        return self._as_of
+
+    # While what happened is told again ----------------------------------------------------------
+
+    @property
+    def replays(self) -> bool:
+        """Return whether it is being told what happened."""
+        return self._restoration is not None
+
+    def heard_later(self, trial_id: str) -> bool:
+        """Return whether the scheduler heard of a trial again after what it is being told now."""
+        return self._restoration is not None and self._restoration.heard_later(trial_id)
+
+    def config_of(self, trial_id: str, generation: int) -> Mapping[str, Any]:
+        """Return the hyperparameters of one of a trial's generations."""
+        if self._restoration is not None:
+            return self._restoration.config_of(trial_id, generation)
+        trial = self._trials.get(trial_id)
+        return {} if trial is None else trial.config
+
+    # Going on -----------------------------------------------------------------------------------
+
+    def resume(self, controller: Controller, scheduler: SchedulerConsumer) -> None:
+        """Tell what happened since each part was saved, and go on from there."""
+        sweep, searched = self._sweep, None if self._mended is None else self._mended.search
+        offsets = Offsets(
+            trials=self._as_of,
+            searcher=self._as_of if searched is None else searched,
+            scheduler=self._scheduler_as_of,
+        )
+        self._tell(self._trials, offsets, controller, scheduler)
+        for trial_id, trial in self._trials.items():
+            sweep.files.add(trial)
+            if trial.is_finished():
+                continue
+            if sweep.state.record(trial_id).failed or sweep.state.delivery.completed(trial_id):
+                sweep.retried(trial)
+                scheduler.retried(trial)
+            for path in forget_missing(trial):
+                logger.warning("Trial %s goes on without %s, which is gone.", trial_id, path)
+            skip_existing(trial)
+            sweep.leases.prune(trial)
+        # Only now that the trials skip the names of what is removed.
+        remove_left_over(self._trials.values(), self.past, sweep.places)
+        sweep.files.restore(self._trials, self.past, table=sweep.writes_tables)
+        past, self.past = self.past, []
+        sweep.requests.reconcile(restored=True)
+        if past[-1].n < self._as_of:
+            self._record_lost(past)
+        scheduler.resume()
+        for trial_id in list(self._trials):
+            sweep.deliveries.deliver(trial_id)
+
+    def resume_alone(self, trials: list[Trial]) -> None:
+        """Resume without a scheduler of tunekit's: only pending validations are left to run."""
+        sweep, known = self._sweep, {trial.trial_id: trial for trial in trials}
+        for trial_id, trial in known.items():
+            self._trials.setdefault(trial_id, trial)
+        newest = self.past[-1].n
+        self._tell(known, Offsets(newest, newest, newest))
+        self.past = []
+        for request in sweep.state.unfinished.values():
+            trial = known[request.trial_id]
+            sweep.files.add(trial)
+            sweep.watch(trial)
+        sweep.requests.reconcile(restored=True)
+
+    def _tell(
+        self,
+        trials: Mapping[str, Trial],
+        offsets: Offsets,
+        controller: Controller | None = None,
+        scheduler: SchedulerConsumer | None = None,
+    ) -> None:
+        """Tell each part what it has not heard of."""
+        sweep = self._sweep
+        self._restoration = Restoration(sweep, trials, self.past, offsets, controller, scheduler)
+        sweep.leases.deletes_nothing = True
+        self._restoration.run()
+        self._restoration, sweep.leases.deletes_nothing = None, False
+        sweep.caught_up(told_before(self.past, trials, sweep.state.ancestry))
+
+    def _record_lost(self, past: Sequence[Event]) -> None:
+        """Record what Tune's trials have saved and the journal lacks because its end was lost."""
+        sweep = self._sweep
+        known = {sweep.places.path(e.checkpoint) for e in past if isinstance(e, CheckpointSaved)}
+        for trial in self._trials.values():
+            sweep.requests.saved_unrecorded(trial, known)

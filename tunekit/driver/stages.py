@@ -1,0 +1,227 @@
+"""All stages of a sweep's validations: the one that schedulers judge by, and the further ones."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from tunekit.clock import Clock
+from tunekit.core.calls import name_of
+from tunekit.core.events import Event
+from tunekit.core.failures import Failures, place_of
+from tunekit.core.validation import Outcome, Pending, Request, Status
+from tunekit.stage import Stage
+from tunekit.validating.executor import Executor
+from tunekit.validating.validator import Validator
+
+__all__ = ["Stages"]
+
+logger = logging.getLogger(__name__)
+
+
+class Stages:
+    """Runs the further stages beside the first, with the resources that it leaves.
+
+    Args:
+        first: Runs the validations that schedulers judge by.
+        stages: The further stages. Earlier ones go first.
+        executors: Where their validations run, by name.
+        clock: What to read the time from.
+        emit: Called with each event, before it is acted on.
+        conclude: Called with each outcome of a further stage, after it has been recorded.
+        promised: Returns the resources of each trial that waits for them.
+        to_come: Returns what a trial takes that has not begun; nothing if none is to come. A stage
+            that takes the same waits for them: what it took meanwhile would delay them.
+        over: Returns whether only validations are left to wait for: then a further stage starts one
+            whether or not anything is free.
+        keep: As of :class:`~tunekit.validating.validator.Validator`.
+    """
+
+    def __init__(
+        self,
+        first: Validator,
+        stages: Sequence[Stage],
+        executors: Mapping[str, Executor],
+        clock: Clock,
+        *,
+        emit: Callable[[Event], None],
+        conclude: Callable[[Outcome], None],
+        promised: Callable[[], Iterable[Mapping[str, float]]],
+        to_come: Callable[[], Mapping[str, float]],
+        over: Callable[[], bool],
+        keep: Callable[[str, Outcome, str], None] = lambda *kept: None,
+    ):
+        self._first, self._conclude, self._promised = first, conclude, promised
+        self._to_come, self._over = to_come, over
+        self._further: dict[str, _Further] = {}
+        for stage in stages:
+            validator = Validator(
+                stage,
+                executors[stage.name],
+                clock,
+                emit=emit,
+                conclude=self._ended,
+                judged=tuple,
+                promised=self._before(stage.name),
+                waits_for_room=lambda: not over(),
+                gives_way=partial(self._gives_way, executors[stage.name]),
+                keep=keep,
+            )
+            self._further[stage.name] = _Further(stage, validator)
+
+    def _before(self, name: str) -> Callable[[], Iterator[Mapping[str, float]]]:
+        """Return what yields the resources that a stage leaves to others that wait for them."""
+
+        def promised() -> Iterator[Mapping[str, float]]:
+            yield from self._promised()
+            yield from self._first.wanted()
+            for earlier, further in self._further.items():
+                if earlier == name:
+                    return
+                yield from further.validator.wanted()
+
+        return promised
+
+    def _gives_way(self, executor: Executor) -> bool:
+        """Return whether a stage leaves its resources to trials that have not begun."""
+        return not self._over() and not self._to_come().keys().isdisjoint(executor.need)
+
+    def _all(self) -> list[Validator]:
+        return [self._first, *(further.validator for further in self._further.values())]
+
+    @property
+    def resources(self) -> dict[str, dict[str, float]]:
+        """Return what one validation of each further stage takes, by the stage's name."""
+        return {name: further.validator.resources for name, further in self._further.items()}
+
+    @property
+    def idle(self) -> bool:
+        """Return whether every validation of all stages has ended."""
+        return all(validator.idle for validator in self._all())
+
+    def task_config_of(self, stage: str) -> Any:
+        """Return how a further stage is called, a ``ValidationTaskConfig``; None if it is gone."""
+        return self._further[stage].stage.task_config if stage in self._further else None
+
+    def submit(self, request: Request) -> None:
+        """Give a request that is in the journal to its stage."""
+        further = self._further.get(request.stage)
+        if not request.stage:
+            self._first.submit(request)
+        elif further is None:
+            reason = f"was not started: the settings have no stage {request.stage!r} any more"
+            self._first.give_up(request, reason)
+        elif further.hopeless:
+            further.validator.give_up(request, _GIVEN_UP)
+        else:
+            further.validator.submit(request)
+
+    def give_up(self, request: Request, reason: str) -> None:
+        """End a request that cannot be run."""
+        further = self._further.get(request.stage)
+        (self._first if further is None else further.validator).give_up(request, reason)
+
+    def drop(self, trial_id: str, reason: str) -> None:
+        """Give up all validations of a trial."""
+        for validator in self._all():
+            validator.drop(trial_id, reason)
+
+    def poll(self, *, at_once: bool = False) -> None:
+        """Check what has become of the validations, and start those that may run."""
+        for validator in self._all():
+            validator.poll(at_once=at_once)
+
+    def statuses(self) -> list[Pending]:
+        """Return how far each request that has not ended has come."""
+        return [pending for validator in self._all() for pending in validator.statuses()]
+
+    def awaited(self) -> Collection[Any]:
+        """Return references to Ray objects; once one is ready, a :meth:`poll` is worthwhile."""
+        return [reference for validator in self._all() for reference in validator.awaited()]
+
+    def starved_s(self) -> float:
+        """Return for how many seconds nothing that was started has got its resources; 0 if not."""
+        busy = [validator for validator in self._all() if not validator.idle]
+        return min((validator.starved_s() for validator in busy), default=0.0)
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return, by further stage, how many validations run, start, or wait to be started."""
+        return {name: further.validator.counts() for name, further in self._further.items()}
+
+    def check_ray_with(self, check: Callable[[], None]) -> None:
+        """Call ``check``, which raises if Ray itself is gone, before recording a failure."""
+        for validator in self._all():
+            validator.check_ray = check
+
+    def close(self) -> None:
+        """Cancel what has not ended; it stays pending until the sweep is restored."""
+        for validator in self._all():
+            validator.close()
+
+    def free(self) -> None:
+        """Give back what is kept for validations: nothing more will run."""
+        for validator in self._all():
+            validator.free()
+
+    def conclude(self) -> None:
+        """Tell at the sweep's end of failures that were only counted."""
+        for name, further in self._further.items():
+            for more in () if further.hopeless else further.failures.rest():
+                logger.warning("Validations of stage %r have failed: %s.", name, more)
+
+    def _ended(self, outcome: Outcome) -> None:
+        further = self._further[outcome.request.stage]
+        was_hopeless = further.hopeless
+        if outcome.validated:
+            further.failures.succeeded()
+        elif outcome.status is not Status.SKIPPED and not was_hopeless:
+            self._note_failure(further, outcome)
+        self._conclude(outcome)
+        if further.hopeless and not was_hopeless:
+            for trial_id in {request.trial_id for request in further.validator.pending()}:
+                further.validator.drop(trial_id, _GIVEN_UP)
+
+    @staticmethod
+    def _note_failure(further: _Further, outcome: Outcome) -> None:
+        request, reason = outcome.request, outcome.reason or "failed"
+        place = place_of(request.trial_id, request.iteration, request.generation)
+        verdict, trace = further.failures.failed(place, reason), f"\n{outcome.error or ''}".rstrip()
+        if verdict.hopeless:
+            further.hopeless = True
+            logger.error(
+                "Stage %r: the validation of %s failed: it %s. Its first %d validations have "
+                "failed alike, and none has succeeded: the stage is given up, and the sweep goes "
+                "on without it. Correct %s, and validate these checkpoints by `tunekit validate`, "
+                "or pass Stage(max_initial_failures=None) to go on however many fail.%s",
+                request.stage,
+                place,
+                reason,
+                further.stage.max_initial_failures,
+                name_of(further.stage.fn),
+                trace,
+            )
+        elif verdict.first:
+            logger.warning(
+                "Stage %r: the validation of %s failed: it %s.%s",
+                request.stage,
+                place,
+                reason,
+                trace,
+            )
+        if verdict.more is not None:
+            logger.warning("Validations of stage %r have failed: %s.", request.stage, verdict.more)
+
+
+_GIVEN_UP = "was given up: the stage's first validations had failed alike"
+
+
+class _Further:
+    """A further stage, and how it gets on."""
+
+    def __init__(self, stage: Stage, validator: Validator):
+        self.stage, self.validator = stage, validator
+        self.failures = Failures(stage.max_initial_failures)
+        #: Whether its function is considered broken.
+        self.hopeless = False

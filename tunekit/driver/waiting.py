@@ -1,0 +1,116 @@
+"""Which trials wait for scores, and what may use their places meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from ray.tune.experiment import Trial
+
+from tunekit._ray.controller import Controller
+from tunekit.core.pending import chosen, stands_still
+from tunekit.core.state import SweepState
+from tunekit.driver.consumers import SchedulerConsumer
+from tunekit.validating.validator import Validator
+
+__all__ = ["Waiting"]
+
+
+class Waiting:
+    """Knows how trials and validations share resources in a sweep.
+
+    Args:
+        asked: ``ValidationConfig(on_pending=...)``.
+        trials: The trials of the sweep; others may be added.
+        state: The state of the sweep.
+        validator: Returns what runs the validations.
+
+    Example:
+        >>> waiting = Waiting("hold", {}, SweepState(), validator=lambda: None)
+        >>> waiting.waits("a")  # it has not reported
+        False
+    """
+
+    def __init__(
+        self,
+        asked: str,
+        trials: Mapping[str, Trial],
+        state: SweepState,
+        validator: Callable[[], Validator],
+    ):
+        self._asked, self._trials, self._state = asked, trials, state
+        self._validator = validator
+        self._controller: Controller | None = None
+        self._scheduler: SchedulerConsumer | None = None
+        #: Whether trials take resources that validations need; None: that is not known.
+        self.shares_with_trials: bool | None = None
+        #: Whether a trial and a validation can only run one after the other, as far as is known.
+        self.one_at_a_time: Callable[[], bool] = lambda: False
+
+    def attach(self, controller: Controller, scheduler: SchedulerConsumer) -> None:
+        """Take the sweep's controller and scheduler; nobody waits or lends before."""
+        self._controller, self._scheduler = controller, scheduler
+
+    def on_pending(self, trial_id: str) -> str:
+        """Return what a trial does while scores are pending, with ``"auto"`` resolved for it."""
+        asked, controller, scheduler = self._asked, self._controller, self._scheduler
+        if asked != "auto" or controller is None or scheduler is None:
+            return asked
+        trial = self._trials.get(trial_id)
+        return chosen(
+            asked,
+            lends=trial is not None and self._validator().fits_in(controller.resources_of(trial)),
+            swaps=controller.reuses_actors,
+            synchronous=scheduler.compares_all,
+        )
+
+    def waits(self, trial_id: str) -> bool:
+        """Return whether a trial that has reported waits for pending scores."""
+        delivery = self._state.delivery
+        if not delivery.waits(trial_id):
+            return False
+        on_pending = self.on_pending(trial_id)
+        if on_pending == "continue" and self.one_at_a_time():
+            return False  # nothing is validated before it ends
+        return stands_still(
+            on_pending,
+            scores=1,
+            decisions=delivery.decisions(trial_id),
+            past_last=lambda: self._past_last(trial_id),
+        )
+
+    def lenders(self) -> dict[str, Trial]:
+        """Return the trials that wait and in whose place a validation fits."""
+        return {} if self._scheduler is None else self._scheduler.lenders()
+
+    def others_wait(self) -> bool:
+        """Return whether a trial could go on in the place of one that waits."""
+        return self._reuses_actors and bool(self._controller and self._controller.has_new_trials)
+
+    def promised(self) -> Iterable[Mapping[str, float]]:
+        """Return the resources of each trial that Tune has promised some."""
+        return () if self._controller is None else self._controller.promised()
+
+    def to_come(self) -> Mapping[str, float]:
+        """Return what a trial takes, if any have not begun; nothing if none are left to begin."""
+        controller, trial = self._controller, next(iter(self._trials.values()), None)
+        if controller is None or trial is None:
+            return {}
+        comes = controller.has_new_trials or controller.to_come
+        return controller.needs_of(trial) if comes else {}
+
+    def validations_first(self) -> bool:
+        """Return whether trials must not start before pending validations have what they need.
+
+        Where only one thing can run at a time, that goes for all validations. Elsewhere it goes for
+        those that the scheduler will decide by, if trials take what they need. (Where actors are
+        reused, making room would end them.)
+        """
+        makes_room = bool(self.shares_with_trials) and not self._reuses_actors
+        return self.one_at_a_time() or (makes_room and self._validator().wants_room)
+
+    def _past_last(self, trial_id: str) -> bool:
+        return self._scheduler is not None and self._scheduler.past_last(trial_id)
+
+    @property
+    def _reuses_actors(self) -> bool:
+        return self._controller is not None and self._controller.reuses_actors

@@ -1,0 +1,1 @@
+"""Evaluates what decides nothing: later validations, the confirmed winner."""

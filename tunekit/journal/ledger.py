@@ -1,0 +1,150 @@
+"""Where a sweep is written down: its folder, lock and journal, and archives of its state."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ray.tune.experiment import Trial
+
+from tunekit._ray.controller import Controller
+from tunekit.clock import Clock
+from tunekit.core.events import Event, TrialAdded
+from tunekit.core.values import number
+from tunekit.errors import AlreadyRunningError
+from tunekit.journal.lines import Journal, NullJournal, record_of
+from tunekit.journal.lock import DriverLock, lock_at
+from tunekit.journal.places import Places
+from tunekit.journal.snapshots import SnapshotWriter
+from tunekit.journal.storage import Folder, folder_at
+
+__all__ = ["Ledger"]
+
+logger = logging.getLogger(__name__)
+
+# For how long reports may wait to be written down of which nothing has come.
+_FLUSH_INTERVAL_S = 0.2
+
+
+class Ledger:
+    """Writes down what happens to a sweep, as its only driver.
+
+    Until its folder is known, and after the end, nothing is written.
+
+    Args:
+        clock: What the time is read from.
+        on_lost: Called, from whichever thread, if another driver takes the sweep over.
+
+    Example:
+        >>> from tunekit.clock import SystemClock
+        >>> ledger = Ledger(SystemClock(), on_lost=print)
+        >>> ledger.is_open, ledger.last
+        (False, 0)
+    """
+
+    def __init__(self, clock: Clock, on_lost: Callable[[AlreadyRunningError], None]):
+        self._clock, self._on_lost = clock, on_lost
+        self._folder: Folder | None = None
+        self._lock: DriverLock | None = None
+        self._journal: Journal | NullJournal = NullJournal()
+        self._keeper: SnapshotWriter | None = None
+        #: Where the experiment is kept.
+        self.places = Places()
+        self._recorded: set[str] = set()
+        self._added: dict[str, tuple[Trial, Mapping[str, Any]]] = {}
+        self._next_flush = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the experiment's folder is known."""
+        return self._folder is not None
+
+    @property
+    def last(self) -> int:
+        """The number of the newest line; 0 if nothing is written."""
+        return self._journal.last
+
+    def claim(self, storage: Any) -> None:
+        """Become the driver of the experiment in a storage, and get to know its folder.
+
+        Raises:
+            tunekit.AlreadyRunningError: If another driver is alive.
+            OSError: If the storage fails.
+        """
+        filesystem, home = storage.storage_filesystem, storage.experiment_fs_path
+        lock = lock_at(filesystem, home, self._clock)
+        lock.claim()
+        self._lock = lock
+        lock.keep(self._give_way)
+        self.places, self._folder = Places(home), folder_at(filesystem, home)
+
+    def past(self) -> list[Event]:
+        """Read what happened in former sessions.
+
+        Raises:
+            tunekit.JournalError: If the journal is damaged, or of another version.
+            OSError: If the storage fails.
+        """
+        if self._folder is None:
+            return []
+        events = record_of(self._folder, unpickle=True).events
+        self._recorded = {event.trial_id for event in events if isinstance(event, TrialAdded)}
+        return events
+
+    def begin(self, *, anew: bool, after: int, about: dict[str, Any]) -> None:
+        """Begin a session; ``anew``: and with it a sweep. See :class:`Journal`."""
+        if self._folder is not None:
+            journal = Journal(self._folder, begins=anew, after=after, about=about)
+            self._journal, self._keeper = (
+                journal,
+                SnapshotWriter(self._folder, journal, self._clock, begins=anew),
+            )
+
+    def append(self, event: Event) -> None:
+        """Write an event down."""
+        self._journal.append(event)
+
+    def add(self, trial: Trial) -> None:
+        """Record a trial, with the stopping criterion it has now, at the next :meth:`keep`."""
+        if trial.trial_id not in self._recorded:
+            self._recorded.add(trial.trial_id)
+            stop = {name: number(least) for name, least in trial.stopping_criterion.items()}
+            self._added[trial.trial_id] = (trial, {k: v for k, v in stop.items() if v is not None})
+
+    def keep(self, controller: Controller | None, *, saved: bool) -> None:
+        """Record trials that were added, and the state of the sweep, if Tune has just saved it."""
+        if self._lock is not None:
+            self._lock.check()
+        now = self._clock.monotonic()
+        if now >= self._next_flush:
+            self._next_flush = now + _FLUSH_INTERVAL_S
+            self._journal.flush()
+        if controller is None or self._keeper is None:
+            return
+        kept = saved and self._keeper.snapshot(controller)
+        if self._added:
+            added, self._added = list(self._added.values()), {}
+            self._keeper.added(controller, added, kept=kept)
+
+    def close(self) -> None:
+        """End the session: what waits is written, and another driver may have the sweep."""
+        if not self._journal.close():
+            logger.error(
+                "The end of the journal could not be written: what it lacks is validated again if "
+                "the sweep is restored."
+            )
+        self._journal, self._keeper = NullJournal(), None
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Let another driver have the sweep: this one has ended, however it did."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
+
+    def _give_way(self, error: AlreadyRunningError) -> None:
+        """Another driver has taken the sweep over: write nothing more."""
+        if self._folder is not None:
+            self._folder.abandon()
+        self._on_lost(error)

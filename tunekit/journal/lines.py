@@ -1,0 +1,776 @@
+"""The record of a sweep: everything that a restored sweep needs to know, before it is acted on.
+
+The journal is a series of files, ``journal/000001.jsonl`` and so on, in the experiment's folder;
+each session of the sweep begins one, and others where it has to. A line is a JSON object. The first
+of a session says what it is: ``{"n": 1, "journal": "tunekit", "version": 1, ...}``; each other one
+is an event, :mod:`tunekit.core.events` says which.
+
+Nothing of it can be lost, changed or doubled unnoticed: ``n`` numbers all lines, ``crc`` is the
+checksum of its own line, and a session's first line says which line it follows. The archives of the
+sweep's state are named by the line to come, so that they tell how long the journal must be. What is
+missing is an error, until a file says that it may be: ``journal/7-12.missing``.
+
+Values of the user's are written as :func:`tunekit.core.values.written` says: what JSON does not
+know is a pickle with a text to show, which reading does not open unless it is asked to.
+
+A journal of another version of the format, or an event that is unknown, is an error: to read on
+would be to guess.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+from zlib import crc32
+
+import msgspec
+import pyarrow.fs
+
+from tunekit._ray.storage import storage_at
+from tunekit.core.events import (
+    CheckpointSaved,
+    Event,
+    Exploited,
+    Reported,
+    TrialAdded,
+    event_of,
+)
+from tunekit.core.lineage import Exploit
+from tunekit.core.records import MOST, check, check_head
+from tunekit.core.values import (
+    ITEMS,
+    NESTED,
+    PICKLED,
+    SHOWN,
+    Opaque,
+    is_too_deep,
+    reader,
+    text,
+    written,
+)
+from tunekit.errors import JournalError
+from tunekit.journal.places import Places
+from tunekit.journal.recorded import odd_values, to_json, unknown_to_json
+from tunekit.journal.storage import Folder, folder_at
+from tunekit.pickles import from_text, to_text
+
+__all__ = [
+    "SERIES",
+    "STATE",
+    "VERSION",
+    "Growth",
+    "Journal",
+    "JournalReader",
+    "NullJournal",
+    "Record",
+    "events_in",
+    "exploits_of",
+    "read",
+    "record_of",
+]
+
+logger = logging.getLogger(__name__)
+
+#: The journal's folder in the experiment's.
+SERIES = "journal"
+
+#: The folder of the archives of the sweep's state: each is named by the number of the line that
+#: names it, and written after all lines before that.
+STATE = "state"
+
+#: The version of the format, in each file's first line.
+VERSION = 1
+
+# A line without these has nothing but what JSON knows, and is read several times as fast.
+_MARKS = tuple(f'"{marker}"' for marker in (SHOWN, PICKLED, ITEMS))
+_MARK_BYTES = tuple(mark.encode() for mark in _MARKS)
+# So much of a line has its number and its event, which come first.
+_FRONT = 40
+_NUMBER = re.compile(rb'\{"n": ([0-9]{1,15}), ')
+# What a line ends with, and how many bytes that is.
+_SEAL = ', "crc": "%08x"}'
+_SEALED = len(_SEAL % 0)
+_FILE = re.compile(r"[0-9]{1,15}\.jsonl")
+_ARCHIVE = re.compile(r"([0-9]{1,15})-[a-z]+\.zip")
+
+
+class Journal:
+    """Appends events to the newest file of an experiment's journal.
+
+    A line is handed to the storage before a method returns: in a local folder it outlives this
+    process (:mod:`tunekit.journal.storage`). Reports alone may wait.
+
+    Args:
+        folder: The experiment's folder.
+        series: The folder of its files in that one.
+        begins: Whether a sweep begins, rather than one goes on: what is there of a former one in
+            the same folder does not count.
+        after: The number of the last line that is known of, if the journal may lack it: what was
+            on its way to a storage when the driver was killed.
+        about: What else the session's first line says: of versions, for example.
+
+    Example:
+        >>> import tempfile
+        >>> from tunekit.core.events import Waited
+        >>> from tunekit.journal.storage import LocalFolder
+        >>> folder = LocalFolder(Path(tempfile.mkdtemp()))
+        >>> journal = Journal(folder)
+        >>> journal.append(Waited(time=12.5, trial_id="a", seconds=1.5))
+        >>> read(folder)
+        [{'n': 2, 'event': 'waited', 'time': 12.5, 'trial_id': 'a', 'seconds': 1.5}]
+        >>> record_of(folder).events
+        [Waited(n=2, time=12.5, trial_id='a', seconds=1.5)]
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        *,
+        series: str = SERIES,
+        begins: bool = True,
+        after: int = 0,
+        about: Mapping[str, Any] | None = None,
+    ):
+        self._folder, self._series = folder, series
+        known = _written_before(folder, series)
+        found, seal = _end_of(folder, series)
+        #: The number of the newest line.
+        self.last = max(found, known, after) + 1
+        if self.last > found + 1 and not begins:
+            logger.warning(
+                "Lines %d to %d of %s are missing: the sweep goes on without what they recorded.",
+                found + 1,
+                self.last - 1,
+                series,
+            )
+        head = {"n": self.last, "journal": "tunekit", "version": VERSION, "begins": begins}
+        self._append({**head, "after": found, "follows": seal, **(about or {})})
+
+    def append(self, event: Event) -> None:
+        """Write an event down, with the next number.
+
+        A report may wait for the next event of another kind, or for :meth:`flush`: until something
+        comes of it, a trial that is restored makes it again.
+        """
+        line, as_written = _line_of(event, self.last + 1)
+        self._append(line, as_written, later=isinstance(event, Reported))
+
+    def flush(self) -> bool:
+        """Write the reports that wait; False if the storage does not take them now."""
+        return self._folder.flush()
+
+    def sync(self) -> bool:
+        """Let all lines so far outlive the machine; False if they cannot be written now."""
+        return self._folder.sync()
+
+    def close(self, patience_s: float = 60.0) -> bool:
+        """Write what waits; False if the storage did not take it in so many seconds."""
+        written = self._folder.settle(patience_s)
+        self._folder.close()
+        return written
+
+    # How it is written -------------------------------------------------------------------------
+
+    def _append(
+        self,
+        line: Mapping[str, Any],
+        as_written: Mapping[str, Any] | None = None,
+        *,
+        later: bool = False,
+    ) -> None:
+        encoded = sealed(_encoded(line, as_written))
+        self.last = line["n"]
+        self._folder.append(self._series, encoded, later=later)
+
+
+class NullJournal:
+    """Takes events and keeps none: there is no folder yet, or the sweep has ended."""
+
+    last = 0
+
+    def append(self, event: Event) -> None:
+        """Do nothing."""
+
+    def flush(self) -> bool:
+        """Do nothing; return True."""
+        return True
+
+    def sync(self) -> bool:
+        """Do nothing; return True."""
+        return True
+
+    def close(self, patience_s: float = 60.0) -> bool:
+        """Do nothing; return True."""
+        return True
+
+
+def _line_of(event: Event, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what an event's line says: with values as they are, and with values as written."""
+    known = msgspec.structs.asdict(event)
+    del known["n"]
+    kind = type(event).__struct_config__.tag
+    line = {"n": number, "event": kind, "time": known.pop("time"), **known}
+    if isinstance(event, Reported):
+        line["report"] = {name: value for name, value in event.report.items() if name != "config"}
+        return line, {}
+    if isinstance(event, TrialAdded):  # Tune's own record has the very values
+        return line, {"config": to_json(line.pop("config"))}
+    if isinstance(event, CheckpointSaved):
+        if event.report is None:
+            del line["report"]
+        else:
+            line["report"] = {name: v for name, v in event.report.items() if name != "config"}
+        # The very same are passed if a restored sweep runs it.
+        kwargs = written(dict(line.pop("kwargs")), to_text, exact=True)
+        return line, {"kwargs": kwargs}
+    if isinstance(event, Exploited):
+        del line["odd"]
+        configs = {name: line.pop(name) for name in ("old_config", "donor_config", "config")}
+        as_written = {name: to_json(config) for name, config in configs.items()}
+        odd = odd_values(configs.values())
+        return line, {**as_written, "odd": odd} if odd else as_written
+    return line, {}
+
+
+def _encoded(line: Mapping[str, Any], as_written: Mapping[str, Any] | None) -> str:
+    """A line as JSON.
+
+    Args:
+        line: What it says, with values of the user's as they are.
+        as_written: What else it says, with values as they are written.
+    """
+    try:
+        own = _encoder.encode(line)
+    except Exception:  # whatever its values raise
+        own = None
+    if own is not None and own.count("{") + own.count("[") > NESTED and is_too_deep(line):
+        own = None  # no reader would take it
+    if own is None or any(mark in own for mark in _MARKS):
+        own = _encoder.encode(written(line, to_text))
+    return f"{own[:-1]}, {_encoder.encode(as_written)[1:]}" if as_written else own
+
+
+_encoder = json.JSONEncoder(default=unknown_to_json)
+
+
+def _opened(packed: str, shown: str) -> Any:
+    try:
+        return from_text(packed)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever its parts raise: a module may be gone
+        logger.warning("%s cannot be unpickled: %s", shown, text(error))
+        return Opaque(shown)
+
+
+_read_shown, _read_opened = reader(), reader(_opened)
+
+
+def sealed(line: str) -> bytes:
+    """Return a line as it is in a file: a JSON object with its checksum.
+
+    Example:
+        >>> sealed('{"n": 7}')
+        b'{"n": 7, "crc": "119bb0e0"}\\n'
+    """
+    own = line[:-1].encode()
+    return own + (_SEAL % crc32(own)).encode() + b"\n"
+
+
+def _is_sealed(line: bytes) -> bool:
+    return line[-10:-2] == b"%08x" % crc32(line[:-_SEALED])
+
+
+def _seal_of(line: bytes) -> str:
+    return line[-10:-2].decode()
+
+
+def _end_of(folder: Folder, series: str) -> tuple[int, str]:
+    """Return the number and the checksum of a journal's newest line; 0 and "" if there is none."""
+    for name in reversed(_files(folder.names(series))):
+        lines = _complete_lines(folder.read(f"{series}/{name}"))
+        if lines:
+            number = _NUMBER.match(lines[-1]) if _is_sealed(lines[-1]) else None
+            if number is None:
+                raise _damaged(f"{series}/{name}", len(lines))
+            return int(number[1]), _seal_of(lines[-1])
+    return 0, ""
+
+
+def _written_before(folder: Folder, series: str) -> int:
+    """Return the number of the line that a sweep's journal must have, by its newest archive."""
+    if series != SERIES:
+        return 0
+    archives = (_ARCHIVE.fullmatch(name) for name in folder.names(STATE))
+    return max((int(found[1]) - 1 for found in archives if found is not None), default=0)
+
+
+def read(
+    source: Folder | str | Path,
+    filesystem: pyarrow.fs.FileSystem | None = None,
+    *,
+    unpickle: bool = False,
+) -> list[dict[str, Any]]:
+    """Return the events of an experiment's newest sweep, in order, as their lines have them.
+
+    The last line of a file is left out if it is torn: nothing has been done about it.
+
+    Args:
+        source: The experiment's folder: a path, or a URI such as ``s3://bucket/digits``.
+        filesystem: Where that is, if it is a path in a filesystem of your own.
+        unpickle: Whether to open pickles; without it, a text stands for what JSON does not know.
+            A pickle can run any code.
+
+    Raises:
+        tunekit.JournalError: If a file is no journal, is of a newer version, or was damaged.
+        OSError: If the storage fails.
+
+    Example:
+        >>> read("/no/such/folder")
+        []
+    """
+    if isinstance(source, (str, Path)):
+        source = folder_at(*storage_at(str(source), filesystem))
+
+    def line_of(line: bytes, file: str, number: int) -> dict[str, Any]:
+        found = _parsed(line, file, number, unpickle=unpickle)
+        found.pop("crc", None)
+        return found
+
+    return _Reader(source, SERIES, line_of, itemgetter("n")).read().events
+
+
+def events_in(
+    source: str | Path,
+    filesystem: pyarrow.fs.FileSystem | None = None,
+    *,
+    unpickle: bool = False,
+) -> list[Event]:
+    """Return the events of an experiment's newest sweep, in order. Arguments: as of :func:`read`.
+
+    Raises:
+        tunekit.JournalError: As for :func:`read`; also if an event is unknown.
+        OSError: If the storage fails.
+
+    Example:
+        >>> events_in("/no/such/folder")
+        []
+    """
+    return record_of(folder_at(*storage_at(str(source), filesystem)), unpickle=unpickle).events
+
+
+@dataclass
+class Record:
+    """What the journal has of an experiment's newest sweep.
+
+    Attributes:
+        sessions: The first line of each session: when, with which versions and settings.
+        events: The other lines.
+    """
+
+    sessions: list[dict[str, Any]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+
+def record_of(
+    folder: Folder,
+    *,
+    unpickle: bool = False,
+    without: Collection[str] = (),
+    series: str = SERIES,
+) -> Record:
+    """Return what the journal in an experiment's folder has.
+
+    Args:
+        folder: The folder.
+        unpickle: As for :func:`read`.
+        without: Events to leave out, unread, by their names.
+        series: The folder of the journal's files in that one.
+
+    Raises:
+        tunekit.JournalError: As for :func:`read`; also if an event is unknown.
+        OSError: If the storage fails.
+    """
+    return JournalReader(folder, unpickle=unpickle, without=without, series=series).read().record
+
+
+@dataclass
+class Growth:
+    """What a journal has gained since it was read last.
+
+    Attributes:
+        record: The new lines.
+        anew: Whether what was read before does not count any more: another sweep has begun in the
+            folder, or its files are not the ones that were read.
+    """
+
+    record: Record
+    anew: bool
+
+
+class JournalReader:
+    """Reads a journal as it grows: each line once.
+
+    It remembers how far it has read in the newest file. A line that is not complete is read when it
+    is. If a reading fails, the next one begins where that one did.
+
+    Args:
+        folder: The experiment's folder.
+        unpickle: As for :func:`read`.
+        without: Events to leave out, unread, by their names.
+        series: The folder of the journal's files in that one.
+
+    Example:
+        >>> import tempfile
+        >>> from tunekit.core.events import Waited
+        >>> from tunekit.journal.storage import LocalFolder
+        >>> folder = LocalFolder(Path(tempfile.mkdtemp()))
+        >>> journal, reader = Journal(folder), JournalReader(folder)
+        >>> journal.append(Waited(time=12.5, trial_id="a", seconds=1.5))
+        >>> [event.n for event in reader.read().record.events]
+        [2]
+        >>> journal.append(Waited(time=13.5, trial_id="a", seconds=0.5))
+        >>> [event.n for event in reader.read().record.events]
+        [3]
+        >>> reader.read()
+        Growth(record=Record(sessions=[], events=[]), anew=False)
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        *,
+        unpickle: bool = False,
+        without: Collection[str] = (),
+        series: str = SERIES,
+    ):
+        def event_of_line(line: bytes, file: str, number: int) -> Event:
+            return _event(line, file, number, unpickle=unpickle)
+
+        self._reader = _Reader(folder, series, event_of_line, attrgetter("n"), without)
+
+    def read(self) -> Growth:
+        """Return the lines that are new since the last call.
+
+        Raises:
+            tunekit.JournalError: As for :func:`record_of`.
+            OSError: If the storage fails.
+        """
+        grown = self._reader.read()
+        return Growth(Record(grown.sessions, grown.events), grown.anew)
+
+    def forget(self) -> None:
+        """Read everything again, with the next call of :meth:`read`."""
+        self._reader.forget()
+
+
+_Line = TypeVar("_Line")
+
+
+@dataclass
+class _Grown(Generic[_Line]):
+    """What a reading has found: sessions' first lines, and the others."""
+
+    sessions: list[dict[str, Any]]
+    events: list[_Line]
+    anew: bool
+
+
+@dataclass(frozen=True)
+class _Position:
+    """How far a journal has been read: in its newest file, so many bytes and lines of it.
+
+    ``begun`` says whether a session's first line was among them; ``last`` and ``seal`` are the
+    number and the checksum of the last line.
+    """
+
+    file: str = ""
+    bytes: int = 0
+    lines: int = 0
+    begun: bool = False
+    last: int = 0
+    seal: str = ""
+
+
+class _Reader(Generic[_Line]):
+    """Reads the lines of a journal, each once, and checks that none is missing, changed or doubled.
+
+    Args:
+        folder: The experiment's folder.
+        series: The folder of the journal's files in that one.
+        decode: ``decode(line, file, number)`` returns what a line says.
+        number_of: Returns the number of what was decoded.
+        without: Events to leave out, not decoded, by their names.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        series: str,
+        decode: Callable[[bytes, str, int], _Line],
+        number_of: Callable[[_Line], int],
+        without: Collection[str] = (),
+    ):
+        self._folder, self._series = folder, series
+        self._decode, self._number_of = decode, number_of
+        kinds = "|".join(map(re.escape, without))
+        front = rf'\{{"n": [0-9]+, "event": "(?:{kinds})"'
+        self._is_skipped = re.compile(front.encode()).match if without else None
+        self._at = _Position()
+        # Which gaps are allowed, by the names of the files that say so.
+        self._names: frozenset[str] = frozenset()
+        # The lines of the file before, if it was read as a whole.
+        self._before: list[bytes] = []
+
+    def forget(self) -> None:
+        self._at = _Position()
+
+    def read(self) -> _Grown[_Line]:
+        try:
+            found, self._at = self._read(self._at)
+        except JournalError:
+            if not self._at.file:
+                raise
+            # Other files have taken the place of those that were read, or they really are damaged.
+            found, self._at = self._read(_Position())
+        return found
+
+    def _read(self, at: _Position) -> tuple[_Grown[_Line], _Position]:
+        # In this order: what an archive says was written is in the files that are listed next.
+        known = 0 if at.file else _written_before(self._folder, self._series)
+        names = self._folder.names(self._series)
+        self._names, files = frozenset(names), _files(names)
+        self._before = []
+        found: _Grown[_Line] = _Grown([], [], anew=not at.begun)
+        if at.file:
+            more = self._more_of(at) if at.file in files else None
+            if more is None:  # deleted, or replaced by a shorter one
+                return self._read(_Position())
+            at = self._take(found, at, more)
+            files = files[files.index(at.file) + 1 :]
+        for name in files:
+            data = self._folder.read(f"{self._series}/{name}")
+            if b"\n" in data:
+                begun = _Position(name, begun=at.begun, last=at.last, seal=at.seal)
+                at = self._take(found, begun, data)
+        if known > at.last:
+            ends = f"{self._series}/{at.file} ends" if at.file else f"{self._series} has no line"
+            self._check_gap(
+                f"{ends}, and {STATE}/ was written after line {known}", at.last + 1, known
+            )
+        return found, at
+
+    def _more_of(self, at: _Position) -> bytes | None:
+        return self._folder.tail(f"{self._series}/{at.file}", at.bytes)
+
+    def _take(self, found: _Grown[_Line], at: _Position, data: bytes) -> _Position:
+        """Add the complete lines to what is new; return how far that is."""
+        file, lines = f"{self._series}/{at.file}", _complete_lines(data)
+        begun, last, decode, number_of = at.begun, at.last, self._decode, self._number_of
+        seal, events, is_skipped = at.seal, found.events, self._is_skipped
+        for index, line in enumerate(lines, start=at.lines + 1):
+            if line[-10:-2] != b"%08x" % crc32(line[:-_SEALED]):
+                raise _damaged(file, index)
+            if index == 1 and (not begun or b'"journal": ' in line[:_FRONT]):
+                head = _head(line, file)
+                self._check_head(found, head, file, last, seal, begun=begun)
+                begun, number, events = True, head["n"], found.events
+            else:
+                if is_skipped is not None and is_skipped(line):
+                    number = _number_in(line, file, index)
+                else:
+                    event = decode(line, file, index)
+                    number = number_of(event)
+                    events.append(event)
+                if number != last + 1:
+                    self._check_order(file, index, number, last)
+            last = number
+        if lines:
+            seal = _seal_of(lines[-1])
+        self._before = [] if at.lines else lines
+        read = data.rfind(b"\n") + 1
+        return _Position(at.file, at.bytes + read, at.lines + len(lines), begun, last, seal)
+
+    def _check_order(self, file: str, index: int, number: int, last: int) -> None:
+        """Raise unless a line's number may follow another one, which it does not directly."""
+        if number <= last:
+            raise _disordered(file, index, number, last)
+        self._check_gap(
+            f"{file} goes on at line {index} with number {number}", last + 1, number - 1
+        )
+
+    def _check_gap(self, where: str, first: int, last: int) -> None:
+        """Raise unless a file says that lines may be missing."""
+        allowed = f"{first}-{last}.missing"
+        which = f"line {first} is" if first == last else f"lines {first} to {last} are"
+        if allowed not in self._names:
+            raise JournalError(
+                f"{where}, and {which} missing: a file was removed or cut. Put it back as it was. "
+                f"If that cannot be done, make an empty file {self._series}/{allowed} in the "
+                "sweep's folder: it is then read, and restored, without what they recorded."
+            )
+        logger.warning("%s: %s missing, as %s/%s allows.", where, which, self._series, allowed)
+
+    def _check_head(
+        self,
+        found: _Grown[_Line],
+        head: dict[str, Any],
+        file: str,
+        last: int,
+        seal: str,
+        *,
+        begun: bool,
+    ) -> None:
+        """Check that a session follows what was read so far, and take its first line."""
+        number, after = head["n"], head["after"]
+        if head["begins"]:
+            if number <= last:
+                raise _disordered(file, 1, number, last)
+            found.sessions, found.events, found.anew = [], [], True
+        elif after > last:
+            self._check_gap(f"{file} follows line {after}", last + 1, after)
+        elif after < last:
+            self._leave_out(found, head, file, last)
+        elif begun and head["follows"] != seal:
+            raise JournalError(
+                f"{file} belongs to another journal: line {last} is not the one that it follows. "
+                "Put the files back as they were."
+            )
+        found.sessions.append(head)
+
+    def _leave_out(self, found: _Grown[_Line], head: dict[str, Any], file: str, last: int) -> None:
+        """Leave out what a driver has written after another one had taken the sweep over.
+
+        Raises:
+            tunekit.JournalError: If the session does not follow a line of the file before.
+        """
+        after, number_of = head["after"], self._number_of
+        mark = f'"n": {after}, '.encode()
+        known = (one for one in self._before if mark in one[:_FRONT])
+        if not any(_seal_of(one) == head["follows"] for one in known):
+            raise _disordered(file, 1, head["n"], last)
+        logger.warning(
+            "Lines %d to %d before %s are left out: a driver wrote them after another one had "
+            "taken the sweep over.",
+            after + 1,
+            last,
+            file,
+        )
+        while found.events and number_of(found.events[-1]) > after:
+            found.events.pop()
+
+
+def exploits_of(events: Iterable[Event], places: Places) -> list[Exploit]:
+    """Return the exploits in a journal, with the paths of their checkpoints as they are now."""
+    return [
+        event.exploit(checkpoint=places.path(event.checkpoint))
+        for event in events
+        if isinstance(event, Exploited)
+    ]
+
+
+def _files(names: Iterable[str]) -> list[str]:
+    return sorted((name for name in names if _FILE.fullmatch(name)), key=_file_number)
+
+
+def _file_number(name: str) -> int:
+    return int(name.split(".")[0])
+
+
+def _complete_lines(data: bytes) -> list[bytes]:
+    lines = data.split(b"\n")
+    return lines[:-1]  # what follows the last newline is nothing, or torn
+
+
+def _damaged(
+    file: str, index: int, why: str = "its checksum is not that of what it says"
+) -> JournalError:
+    return JournalError(
+        f"{file}, line {index}, is not as it was written: {why}. Put the file back as it was. If "
+        "that cannot be done, delete the line; the next error says how to continue without it."
+    )
+
+
+def _disordered(file: str, index: int, number: int, last: int) -> JournalError:
+    return JournalError(
+        f"{file}, line {index}, has number {number} and comes after number {last}: lines or files "
+        "were copied, swapped, or put in another order. Put them back as they were."
+    )
+
+
+def _number_in(line: bytes, file: str, index: int) -> int:
+    found = _NUMBER.match(line)
+    if found is None:
+        raise _damaged(file, index, "it has no number")
+    return int(found[1])
+
+
+def _parsed(line: bytes, file: str, index: int, *, unpickle: bool) -> dict[str, Any]:
+    try:
+        if any(mark in line for mark in _MARK_BYTES):
+            parsed = json.loads(line, object_hook=_read_opened if unpickle else _read_shown)
+        else:
+            parsed = json.loads(line)
+    except Exception as error:  # of the JSON, or of a pickle's parts
+        raise _damaged(file, index, f"{type(error).__name__}: {error}") from error
+    if not isinstance(parsed, dict):
+        raise _damaged(file, index, "it is not a JSON object")
+    number = parsed.get("n")
+    if type(number) is not int or not 0 < number <= MOST:
+        raise _damaged(file, index, "it has no number")
+    return parsed
+
+
+_decoder = msgspec.json.Decoder(Event)
+
+
+def _event(line: bytes, file: str, index: int, *, unpickle: bool) -> Event:
+    """Read an event.
+
+    What is special to Python's JSON (NaN, for example), or a pickle, takes the longer way.
+    """
+    event: Event | None = None
+    if not any(mark in line for mark in _MARK_BYTES):
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            event = _decoder.decode(line)
+    try:
+        if event is None:
+            event = event_of(_parsed(line, file, index, unpickle=unpickle))
+        nested = len(line) > 2 * NESTED and line.count(b"{") + line.count(b"[") > NESTED
+        check(event, nested=nested)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise JournalError(
+            f"{file}, line {index}, is no event that this tunekit knows: {error}. It says "
+            f"{line[:120].decode(errors='replace')!r}. Install the newer tunekit that wrote it, or "
+            "put the file back as it was."
+        ) from error
+    return event
+
+
+def _head(line: bytes, file: str) -> dict[str, Any]:
+    """Read the first line of a session."""
+    head = _parsed(line, file, 1, unpickle=False)
+    head.pop("crc", None)
+    version = head.get("version")
+    if head.get("journal") != "tunekit" or type(version) is not int:
+        raise JournalError(
+            f"{file} is no journal of tunekit's: its first line is {text(head)}. Pass the folder "
+            "of an experiment that tunekit has run, or put the file back as it was."
+        )
+    if version != VERSION:
+        raise JournalError(
+            f"{file} has version {version} of the format; this tunekit reads version {VERSION}. "
+            "Install the tunekit that wrote it."
+        )
+    try:
+        check_head(head)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise _damaged(file, 1, str(error)) from error
+    return head

@@ -1,0 +1,140 @@
+"""How a sweep is run: what the first line of each session in the journal says."""
+
+from __future__ import annotations
+
+import numbers
+import os
+import platform
+from collections.abc import Collection, Mapping
+from importlib import metadata
+from typing import Any
+
+import ray
+from ray.tune.schedulers import TrialScheduler
+from ray.tune.search import SearchAlgorithm
+
+from tunekit._ray.decisions import rungs_of
+from tunekit._ray.described import described, innermost_searcher, repeat_index
+from tunekit.config import ValidationConfig
+from tunekit.core.calls import name_of
+from tunekit.version import VERSION
+
+__all__ = ["about", "import_path", "name_of"]
+
+_PACKAGES = ("torch", "optuna", "numpy")
+
+
+def import_path(thing: Any) -> str | None:
+    """Return where another process can import a function or class from; None if it cannot.
+
+    Example:
+        >>> import_path(import_path)
+        'tunekit.journal.session:import_path'
+        >>> import_path(lambda config: None) is None
+        True
+    """
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if not module or not name or module == "__main__" or "<" in name:
+        return None
+    return f"{module}:{name}"
+
+
+def about(
+    now: float,
+    *,
+    config: ValidationConfig,
+    judged: Collection[str] = (),
+    mode: str | None = None,
+    scheduler: TrialScheduler | None = None,
+    search_alg: SearchAlgorithm | None = None,
+    trainable: str | None = None,
+    space: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return what is told of how a session runs, in what JSON knows: nothing that may be a secret.
+
+    Args:
+        now: Seconds since the epoch.
+        config: How checkpoints are validated.
+        judged: The metrics that the sweep is judged by.
+        mode: ``"min"`` or ``"max"``.
+        scheduler: The user's scheduler, if it is known.
+        search_alg: The search algorithm, if it is known.
+        trainable: Where the trainable can be imported from.
+        space: What is searched, as ``described_space`` says, if it is known.
+    """
+    known: dict[str, Any] = {
+        "time": now,
+        "tunekit": VERSION,
+        "ray": ray.__version__,
+        "python": platform.python_version(),
+        "packages": {name: found for name in _PACKAGES if (found := _version_of(name))},
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+        "cluster": _cluster(),
+        "judged": sorted(judged),
+        "mode": mode,
+        "seed": config.seed or repeat_index(search_alg),
+        "validation": _settings_of(config),
+        "trainable": trainable,
+    }
+    if scheduler is not None:
+        known["scheduler"] = {**described(scheduler), "rungs": rungs_of(scheduler)}
+    if search_alg is not None:
+        known["search_alg"] = described(innermost_searcher(search_alg))
+    if space is not None:
+        known["space"] = space
+    return known
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cluster() -> dict[str, Any] | None:
+    if not ray.is_initialized():
+        return None
+    amounts = {
+        name: amount
+        for name, amount in ray.cluster_resources().items()
+        if not name.startswith("node:")
+    }
+    return {"nodes": sum(bool(node["Alive"]) for node in ray.nodes()), "resources": amounts}
+
+
+def _settings_of(config: ValidationConfig) -> dict[str, Any]:
+    return {
+        "fn": name_of(config.fn),
+        "every": config.every,
+        "on_pending": config.on_pending,
+        "priority": config.priority,
+        "on_rejected": config.on_rejected,
+        "on_stale": config.on_stale,
+        "on_failure": config.on_failure,
+        "max_in_flight": config.max_in_flight,
+        "max_retries": config.max_retries,
+        "evaluators": config.evaluators,
+        "timeout_s": config.task_config.timeout_s,
+        "resources": _amounts_of(config.ray_remote_kwargs),
+        "stages": [
+            {
+                "name": stage.name,
+                "fn": name_of(stage.fn),
+                "every": stage.every,
+                "resources": _amounts_of(stage.ray_remote_kwargs),
+            }
+            for stage in config.stages
+        ],
+    }
+
+
+def _amounts_of(options: Mapping[str, Any]) -> dict[str, float]:
+    """The resources that options of a Ray task ask for; the other options may hold secrets."""
+    amounts = {**options, **(options.get("resources") or {})}
+    return {name: amount for name, amount in amounts.items() if _is_amount(name, amount)}
+
+
+def _is_amount(name: str, amount: Any) -> bool:
+    number = isinstance(amount, numbers.Real) and not isinstance(amount, bool)
+    return number and not name.startswith("max_")

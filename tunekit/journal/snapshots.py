@@ -1,0 +1,465 @@
+"""The state of a whole sweep in one file, and what a restored sweep is started from.
+
+Tune saves a sweep now and then: its trials, its searcher, its callbacks, each in a file, which a
+thread copies to the experiment's folder. A driver that is killed meanwhile leaves files there that
+do not belong together, or half of one. So whenever Tune has saved, the files go into one archive,
+which appears as a whole, and a line of the journal says as of when it is. A trial that is added
+between two of these, and the searcher that has suggested it, are recorded at once: before anything
+comes of it. What the Tuner was made with goes into an archive of its own, once, before the first.
+
+Before Tune restores, :meth:`SavedState.put_back` puts its files as the newest archive has them,
+with the trials that were added since; what happened since is replayed from the journal. A restore
+depends on no other file, because Tune writes all of its own in place.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ray.tune.experiment import Trial
+
+from tunekit._ray.controller import SEARCH_FILES, STATE_FILES, Controller
+from tunekit._ray.storage import TUNER_FILE
+from tunekit.clock import Clock
+from tunekit.core.endings import cut_short, has_begun, trials_ended_unrecorded
+from tunekit.core.events import (
+    Event,
+    SnapshotTaken,
+    TrialAdded,
+    TrialEnded,
+    TrialErrored,
+    TrialRetried,
+    ValidationEnded,
+)
+from tunekit.errors import RestoreError
+from tunekit.journal.lines import STATE as FOLDER
+from tunekit.journal.lines import Journal
+from tunekit.journal.storage import Folder
+from tunekit.pickles import is_whole
+
+__all__ = [
+    "SETTINGS",
+    "RestorePoint",
+    "SavedState",
+    "SnapshotWriter",
+    "cannot_write",
+    "prepare_restore",
+    "saved_state",
+]
+
+logger = logging.getLogger(__name__)
+
+#: The archive of what the Tuner was made with.
+SETTINGS = f"{FOLDER}/tuner.zip"
+
+_PATIENCE_S = 60.0
+# What Tune saves its trials in, and its callbacks; a snapshot has both.
+_TRIALS, _CALLBACKS = STATE_FILES[0], STATE_FILES[-1]
+# What the files in an archive are called.
+_PLAIN = re.compile(r"[^/\\\0]+\.(json|pkl)")
+
+
+class SnapshotWriter:
+    """Writes the archives of a running sweep.
+
+    Args:
+        folder: The experiment's folder.
+        journal: Its journal.
+        clock: What the time is read from.
+        begins: Whether a sweep begins, whose settings are to be kept.
+    """
+
+    def __init__(self, folder: Folder, journal: Journal, clock: Clock, *, begins: bool = False):
+        self._folder, self._journal, self._clock = folder, journal, clock
+        self._begins = begins
+        # Those of former sessions, too.
+        self._archives = {f"{FOLDER}/{name}" for name in folder.names(FOLDER)} - {SETTINGS}
+
+    def snapshot(self, controller: Controller) -> bool:
+        """Keep what Tune has just saved; return whether it is kept."""
+        if self._begins and not self._keep_settings():
+            return False
+        self._begins = False
+        name = self._put_next("snapshot", controller.saved_files())
+        if name is None:
+            return False
+        self._journal.append(SnapshotTaken(time=self._clock.time(), file=name))
+        if self._journal.sync():  # else an older line names what there is
+            for older in self._archives - {name}:
+                self._forget(older)
+        return True
+
+    def added(
+        self,
+        controller: Controller,
+        trials: Sequence[tuple[Trial, Mapping[str, Any]]],
+        *,
+        kept: bool,
+    ) -> None:
+        """Record trials that were added in this step.
+
+        Args:
+            controller: The sweep.
+            trials: The trials, each with its stopping criterion.
+            kept: Whether a snapshot has been taken since.
+        """
+        name = None if kept else self._put_next("search", controller.search_files())
+        for trial, stop in trials:
+            trial.init_local_path()  # Tune does when it asks for the trial's resources
+            state, metadata = controller.record_of(trial)
+            self._journal.append(
+                TrialAdded(
+                    time=self._clock.time(),
+                    trial_id=trial.trial_id,
+                    config=dict(trial.config),
+                    folder=trial.storage.trial_dir_name,
+                    resources=dict(trial.placement_group_factory.required_resources),
+                    search=name,
+                    tune=[state, metadata],
+                    stop=stop,
+                )
+            )
+        if name is not None and self._journal.sync():
+            for older in self._archives - {name}:
+                if older.endswith("-search.zip"):
+                    self._forget(older)
+
+    def _keep_settings(self) -> bool:
+        """Keep what the Tuner was made with, before anything can be restored."""
+        if TUNER_FILE in self._folder.names(""):
+            return self._put(SETTINGS, {TUNER_FILE: self._folder.read(TUNER_FILE)})
+        self._folder.remove(SETTINGS)  # a former sweep's; no Tuner has made this one
+        return True
+
+    def _put_next(self, kind: str, files: Mapping[str, bytes]) -> str | None:
+        # Its name says that all lines before it were written.
+        self._journal.sync()
+        if not self._journal.flush():
+            return None
+        name = f"{FOLDER}/{self._journal.last + 1:09d}-{kind}.zip"
+        if not self._put(name, files):
+            return None
+        self._archives.add(name)
+        return name
+
+    def _put(self, name: str, files: Mapping[str, bytes]) -> bool:
+        try:
+            self._folder.put(name, _archive(files, name))
+        except OSError as error:
+            logger.warning(
+                "The state of the sweep could not be written to %s: %s. A restored sweep starts "
+                "from the one before, and replays what came after.",
+                name,
+                error,
+            )
+            return False
+        return True
+
+    def _forget(self, archive: str) -> None:
+        """Delete an archive that another one has taken the place of."""
+        try:
+            self._folder.remove(archive)
+        except OSError as error:
+            logger.warning("%s could not be deleted, and is tried again: %s", archive, error)
+        else:
+            self._archives.discard(archive)
+
+
+@dataclass(frozen=True)
+class RestorePoint:
+    """What a sweep is restored from.
+
+    Attributes:
+        search: The number of the journal's line as of which the searcher is; None: as of which the
+            sweep's state is.
+    """
+
+    search: int | None = None
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """What a sweep can be restored from, as it was read: nothing is written until it is put back.
+
+    Attributes:
+        path: The experiment's folder, for messages.
+        as_of: The number of the journal's line as of which Tune's files are.
+        files: Tune's files, by name.
+        settings: What the Tuner was made with; None if no Tuner has made it.
+        point: What the sweep is restored from.
+    """
+
+    path: str
+    as_of: int
+    files: Mapping[str, bytes]
+    settings: bytes | None
+    point: RestorePoint
+
+    def put_back(self, folder: Folder, events: Sequence[Event], now: str | None = None) -> None:
+        """Put Tune's files in an experiment's folder as they were saved.
+
+        It can be killed, and called again, at any time.
+
+        Args:
+            folder: The folder.
+            events: Its journal.
+            now: What the files are named by. Tune restores the newest that it finds, and the driver
+                may still have those of a session that was killed before its archive was written.
+
+        Raises:
+            tunekit.RestoreError: If they cannot be written.
+            OSError: If the folder cannot be read.
+        """
+        names = folder.names("")
+        now = now or time.strftime("%Y-%m-%d_%H-%M-%S")
+        session = max([now, *(_session(name) or "" for name in names)])
+        files = {
+            name.replace(_session(name) or session, session): data
+            for name, data in self.files.items()
+        }
+        for name, data in files.items():
+            if name.startswith(_TRIALS):
+                files[name] = _brought_up(data, events, self.as_of)
+        if self.settings is not None:
+            files[TUNER_FILE] = self.settings
+        try:
+            for name, data in files.items():
+                folder.put(name, data)
+            for name in names:
+                if name.startswith(STATE_FILES) and name not in files:
+                    folder.remove(name)
+        except OSError as error:
+            raise cannot_write(self.path, str(error)) from error
+        if not folder.settle(_PATIENCE_S):
+            raise cannot_write(self.path, f"the storage has not taken them in {_PATIENCE_S:g} s")
+
+
+def cannot_write(path: str, why: str) -> RestoreError:
+    """Return the error that says that a restore cannot write to an experiment's folder."""
+    return RestoreError(
+        f"The sweep in {path!r} cannot be restored: its files cannot be written there: {why}. A "
+        "restore puts them back as they were saved last. Make room, or see that the folder can be "
+        "written to, and restore again; nothing is lost."
+    )
+
+
+def prepare_restore(
+    folder: Folder, events: Sequence[Event], now: str | None = None
+) -> RestorePoint:
+    """Put Tune's files of an experiment as its newest archive has them.
+
+    Arguments: as of :meth:`SavedState.put_back`.
+
+    Raises:
+        tunekit.RestoreError: If there is nothing to restore from, or an archive was tampered with.
+        OSError: If the storage fails.
+    """
+    state = saved_state(folder, events)
+    if state is None:
+        raise RestoreError(
+            "The sweep was killed before its state was saved for the first time: no trial had "
+            "begun, so that nothing is lost. Start it again with Tuner(...).fit()."
+        )
+    state.put_back(folder, events, now)
+    return state.point
+
+
+def saved_state(folder: Folder, events: Sequence[Event], path: str = "PATH") -> SavedState | None:
+    """Read what a sweep can be restored from; None if none of its trials has begun.
+
+    Nothing is written, and no pickle is opened.
+
+    Args:
+        folder: The experiment's folder.
+        events: Its journal.
+        path: What the user calls the folder, for messages.
+
+    Raises:
+        tunekit.RestoreError: If trials have begun, and the sweep cannot be restored.
+        OSError: If the storage fails.
+    """
+    taken = next((event for event in reversed(events) if isinstance(event, SnapshotTaken)), None)
+    begun, problems = has_begun(events), []
+    files: dict[str, bytes] = {}
+    if taken is None:
+        if not begun:
+            return None
+        problems.append("it was never saved, though trials have begun")
+    else:
+        try:
+            files = _state_in(folder, taken.file)
+        except _UnreadableError as error:
+            if not begun:
+                return None
+            problems.append(str(error))
+    as_of = 0 if taken is None else taken.n
+    added = (event for event in reversed(events) if isinstance(event, TrialAdded))
+    searched = next((event for event in added if event.search and event.n > as_of), None)
+    search: Mapping[str, bytes] = {}
+    if searched is not None and searched.search is not None:
+        try:
+            search = _read(folder, searched.search)
+        except _UnreadableError as error:
+            problems.append(str(error))
+    settings: bytes | None = None
+    try:
+        settings = _settings_in(folder)
+    except _UnreadableError as error:
+        problems.append(str(error))
+    if problems:
+        raise RestoreError(_nothing_to_restore_from(path, problems, events))
+    if search:  # another session's may have another name: there must not be two
+        files = {n: data for n, data in files.items() if not n.startswith(SEARCH_FILES)}
+        files.update(search)
+    at = searched.n if searched is not None and search else None
+    return SavedState(path, as_of, files, settings, RestorePoint(at))
+
+
+class _UnreadableError(Exception):
+    """An archive cannot be read; says which, and why."""
+
+
+def _state_in(folder: Folder, name: str) -> dict[str, bytes]:
+    files = dict(_read(folder, name))
+    for kind in (_TRIALS, _CALLBACKS):
+        if not any(file.startswith(kind) for file in files):
+            raise _UnreadableError(f"{name} has no {kind}*")
+    for file, data in files.items():
+        try:
+            if file.startswith(_TRIALS):
+                json.loads(data)["trial_data"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise _UnreadableError(f"{file} in {name} is damaged: {error!r}") from error
+    return files
+
+
+def _settings_in(folder: Folder) -> bytes | None:
+    """Return what a Tuner was made with; None if no Tuner has made the sweep.
+
+    Tune's own file is what there is where somebody has removed the archive.
+    """
+    if SETTINGS.rpartition("/")[2] in folder.names(FOLDER):
+        why = ""
+        try:
+            return _read(folder, SETTINGS, {TUNER_FILE})[TUNER_FILE]
+        except (_UnreadableError, KeyError) as error:
+            why = str(error)
+    elif TUNER_FILE not in folder.names(""):
+        return None
+    else:
+        why = f"there is no {SETTINGS}"
+    if TUNER_FILE in folder.names("") and is_whole(folder.read(TUNER_FILE)):
+        return None
+    raise _UnreadableError(f"{why}, and {TUNER_FILE} is not whole")
+
+
+def _nothing_to_restore_from(path: str, problems: Sequence[str], events: Sequence[Event]) -> str:
+    validated = Counter(e.status for e in events if isinstance(e, ValidationEnded))
+    trials = sum(isinstance(event, TrialAdded) for event in events)
+    return (
+        f"The sweep in {path!r} cannot be restored: {'; '.join(problems)}. Put that back as it "
+        "was, from a copy of the folder, and restore again. What the journal records stands: "
+        f"{trials} trials, and {validated.total()} validations that have ended "
+        f"({validated['validated']} with a score). tunekit.load({path!r}) and `tunekit report "
+        f"{path}` read it, and tunekit.load({path!r}).best().checkpoint is the best checkpoint. Do "
+        "not start a sweep of this name again: it would take the place of this one. To train "
+        "on, start one of another name."
+    )
+
+
+def _session(name: str) -> str | None:
+    """Return what Tune has named one of its files by; None if it is none of those."""
+    prefix = next((prefix for prefix in STATE_FILES if name.startswith(prefix)), None)
+    return None if prefix is None else name[len(prefix) :].rsplit(".", 1)[0]
+
+
+def _archive(files: Mapping[str, bytes], name: str) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.comment = name.encode()
+        for inside, data in files.items():
+            archive.writestr(inside, data)
+    return file.getvalue()
+
+
+def _read(
+    folder: Folder, name: str, expected: Collection[str] | None = None
+) -> Mapping[str, bytes]:
+    """Return the files in an archive.
+
+    Args:
+        folder: The experiment's folder.
+        name: The archive in it.
+        expected: The names of its files; None if those are any of Tune's state.
+    """
+    try:
+        data = folder.read(name)
+        with zipfile.ZipFile(io.BytesIO(data)) as opened:
+            # Nothing is compressed, so that a few bytes cannot become more than memory holds.
+            if sum(one.file_size for one in opened.infolist()) > len(data):
+                raise RestoreError(
+                    f"{name} has {len(data)} bytes and would unpack to more; tunekit compresses "
+                    "nothing there. Somebody has changed it, and nothing was written. Put it back "
+                    "as it was, and do not restore what you do not trust."
+                )
+            names, written_as = opened.namelist(), opened.comment.decode()
+            files = {inside: opened.read(inside) for inside in names}
+    except RestoreError:
+        raise
+    except (OSError, zipfile.BadZipFile, ValueError, EOFError, RuntimeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise _UnreadableError(f"{name} cannot be read ({why})") from error
+    for inside in names:
+        known = inside in expected if expected else _PLAIN.fullmatch(inside) is not None
+        if not known or (inside == TUNER_FILE and not expected):
+            raise RestoreError(
+                f"{name} has a file {inside!r}; all that tunekit puts there are files in which "
+                "Tune has saved the sweep, .json and .pkl, without a folder. Somebody has "
+                "changed it, and nothing was written. Put it back as it was, and do not "
+                "restore what you do not trust: Ray opens pickles in it."
+            )
+    if written_as != name:
+        raise _UnreadableError(f"{name} is another file, which was written as {written_as!r}")
+    # What is hidden is a draft of Tune's, of which a killed driver may have left half.
+    return {inside: data for inside, data in files.items() if not inside.startswith(".")}
+
+
+def _brought_up(state: bytes, events: Sequence[Event], as_of: int) -> bytes:
+    """Tune's saved trials with those that were added since, and those that have ended.
+
+    Those that the time budget has stopped have not.
+    """
+    saved = json.loads(state)
+    records = {json.loads(own)["trial_id"]: [own, more] for own, more in saved["trial_data"]}
+    statuses = dict.fromkeys(cut_short(events) - trials_ended_unrecorded(events), Trial.PENDING)
+    for event in events:
+        if event.n <= as_of:
+            continue
+        match event:
+            case TrialAdded():
+                records.setdefault(event.trial_id, list(event.tune))
+            case TrialEnded():
+                statuses[event.trial_id] = Trial.TERMINATED
+            case TrialErrored():
+                statuses[event.trial_id] = Trial.ERROR
+            case TrialRetried():
+                statuses[event.trial_id] = Trial.PENDING
+    for trial_id in trials_ended_unrecorded(events):
+        statuses.setdefault(trial_id, Trial.TERMINATED)
+    for trial_id, status in statuses.items():
+        if trial_id in records:
+            own = json.loads(records[trial_id][0])
+            if own["status"] not in (Trial.TERMINATED, Trial.ERROR) or status == Trial.PENDING:
+                own["status"] = status
+                records[trial_id][0] = json.dumps(own, indent=2)
+    saved["trial_data"] = list(records.values())
+    return json.dumps(saved).encode()

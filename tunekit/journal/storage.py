@@ -1,0 +1,757 @@
+"""The experiment's own files: lines that are appended, and files that appear as a whole.
+
+A local folder, or a shared one that is mounted, is written to at once: what a call has taken has
+been handed to the operating system when the call returns, and outlives the process. It outlives
+the machine once it is on the disk: a file that is put is when the call returns, lines are after
+:meth:`Folder.sync` and, in any case, a second or so later.
+
+An object store knows no appending, and a request to it takes as long as many of a sweep's steps;
+there a thread uploads in order, and what was not uploaded when the process is killed is lost: that
+of the last fraction of a second, unless the store fails. Other storages (HDFS, SFTP) show files
+while they are written. There a successor is written beside its predecessor and renamed; where a
+rename does not replace, the predecessor is deleted once its successor is whole, under a name that
+readers know. At every moment one of the two can be read.
+
+A storage that fails is tried again, in order, for as long as the sweep runs; it is told of, and
+nothing is dropped.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import logging
+import os
+import posixpath
+import re
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from operator import itemgetter
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow.fs
+
+from tunekit.journal.confined import inside, local_path, name_below, read_plain
+
+__all__ = ["Folder", "LocalFolder", "RemoteFolder", "folder_at", "replace_file", "write_new"]
+
+logger = logging.getLogger(__name__)
+
+# An object is uploaded anew as it grows; another is begun when it is so large.
+_CHUNK_BYTES = 256 * 1024
+_RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0)
+_TELL_AGAIN_S = 30.0
+# How long lines may be with the operating system only.
+_SYNC_INTERVAL_S = 1.0
+# An object is there when it is closed, and not before. The names are pyarrow's, and fsspec's.
+_OBJECT_STORES = frozenset(
+    ["s3", "s3a", "gcs", "gs", "abfs", "abfss", "az", "adl", "oss", "oci", "cos", "obs", "r2"]
+)
+# What a file is called while it waits for its name: a draft may be half a file, the next is whole.
+_VERSION = re.compile(r"\.(?P<name>.+)\.(?P<version>next|[12]\.draft)")
+_APPENDED = ".jsonl"
+# How often a file is looked for that somebody may be renaming.
+_LOOKS = 5
+
+
+class Folder(Protocol):
+    """A folder of an experiment."""
+
+    def append(self, series: str, line: bytes, *, later: bool = False) -> None:
+        """Append a line to the newest file of a series, such as ``journal/000001.jsonl``.
+
+        A session begins a file of its own: a line that a former one left torn stays a last line.
+
+        Args:
+            series: The files' folder.
+            line: The line, with its newline.
+            later: Whether it may wait for the next line that may not, or for :meth:`flush`.
+        """
+        ...
+
+    def flush(self) -> bool:
+        """Write the lines that may wait.
+
+        Returns:
+            Whether all are written, or will be before anything that is written from now on.
+        """
+        ...
+
+    def sync(self) -> bool:
+        """Let what was appended outlive the machine, as far as that is not so already.
+
+        Returns:
+            Whether it does, or will before anything that is written or removed from now on.
+        """
+        ...
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write a file as a whole: no reader sees half of it."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Delete a file, if it is there."""
+        ...
+
+    def names(self, folder: str) -> list[str]:
+        """The names of what is in a folder of it, sorted; empty if there is none."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """Return what is in a file.
+
+        Raises:
+            tunekit.UnsafeFileError: If it leads out of the folder, or is not a plain file.
+            OSError: If it cannot be read.
+        """
+        ...
+
+    def end_of(self, name: str, most: int) -> bytes:
+        """Return the last bytes of a file that is not tunekit's own, ``most`` of them at most.
+
+        Raises:
+            tunekit.UnsafeFileError: As of :meth:`read`.
+            OSError: If it cannot be read.
+        """
+        ...
+
+    def tail(self, name: str, start: int) -> bytes | None:
+        """Return what is in a file from a byte on; None if it is not that long any more.
+
+        Raises:
+            OSError: If it cannot be read.
+        """
+        ...
+
+    def settle(self, patience_s: float) -> bool:
+        """Wait until all is written; False if it is not after so many seconds."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more is written."""
+        ...
+
+    def abandon(self) -> None:
+        """Nothing more is written, what waits included: it is another driver's turn."""
+        ...
+
+
+def folder_at(filesystem: pyarrow.fs.FileSystem, path: str) -> Folder:
+    """The folder at a path of a storage."""
+    if isinstance(filesystem, pyarrow.fs.LocalFileSystem):
+        return LocalFolder(Path(path))
+    return RemoteFolder(filesystem, path)
+
+
+def _next_number(names: list[str]) -> int:
+    numbers = [int(stem) for stem in (name.split(".")[0] for name in names) if stem.isdigit()]
+    return max(numbers, default=0) + 1
+
+
+def _versions(name: str) -> list[str]:
+    """Return where what is in a file may be: under its name, or beside it under the name of a
+    version."""
+    folder, base = posixpath.split(name)
+    return [
+        name,
+        *(
+            posixpath.join(folder, f".{base}.{version}")
+            for version in ("next", "1.draft", "2.draft")
+        ),
+    ]
+
+
+def _without_versions(names: Iterable[str]) -> list[str]:
+    """The names of files, also of one that is about to get its name."""
+    found = set()
+    for name in names:
+        version = _VERSION.fullmatch(name)
+        if version is None:
+            found.add(name)
+        elif version["version"] == "next":
+            found.add(version["name"])
+    return sorted(found)
+
+
+def _newest(name: str, versions: list[bytes | None]) -> bytes | None:
+    """Return what is in a file, given what is in each of its versions; None if there is no whole
+    one.
+
+    The next is whole. A draft may be half a file; of lines, each is one that was to be written, and
+    a draft that goes on from the file is that file, or more of it. Others are of another session.
+    """
+    current, following, *drafts = versions
+    if not name.endswith(_APPENDED):
+        return current if following is None else following
+    known = following if current is None else current
+    if known is None:
+        return None
+    lines = known[: known.rfind(b"\n") + 1]
+    longer = [v for v in (following, *drafts) if v is not None and v.startswith(lines)]
+    return max([known, *longer], key=lambda data: data.rfind(b"\n"))
+
+
+def _from(data: bytes, start: int) -> bytes | None:
+    return data[start:] if len(data) >= start else None
+
+
+def write_new(path: Path, data: bytes, *, durable: bool = False) -> None:
+    """Write a file that does not exist; a link is not followed.
+
+    Args:
+        path: The file.
+        data: What is to be in it.
+        durable: Whether it is to outlive the machine, not just this process.
+
+    Raises:
+        FileExistsError: If there is something.
+        OSError: If it cannot be written.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
+    """Write a file as a whole: nobody sees half of it, at whatever moment.
+
+    Its draft lies beside it, under a name that nobody can foresee.
+
+    Args:
+        path: The file.
+        data: What is to be in it.
+        durable: Whether it is to outlive the machine, not just this process.
+
+    Raises:
+        OSError: If it cannot be written; what is there stays.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "report.html")
+        >>> replace_file(path, b"<html>")
+        >>> path.read_bytes(), [other.name for other in path.parent.iterdir()]
+        (b'<html>', ['report.html'])
+    """
+    draft = path.with_name(f".{secrets.token_hex(8)}.draft")
+    write_new(draft, data, durable=durable)
+    try:
+        os.replace(draft, path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+    if durable:
+        _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Let the names in a folder outlive the machine, where the file system can."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:  # not everywhere can a folder be opened
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder, with those above it; each outlives the machine."""
+    made = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in made:
+        _sync_folder(one.parent)
+
+
+def _keeps_objects(filesystem: pyarrow.fs.FileSystem) -> bool:
+    """Return whether a file of a storage is there when it is closed, and its predecessor until
+    then."""
+    if isinstance(filesystem, pyarrow.fs.SubTreeFileSystem):
+        return _keeps_objects(filesystem.base_fs)
+    names = re.findall(r"\w+", filesystem.type_name.removeprefix("py::").removeprefix("fsspec+"))
+    return not _OBJECT_STORES.isdisjoint(names)
+
+
+class _Complaints:
+    """Tells that a storage fails: at once, then now and then, and when it works again."""
+
+    def __init__(self, where: str, now: Callable[[], float] = time.monotonic):
+        self._where, self._now = where, now
+        self._since: float | None = None
+        self._told = 0.0
+
+    def failed(self, error: Exception, waiting: int) -> None:
+        now = self._now()
+        if self._since is None or now - self._told >= _TELL_AGAIN_S:
+            self._since = now if self._since is None else self._since
+            self._told = now
+            logger.warning(
+                "The experiment's records cannot be written to %s: %s. %d wait to be written, and "
+                "are tried again. The sweep goes on; what is not written when the driver is killed "
+                "will be validated again by a restored sweep. Make room there, or see that it can "
+                "be reached.",
+                self._where,
+                error,
+                waiting,
+            )
+
+    def worked(self) -> None:
+        if self._since is not None:
+            logger.warning(
+                "The experiment's records are written to %s again, %.0f s later; none is missing.",
+                self._where,
+                self._now() - self._since,
+            )
+            self._since = None
+
+
+class LocalFolder:
+    """A folder in a file system of this machine, mounted ones included.
+
+    Args:
+        root: The folder; it is made when something is written.
+
+    Example:
+        >>> import tempfile
+        >>> folder = LocalFolder(Path(tempfile.mkdtemp()))
+        >>> folder.append("journal", b"one\\n")
+        >>> folder.append("journal", b"two\\n")
+        >>> folder.names("journal"), folder.read("journal/000001.jsonl")
+        (['000001.jsonl'], b'one\\ntwo\\n')
+    """
+
+    def __init__(self, root: Path):
+        self.root = root
+        self._open: dict[str, int] = {}
+        self._waiting: deque[tuple[str, bytes]] = deque()
+        self._complaints = _Complaints(str(root))
+        # The files whose lines are with the operating system only.
+        self._unsynced: set[int] = set()
+        self._syncing = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._abandoned = False
+
+    def append(self, series: str, line: bytes, *, later: bool = False) -> None:
+        """See :class:`Folder`."""
+        self._waiting.append((series, line))
+        if not later:
+            self._write()
+
+    def flush(self) -> bool:
+        """See :class:`Folder`."""
+        self._write()
+        return not self._waiting
+
+    def sync(self) -> bool:
+        """See :class:`Folder`."""
+        self._write()
+        return self._sync() and not self._waiting
+
+    def put(self, name: str, data: bytes) -> None:
+        """See :class:`Folder`.
+
+        Raises:
+            OSError: If it cannot be written; there is no new file then.
+        """
+        path = self._place(name)
+        if self._abandoned:
+            return
+        _make_folder(path.parent)
+        replace_file(path, data, durable=True)
+
+    def remove(self, name: str) -> None:
+        """See :class:`Folder`."""
+        for version in [] if self._abandoned else reversed(_versions(name_below(name))):
+            self._place(version).unlink(missing_ok=True)
+
+    def names(self, folder: str) -> list[str]:
+        """See :class:`Folder`."""
+        path = inside(self.root, folder)
+        return _without_versions(p.name for p in path.iterdir()) if path.is_dir() else []
+
+    def read(self, name: str) -> bytes:
+        """See :class:`Folder`; also a copy of what another storage had."""
+        found = _newest(name, [self._content(version) for version in _versions(name_below(name))])
+        return read_plain(inside(self.root, name)) if found is None else found
+
+    def end_of(self, name: str, most: int) -> bytes:
+        """See :class:`Folder`."""
+        return read_plain(inside(self.root, name), -most, most)
+
+    def tail(self, name: str, start: int) -> bytes | None:
+        """See :class:`Folder`; only that part of the file is read."""
+        path = inside(self.root, name)
+        if start and path.stat().st_size >= start:
+            return read_plain(path, start)
+        return _from(self.read(name), start)  # from the beginning, or a version may be longer
+
+    def _content(self, name: str) -> bytes | None:
+        try:
+            return read_plain(inside(self.root, name))
+        except FileNotFoundError:
+            return None
+
+    def _place(self, name: str) -> Path:
+        """Return where a file is to be, or to be deleted: a link there is not followed."""
+        folder, base = posixpath.split(name_below(name))
+        return inside(self.root, folder) / base
+
+    def settle(self, patience_s: float) -> bool:
+        """See :class:`Folder`."""
+        ends = time.monotonic() + patience_s
+        for pause in itertools.chain([0.0], _RETRY_S, itertools.repeat(_RETRY_S[-1])):
+            time.sleep(max(0.0, min(pause, ends - time.monotonic())))
+            self._write()
+            if not self._waiting:
+                return True
+            if time.monotonic() >= ends:
+                return False
+        return False
+
+    def close(self) -> None:
+        """See :class:`Folder`."""
+        self._sync()
+        with self._syncing:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            self._unsynced.clear()
+            for descriptor in self._open.values():
+                os.close(descriptor)
+            self._open.clear()
+
+    def abandon(self) -> None:
+        """See :class:`Folder`."""
+        self._abandoned = True
+
+    def _sync(self) -> bool:
+        """Hand lines to the disk; nobody who appends meanwhile waits for it."""
+        fine = True
+        with self._syncing:
+            unsynced, self._unsynced = [os.dup(one) for one in self._unsynced], set()
+        for descriptor in unsynced:
+            try:
+                os.fsync(descriptor)
+            except OSError as error:
+                fine = False
+                self._complaints.failed(error, len(self._waiting))
+            finally:
+                os.close(descriptor)
+        return fine
+
+    def _sync_soon(self, series: str) -> None:
+        """Hand the lines of a series' file to the disk within a second, at nobody's cost."""
+        with self._syncing:
+            if series not in self._open:
+                return
+            self._unsynced.add(self._open[series])
+            if self._timer is None:
+                self._timer = threading.Timer(_SYNC_INTERVAL_S, self._sync_in_time)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _sync_in_time(self) -> None:
+        with self._syncing:
+            self._timer = None  # one that is under way is enough, whoever else syncs meanwhile
+        self._sync()
+
+    def _write(self) -> None:
+        if self._abandoned:
+            self._waiting.clear()
+        while self._waiting:
+            series = self._waiting[0][0]
+            same = [line for _, line in next(itertools.groupby(self._waiting, itemgetter(0)))[1]]
+            try:
+                self._write_lines(series, b"".join(same))
+            except OSError as error:
+                self._complaints.failed(error, len(self._waiting))
+                return
+            for _ in same:
+                self._waiting.popleft()
+            self._sync_soon(series)
+            self._complaints.worked()
+
+    def _write_lines(self, series: str, lines: bytes) -> None:
+        descriptor = self._open.get(series)
+        if descriptor is None:
+            folder = inside(self.root, series)
+            _make_folder(folder)
+            path = folder / f"{_next_number(self.names(series)):06d}.jsonl"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+            descriptor = self._open[series] = os.open(path, flags, 0o644)
+            _sync_folder(folder)
+        before = os.fstat(descriptor).st_size
+        try:
+            written = os.write(descriptor, lines)
+            if written < len(lines):
+                raise OSError(f"{written} of {len(lines)} bytes could be written")
+        except OSError:
+            # Half of a line is cut; if that fails, too, it stays the last one of its file.
+            try:
+                os.ftruncate(descriptor, before)
+            except OSError:
+                with self._syncing:
+                    self._unsynced.discard(descriptor)
+                    os.close(self._open.pop(series))
+            raise
+
+
+class RemoteFolder:
+    """A folder in a storage that pyarrow reaches, such as S3.
+
+    Args:
+        filesystem: The storage.
+        root: The folder's path there.
+        sleep: How a failed upload waits; returns True if the folder was closed meanwhile.
+    """
+
+    def __init__(
+        self,
+        filesystem: pyarrow.fs.FileSystem,
+        root: str,
+        sleep: Callable[[float], bool] | None = None,
+    ):
+        self._filesystem, self._root = filesystem, root
+        self._local = local_path(filesystem, root)
+        self._closed = threading.Event()
+        self._sleep = sleep or self._closed.wait
+        self._changed = threading.Condition()
+        self._jobs: deque[tuple[str, str, bytes]] = deque()
+        self._busy = 0
+        self._abandoned = False
+        self._thread: threading.Thread | None = None
+        self._chunks: dict[str, tuple[int, bytearray]] = {}
+        self._complaints = _Complaints(f"{filesystem.type_name}://{root}")
+        self._at_once = _keeps_objects(filesystem)
+        self._replaces = True
+        # The draft that may be the only whole version of its file.
+        self._kept: str | None = None
+
+    def append(self, series: str, line: bytes, *, later: bool = False) -> None:
+        """See :class:`Folder`; the line is uploaded behind."""
+        self._enqueue("append", series, line)
+
+    def flush(self) -> bool:
+        """See :class:`Folder`; no line waits to be uploaded."""
+        return True
+
+    def sync(self) -> bool:
+        """See :class:`Folder`; what is uploaded, in order, outlives this machine."""
+        return True
+
+    def put(self, name: str, data: bytes) -> None:
+        """See :class:`Folder`; the file is uploaded behind, after all that came before it."""
+        self._enqueue("put", name_below(name), data)
+
+    def remove(self, name: str) -> None:
+        """See :class:`Folder`; it is deleted behind."""
+        self._enqueue("remove", name_below(name), b"")
+
+    def names(self, folder: str) -> list[str]:
+        """See :class:`Folder`."""
+        selector = pyarrow.fs.FileSelector(self._path(folder), allow_not_found=True)
+        return _without_versions(i.base_name for i in self._filesystem.get_file_info(selector))
+
+    def read(self, name: str) -> bytes:
+        """See :class:`Folder`; the newest whole version, where files are renamed."""
+        if not self._at_once:
+            for _ in range(_LOOKS):  # it may be renamed between two looks
+                found = _newest(name, self._contents(_versions(name_below(name))))
+                if found is not None:
+                    return found
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path(name))
+        return self._content(name)
+
+    def end_of(self, name: str, most: int) -> bytes:
+        """See :class:`Folder`."""
+        if not self._at_once and not self._is_file(self._path(name)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path(name))
+        with self._filesystem.open_input_file(self._path(name)) as file:
+            file.seek(max(0, file.size() - most))
+            return bytes(file.read(most))
+
+    def tail(self, name: str, start: int) -> bytes | None:
+        """See :class:`Folder`; of an object, only that part is fetched."""
+        if not start or not self._at_once:
+            return _from(self.read(name), start)
+        with self._filesystem.open_input_file(self._path(name)) as file:
+            size = file.size()
+            if size <= start:
+                return b"" if size == start else None
+            file.seek(start)
+            return bytes(file.readall())
+
+    def _contents(self, names: list[str]) -> list[bytes | None]:
+        there = self._filesystem.get_file_info([self._path(name) for name in names])
+        found: list[bytes | None] = []
+        for name, info in zip(names, there, strict=True):
+            try:
+                is_file = info.type == pyarrow.fs.FileType.File
+                found.append(self._content(name) if is_file else None)
+            except FileNotFoundError:
+                found.append(None)
+        return found
+
+    def _content(self, name: str) -> bytes:
+        with self._filesystem.open_input_stream(self._path(name)) as stream:
+            return bytes(stream.readall())
+
+    def settle(self, patience_s: float) -> bool:
+        """See :class:`Folder`."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._jobs and not self._busy, patience_s)
+
+    def close(self) -> None:
+        """See :class:`Folder`."""
+        self._closed.set()
+        with self._changed:
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def abandon(self) -> None:
+        """See :class:`Folder`; an upload that is under way ends."""
+        self._closed.set()
+        with self._changed:
+            self._abandoned = True
+            # What is under way is taken off by whoever carries it out.
+            while len(self._jobs) > self._busy:
+                self._jobs.pop()
+            self._changed.notify_all()
+
+    def _path(self, name: str) -> str:
+        if self._local is not None:  # below one of this machine's folders
+            inside(self._local, name)
+        return posixpath.join(self._root, name_below(name))
+
+    def _enqueue(self, what: str, name: str, data: bytes) -> None:
+        with self._changed:
+            if self._abandoned:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._upload, daemon=True)
+                self._thread.start()
+            self._jobs.append((what, name, data))
+            self._changed.notify_all()
+
+    def _upload(self) -> None:
+        failures = 0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._jobs or self._closed.is_set())
+                if not self._jobs or (self._closed.is_set() and failures):
+                    return
+                jobs = self._together()
+                self._busy = len(jobs)
+            try:
+                self._carry_out(jobs)
+                failures = 0
+                self._complaints.worked()
+                done = len(jobs)
+            except Exception as error:  # storages raise whatever their libraries do
+                self._complaints.failed(error, len(self._jobs))
+                done = 0
+            with self._changed:
+                for _ in range(done):
+                    self._jobs.popleft()
+                self._busy = 0
+                self._changed.notify_all()
+            if not done:
+                self._sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
+                failures += 1
+
+    def _together(self) -> list[tuple[str, str, bytes]]:
+        """The next job, or all next lines of one series: they are one upload."""
+        first = self._jobs[0]
+        if first[0] != "append":
+            return [first]
+        same = itertools.takewhile(lambda job: job[:2] == first[:2], self._jobs)
+        return list(same)
+
+    def _carry_out(self, jobs: list[tuple[str, str, bytes]]) -> None:
+        what, name, data = jobs[0]
+        if what == "put":
+            self._write(name, data)
+        elif what == "remove":
+            versions = [name] if self._at_once else _versions(name)
+            for version in reversed(versions):
+                if self._is_file(self._path(version)):
+                    self._filesystem.delete_file(self._path(version))
+        else:
+            number, chunk = self._chunks.get(name, (0, bytearray()))
+            if not number or len(chunk) >= _CHUNK_BYTES:
+                number = number + 1 if number else _next_number(self.names(name))
+                chunk = bytearray()
+                # Also if the answer to the upload is lost: what is there is written over then.
+                self._chunks[name] = (number, chunk)
+            chunk = chunk + b"".join(line for _, _, line in jobs)
+            self._write(f"{name}/{number:06d}.jsonl", bytes(chunk))
+            self._chunks[name] = (number, chunk)
+
+    def _write(self, name: str, data: bytes) -> None:
+        if self._at_once:
+            self._write_at_once(self._path(name), data)
+            return
+        path, following, *drafts = map(self._path, _versions(name))
+        self._filesystem.create_dir(posixpath.dirname(path))
+        if self._is_file(following):  # left by a rename that failed
+            if self._is_file(path):
+                self._filesystem.delete_file(following)
+            else:
+                self._rename(following, path)
+        # If a rename has left half a file, the former draft is all that is whole.
+        draft = next(one for one in drafts if one != self._kept)
+        self._write_at_once(draft, data)
+        self._kept = draft
+        if self._replaces or not self._is_file(path):
+            try:
+                self._rename(draft, path, len(data))
+            except OSError as error:
+                if not self._is_file(path):
+                    raise
+                self._rename_aside(draft, following, error)
+                self._replaces = False
+        else:
+            self._rename(draft, following, len(data))
+        if self._is_file(following):
+            self._filesystem.delete_file(path)
+            self._rename(following, path, len(data))
+        for other in drafts:
+            if other != draft and self._is_file(other):
+                self._filesystem.delete_file(other)
+
+    def _rename_aside(self, draft: str, following: str, error: OSError) -> None:
+        """Rename a draft to where nothing is; if that fails, too, it was for another reason."""
+        try:
+            self._rename(draft, following)
+        except OSError:
+            raise error from None
+
+    def _rename(self, source: str, target: str, size: int | None = None) -> None:
+        """Rename a file, and see that it was."""
+        self._filesystem.move(source, target)
+        there = self._filesystem.get_file_info(target)
+        moved = there.type == pyarrow.fs.FileType.File and size in (None, there.size)
+        if not moved or self._is_file(source):  # some storages do nothing, and do not say so
+            raise OSError(f"{source} could not be renamed to {target}")
+
+    def _is_file(self, path: str) -> bool:
+        return bool(self._filesystem.get_file_info(path).type == pyarrow.fs.FileType.File)
+
+    def _write_at_once(self, path: str, data: bytes) -> None:
+        with self._filesystem.open_output_stream(path) as stream:
+            stream.write(data)

@@ -1,0 +1,1 @@
+"""Learns from recorded sweeps: simulations and comparisons."""

@@ -1,6 +1,0 @@
-"""The report of a sweep: one HTML file that needs nothing else."""
-
-from tunekit.page.page import render, write_page
-from tunekit.page.side_by_side import write_comparison
-
-__all__ = ["render", "write_comparison", "write_page"]

@@ -1,0 +1,1 @@
+"""Reads a sweep that is running, has ended or has crashed, as tables."""

@@ -1,0 +1,125 @@
+"""A sweep that is read again and again while it runs, each time only what is new."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow.fs
+
+from tunekit.clock import Clock, SystemClock
+from tunekit.core.later_validations import LaterSession
+from tunekit.core.pace import Pace
+from tunekit.evaluation.later import read_sessions
+from tunekit.journal.lines import JournalReader, Record
+from tunekit.journal.lock import Driver, driver_of
+from tunekit.journal.storage import folder_at
+from tunekit.reading.folder import UNTOLD
+from tunekit.reading.sweep import Sweep
+
+__all__ = ["Follower"]
+
+# What is read as a whole each time takes no larger a share of the time than this.
+_SHARE = 0.1
+
+
+class Follower:
+    """Follows a sweep's journal.
+
+    Restores are followed, too, and so is another sweep that begins in the same folder. Nothing is
+    written.
+
+    Args:
+        filesystem: The storage that the sweep is in.
+        path: The experiment's folder there.
+        source: The path or URI that another process can load the sweep by, if that is enough.
+        metric: As for :func:`tunekit.load`.
+        mode: Likewise.
+        seed: Likewise; a name that no trial has is no error, because a trial may have it later.
+        clock: What the time is read from.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from tunekit.core.events import TrialAdded
+        >>> from tunekit.journal.lines import Journal
+        >>> from tunekit.journal.storage import LocalFolder
+        >>> home = tempfile.mkdtemp()
+        >>> journal = Journal(LocalFolder(Path(home)))
+        >>> follower = Follower(pyarrow.fs.LocalFileSystem(), home)
+        >>> follower.poll(), len(follower.sweep.trials)
+        (True, 0)
+        >>> journal.append(TrialAdded(time=1e9, trial_id="a"))
+        >>> follower.poll(), len(follower.sweep.trials)
+        (True, 1)
+        >>> follower.poll()
+        False
+    """
+
+    def __init__(
+        self,
+        filesystem: pyarrow.fs.FileSystem,
+        path: str,
+        source: str | None = None,
+        *,
+        metric: str | None = None,
+        mode: str | None = None,
+        seed: str | None = None,
+        clock: Clock | None = None,
+    ):
+        self._filesystem, self._path = filesystem, path
+        self._folder = folder_at(filesystem, path)
+        self._reader = JournalReader(self._folder, without=UNTOLD)
+        self._clock = clock or SystemClock()
+        self._options: dict[str, Any] = {"path": path, "filesystem": filesystem, "source": source}
+        self._options |= {"metric": metric, "mode": mode, "seed": seed}
+        self._later: list[LaterSession] = []
+        self._pace = Pace(_SHARE)
+        #: The sweep as of the last call of :meth:`poll`.
+        self.sweep = Sweep((), **self._options)
+
+    def poll(self) -> bool:
+        """Read what is new; return whether anything is.
+
+        Raises:
+            tunekit.JournalError: If the journal is damaged or of another version.
+            OSError: If the storage fails. The next call goes on where this one began.
+        """
+        # Before the journal: whoever lets go has recorded first how the sweep ended.
+        driver = driver_of(self._filesystem, self._path, self._clock.time())
+        later = self._read_later()
+        growth = self._reader.read()
+        record = growth.record
+        if not growth.anew and record.sessions and _judged(record) != _judged(self.sweep):
+            self._reader.forget()  # all of it is told by another metric
+            growth = self._reader.read()
+            record = growth.record
+        if growth.anew:
+            known = {**self._options, "driver": driver, "later": later}
+            self.sweep = Sweep(record.events, record.sessions, **known)
+        elif record.events or record.sessions or later is not self._later:
+            self.sweep.extend(record.events, record.sessions, driver=driver, later=later)
+        else:
+            changed = _who(driver) != _who(self.sweep.driver)
+            self.sweep.driver = driver
+            return changed
+        self._later = later
+        return True
+
+    def _read_later(self) -> list[LaterSession]:
+        """Return the sessions of later validations, the very ones if they are as they were."""
+        began = self._clock.monotonic()
+        if not self._pace.due(began):
+            return self._later
+        later = read_sessions(self._folder)
+        self._pace.took(began, self._clock.monotonic())
+        return self._later if later == self._later else later
+
+
+def _judged(told: Record | Sweep) -> tuple[Any, ...]:
+    newest = told.sessions[-1] if told.sessions else {}
+    return tuple(newest.get(name) for name in ("judged", "mode", "seed"))
+
+
+def _who(driver: Driver | None) -> Driver | None:
+    return None if driver is None else replace(driver, heard=0.0)

@@ -1,0 +1,796 @@
+"""A sweep that is running, has ended or has crashed, as tables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pyarrow.fs
+
+from tunekit.config import ValidationConfig
+from tunekit.confirm import Confirm
+from tunekit.core.calls import ValidationFunction
+from tunekit.core.confirmation import Confirmed, confirmations_in
+from tunekit.core.confirmations import confirmation_that_counts, winning_score
+from tunekit.core.events import Event
+from tunekit.core.later_validations import LaterSession, began_of, in_force, rows_of, scores_of
+from tunekit.core.lineage import Ancestry, configs_of
+from tunekit.core.metrics import flatten
+from tunekit.core.problems import Problems
+from tunekit.core.ranking import Ranked, best_scored, checked_goal, ranking_of, stands_for
+from tunekit.core.repeats import repeats_of, whole_trials
+from tunekit.core.seeds import Configuration, Repeat, check_seed, checked_seed, configurations_of
+from tunekit.core.study import study_trials
+from tunekit.core.timeline import Scored, Timeline, TrialSummary
+from tunekit.errors import MetricNotFoundError
+from tunekit.extras import extra
+from tunekit.journal.lines import exploits_of
+from tunekit.journal.lock import Driver
+from tunekit.journal.places import Places
+from tunekit.log import shown
+from tunekit.reading import summary as sweep_summary
+from tunekit.reading import tables
+from tunekit.reading.best import BestCheckpoint, best_checkpoint_of
+from tunekit.reading.folder import read_trial_errors
+from tunekit.reading.loaded import confirmed, validated
+from tunekit.results.lineage import Lineage
+
+if TYPE_CHECKING:
+    with extra("optuna"):
+        import optuna
+
+__all__ = ["Sweep"]
+
+
+class Sweep:
+    """What became of a sweep, as tables. :func:`tunekit.load` makes it.
+
+    Each table is a ``pandas.DataFrame``, made when it is first asked for. Times are UTC timestamps;
+    durations are in seconds, and their names end in ``_s``. Nested names are joined with ``/``, as
+    in Tune: ``config/lr``. Missing values are NaN, NaT or None.
+
+    Args:
+        events: The events of the journal.
+        sessions: The first line of each session.
+        path: The experiment's folder, in its filesystem.
+        filesystem: The filesystem of ``path``.
+        source: The path or URI that another process can load it by, if that is enough.
+        metric: The validated metric to rank by; by default the one the sweep is judged by.
+        mode: ``"min"`` or ``"max"``; by default the sweep's.
+        seed: The hyperparameter that is the random seed; by default what the sweep was started
+            with.
+        driver: The driver that is running it, or was when it was killed, if its lock says so.
+        later: The sessions of later validations beside it.
+
+    Example:
+        >>> from tunekit.core.events import Reported, TrialAdded
+        >>> sweep = Sweep([
+        ...     TrialAdded(time=1e9, trial_id="a", config={"lr": 0.1}, folder="train_a"),
+        ...     Reported(time=1e9 + 5, trial_id="a", report={"training_iteration": 1, "loss": 0.5}),
+        ... ])
+        >>> sweep.trials[["trial_id", "status", "iteration", "config/lr"]]
+          trial_id   status  iteration  config/lr
+        0        a  running          1        0.1
+        >>> sweep.reports[["trial_id", "training_iteration", "loss"]]
+          trial_id  training_iteration  loss
+        0        a                   1   0.5
+    """
+
+    def __init__(
+        self,
+        events: Sequence[Event],
+        sessions: Sequence[Mapping[str, Any]] = (),
+        *,
+        path: str = "",
+        filesystem: pyarrow.fs.FileSystem | None = None,
+        source: str | None = None,
+        metric: str | None = None,
+        mode: str | None = None,
+        seed: str | None = None,
+        driver: Driver | None = None,
+        later: Iterable[LaterSession] = (),
+    ):
+        #: The driver that is running it, or was when it was killed, if its lock says so.
+        self.driver = driver
+        #: The experiment's folder, in its filesystem.
+        self.path = path
+        self.filesystem = filesystem
+        #: The path or URI that another process can load it by, if that is enough.
+        self.source = source
+        #: How each session of the sweep was run: versions, settings, cluster.
+        self.sessions = list(sessions)
+        self._places = Places(path or None)
+        newest = self.sessions[-1] if self.sessions else {}
+        judged = newest.get("judged") or []
+        own = judged[0] if len(judged) == 1 else None
+        #: The metric that the scheduler judges by, if there is one.
+        self.judged: str | None = own
+        #: The metric that tables are ranked by, if there is one.
+        self.metric: str | None = metric or own
+        known_mode = newest.get("mode") if metric in (None, own) else None
+        #: ``"min"`` or ``"max"``, if it is known.
+        self.mode: str | None = mode or (known_mode if isinstance(known_mode, str) else None)
+        #: Whether tables are ranked as the sweep is judged, which :func:`tunekit.load` does by
+        #: default.
+        self.as_judged: bool = (self.metric, self.mode) == (own, newest.get("mode"))
+        known_seed = newest.get("seed")
+        #: The hyperparameter that is the random seed, if it is known.
+        self.seed: str | None = seed or (known_seed if isinstance(known_seed, str) else None)
+        #: Whether that is the one that the sweep was started with.
+        self.seed_as_started: bool = self.seed == known_seed
+        #: What confirmations of its winner have come to, those that have ended; newest last.
+        self.confirmations: list[Confirmed] = []
+        #: The same data as rows, without pandas.
+        self.timeline = Timeline((), own or self.metric)
+        #: The exploits; ``lineage`` has them as tables.
+        self.ancestry = Ancestry()
+        self._take(events, self.sessions[1:], later)
+
+    def extend(
+        self,
+        events: Sequence[Event],
+        sessions: Sequence[Mapping[str, Any]] = (),
+        *,
+        driver: Driver | None = None,
+        later: Iterable[LaterSession] = (),
+    ) -> None:
+        """Go on with what the journal has gained, as if it had been there from the beginning.
+
+        Tables are made anew when they are asked for. What the sweep is ranked by stays.
+
+        Args:
+            events: The new events of the journal.
+            sessions: The first line of each session that has begun since.
+            driver: As for the sweep; it replaces what was known.
+            later: All sessions of later validations, those from before included.
+        """
+        self.driver = driver
+        self.sessions += sessions
+        for name, made in vars(type(self)).items():
+            if isinstance(made, cached_property):
+                vars(self).pop(name, None)
+        self._take(events, sessions, later)
+
+    def _take(
+        self,
+        events: Sequence[Event],
+        sessions: Sequence[Mapping[str, Any]],
+        later: Iterable[LaterSession],
+    ) -> None:
+        shown = in_force(later, began_of(self.sessions))
+        self._later_rows = rows_of(shown)
+        self.confirmations = confirmations_in(shown)
+        self.timeline.extend(events, sessions, scores_of(self._later_rows))
+        for exploit in exploits_of(events, self._places):
+            self.ancestry.add(exploit)
+        self._configs = configs_of(self.ancestry)
+
+    # Tables ------------------------------------------------------------------------------------
+
+    @cached_property
+    def trials(self) -> pd.DataFrame:
+        """Return one row per trial, in the order in which they were added.
+
+        Columns:
+
+        - ``trial_id``; ``folder``: the name of its folder in the experiment's;
+        - ``status``: ``"pending"`` (it has not reported), ``"running"``, ``"terminated"`` or
+          ``"error"``; ``stopped``: whether the scheduler ended it; ``failures``: how many times it
+          failed;
+        - ``iteration``: the last training iteration that it reported; ``generation``: how many
+          times it was overwritten with other weights;
+        - ``best``, ``best_iteration``, ``best_generation``, ``best_checkpoint``: its best validated
+          value of the metric, where that was, and the path of the checkpoint;
+        - ``last``, ``last_iteration``, ``last_generation``, ``last_checkpoint``: the same for its
+          newest validated checkpoint;
+        - ``validated``, ``not_validated``, ``pending``: how many of its validations (of the first
+          stage) ended with a score, ended without one, and have not ended;
+        - ``trained_s``: seconds that it trained; ``waited_s``: seconds that it waited for
+          scores;
+        - ``added``, ``ended``: when;
+        - ``config/...``: its hyperparameters, those of its newest generation.
+        """
+        return tables.trials(
+            self.timeline, self.config_of, self._places, metric=self.metric, mode=self.mode
+        )
+
+    @cached_property
+    def reports(self) -> pd.DataFrame:
+        """Return one row per trial, generation and iteration, in that order.
+
+        Columns:
+
+        - ``trial_id``, ``generation``, ``training_iteration``;
+        - ``iteration_runs``: how many times the trial has run the iteration; the row is from the
+          newest run;
+        - ``reported_at``: when the driver got the report;
+        - what the trial reported, and what Tune added: ``time_this_iter_s`` and so on;
+        - the validated metrics of the checkpoint that was saved there, also those of later
+          validations; NaN where none was validated. What training reports under the name of a
+          validated metric is in ``reported/...``.
+
+        The trials' ``result.json``, ``progress.csv`` and ``Result.metrics_dataframe`` have the same
+        rows, once the trials have ended.
+        """
+        return tables.reports(self.timeline)
+
+    @cached_property
+    def validations(self) -> pd.DataFrame:
+        """Return one row per validation, in the order in which they were requested.
+
+        Columns:
+
+        - ``id``; ``trial_id``, ``generation``, ``iteration``: whose checkpoint; ``run``: how many
+          times the trial had run that iteration; ``stage``: which :class:`tunekit.Stage` validated
+          it, empty for the first;
+        - ``status``: ``"waiting"`` (to be started), ``"starting"`` (Ray has it: it waits for
+          resources, or its process is starting), ``"running"``, ``"validated"``, ``"failed"``,
+          ``"timed_out"`` or ``"skipped"``; for a sweep that has crashed, the status at that time;
+        - ``requested``, ``started``, ``ended``: when; ``started`` is when Ray got the last attempt,
+          ``ran_from`` is when that attempt began to run;
+        - ``attempts``: how many were started; ``cached``: whether the score was taken from a cache
+          (``ValidationConfig(cache=...)``);
+        - ``waited_s``: from the request to the last attempt; ``ran_s``: how long that attempt ran;
+        - ``lag_s``: from the report to the end of its validation; ``lag_iterations``: how many
+          iterations the trial reported meanwhile;
+        - ``reason``, ``error``: why there is no score, and the traceback;
+        - ``checkpoint``: its path;
+        - ``metrics/...``: the validated metrics.
+        """
+        return tables.validations(self.timeline, self._places)
+
+    @cached_property
+    def later_validations(self) -> pd.DataFrame:
+        """Return one row per checkpoint that was validated later, with :meth:`validate`.
+
+        Columns:
+
+        - ``name``: what the names of its metrics begin with; ``function``: what it was validated
+          with;
+        - ``id``, ``trial_id``, ``generation``, ``iteration``, ``run``, ``status``, ``requested``,
+          ``started``, ``ran_from``, ``ended``, ``attempts``, ``waited_s``, ``ran_s``, ``reason``,
+          ``error``, ``checkpoint``: as for ``validations``;
+        - ``cached``: whether the score was taken from a cache, or from an earlier session;
+        - ``metrics/...``: the metrics, without the name. In ``reports`` they are beside the sweep's
+          own, as ``name/...``.
+        """
+        return tables.later_validations(self._later_rows, self._places)
+
+    @cached_property
+    def decisions(self) -> pd.DataFrame:
+        """Return one row per decision of the scheduler, in order. (For exploits, see ``lineage``.)
+
+        Columns:
+
+        - ``time``: when; ``trial_id``: on which trial;
+        - ``generation``, ``iteration``: the validated checkpoint that the trial was judged by; 0 if
+          it was stopped before it had one;
+        - ``on``: what was new to the scheduler: ``"own"``, that score; ``"other"``, another trial's
+          score; ``"again"``, nothing: it was reminded of that score;
+        - ``decision``: ``"CONTINUE"``, ``"PAUSE"``, ``"STOP"``, or ``"NOOP"``, which leaves the
+          trial as it is;
+        - ``score``: that checkpoint's value of the metric that the sweep is judged by, whatever
+          tables are ranked by;
+        - ``reached``: the iteration that the trial had reported by then; ``late_iterations``: how
+          many iterations that is past the judged one; ``late_s``: seconds since the judged one was
+          reported.
+        """
+        return tables.decisions(self.timeline)
+
+    @property
+    def lineage(self) -> Lineage:
+        """Return which trials were overwritten with which checkpoints (PBT)."""
+        return Lineage(self.ancestry)
+
+    # What is asked most ------------------------------------------------------------------------
+
+    def ranking(self) -> list[Ranked]:
+        """Return the trials ordered by their best validated score; those without one come last."""
+        return ranking_of(self.timeline, self.config_of, self.metric, self.mode)
+
+    @property
+    def has_seeds(self) -> bool:
+        """Return whether a seed is known, and any trial has it."""
+        return any(self.seed in one for one in self.hyperparameters())
+
+    def configurations(
+        self,
+        seed: str | None = None,
+        *,
+        metric: str | None = None,
+        mode: str | None = None,
+        scope: str = "best",
+    ) -> pd.DataFrame:
+        """Return one row per configuration: the trials that differ in nothing but the seed.
+
+        Columns:
+
+        - ``rank``: by the mean; NA without a score;
+        - ``config/...``: its hyperparameters, without the seed;
+        - ``seeds``: how many seeds are part of the mean; trials of the same seed are one, with
+          their mean;
+        - ``trials``: how many trials it has; ``complete``: how many of them ran their course and
+          have a score;
+        - ``mean``, ``std``: the mean of the scores over seeds, and their standard deviation;
+        - ``low``, ``high``: the 95 % t-interval of the mean. NaN with one seed, and while it
+          would be wrong: when a trial that is part of the mean did not run its course;
+        - ``best_trial``, ``worst_trial``: of those that are part of the mean;
+        - ``trial_ids``: all its trials, those that are part of the mean first, from best to worst.
+
+        A trial that the scheduler stopped early is part of the mean, with what it had reached.
+        Without it, the lucky seeds would stand for a configuration whose unlucky ones were stopped.
+        A trial that failed, still runs or was overwritten (PBT) is not, unless the configuration
+        has none of the others.
+
+        Args:
+            seed: The hyperparameter that is the seed, by flat name; by default the sweep's.
+            metric: A validated metric, by flat name; by default the sweep's.
+            mode: ``"min"`` or ``"max"``; by default the sweep's.
+            scope: What stands for a trial, as in :meth:`best`: ``"best"``, its best validated
+                value, or ``"last"``, its newest one. The best of a run is an optimistic value, more
+                so the more checkpoints were validated. It is about as optimistic for all
+                configurations whose trials have equally many; otherwise the last is fairer.
+
+        Raises:
+            tunekit.ConfigError: If an argument is wrong, if no trial has the hyperparameter, or if
+                an argument is missing that the sweep has no default for.
+
+        Example:
+            >>> from tunekit.core.events import TrialAdded
+            >>> sweep = Sweep([
+            ...     TrialAdded(time=1e9, trial_id=f"{lr}_{seed}", config={"lr": lr, "seed": seed})
+            ...     for lr in (0.1, 0.2) for seed in range(3)
+            ... ], metric="accuracy", mode="max")
+            >>> sweep.configurations(seed="seed")[["config/lr", "seeds", "trials"]]
+               config/lr  seeds  trials
+            0        0.1      0       3
+            1        0.2      0       3
+        """
+        problems = Problems("Sweep.configurations")
+        check_seed(seed, problems)
+        goal = self._goal(metric, mode, scope, problems)
+        return tables.configurations(self._configurations(seed, *goal, scope, problems))
+
+    def ranked_configurations(self, scope: str = "best") -> list[Configuration]:
+        """Return the configurations as data: what :meth:`configurations` has, and each trial.
+
+        Args:
+            scope: As in :meth:`configurations`.
+
+        Raises:
+            tunekit.ConfigError: As in :meth:`configurations`.
+        """
+        problems = Problems("Sweep.ranked_configurations")
+        goal = self._goal(None, None, scope, problems)
+        return self._configurations(None, *goal, scope, problems)
+
+    def _configurations(
+        self, seed: str | None, metric: str, mode: str, scope: str, problems: Problems
+    ) -> list[Configuration]:
+        seed = checked_seed(seed or self.seed, self.hyperparameters(), problems)
+        problems.raise_any()
+        return configurations_of(self._repeats(metric, mode, scope), seed, mode)
+
+    def _repeats(self, metric: str, mode: str, scope: str) -> Iterator[Repeat]:
+        goal = {"metric": metric, "mode": mode, "scope": scope}
+        return repeats_of(self.timeline, self.config_of, self._whole_trials(), **goal)
+
+    def _whole_trials(self) -> Callable[[TrialSummary], bool]:
+        return whole_trials(self.timeline, self.sessions[-1] if self.sessions else {})
+
+    def hyperparameters(self) -> list[dict[str, Any]]:
+        """Return each trial's hyperparameters by flat name, those of its newest generation."""
+        return [flatten(self.config_of(trial_id)) for trial_id in self.timeline.trials]
+
+    def best(
+        self,
+        metric: str | None = None,
+        mode: str | None = None,
+        scope: str = "best",
+        by: str | None = None,
+    ) -> BestCheckpoint:
+        """Return the best validated checkpoint of the sweep.
+
+        If a seed is known, that is the best one of the best configuration, rather than that of the
+        luckiest trial: see :meth:`configurations`. If the winner was confirmed
+        (:meth:`confirm`), by this metric, it is the confirmed one; ``score`` remains the sweep's
+        own, and ``confirmation`` says how sure it is. That holds until the sweep, if it goes on,
+        has validated something better than one of the candidates.
+
+        Args:
+            metric: A validated metric, by flat name; by default the sweep's.
+            mode: ``"min"`` or ``"max"``; by default the sweep's.
+            scope: ``"best"``: the best of all checkpoints; ``"last"``: the best of the trials'
+                newest validated checkpoints, which is how ``ResultGrid.get_best_result()`` ranks,
+                whatever was confirmed.
+            by: ``"configuration"``: of the configuration whose mean over seeds is best;
+                ``"trial"``: of all trials. By default the former if the sweep's seed is known.
+
+        Raises:
+            tunekit.ConfigError: If an argument is wrong, or if one is missing that the sweep has no
+                default for.
+            tunekit.MetricNotFoundError: If no validation has produced the metric (yet).
+            OSError: If the storage fails.
+
+        Example:
+            >>> Sweep([]).best("accuracy", "max")
+            Traceback (most recent call last):
+            tunekit.errors.MetricNotFoundError: No validation has ended with 'accuracy'...
+        """
+        problems = Problems("Sweep.best")
+        if by is not None:
+            problems.choice("by", by, ["configuration", "trial"])
+        metric, mode = self._goal(metric, mode, scope, problems)
+        configuration: Configuration | None = None
+        trial_ids: Sequence[str] = list(self.timeline.trials)
+        if by == "configuration" or (by is None and self.has_seeds):
+            ranked = self._configurations(None, metric, mode, scope, problems)
+            configuration = next(iter(ranked), None)
+            first = None if configuration is None else configuration.best
+            trial_ids = [] if first is None else [first.trial_id]
+        problems.raise_any()
+        confirmed = self._confirmed_by(metric, mode, by) if scope == "best" else None
+        if confirmed is not None:
+            return self._confirmed_checkpoint(confirmed)
+        trial_id, scored = best_scored(self.timeline, trial_ids, metric, mode, scope)
+        return self._checkpoint(trial_id, scored, metric, configuration)
+
+    def _confirmed_by(self, metric: str, mode: str, by: str | None) -> Confirmed | None:
+        by = by or ("configuration" if self.has_seeds else "trial")
+        return confirmation_that_counts(self.confirmations, self.timeline, metric, mode, by)
+
+    def _confirmed_checkpoint(self, confirmed: Confirmed) -> BestCheckpoint:
+        trial_id, scored = confirmed.winner.trial_id, winning_score(confirmed, self.timeline)
+        assert scored is not None  # or it would not count
+        configuration = None
+        if confirmed.by == "configuration" and self.seed is not None:
+            repeats = self._repeats(confirmed.metric, confirmed.mode, "best")
+            configuration = next(
+                one
+                for one in configurations_of(repeats, self.seed, confirmed.mode)
+                if trial_id in [repeat.trial_id for repeat in one.repeats]
+            )
+        return self._checkpoint(trial_id, scored, confirmed.metric, configuration, confirmed)
+
+    def _checkpoint(
+        self,
+        trial_id: str,
+        scored: Scored,
+        metric: str,
+        configuration: Configuration | None,
+        confirmation: Confirmed | None = None,
+    ) -> BestCheckpoint:
+        return best_checkpoint_of(
+            trial_id,
+            scored,
+            metric,
+            config=self.config_of(trial_id, scored.generation),
+            path=self._places.path(scored.checkpoint),
+            filesystem=self.filesystem,
+            home=self.path,
+            configuration=configuration,
+            confirmation=confirmation,
+        )
+
+    @property
+    def confirmation(self) -> Confirmed | None:
+        """Return what :meth:`best` goes by, if the winner was confirmed; None if not.
+
+        That is the newest confirmation by the metric and the mode that tables are ranked by.
+        """
+        if self.metric is None or self.mode is None:
+            return None
+        return self._confirmed_by(self.metric, self.mode, None)
+
+    @shown()
+    def validate(
+        self,
+        validation: ValidationConfig | ValidationFunction,
+        checkpoints: int | str | Collection[str] = 10,
+        *,
+        name: str | None = None,
+        cache: str | Path | None = None,
+        replace: bool = False,
+        progress: Callable[[Mapping[str, int]], None] | None = None,
+    ) -> Sweep:
+        """Validate checkpoints of the sweep with another function, and return the sweep read anew.
+
+        The new metrics are shown beside the sweep's own, each in the row of its checkpoint:
+        ``best("robust/accuracy", "max")`` ranks by one of them. How the sweep was decided does not
+        change. They are recorded beside the sweep's journal, so the sweep may be running, or may be
+        restored later; neither notices.
+
+        Validations run on Ray, which is started here if it is not yet. Ctrl-C or SIGTERM ends them;
+        to go on, call this again. A checkpoint of the sweep that has a score of the same function,
+        with the same code and arguments, is not validated again.
+
+        Args:
+            validation: A validation function, called as ``fn(checkpoint)``, or a
+                :class:`~tunekit.ValidationConfig` with its arguments, resources, time limit and
+                number of retries. Settings that concern training have no effect.
+            checkpoints: Which ones. A number n: of the n best trials, the best checkpoint of each
+                that is still in the storage. Ids of trials: all of their checkpoints that are.
+                ``"all"``: all of the sweep's. Those that are gone are reported.
+            name: What the names of the metrics begin with: ``"robust"`` makes ``accuracy``
+                ``robust/accuracy``. By default, the name of the function.
+            cache: A folder, or a URI such as ``s3://bucket/scores``, with scores of checkpoints
+                that were validated before, in any sweep: those whose content, function (code and
+                arguments) and hyperparameters are the same are not validated again. New scores are
+                added. None: no cache.
+            replace: Whether scores of another function, or of another version of it, under the same
+                name are not shown any more. They stay in the folder.
+            progress: Called about five times a second with the numbers of validations:
+                ``total``, ``validated``, ``failed``, ``running`` and so on. None: they are logged.
+
+        Raises:
+            tunekit.ConfigError: If an argument is wrong, if none of the checkpoints is there, or if
+                the sweep or other scores already have metrics of that name.
+            tunekit.ValidationFailedError: If the first ``max_initial_failures`` validations have
+                failed alike and none has succeeded.
+            tunekit.JournalError: If a journal is damaged or of another version.
+            OSError: If the storage fails.
+
+        Example:
+            >>> Sweep([]).validate(lambda checkpoint: {"accuracy": 0.9}, name="robust")
+            Traceback (most recent call last):
+            tunekit.errors.ConfigError: Sweep.validate: the sweep is in no folder...
+        """
+        options: dict[str, Any] = {"name": name, "cache": cache, "replace": replace}
+        return validated(self, validation, checkpoints, progress=progress, **options)
+
+    @shown()
+    def confirm(
+        self,
+        fn: ValidationConfig | ValidationFunction | None = None,
+        *,
+        top: int = 5,
+        confidence: float = 0.95,
+        max_rounds: int = 10,
+        name: str = "confirmed",
+        progress: Callable[[Mapping[str, int]], None] | None = None,
+    ) -> Sweep:
+        """Evaluate the best checkpoints once more to tell which is the best; return the sweep anew.
+
+        The candidates are the best kept checkpoint of each of the ``top`` best trials, or, if the
+        seed is known, of each of the best configurations (of its best trial). It ends as soon as
+        one is the best with the given confidence, or all is used: see :class:`~tunekit.Confirm`.
+        From then on, :meth:`best`, ``tunekit best``, ``tunekit status`` and the report go by what
+        was confirmed, and say how sure it is. The sweep's own values remain in the rows, and the
+        confirmed ones are beside them as ``confirmed/accuracy``, with ``_low``, ``_high`` and
+        ``_n``.
+
+        It runs on Ray, and is recorded, as :meth:`validate` is. Ctrl-C or SIGTERM ends it; to go
+        on, call this again with the same arguments. A candidate that was evaluated in full, a round
+        that has ended, and, if the function takes ``resume``, what a validation had yielded up to a
+        second before, are not evaluated again. With other arguments it is another confirmation,
+        which takes the place of the one before.
+
+        Args:
+            fn: As of :class:`~tunekit.Confirm`. None: the sweep's own function and settings, as
+                they were when it was started. They are unpickled from the experiment's folder:
+                only confirm what you trust.
+            top: As of :class:`~tunekit.Confirm`, like ``confidence``, ``max_rounds`` and ``name``.
+            confidence: See there.
+            max_rounds: See there.
+            name: See there.
+            progress: As of :meth:`validate`.
+
+        Raises:
+            tunekit.ConfigError: If an argument is wrong, if there is no metric to rank by, if none
+                of the checkpoints is there, if ``fn`` is None and the sweep's own function cannot
+                be read, or if the sweep or other scores have metrics of that name.
+            tunekit.ValidationFailedError: If the first ``max_initial_failures`` validations have
+                failed alike and none has succeeded.
+            tunekit.JournalError: If a journal is damaged or of another version.
+            OSError: If the storage fails.
+
+        Example:
+            >>> Sweep([], metric="accuracy", mode="max").confirm(top=3)
+            Traceback (most recent call last):
+            tunekit.errors.ConfigError: Sweep.confirm: the sweep is in no folder...
+        """
+        settings = Confirm(top, fn, confidence, max_rounds, name)
+        return confirmed(self, settings, progress=progress)
+
+    def to_optuna(
+        self,
+        storage: Any = None,
+        study_name: str | None = None,
+        *,
+        metric: str | None = None,
+        mode: str | None = None,
+        scope: str = "best",
+    ) -> optuna.Study:
+        """Return the sweep as a study of Optuna's, for its figures, importances and dashboard.
+
+        - A trial's value is its validated score; its intermediate values are those of its
+          checkpoints, by training iteration. Validated metrics alone count.
+        - States: ``COMPLETE``; ``PRUNED``, if the scheduler stopped it before it had got as far as
+          trials get; ``FAIL``, if it failed or has no score; ``RUNNING``, if it or one of its
+          validations has not ended. A study's ``best_trial`` is the best of those that are
+          ``COMPLETE``, so it may be another one than :meth:`best` finds.
+        - Parameters: the hyperparameters that were searched, by flat name, as of the checkpoint
+          whose score is the value. Their distributions are those of the ``param_space`` of
+          ``tunekit.Tuner``, wider where values are outside of it (population based training).
+          Where that is not recorded, or the searcher has the space, they follow from the values.
+          Hyperparameters that are the same in all trials are the study's user attribute
+          ``constants``.
+        - User attributes of a trial: ``trial_id``, ``generation``, ``iteration`` and all
+          ``metrics`` of the checkpoint; ``exploits``, if it was overwritten with other weights.
+
+        The study is a copy: what happens to the one does not happen to the other.
+
+        Args:
+            storage: Where the study is kept, as for ``optuna.create_study``: a URL such as
+                ``"sqlite:///sweeps.db"``, or a storage; None: in memory.
+            study_name: What it is called in the storage; by default as the sweep's folder.
+            metric: A validated metric, by flat name; by default the sweep's.
+            mode: ``"min"`` or ``"max"``; by default the sweep's.
+            scope: What stands for a trial, as in :meth:`best`: ``"best"`` or ``"last"``.
+
+        Raises:
+            tunekit.ConfigError: If an argument is wrong, if one is missing that the sweep has no
+                default for, or if the storage has a study of that name.
+            tunekit.MissingExtraError: If optuna is not installed.
+
+        Example:
+            >>> from tunekit.core.events import TrialAdded
+            >>> sweep = Sweep([TrialAdded(time=1e9, trial_id="a", config={"lr": 0.1})])
+            >>> [trial] = sweep.to_optuna(metric="accuracy", mode="max").trials
+            >>> trial.state.name, trial.params
+            ('RUNNING', {'lr': 0.1})
+        """
+        problems = Problems("Sweep.to_optuna")
+        metric, mode = self._goal(metric, mode, scope, problems)
+        problems.raise_any()
+        from tunekit.reading.optuna_study import study_of
+
+        return study_of(
+            study_trials(
+                self.timeline,
+                self.ancestry,
+                metric,
+                stands_for=lambda one: stands_for(self.timeline, one, metric, mode, scope),
+                config_of=self.config_of,
+                is_whole=self._whole_trials(),
+            ),
+            metric=metric,
+            mode=mode,
+            space=self.space,
+            configs=self.all_hyperparameters(),
+            storage=storage,
+            study_name=study_name or os.path.basename(self.path.rstrip("/")) or None,
+        )
+
+    @property
+    def space(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return what was searched, as recorded: by flat name, its kind, range or choices.
+
+        Empty if that is not recorded: where the searcher has the space.
+        """
+        recorded = (session["space"] for session in reversed(self.sessions) if "space" in session)
+        return next(recorded, {})
+
+    def all_hyperparameters(self) -> list[dict[str, Any]]:
+        """Return the hyperparameters of each generation of each trial, by flat name."""
+        return [
+            flatten(self.config_of(trial_id, generation))
+            for trial_id, story in self.timeline.trials.items()
+            for generation in range(story.generation + 1)
+        ]
+
+    def _goal(
+        self, metric: str | None, mode: str | None, scope: str, problems: Problems
+    ) -> tuple[str, str]:
+        default = (self.metric, self.mode)
+        names = self.timeline.names
+        return checked_goal(metric, mode, scope, default=default, names=names, problems=problems)
+
+    def config_of(self, trial_id: str, generation: int | None = None) -> Mapping[str, Any]:
+        """Return a trial's hyperparameters in one of its generations, by default the newest.
+
+        Raises:
+            tunekit.ConfigError: If there is no such trial.
+        """
+        story = self.timeline.trials.get(trial_id)
+        if story is None:
+            problems = Problems("Sweep.config_of")
+            problems.add(
+                f"trial_id={trial_id!r} is none of the sweep's. Pass one of sweep.trials.trial_id."
+            )
+            problems.raise_any()
+        assert story is not None
+        generation = story.generation if generation is None else generation
+        return self._configs.get((trial_id, generation), story.config)
+
+    def trial_errors(self) -> dict[str, str]:
+        """Return what Tune recorded last of the failures of failed trials, by trial.
+
+        Where that cannot be read, the text says why.
+        """
+        if self.filesystem is None:
+            return {}
+        return read_trial_errors(self.filesystem, self.path, self.timeline.trials.values())
+
+    def summary(self) -> dict[str, Any]:
+        """Return the sweep in short, in types that JSON has.
+
+        - ``path``, ``metric``, ``mode``;
+        - ``state``: ``"running"``, ``"killed"``, ``"interrupted"`` or ``"finished"``; ``"open"`` if
+          it has not ended and no lock says whether it is running or was killed;
+        - ``driver``: the driver that is running it, or was when it was killed: its ``host`` and
+          ``pid``, when it began (``since``) and when it was last heard of (``heard``), in seconds
+          since the epoch; None if no lock says so;
+        - ``began``, ``last``: when the sweep began and when it was last heard of, in seconds since
+          the epoch;
+        - ``trials``, ``validations``: how many there are of each status; ``stages``: how many
+          validations of each further stage, likewise;
+        - ``trained_s``, ``trials_waited_s``, ``validations_ran_s``: seconds, added up;
+        - ``iterations``: how many were trained, counting every run; ``iterations_after_stop``: how
+          many of them by trials that the scheduler stopped by the score of an earlier one;
+        - ``training_busy``, ``validation_busy``: the share of the time, from ``began`` to ``last``,
+          in which the slots for trials on the cluster trained and validated (above 1 where
+          validations have slots of their own); None if the cluster is not recorded;
+        - ``lag_s``: how many seconds after its report a score arrived: the ``median``, and the
+          ``p90``, which 9 in 10 did not exceed; None without any score;
+        - ``exploits``, ``sessions``: how many;
+        - ``later``: what was validated later (:meth:`validate`): for each name the ``function``,
+          the names of the ``metrics``, and how many ``validations`` there are of each status;
+        - ``best``: trial, generation, iteration, score, path and configuration of the best
+          checkpoint of all trials; None if there is none yet, or no metric to rank by;
+        - ``seed``: the hyperparameter that is the random seed, None if it is not known;
+          ``configuration``: of the best configuration, the hyperparameters, how many ``seeds`` are
+          part of its ``mean``, its ``std``, and its interval, ``low`` to ``high``; None likewise;
+        - ``confirmation``: what the confirmation of the winner has come to, as the fields of
+          :class:`tunekit.core.confirmation.Confirmed`, and ``in_words``; None without one.
+        """
+        return {
+            "path": self.path,
+            "state": sweep_summary.state_of(self.timeline.end, self.driver),
+            "driver": sweep_summary.driver_in_short(self.driver),
+            "began": self.timeline.first,
+            "last": self.timeline.last,
+            "sessions": len(self.sessions),
+            "metric": self.metric,
+            "mode": self.mode,
+            **sweep_summary.work_in_short(
+                self.timeline, self._later_rows, self.slots, len(self.ancestry)
+            ),
+            "best": self._best_in_short(),
+            "seed": self.seed,
+            "configuration": self._configuration_in_short(),
+            "confirmation": sweep_summary.confirmation_in_short(self.confirmation),
+        }
+
+    @property
+    def slots(self) -> tuple[int, int] | None:
+        """Return how many trials fit on the cluster at once, and how many validations besides.
+
+        None if that is not recorded, or if a validation takes more than a trial gives back.
+        """
+        trial = next(iter(self.timeline.trials.values()), None)
+        if not self.sessions or trial is None:
+            return None
+        return sweep_summary.slots_of(self.sessions[-1], trial.resources)
+
+    def _best_in_short(self) -> dict[str, Any] | None:
+        if self.metric is None or self.mode is None:
+            return None
+        try:
+            best = self.best(by="trial")
+        except MetricNotFoundError:
+            return None
+        return sweep_summary.best_in_short(best)
+
+    def _configuration_in_short(self) -> dict[str, Any] | None:
+        if self.metric is None or self.mode is None or not self.has_seeds:
+            return None
+        return sweep_summary.configuration_in_short(self.ranked_configurations()[0])
+
+    def __repr__(self) -> str:
+        trials, validations = len(self.timeline.trials), len(self.timeline.validations)
+        return f"Sweep({self.path!r}: {trials} trials, {validations} validations)"

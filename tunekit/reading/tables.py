@@ -1,0 +1,265 @@
+"""The tables of a sweep: how they are made, which columns they have, and of which types.
+
+What the columns mean is said where users find it: at the properties of :class:`tunekit.Sweep`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from tunekit.core.metrics import flatten
+from tunekit.core.ranking import ConfigOf, best_and_last
+from tunekit.core.seeds import Configuration
+from tunekit.core.timeline import UNENDED, Scored, Timeline
+from tunekit.core.values import writable
+from tunekit.journal.places import Places
+
+__all__ = [
+    "CONFIGURATIONS",
+    "DECISIONS",
+    "LATER",
+    "LEADING",
+    "MEANS",
+    "TRIALS",
+    "VALIDATIONS",
+    "configurations",
+    "decisions",
+    "later_validations",
+    "reports",
+    "table",
+    "trials",
+    "validations",
+]
+
+#: The first columns of the reports.
+LEADING = ("trial_id", "generation", "training_iteration", "iteration_runs", "reported_at")
+#: The columns of the trials.
+TRIALS = (
+    "trial_id",
+    "folder",
+    "status",
+    "stopped",
+    "failures",
+    "iteration",
+    "generation",
+    "best",
+    "best_iteration",
+    "best_generation",
+    "best_checkpoint",
+    "last",
+    "last_iteration",
+    "last_generation",
+    "last_checkpoint",
+    "validated",
+    "not_validated",
+    "pending",
+    "trained_s",
+    "waited_s",
+    "added",
+    "ended",
+)
+#: The columns of the validations.
+VALIDATIONS = (
+    "id",
+    "trial_id",
+    "generation",
+    "iteration",
+    "run",
+    "stage",
+    "status",
+    "requested",
+    "started",
+    "ran_from",
+    "ended",
+    "attempts",
+    "cached",
+    "waited_s",
+    "ran_s",
+    "lag_s",
+    "lag_iterations",
+    "reason",
+    "error",
+    "checkpoint",
+)
+#: What is known of the mean over seeds.
+MEANS = ("mean", "std", "low", "high")
+#: The columns of the configurations, beside their hyperparameters.
+CONFIGURATIONS = (
+    "seeds",
+    "trials",
+    "complete",
+    *MEANS,
+    "best_trial",
+    "worst_trial",
+    "trial_ids",
+)
+#: The columns of the later validations.
+LATER = ("name", "function", *VALIDATIONS)
+#: The columns of the decisions.
+DECISIONS = (
+    "time",
+    "trial_id",
+    "generation",
+    "iteration",
+    "on",
+    "decision",
+    "score",
+    "reached",
+    "late_iterations",
+    "late_s",
+)
+_MOMENTS = ("added", "ended", "requested", "started", "ran_from", "time", "reported_at")
+_NUMBERS = ("best", "last", "waited_s", "ran_s", "lag_s", "score", "late_s", *MEANS)
+_WHOLE = (
+    "rank",
+    "best_iteration",
+    "best_generation",
+    "last_iteration",
+    "last_generation",
+    "lag_iterations",
+)
+
+
+def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
+    """Return rows as a table of these columns, followed by any others that the rows have."""
+    # A text with lone surrogates, which a report may have, is none to pandas.
+    made = pd.DataFrame(
+        [{k: writable(v) if type(v) is str else v for k, v in row.items()} for row in rows]
+    )
+    made = made.reindex(columns=[*columns, *(n for n in made.columns if n not in columns)])
+    for name in columns:
+        if name in _MOMENTS:
+            seconds = pd.to_numeric(made[name], errors="coerce")
+            made[name] = pd.to_datetime(seconds, unit="s", utc=True)
+        elif name in _NUMBERS:
+            made[name] = pd.to_numeric(made[name], errors="coerce")
+        elif name in _WHOLE:
+            made[name] = pd.to_numeric(made[name], errors="coerce").astype("Int64")
+    return made
+
+
+def trials(
+    timeline: Timeline,
+    config_of: ConfigOf,
+    places: Places,
+    *,
+    metric: str | None,
+    mode: str | None,
+) -> pd.DataFrame:
+    """Return one row per trial, in the order in which they were added.
+
+    Args:
+        timeline: What became of the sweep.
+        config_of: Returns the hyperparameters of a trial in a generation.
+        places: Where the sweep is.
+        metric: The validated metric to rank by, by flat name; None if there is none.
+        mode: ``"min"`` or ``"max"``; None if it is not known.
+    """
+    counts: dict[str, dict[str, int]] = {}
+    for row in timeline.validations:
+        own = counts.setdefault(row["trial_id"], {})
+        kind = "pending" if row["status"] in UNENDED else "not_validated"
+        kind = "validated" if row["status"] == "validated" else kind
+        own[kind] = own.get(kind, 0) + 1
+    rows = []
+    for trial_id, story in timeline.trials.items():
+        best, last = best_and_last(timeline, trial_id, metric, mode)
+        known = counts.get(trial_id, {})
+        rows.append(
+            {
+                "trial_id": story.trial_id,
+                "folder": story.folder,
+                "status": story.status,
+                "stopped": story.stopped,
+                "failures": story.failures,
+                "iteration": story.iteration,
+                "generation": story.generation,
+                **_score_columns("best", best, metric, places),
+                **_score_columns("last", last, metric, places),
+                **{name: known.get(name, 0) for name in ("validated", "not_validated", "pending")},
+                "trained_s": story.trained_s,
+                "waited_s": story.waited_s,
+                "added": story.added,
+                "ended": story.ended,
+                **{f"config/{k}": v for k, v in flatten(config_of(trial_id, None)).items()},
+            }
+        )
+    return table(rows, TRIALS)
+
+
+def _score_columns(
+    name: str, scored: Scored | None, metric: str | None, places: Places
+) -> dict[str, Any]:
+    if scored is None or metric is None:
+        return {}
+    return {
+        name: scored.value(metric),
+        f"{name}_iteration": scored.iteration,
+        f"{name}_generation": scored.generation,
+        f"{name}_checkpoint": places.path(scored.checkpoint),
+    }
+
+
+def reports(timeline: Timeline) -> pd.DataFrame:
+    """Return one row per trial, generation and iteration, in that order."""
+    rows = [
+        flatten({"trial_id": trial_id, **row})
+        for trial_id in timeline.trials
+        for row in timeline.rows(trial_id)
+    ]
+    made = table(rows, LEADING)
+    return made[[*LEADING, *(name for name in made.columns if name not in LEADING)]]
+
+
+def validations(timeline: Timeline, places: Places) -> pd.DataFrame:
+    """Return one row per validation of any stage, in the order in which they were requested."""
+    made = table(_with_metrics(timeline.of_all_stages, places), VALIDATIONS)
+    return made.drop(columns="metrics", errors="ignore")
+
+
+def later_validations(rows: Iterable[Mapping[str, Any]], places: Places) -> pd.DataFrame:
+    """Return one row per checkpoint that was validated later.
+
+    Args:
+        rows: Those of :func:`tunekit.core.later_validations.rows_of`.
+        places: Where the sweep is.
+    """
+    made = table(_with_metrics(rows, places), LATER)
+    return made.drop(columns=["metrics", "lag_s", "lag_iterations"], errors="ignore")
+
+
+def _with_metrics(rows: Iterable[Mapping[str, Any]], places: Places) -> list[dict[str, Any]]:
+    found = []
+    for row in rows:
+        metrics = {f"metrics/{k}": v for k, v in flatten(row["metrics"]).items()}
+        found.append({**row, "checkpoint": places.path(row["checkpoint"]), **metrics})
+    return found
+
+
+def decisions(timeline: Timeline) -> pd.DataFrame:
+    """Return one row per decision of the scheduler, in order."""
+    return table(timeline.decisions, DECISIONS)
+
+
+def configurations(ranked: Iterable[Configuration]) -> pd.DataFrame:
+    """Return one row per configuration, in the given order."""
+    rows = [
+        {
+            "rank": one.rank,
+            **{f"config/{name}": value for name, value in one.hyperparameters.items()},
+            "seeds": one.seeds,
+            "trials": len(one.repeats),
+            "complete": one.complete,
+            **({} if one.estimate is None else {n: getattr(one.estimate, n) for n in MEANS}),
+            "best_trial": None if one.best is None else one.best.trial_id,
+            "worst_trial": None if one.worst is None else one.worst.trial_id,
+            "trial_ids": [repeat.trial_id for repeat in one.repeats],
+        }
+        for one in ranked
+    ]
+    names = dict.fromkeys(n for row in rows for n in row if n.startswith("config/"))
+    made = table(rows, ("rank", *names, *CONFIGURATIONS))
+    return made.astype(dict.fromkeys(("seeds", "trials", "complete"), "int64"))

@@ -1,0 +1,202 @@
+"""Which trial's weights went where, with which hyperparameters, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.fs
+
+from tunekit._ray.storage import storage_at
+from tunekit.core.lineage import Ancestry, Exploit
+from tunekit.core.metrics import flatten
+from tunekit.core.problems import Problems
+from tunekit.core.values import as_json
+from tunekit.journal.experiments import no_sweep
+from tunekit.journal.lines import SERIES, exploits_of, record_of
+from tunekit.journal.places import Places
+from tunekit.journal.storage import folder_at
+
+__all__ = ["Lineage"]
+
+_CONFIGS = ("old_config", "donor_config", "config")
+
+
+class Lineage:
+    """The exploits of a sweep, as tables.
+
+    An exploit overwrites a trial with a checkpoint, another trial's as a rule, and begins a
+    *generation* of it. ``tuner.validation.lineage`` has those of a sweep that runs or has run in
+    this process; :meth:`load` reads those of any experiment's directory.
+
+    Args:
+        exploits: What happened, in order.
+
+    Example:
+        >>> configs = {"old_config": {"lr": 9.0}, "donor_config": {"lr": 1.0},
+        ...            "config": {"lr": 2.0}}
+        >>> exploit = Exploit(12.5, "b", 1, 5, "a", 0, 4, "a/checkpoint_3", 0.9, **configs)
+        >>> lineage = Lineage([exploit])
+        >>> lineage.to_dataframe()[["trial_id", "donor_id", "iteration", "score", "config/lr"]]
+          trial_id donor_id  iteration  score  config/lr
+        0        b        a          4    0.9        2.0
+        >>> lineage.schedule("b")
+           iteration   lr
+        0          0  1.0
+        1          4  2.0
+    """
+
+    def __init__(self, exploits: Iterable[Exploit] = ()):
+        self._ancestry = Ancestry()
+        for exploit in exploits:
+            self._ancestry.add(exploit)
+
+    @classmethod
+    def load(
+        cls, path: str | Path, storage_filesystem: pyarrow.fs.FileSystem | None = None
+    ) -> Lineage:
+        """Read the lineage from an experiment's directory; Ray need not run.
+
+        Hyperparameters that JSON does not know are strings then.
+
+        Args:
+            path: The experiment's folder, ``results.experiment_path``, or its URI.
+            storage_filesystem: Where that is, ``results.filesystem``, if it is not local.
+
+        Raises:
+            tunekit.ConfigError: If it has no journal of validations.
+            tunekit.JournalError: If the journal is damaged, or of another version.
+            OSError: If the storage fails.
+        """
+        problems = Problems("Lineage.load")
+        storage, home = storage_at(str(path), storage_filesystem)
+        folder = folder_at(storage, home)
+        if not folder.names(SERIES):
+            problems.add(f"path={str(path)!r} {no_sweep(storage, home, str(path))}")
+        problems.raise_any()
+        return cls(exploits_of(record_of(folder).events, Places(home)))
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row per exploit, in order.
+
+        Columns:
+
+        - ``time``: when, a UTC timestamp;
+        - ``trial_id``, ``generation``: the trial that was overwritten, and which of its
+          generations began, 1 at its first overwriting;
+        - ``reached``: the training iteration that it had reported last;
+        - ``donor_id``, ``donor_generation``: the trial that had saved the checkpoint;
+        - ``iteration``: the training iteration of the checkpoint, with which the trial went on;
+        - ``checkpoint``: where it lay;
+        - ``score``: the validated score by which the donor was ranked;
+        - ``old_config/...``: the trial's hyperparameters until then, one column each;
+        - ``donor_config/...``: those that the checkpoint was trained with;
+        - ``config/...``: those that the trial went on with.
+        """
+        return _table(self._ancestry)
+
+    def ancestors(self, trial_id: str, generation: int | None = None) -> pd.DataFrame:
+        """The exploits that led to a trial's weights, the oldest first; columns as above.
+
+        Args:
+            trial_id: The trial.
+            generation: Which of its generations; the newest by default.
+
+        Raises:
+            tunekit.ConfigError: If the trial has no such generation.
+        """
+        return _table(self._line(trial_id, generation))
+
+    def schedule(self, trial_id: str, generation: int | None = None) -> pd.DataFrame:
+        """The hyperparameters that a trial's weights were trained with, as they changed.
+
+        One row per change: ``iteration``, from which on they held, and a column for each
+        hyperparameter, by its flat name. Empty for weights that no exploit has led to: they were
+        trained with the trial's one configuration.
+
+        Args:
+            trial_id: The trial.
+            generation: Which of its generations; the newest by default.
+
+        Raises:
+            tunekit.ConfigError: If the trial has no such generation.
+        """
+        self._line(trial_id, generation)
+        changes = self._ancestry.schedule(trial_id, generation)
+        return pd.DataFrame(
+            [{"iteration": iteration, **flatten(config)} for iteration, config in changes]
+        )
+
+    def write_policy(self, trial_id: str, path: str | Path, generation: int | None = None) -> Path:
+        """Write the schedule as a policy that ``PopulationBasedTrainingReplay`` reads.
+
+        Args:
+            trial_id: The trial.
+            path: The file; it is replaced if it exists.
+            generation: Which of the trial's generations; the newest by default.
+
+        Returns:
+            The file.
+
+        Raises:
+            tunekit.ConfigError: If the trial has no such generation, or no exploit has led to it:
+                there is no schedule to replay.
+        """
+        line = self._line(trial_id, generation)
+        problems = Problems("Lineage.write_policy")
+        if not line:
+            problems.add(
+                f"trial_id={trial_id!r} was never overwritten: its weights were trained with one "
+                "configuration. Train with that."
+            )
+        problems.raise_any()
+        # Each line names the one before it as its origin: a reader follows them from the last.
+        names = [line[0].donor_id, *(f"{e.trial_id}-{e.generation}" for e in line)]
+        rows = [
+            [names[n + 1], names[n], e.reached, e.iteration, dict(before), dict(e.config)]
+            for n, (e, (_, before)) in enumerate(
+                zip(line, self._ancestry.schedule(trial_id, generation)[:-1], strict=True)
+            )
+        ]
+        path = Path(path)
+        path.write_text("".join(f"{as_json(row)}\n" for row in rows))
+        return path
+
+    def _line(self, trial_id: str, generation: int | None) -> list[Exploit]:
+        newest = self._ancestry.generation(trial_id)
+        problems = Problems("Lineage")
+        problems.integer("generation", generation, least=0, optional=True)
+        problems.raise_any()
+        if generation is not None and generation > newest:
+            problems.add(
+                f"generation={generation} of trial {trial_id!r} does not exist. Pass {newest}, its "
+                "newest, or less."
+            )
+        problems.raise_any()
+        return self._ancestry.line(trial_id, generation)
+
+    def __len__(self) -> int:
+        """Return how many exploits there were."""
+        return len(self._ancestry)
+
+    def __repr__(self) -> str:
+        return f"Lineage({len(self)} exploits)"
+
+
+def _table(exploits: Iterable[Exploit]) -> pd.DataFrame:
+    names = [field.name for field in fields(Exploit)]
+    rows = [_row({name: getattr(exploit, name) for name in names}) for exploit in exploits]
+    columns = [name for name in names if name not in _CONFIGS]
+    table = pd.DataFrame(rows, columns=None if rows else columns)
+    table["time"] = pd.to_datetime(pd.to_numeric(table["time"]), unit="s", utc=True)
+    return table
+
+
+def _row(exploit: Mapping[str, Any]) -> dict[str, Any]:
+    row = {name: value for name, value in exploit.items() if name not in _CONFIGS}
+    for name in _CONFIGS:
+        row.update({f"{name}/{key}": value for key, value in flatten(exploit[name]).items()})
+    return row

@@ -1,0 +1,373 @@
+"""TensorBoard files with validated scalars at the step of their checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ray.tune.experiment import Trial
+from ray.tune.result import (
+    AUTO_RESULT_KEYS,
+    DONE,
+    SHOULD_CHECKPOINT,
+    TIMESTAMP,
+    TIMESTEPS_TOTAL,
+    TRAINING_ITERATION,
+)
+
+from tunekit._ray.loggers import Writing
+from tunekit.core.history import GENERATION
+from tunekit.core.metrics import REPORTED, flatten, merge
+from tunekit.core.order import Told
+from tunekit.core.values import admitted, described, number
+from tunekit.results.event_file import EventFile
+
+__all__ = ["TensorBoardLogger"]
+
+logger = logging.getLogger(__name__)
+
+# What could not be shown, and was said so.
+_TOLD: set[str] = set()
+
+# How the names begin that Tune's logger gives to what it writes.
+_STOCK = "ray/tune/"
+
+
+class TensorBoardLogger(Writing):
+    """Writes TensorBoard files beside training, in place of Tune's own logger.
+
+    - ``training/``: what training reports.
+    - ``validation/``: validated metrics, at the step of their checkpoint.
+    - ``tune/``: what Tune fills in, such as times.
+    - ``best/`` and ``last/``: the metric that the sweep is judged by, of validated results only;
+      they are the metrics of HParams, beside the run's hyperparameters.
+
+    A trial that is overwritten with other weights (population based training) goes on in a run of
+    its own below the trial's, ``generation_1`` and so on, with the hyperparameters that it goes on
+    with. A run's file is open until its last validation has ended.
+
+    Args:
+        goal: Returns the metrics that the sweep is judged by, and ``"min"`` or ``"max"``; None if
+            it is not known which is better. Without any metric, HParams shows all validated ones.
+        searched: Returns the flat names of the hyperparameters that are searched; None if that is
+            not known. HParams has no columns for the others, unless trials differ in them: its
+            table has room for few, and those of metrics come last.
+
+    Raises:
+        tunekit.UnsupportedRayError: If this Ray's logger lacks what is needed.
+
+    Example:
+        >>> logger = TensorBoardLogger(lambda: (["accuracy"], "max"))
+    """
+
+    def __init__(
+        self,
+        goal: Callable[[], tuple[Collection[str], str | None]] | None = None,
+        searched: Callable[[], Collection[str] | None] | None = None,
+    ) -> None:
+        super().__init__()
+        self._goal, self._searched = goal, searched
+        self._runs: dict[Trial, dict[int, _Run]] = {}
+        # How far each has come that has begun in this session, open or not, and whose they are.
+        self._begun: dict[tuple[str, int], _Progress] = {}
+        self._known: set[str] = set()
+        self._restored: set[str] = set()
+        self._failed: dict[Trial, bool] = {}
+        # Every hyperparameter of the sweep, with some value of it.
+        self._hyperparameters: dict[str, Any] = {}
+        # Those in which runs differ.
+        self._differ: set[str] = set()
+
+    # What Tune tells ---------------------------------------------------------------------------
+
+    def log_trial_start(self, trial: Trial) -> None:
+        """Begin the trial's first run; a trial that resumes goes on in the run that it was in."""
+        self._failed.pop(trial, None)
+        if trial.trial_id not in self._known:
+            self._run(trial, 0, trial.config)
+
+    def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
+        """Write a report."""
+        run = self._run(trial, result.get(GENERATION, 0), result.get("config") or trial.config)
+        run.goes_to(_step(result))
+        run.group, run.more = None, False
+        written = {
+            k: v for k, v in result.items() if k not in (DONE, SHOULD_CHECKPOINT, GENERATION)
+        }
+        super().log_trial_result(iteration, trial, written)
+
+    def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
+        """Remember that the trial has ended; its scores may not have arrived."""
+        self._failed[trial] = failed
+
+    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
+        """Close what is still open: the sweep was interrupted."""
+        for trial in list(self._runs):
+            self._close(trial)
+
+    # What tunekit tells ------------------------------------------------------------------------
+
+    def on_trial_validated(
+        self, trial: Trial, report: Mapping[str, Any], metrics: Mapping[str, Any]
+    ) -> None:
+        """Write the validated metrics of a checkpoint.
+
+        Args:
+            trial: The trial.
+            report: The report of the iteration at which the checkpoint was saved.
+            metrics: Its validated metrics.
+        """
+        generation, step = report.get(GENERATION, 0), _step(report)
+        self._close(trial, before=generation)
+        run = self._run(trial, generation, report.get("config") or trial.config)
+        run.group, run.more = "validation", True
+        row = {**metrics, TRAINING_ITERATION: step, TIMESTEPS_TOTAL: None}
+        super().log_trial_result(0, trial, row)
+        names, mode = self._shown(metrics)
+        run.describe(names, mode, self._columns())
+        result = flatten(merge(report, metrics))
+        for name in names:
+            value = number(result.get(name))
+            if value is not None:
+                run.judge(name, value, step, mode)
+        run.more = False
+        run.flush()
+
+    def on_trial_settled(self, trial: Trial) -> None:
+        """The trial's last validation has ended: close its files."""
+        self._close(trial, failed=self._failed.pop(trial, False), ended=True)
+
+    def on_trial_restored(self, trial: Trial, told: Sequence[Told]) -> None:
+        """Write all again: the files of a driver that was killed may be gone, or lack their ends.
+
+        What older files of a run have is discarded by whoever reads them.
+
+        Args:
+            trial: A trial of a restored sweep.
+            told: Its reports and validated results, in the order in which they came.
+        """
+        self._restored.add(trial.trial_id)
+        self._known.add(trial.trial_id)
+        for one in told:
+            generation = one.report.get(GENERATION, 0)
+            run = self._run(trial, generation, one.report.get("config") or trial.config)
+            run.walltime = one.report.get(TIMESTAMP)
+            if one.metrics is None:
+                self.log_trial_result(0, trial, dict(one.report))
+            else:
+                self.on_trial_validated(trial, one.report, one.metrics)
+            run.walltime = None
+        if trial.is_finished():
+            self._close(trial)
+
+    # Runs --------------------------------------------------------------------------------------
+
+    def _run(self, trial: Trial, generation: int, config: Mapping[str, Any]) -> _Run:
+        """The run of a generation, opened if need be; Tune's logger writes into it."""
+        runs = self._runs.setdefault(trial, {})
+        if generation not in runs:
+            runs[generation] = self._opened(trial, generation, config)
+        self.write_with(trial, runs[generation])
+        return runs[generation]
+
+    def _opened(self, trial: Trial, generation: int, config: Mapping[str, Any]) -> _Run:
+        trial.init_local_path()
+        folder = Path(trial.local_path)
+        place = (trial.trial_id, generation)
+        again = place not in self._begun and trial.trial_id in self._restored
+        progress = self._begun.setdefault(place, _Progress())
+        self._known.add(trial.trial_id)
+        events = EventFile(
+            folder / f"generation_{generation}" if generation else folder,
+            # Files are read in the order of their names, which begin with the second.
+            suffix=f".{time.time_ns()}",
+            purge_step=0 if again else None,
+        )
+        run = _Run(events, _hyperparameters(config), progress)
+        known = self._hyperparameters
+        self._differ.update(
+            name
+            for name, value in run.hyperparameters.items()
+            if name in known and known[name] != value
+        )
+        known |= run.hyperparameters
+        run.begin(f"{trial.trial_id}{f'/{generation}' if generation else ''}")
+        names, mode = self._shown({})
+        if names:
+            run.describe(names, mode, self._columns())
+        return run
+
+    def _columns(self) -> dict[str, Any]:
+        """The hyperparameters that HParams has columns for, with some value of each."""
+        searched = None if self._searched is None else self._searched()
+        if searched is None:
+            return self._hyperparameters
+        wanted = self._differ.union(searched)
+        shown = {name: value for name, value in self._hyperparameters.items() if name in wanted}
+        return shown or self._hyperparameters
+
+    def _shown(self, metrics: Mapping[str, Any]) -> tuple[list[str], str | None]:
+        """The metrics of HParams, and what is better."""
+        names, mode = ((), None) if self._goal is None else self._goal()
+        return sorted(names) or list(flatten(metrics)), mode
+
+    def _close(
+        self,
+        trial: Trial,
+        *,
+        before: int | None = None,
+        failed: bool = False,
+        ended: bool = False,
+    ) -> None:
+        """Close a trial's runs, or those of its generations before one."""
+        runs = self._runs.get(trial, {})
+        for generation in [g for g in runs if before is None or g < before]:
+            runs.pop(generation).close(failed=failed, ended=ended or before is not None)
+        if not runs:
+            self._runs.pop(trial, None)
+            self.forget(trial)
+
+
+@dataclass
+class _Progress:
+    """How far a run has come: its last report's step, and its best values."""
+
+    step: int | None = None
+    best: dict[str, float] = field(default_factory=dict)
+
+
+class _Run:
+    """A run of TensorBoard's; Tune's logger takes it for a writer.
+
+    Args:
+        events: Its file.
+        hyperparameters: Flat ones.
+        progress: How far it has come.
+    """
+
+    def __init__(self, events: EventFile, hyperparameters: Mapping[str, Any], progress: _Progress):
+        self._events, self._progress = events, progress
+        self.hyperparameters = hyperparameters
+        #: What all names begin with; None tells reports from what Tune fills in.
+        self.group: str | None = None
+        #: Whether more comes at once, so that what there is need not be on the disk.
+        self.more = False
+        #: The time that is written, in seconds since the epoch; now, if it is None.
+        self.walltime: float | None = None
+        self._described = False
+
+    def __getattr__(self, name: str) -> Any:
+        """A method of the file; what it adds gets its readable name."""
+        method = getattr(self._events, name)
+        if not name.startswith("add_"):
+            return method
+
+        def add(tag: str, value: Any, **known: Any) -> None:
+            try:
+                method(self._named(tag), value, walltime=self.walltime, **known)
+            except OSError:
+                raise
+            except Exception as error:  # an array of no shape that it knows, for example
+                if tag not in _TOLD:
+                    _TOLD.add(tag)
+                    reason = described(error).reason
+                    logger.warning("TensorBoard does not show %s: it %s", tag, reason)
+
+        return add
+
+    def flush(self) -> None:
+        """Let readers see what was added, unless more comes at once."""
+        if not self.more:
+            self._events.flush()
+
+    def _named(self, tag: str) -> str:
+        if not tag.startswith(_STOCK):
+            return tag
+        name = tag.removeprefix(_STOCK)
+        if self.group is not None:
+            return f"{self.group}/{name}"
+        if name in AUTO_RESULT_KEYS:
+            return f"tune/{name}"
+        return f"training/{name.removeprefix(f'{REPORTED}/')}"
+
+    def goes_to(self, step: int) -> None:
+        """A report comes. If its trial has gone back, what it does again replaces what it did."""
+        if self._progress.step is not None and step <= self._progress.step:
+            self._events.begin_again(step)
+        self._progress.step = step
+
+    def judge(self, name: str, value: float, step: int, mode: str | None) -> None:
+        """Write a metric that is judged by, and the best so far."""
+        self.add_scalar(f"last/{name}", value, global_step=step)
+        if mode is not None:
+            better, best = max if mode == "max" else min, self._progress.best
+            best[name] = better(value, best.get(name, value))
+            self.add_scalar(f"best/{name}", best[name], global_step=step)
+
+    # HParams -----------------------------------------------------------------------------------
+
+    def begin(self, name: str) -> None:
+        """Let HParams show the run from now on, under a name that fits into its table."""
+        from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
+        from tensorboardX.summary import hparams
+
+        if self.hyperparameters:
+            _, start, _ = hparams(dict(self.hyperparameters), {})
+            plugin_data = start.value[0].metadata.plugin_data
+            content = HParamsPluginData.FromString(plugin_data.content)
+            content.session_start_info.group_name = name
+            plugin_data.content = content.SerializeToString()
+            self._events.add_summary(start)
+
+    def describe(
+        self, names: Collection[str], mode: str | None, hyperparameters: Mapping[str, Any]
+    ) -> None:
+        """Say, once, which metrics and hyperparameters HParams shows."""
+        from tensorboardX.summary import hparams
+
+        if self._described or not self.hyperparameters:
+            return
+        self._described = True
+        groups = ("best", "last") if mode is not None else ("last",)
+        metrics = {f"{group}/{name}": None for group in groups for name in names}
+        experiment, _, _ = hparams(dict(hyperparameters), metrics)
+        self._events.add_summary(experiment)
+
+    def close(self, *, failed: bool, ended: bool) -> None:
+        """Close the file; ``ended``: not because the sweep was interrupted."""
+        if ended and self.hyperparameters:
+            self._events.add_summary(_end(failed))
+        self._events.close()
+
+
+def _end(failed: bool) -> Any:
+    """Return what tells HParams that a run is over."""
+    from tensorboardX.proto.api_pb2 import Status
+    from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData, SessionEndInfo
+    from tensorboardX.proto.summary_pb2 import Summary, SummaryMetadata
+
+    status = Status.Value("STATUS_FAILURE" if failed else "STATUS_SUCCESS")
+    content = HParamsPluginData(session_end_info=SessionEndInfo(status=status), version=0)
+    data = SummaryMetadata.PluginData(plugin_name="hparams", content=content.SerializeToString())
+    metadata = SummaryMetadata(plugin_data=data)
+    return Summary(value=[Summary.Value(tag="_hparams_/session_end_info", metadata=metadata)])
+
+
+def _hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a configuration can be shown: flat names; lists as text."""
+    shown = {}
+    for name, value in flatten(admitted(dict(config))).items():
+        if isinstance(value, (bool, int, float, str)):
+            shown[name] = value
+        elif isinstance(value, (list, tuple)):
+            shown[name] = str(value)
+    return shown
+
+
+def _step(report: Mapping[str, Any]) -> int:
+    """Return where Tune's logger puts a report on the axis."""
+    return int(number(report.get(TIMESTEPS_TOTAL)) or report[TRAINING_ITERATION])

@@ -1,0 +1,1 @@
+"""Wraps any Tune scheduler and searcher, which see only validated results."""

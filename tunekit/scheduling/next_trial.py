@@ -1,0 +1,126 @@
+"""Which trial the base scheduler starts or resumes next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import (
+    AsyncHyperBandScheduler,
+    FIFOScheduler,
+    HyperBandForBOHB,
+    HyperBandScheduler,
+)
+
+from tunekit._ray.controller import Controller
+from tunekit._ray.decisions import innermost, is_synchronous
+from tunekit._ray.stand_ins import StandIn
+from tunekit.core.events import Event, Resumed
+from tunekit.core.reconcile import Actual, Desired
+from tunekit.core.reminders import Reminders
+from tunekit.scheduling.base import BaseScheduler
+
+__all__ = ["NextTrial"]
+
+
+class NextTrial:
+    """Lets the base scheduler choose, and reminds it of what it waits for in vain.
+
+    Args:
+        base: The base scheduler.
+        controller: The sweep's controller.
+        deliver: Delivers what is due of a trial.
+        emit: Takes what happens, before anything comes of it.
+        time: Returns the time, in seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        base: BaseScheduler,
+        controller: Controller,
+        *,
+        deliver: Callable[[str], None],
+        emit: Callable[[Event], None],
+        time: Callable[[], float],
+    ):
+        self._base, self._stand_ins, self._controller = base, base.stand_ins, controller
+        self._deliver, self._emit, self._time = deliver, emit, time
+        # What a scheduler sees that takes the first trial.
+        self._in_turn = base.view.with_only(self._stand_ins.first_in_turn)
+        self._reminders = Reminders()
+        decides = innermost(base.scheduler)
+        self._never_pauses = type(decides) in (FIFOScheduler, AsyncHyperBandScheduler)
+        self._waits_for_all = is_synchronous(decides) or (
+            isinstance(decides, HyperBandScheduler) and not isinstance(decides, HyperBandForBOHB)
+        )
+
+    def choose(self) -> Trial | None:
+        """Return the trial to start or to resume next, if any."""
+        if self._never_pauses and self._controller.all_run:
+            return None  # it would look through all trials
+        return self.advance()
+
+    def advance(self) -> Trial | None:
+        """Ask the base scheduler until it names a trial that can be started, or none.
+
+        It may name trials that have ended, and goes on with these: it has not heard of the end.
+        """
+        base = self._base
+        for _ in range(len(self._stand_ins.by_id) + 1):
+            stand_in = base.scheduler.choose_trial_to_run(self._sees())
+            base.take_up()
+            if stand_in is None:
+                self._remind()
+                return None
+            if stand_in.change and stand_in.doing is not Actual.ENDED:
+                return None  # it takes that up first
+            if stand_in.doing in (Actual.STARTING, Actual.PAUSED):
+                if stand_in.phase is Desired.PAUSED:
+                    self._chose(stand_in, runs=False)
+                    stand_in.phase = Desired.PENDING
+                    self._stand_ins.reopen(stand_in)
+                return stand_in.real
+            # It is still running, or has ended: no need to start it.
+            self._chose(stand_in, runs=True)
+            stand_in.phase = Desired.RUNNING
+            self._stand_ins.reopen(stand_in)
+            self._deliver(stand_in.trial_id)
+        return None
+
+    def _chose(self, stand_in: StandIn, *, runs: bool) -> None:
+        """Record that a trial that it had paused goes on; ``runs``: the trial has an actor."""
+        self._emit(Resumed(time=self._time(), trial_id=stand_in.trial_id, runs=runs))
+
+    def _sees(self) -> Any:
+        """Return what the base scheduler chooses from: one trial, if it only wants the first."""
+        chooses = getattr(self._base.scheduler.choose_trial_to_run, "__func__", None)
+        return self._in_turn if chooses is FIFOScheduler.choose_trial_to_run else self._base.view
+
+    def _remind(self) -> None:
+        """Make a scheduler that waits for an ended trial look again."""
+        if not self._waits_for_all or not self._controller.still:
+            return
+        left = [
+            stand_in
+            for stand_in in self._stand_ins.by_id.values()
+            if stand_in.status not in (Trial.TERMINATED, Trial.ERROR)
+        ]
+        if any(stand_in.phase is not Desired.PAUSED for stand_in in left):
+            return
+        if not self._reminders.due({j.trial_id: j.version and j.version.place for j in left}):
+            return
+        scored = [(stand_in, stand_in.version) for stand_in in left if stand_in.version is not None]
+        # A clone stands at its donor's score; one that has its own speaks for itself.
+        own = [
+            (stand_in, version)
+            for stand_in, version in scored
+            if version.trial_id == stand_in.trial_id
+        ]
+        for stand_in, version in own or scored:
+            if stand_in.phase is Desired.PAUSED:
+                self._base.remind_of(stand_in, version)
+        self._base.take_up()
+        for stand_in in left:
+            if stand_in.phase is Desired.RUNNING:
+                self._deliver(stand_in.trial_id)

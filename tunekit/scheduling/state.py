@@ -1,0 +1,157 @@
+"""What is saved of a scheduler with the experiment: its own state, and what it knows of trials."""
+
+from __future__ import annotations
+
+import io
+import logging
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import cloudpickle
+from ray import tune
+from ray.tune.schedulers import TrialScheduler
+
+from tunekit._ray.stand_ins import StandIn
+from tunekit.journal.places import Places
+from tunekit.scheduling.clones import Clones
+from tunekit.scheduling.score_usage import ScoreUsage
+from tunekit.scheduling.stand_ins import StandIns
+
+__all__ = ["SchedulerState", "dump", "load"]
+
+logger = logging.getLogger(__name__)
+
+
+class SchedulerState:
+    """Holds what is saved of a scheduler: the scheduler itself, and what it knows of trials.
+
+    Args:
+        base: The user's scheduler.
+
+    Example:
+        >>> from ray.tune.schedulers import MedianStoppingRule
+        >>> saved = SchedulerState(MedianStoppingRule(grace_period=3)).save(Places("/sweep"))
+        >>> state = SchedulerState(MedianStoppingRule())
+        >>> state.load(saved, Places("/moved"), filesystem=None)
+        >>> state.base.debug_string()
+        'Using MedianStoppingRule: num_stopped=0.'
+    """
+
+    def __init__(self, base: TrialScheduler):
+        self.base = base
+        #: What it may clone, and is about to clone.
+        self.clones = Clones()
+        #: The trials as it sees them.
+        self.stand_ins = StandIns(offer=self.clones.offer)
+        #: Which scores it will use.
+        self.usage = ScoreUsage(base)
+        self._told_of_none = False
+
+    def save(self, places: Places) -> bytes | None:
+        """Return all of it, pickled; None if it cannot be.
+
+        Args:
+            places: Where the experiment is kept.
+        """
+        state = {
+            "base": self.base.__dict__,
+            "judged": {
+                trial_id: stand_in.state() for trial_id, stand_in in self.stand_ins.by_id.items()
+            },
+            "offers": self.clones.offers,
+            "exploits": self.clones.planned,
+            "decisions": self.usage.state(),
+        }
+        try:
+            return dump(state, places)
+        except Exception as error:  # whatever its parts raise
+            if not self._told_of_none:
+                self._told_of_none = True
+                logger.warning(
+                    "%s cannot be saved with the experiment (%s): a restored sweep starts with a "
+                    "new one, and shows it all results again.",
+                    type(self.base).__name__,
+                    error,
+                )
+            return None
+
+    def load(self, saved: bytes, places: Places, *, filesystem: Any) -> None:
+        """Load what :meth:`save` returned, before Tune adds the trials.
+
+        Args:
+            saved: The pickle.
+            places: Where the experiment is kept now.
+            filesystem: The filesystem of its checkpoints; None for the local one.
+        """
+        stand_ins = self.stand_ins
+        state = load(saved, places, stand_in=stand_ins.named, filesystem=filesystem)
+        self.base.__dict__.update(state["base"])
+        self.clones.offers, self.clones.planned = state["offers"], state["exploits"]
+        self.usage.load(state["decisions"])
+        for trial_id, kept in state["judged"].items():
+            stand_ins.named(trial_id).load(kept)
+        stand_ins.known = set(state["judged"])
+
+
+def dump(state: Mapping[str, Any], places: Places) -> bytes:
+    """Pickle a state that has stand-ins of trials, and checkpoints, anywhere inside.
+
+    Stand-ins are named, the trials being Tune's, and of checkpoints it is written where they lie
+    in the experiment, which may be moved.
+
+    Args:
+        state: The state.
+        places: Where the experiment lies.
+
+    Raises:
+        Exception: Whatever a part of the state raises that cannot be pickled.
+
+    Example:
+        >>> dumped = dump({"at": tune.Checkpoint("/sweep/a/checkpoint_1")}, Places("/sweep"))
+        >>> load(dumped, Places("/moved"), stand_in=None, filesystem=None)["at"].path
+        '/moved/a/checkpoint_1'
+    """
+    file = io.BytesIO()
+    _Pickler(file, places).dump(state)
+    return file.getvalue()
+
+
+def load(
+    dumped: bytes, places: Places, *, stand_in: Callable[[str], StandIn] | None, filesystem: Any
+) -> dict[str, Any]:
+    """Return the state that :func:`dump` has pickled.
+
+    Args:
+        dumped: The pickle.
+        places: Where the experiment lies now.
+        stand_in: Returns the stand-in of a trial, by its name.
+        filesystem: The filesystem of its checkpoints; None for the local one.
+    """
+    state: dict[str, Any] = _Unpickler(io.BytesIO(dumped), places, stand_in, filesystem).load()
+    return state
+
+
+class _Pickler(cloudpickle.Pickler):
+    def __init__(self, file: io.BytesIO, places: Places):
+        super().__init__(file)
+        self._places = places
+
+    def persistent_id(self, part: Any) -> tuple[str, str] | None:
+        if type(part) is StandIn:
+            return ("trial", part.trial_id)
+        if isinstance(part, tune.Checkpoint):
+            return ("checkpoint", self._places.record(part.path))
+        return None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, places: Places, stand_in: Any, filesystem: Any):
+        super().__init__(file)
+        self._places, self._stand_in, self._filesystem = places, stand_in, filesystem
+
+    def persistent_load(self, known: tuple[str, str]) -> Any:
+        kind, name = known
+        if kind == "trial":
+            return self._stand_in(name)
+        return tune.Checkpoint(self._places.path(name), self._filesystem)

@@ -1,0 +1,337 @@
+"""What is done about trials: they wait for scores, train on, or follow the base scheduler."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from ray.tune.experiment import Trial
+from ray.tune.result import TRAINING_ITERATION
+from ray.tune.schedulers import TrialScheduler
+
+from tunekit._ray.checkpoints import latest_checkpoint
+from tunekit._ray.controller import Controller
+from tunekit._ray.stand_ins import Change, StandIn
+from tunekit.config import ValidationConfig
+from tunekit.core.advice import no_room
+from tunekit.core.events import Event, Waited
+from tunekit.core.pending import gives_way, stands_still, trains_on
+from tunekit.core.reconcile import Action, Actual, Desired, next_action
+from tunekit.core.state import SweepState
+from tunekit.driver.deliveries import Deliveries
+from tunekit.scheduling.base import BaseScheduler
+from tunekit.validating.validator import Validator
+
+__all__ = ["TrialActions"]
+
+logger = logging.getLogger(__name__)
+
+# A momentary shortage pauses nobody.
+_STARVED_S = 2.0
+
+
+class _Waiting(Protocol):
+    """Says which trials wait for scores, and what may use their places meanwhile.
+
+    Attributes:
+        shares_with_trials: Whether trials take resources that validations need; None: that is not
+            known.
+        one_at_a_time: Returns whether a trial and a validation can only run one after the other.
+    """
+
+    shares_with_trials: bool | None
+    one_at_a_time: Callable[[], bool]
+
+    def waits(self, trial_id: str) -> bool:
+        """Return whether a trial that has reported waits for pending scores."""
+        ...
+
+    def on_pending(self, trial_id: str) -> str:
+        """Return what a trial does while scores are pending: never ``"auto"``."""
+        ...
+
+    def others_wait(self) -> bool:
+        """Return whether a trial could go on in the place of one that waits."""
+        ...
+
+
+class _Validations(Protocol):
+    """What this needs of the sweep's validations."""
+
+    config: ValidationConfig
+    state: SweepState
+    validator: Validator
+    deliveries: Deliveries
+
+    def emit(self, event: Event) -> None:
+        """Record an event, before anything comes of it."""
+        ...
+
+    def time(self) -> float:
+        """Return the seconds since the epoch."""
+        ...
+
+    def now(self) -> float:
+        """Return the seconds on the sweep's clock."""
+        ...
+
+
+class TrialActions:
+    """Brings each trial to where the base scheduler believes it to be, as soon as it can follow.
+
+    ``core/reconcile.py`` has the rule, and ``core/pending.py`` what a trial does that waits.
+
+    Args:
+        base: The base scheduler.
+        controller: The sweep's controller.
+        validations: The sweep's validations.
+        waiting: Says which trials wait.
+    """
+
+    def __init__(
+        self,
+        base: BaseScheduler,
+        controller: Controller,
+        validations: _Validations,
+        waiting: _Waiting,
+    ):
+        self._base, self._stand_ins, self._controller = base, base.stand_ins, controller
+        self._validations, self._waiting = validations, waiting
+        # When a trial began to wait for a score.
+        self._since: dict[str, float] = {}
+        # Trials that gave way and whose scores have arrived.
+        self._ready: dict[str, Trial] = {}
+
+    # At a trial's report -----------------------------------------------------------------------
+
+    def answer(self, stand_in: StandIn, result: Mapping[str, Any]) -> str:
+        """Answer a trial's report: only when it has saved is it known whether it is validated."""
+        self.begins(stand_in)
+        self._stand_ins.reopen(stand_in)
+        if not self._may_stand_still(stand_in, result) and not stand_in.change.restored_from:
+            if stand_in.phase is Desired.ENDED:
+                return TrialScheduler.STOP
+            if stand_in.phase is Desired.PAUSED:
+                return TrialScheduler.PAUSE
+            return TrialScheduler.CONTINUE
+        stand_in.held = True
+        return TrialScheduler.NOOP
+
+    def _may_stand_still(self, stand_in: StandIn, result: Mapping[str, Any]) -> bool:
+        """Return whether a trial that reports may have to wait for scores.
+
+        If so, it is told to wait. Whether it does depends on whether its report is saved and
+        validated.
+        """
+        on_pending = self._waiting.on_pending(stand_in.trial_id)
+        if on_pending in ("hold", "pause"):
+            return True
+        used = self._base.usage.uses(stand_in, result)
+        pending = self._validations.state.delivery.decisions(stand_in.trial_id)
+        return stands_still(
+            on_pending,
+            scores=1,
+            decisions=pending + used,
+            past_last=lambda: self._base.usage.past_last(stand_in),
+        )
+
+    def begins(self, stand_in: StandIn) -> None:
+        """Note that a trial that was to run is running, or has run."""
+        if stand_in.phase is Desired.PENDING and stand_in.real.status not in (
+            Trial.PENDING,
+            Trial.PAUSED,
+        ):
+            stand_in.phase = Desired.RUNNING
+            self._validations.deliveries.deliver(stand_in.trial_id)
+
+    # At the end of each step -------------------------------------------------------------------
+
+    def act(self) -> None:
+        """Carry out what is known: let trials go on, wait in the way they should, or stop."""
+        held = []
+        for trial_id, stand_in in list(self._stand_ins.open.items()):
+            if stand_in.phase is Desired.PENDING:
+                self.begins(stand_in)
+            doing = stand_in.doing
+            if doing is Actual.SAVING:
+                continue  # all running trials may be saving, step after step
+            move = self._next_action(stand_in, doing)
+            if move is not Action.NOTHING:
+                self._make(move, stand_in)
+            elif doing is Actual.HELD:
+                held.append(stand_in)
+            elif not self._undecided(stand_in, doing):
+                self._stand_ins.open.pop(trial_id, None)
+        if held:
+            self._relieve_starvation(held)
+
+    @staticmethod
+    def _undecided(stand_in: StandIn, doing: Actual) -> bool:
+        """Return whether a trial will need something done even if nothing more is heard of it."""
+        if doing is Actual.ENDED:
+            return False
+        return (
+            bool(stand_in.change)
+            or stand_in.phase is Desired.ENDED
+            or doing in (Actual.SAVING, Actual.HELD)
+            or (doing is Actual.PAUSED and stand_in.phase is Desired.RUNNING)
+        )
+
+    def _next_action(self, stand_in: StandIn, doing: Actual) -> Action:
+        held, waits = doing is Actual.HELD, self._waiting.waits(stand_in.trial_id)
+        return next_action(
+            stand_in.phase,
+            doing,
+            overwritten=stand_in.change.restored_from is not None,
+            changed=bool(stand_in.change),
+            waits=waits and not (held and self._trains_on(stand_in)),
+            lends=self._validations.validator.lends(stand_in.trial_id),
+            # Those that had to give way, to let validations run, get their turn.
+            gives_way=held and self._gives_way(stand_in),
+        )
+
+    def _trains_on(self, stand_in: StandIn) -> bool:
+        """Return whether a trial trains on while its score is pending: its place would be idle."""
+        validations = self._validations
+        return trains_on(
+            validations.config.on_pending,
+            decisions=validations.state.delivery.decisions(stand_in.trial_id),
+            idle=not (
+                self._ready
+                or self._controller.has_new_trials
+                or self._waiting.one_at_a_time()
+                or validations.validator.will_borrow(self._place_of(stand_in))
+            ),
+            decides_again=lambda: self._base.usage.decides_again(stand_in),
+            synchronous=self._base.compares_all,
+        )
+
+    def _gives_way(self, stand_in: StandIn) -> bool:
+        """Return whether a trial that waits gives its place to others meanwhile."""
+        waiting = self._waiting
+        return gives_way(
+            waiting.on_pending(stand_in.trial_id),
+            will_lend=self._validations.validator.will_borrow(self._place_of(stand_in)),
+            ready=bool(self._ready),
+            alone=waiting.one_at_a_time(),
+            others_wait=waiting.others_wait(),
+        )
+
+    def _make(self, move: Action, stand_in: StandIn) -> None:
+        trial, trial_id, controller = stand_in.real, stand_in.trial_id, self._controller
+        if move is Action.GIVE_WAY:
+            # To validations, or to a trial that is ready.
+            self._give_way(stand_in, for_validations=self._waiting.one_at_a_time())
+            return
+        self._waited(trial_id)
+        stand_in.held = False
+        if move is Action.TRAIN:
+            self._stand_ins.open.pop(trial_id, None)
+            controller.train(trial)
+        elif move is Action.PAUSE:
+            saved, step = latest_checkpoint(trial), trial.last_result.get(TRAINING_ITERATION)
+            unsaved = saved is None or saved[1].get(TRAINING_ITERATION) != step
+            controller.pause(trial, save=unsaved)
+        elif move is Action.RESUME:
+            self._stand_ins.open.pop(trial_id, None)
+            self._ready[trial_id] = trial
+        elif move is Action.STOP:
+            self._stand_ins.open.pop(trial_id, None)
+            controller.stop(trial)
+        elif move is Action.CHANGE:
+            self._change(stand_in)
+
+    def _change(self, stand_in: StandIn) -> None:
+        """Let a trial take up what the base scheduler has given it."""
+        trial, change = stand_in.real, stand_in.change
+        self._ready.pop(stand_in.trial_id, None)
+        if change.restored_from is not None:
+            self._base.exploit(stand_in)
+        stand_in.change = Change()
+        self._controller.change(trial, change)
+
+    # While trials wait -------------------------------------------------------------------------
+
+    def _give_way(self, stand_in: StandIn, *, for_validations: bool = False) -> None:
+        stand_in.held = False
+        self._since.setdefault(stand_in.trial_id, self._validations.now())
+        # It will resume from the checkpoint that is being validated.
+        self._controller.pause(stand_in.real, save=False, for_validations=for_validations)
+
+    def first_ready(self) -> Trial | None:
+        """Return the first trial that gave way and whose scores have arrived, if any."""
+        for trial_id, trial in list(self._ready.items()):
+            if trial.status == Trial.PAUSED:
+                return trial
+            del self._ready[trial_id]
+        return None
+
+    def settled(self, trial_id: str) -> None:
+        """Take that a score of a trial is not waited for any more."""
+        if not self._waiting.waits(trial_id):
+            # If it waits now, it is because the scheduler has paused it.
+            self._waited(trial_id)
+
+    def stands_no_more(self, stand_in: StandIn) -> None:
+        """Note that a trial no longer waits for anything."""
+        stand_in.held = False
+        self._ready.pop(stand_in.trial_id, None)
+        self._waited(stand_in.trial_id)
+
+    def _waited(self, trial_id: str) -> None:
+        """Record for how long a trial waited for its scores, if it did."""
+        validations, since = self._validations, self._since.pop(trial_id, None)
+        if since is not None:
+            seconds = round(validations.now() - since, 4)
+            validations.emit(Waited(time=validations.time(), trial_id=trial_id, seconds=seconds))
+
+    def lenders(self) -> dict[str, Trial]:
+        """Return the trials that wait and in whose place a validation fits.
+
+        Trials that give their resources back are not among them.
+        """
+        validator = self._validations.validator
+        if self._validations.config.on_pending == "pause":
+            return {}
+        return {
+            trial_id: stand_in.real
+            for trial_id, stand_in in self._stand_ins.open.items()
+            if stand_in.doing is Actual.HELD
+            and self._waiting.waits(trial_id)
+            and not validator.lends(trial_id)
+            and validator.fits_in(self._place_of(stand_in))
+        }
+
+    def _place_of(self, stand_in: StandIn) -> Mapping[str, float]:
+        """Return a trial's place: the resources of its actor in one bundle."""
+        return self._controller.resources_of(stand_in.real)
+
+    def _relieve_starvation(self, held: list[StandIn]) -> None:
+        """Let a held trial give way if held trials keep every validation from starting.
+
+        Holding and pausing lead to the same decisions. If all actors waited for scores that wait
+        for the actors' resources, there would be none.
+        """
+        controller, validator = self._controller, self._validations.validator
+        now = self._validations.now()
+        for stand_in in held:
+            self._since.setdefault(stand_in.trial_id, now)
+        if validator.starved_s() < _STARVED_S:
+            return  # their processes may take long to start
+        if self._waiting.shares_with_trials is False:
+            return  # trials hold nothing that validations need
+        waiting = [
+            stand_in
+            for stand_in in held
+            if stand_in.doing is Actual.HELD and self._waiting.waits(stand_in.trial_id)
+        ]
+        if not waiting or len(waiting) < len(controller.running):
+            return
+        first = waiting[0]
+        if self._waiting.on_pending(first.trial_id) == "continue":
+            self._make(Action.TRAIN, first)  # it might not be able to resume
+        else:
+            logger.warning("%s", no_room(first.trial_id, trials=len(controller.running)))
+            self._give_way(first, for_validations=True)
+            validator.relieved()

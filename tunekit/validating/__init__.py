@@ -1,0 +1,1 @@
+"""Runs validations: which process, which attempt, what comes back."""

@@ -1,0 +1,441 @@
+"""Runs a sweep's validations, from the request to the outcome."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ray.tune.experiment import Trial
+
+from tunekit.clock import Clock
+from tunekit.config import ValidationConfig
+from tunekit.core.calls import name_of, signature_of, still_lacks, takes_resume
+from tunekit.core.confidence import Interval
+from tunekit.core.events import (
+    AttemptBegan,
+    AttemptStarted,
+    Event,
+    ValidationEnded,
+    ValidationEstimated,
+    ValidationKey,
+)
+from tunekit.core.failures import Failures, place_of
+from tunekit.core.loans import Loans
+from tunekit.core.pool import REJECTED, Pool
+from tunekit.core.sequential import Evidence, Sequential, estimates_in
+from tunekit.core.shortage import Shortage
+from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status, rejected
+from tunekit.errors import ConfigError
+from tunekit.stage import Stage
+from tunekit.validating.executor import Began, Estimated, Executor, Failed, Returned, received
+
+__all__ = ["Validator"]
+
+logger = logging.getLogger(__name__)
+
+# How often to ask whether validations wait for resources.
+_LOOK_INTERVAL_S = 0.5
+# How often to write down what a validation has yielded: that much is lost if the driver is killed.
+_NOTE_INTERVAL_S = 1.0
+
+
+class Validator:
+    """Lets the pool decide and the executor run, and tells the journal first.
+
+    Args:
+        config: The user's settings for this stage.
+        executor: Where validations run.
+        clock: What to read the time from.
+        emit: Called with each event, before it is acted on.
+        conclude: Called with each outcome, after it has been recorded.
+        judged: Returns the names of metrics that must be numbers.
+        promised: Returns the resources of each trial that waits for them.
+        lenders: Returns the trials that wait and in whose place a validation fits.
+        others_wait: Returns whether a trial could go on in the place of one that waits.
+        rejected: Returns the trials that the scheduler has rejected, each once.
+        all_count: Returns whether the scheduler, or anything else, hears of every score.
+        alike: Returns whether all comes out the same wherever in an interval a metric of a
+            request's score is.
+        waits_for_room: Returns whether nothing is started before resources are free. Otherwise, one
+            is always started, and waits for them.
+        gives_way: Returns whether nothing is started although resources are free, because others
+            are about to need them.
+        keep: Called with the name in the cache, the outcome and the function's name of each score
+            that was computed in full.
+    """
+
+    #: Raises if Ray itself is gone, so that what fails because of that is not recorded as failed.
+    check_ray: Callable[[], None] = staticmethod(lambda: None)
+
+    def __init__(
+        self,
+        config: ValidationConfig | Stage,
+        executor: Executor,
+        clock: Clock,
+        *,
+        emit: Callable[[Event], None],
+        conclude: Callable[[Outcome], None],
+        judged: Callable[[], Collection[str]],
+        promised: Callable[[], Iterable[Mapping[str, float]]],
+        lenders: Callable[[], dict[str, Trial]] = dict,
+        others_wait: Callable[[], bool] = bool,
+        rejected: Callable[[], Iterable[str]] = tuple,
+        all_count: Callable[[], bool] = lambda: True,
+        alike: Callable[[Request, str, Interval], bool] = lambda *asked: False,
+        waits_for_room: Callable[[], bool] = bool,
+        gives_way: Callable[[], bool] = bool,
+        keep: Callable[[str, Outcome, str], None] = lambda *kept: None,
+    ):
+        self._pool = Pool(
+            max_in_flight=config.most_in_flight,
+            max_retries=config.max_retries,
+            skip_stale=config.on_stale == "skip",
+            decisions_first=config.priority == "decisions",
+            all_count=all_count,
+            waits_for_room=waits_for_room,
+        )
+        self._executor = executor
+        self._clock = clock
+        self._emit, self._conclude = emit, conclude
+        self._judged = judged
+        self._promised, self._rejected, self._gives_way = promised, rejected, gives_way
+        self._on_rejected, self._keep = config.on_rejected, keep
+        self._lenders, self._others_wait = lenders, others_wait
+        self._loans = Loans()
+        self._fn, self._signature = config.fn, signature_of(config.fn)
+        self._resumes = takes_resume(config.fn)
+        self._retried = Failures()
+        self._next_poll = 0.0
+        self._polling = False
+        self._shortage = Shortage()
+        self._next_look = 0.0
+        self._sequential, self._alike = config.sequential or Sequential(), alike
+        # What each attempt has yielded that has yielded anything.
+        self._evidence: dict[str, Evidence] = {}
+        # When something that an attempt has yielded is written down next.
+        self._next_note: dict[str, float] = {}
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """Return the logical resources of one validation, such as ``{"CPU": 1}``."""
+        return self._executor.need
+
+    def wanted(self) -> Iterator[dict[str, float]]:
+        """Yield the resources of each validation that waits for them."""
+        for _ in range(self._pool.waiting + self._pool.queued):
+            yield self._executor.need
+
+    def reserve(self, slots: int) -> None:
+        """Keep resources for this many validations from now on, whatever else wants them."""
+        self._executor.reserve(slots)
+
+    @property
+    def wants_room(self) -> bool:
+        """Return whether a validation that the scheduler will decide by waits for resources.
+
+        Not if it can run in the place of a trial.
+        """
+        return self._pool.wants_room and not self._lenders()
+
+    def fits_in(self, resources: Mapping[str, float]) -> bool:
+        """Return whether a validation could run in the place of something with these resources."""
+        return self._executor.fits_in(resources)
+
+    def will_borrow(self, resources: Mapping[str, float]) -> bool:
+        """Return whether a validation is going to run in the place of a trial that waits.
+
+        Args:
+            resources: What the trial has.
+        """
+        return self._pool.can_start and self._to_borrow() > 0 and self.fits_in(resources)
+
+    def _to_borrow(self) -> int:
+        """Return how many validations should run in the place of trials."""
+        return self._loans.wanted(
+            deciding=self._pool.decisions_waiting,
+            in_flight=self._pool.running + self._pool.starting,
+            others_wait=self._others_wait(),
+        )
+
+    def spare(self) -> None:
+        """Give back what only waits for work: trials need it, and there is nothing to validate."""
+        self._executor.spare()
+
+    def free(self) -> None:
+        """Give back what is kept for validations: nothing more will run."""
+        self._executor.close()
+
+    @property
+    def idle(self) -> bool:
+        """Return whether every validation has ended."""
+        return self._pool.idle
+
+    def counts(self) -> dict[str, int]:
+        """Return how many validations are running, have not begun, or wait to be started.
+
+        Of those that have not begun (``starting``), ``queued`` wait for resources.
+        """
+        return {
+            "running": self._pool.running,
+            "starting": self._pool.starting,
+            "queued": self._pool.queued,
+            "waiting": self._pool.waiting,
+        }
+
+    def pending(self) -> list[Request]:
+        """Return every request that has not ended."""
+        return list(self._pool.pending())
+
+    def statuses(self) -> list[Pending]:
+        """Return how far each request that has not ended has come."""
+        return list(self._pool.statuses(self._clock.monotonic()))
+
+    def awaited(self) -> Collection[Any]:
+        """Return references to Ray objects; once one is ready, a :meth:`poll` is worthwhile."""
+        return self._executor.awaited()
+
+    def submit(self, request: Request) -> None:
+        """Take a request that is in the journal; one that cannot be called fails at once."""
+        given = {*request.kwargs, *(("resume",) if self._resumes else ())}
+        lacks = still_lacks(self._signature, given)
+        if lacks:
+            self.give_up(request, _uncallable(name_of(self._fn), lacks))
+            return
+        self._next_poll = 0.0  # it may start now
+        for outcome in self._pool.submit(request, self._clock.monotonic()):
+            self._end(outcome)
+
+    def _give_up_rejected(self, now: float) -> None:
+        """End the validations of rejected trials, as ``on_rejected`` says."""
+        for trial_id in self._rejected():
+            if self._on_rejected == "cancel":
+                self._cancel(*self._pool.drop(trial_id, REJECTED, now))
+            if self._on_rejected != "keep":
+                self._cancel([], self._pool.reject(trial_id, now))
+
+    def give_up(self, request: Request, reason: str) -> None:
+        """End a request that cannot be run."""
+        self._end(Outcome(request, Status.FAILED, reason=reason))
+
+    def drop(self, trial_id: str, reason: str) -> None:
+        """Give up all validations of a trial."""
+        self._cancel(*self._pool.drop(trial_id, reason, self._clock.monotonic()))
+
+    def poll(self, *, at_once: bool = False) -> None:
+        """Check what has become of the validations, act on it, and start those that may run.
+
+        Args:
+            at_once: Whether to check now, however recent the last check was.
+        """
+        now = self._clock.monotonic()
+        if self._polling or not (at_once or now >= self._next_poll):
+            return
+        self._polling = True
+        try:
+            self._next_poll = now + self._executor.poll_interval_s
+            self._take_events(now)
+            self._cancel(*self._pool.expire(now))
+            self._give_up_rejected(now)
+            self._loans.settle(still_runs=self._pool.flies)
+            self._start(now)
+            self._look(now)
+        finally:
+            self._polling = False
+
+    def close(self) -> None:
+        """Cancel what has not ended; it stays pending until the sweep is restored."""
+        if not self._pool.idle:
+            logger.warning(
+                "Validations that had not ended: %d. They are pending, and run when the sweep is "
+                "restored.",
+                len(self.pending()),
+            )
+        for attempt in self._pool.in_flight():
+            self._executor.cancel(attempt)
+        self.free()
+
+    def starved_s(self) -> float:
+        """Return for how many seconds all started validations have lacked resources; 0 if not."""
+        return self._shortage.for_s(self._clock.monotonic())
+
+    def relieved(self) -> None:
+        """Note that something has given resources back: starvation counts from now."""
+        self._shortage.relieved(self._clock.monotonic())
+
+    def _take_events(self, now: float) -> None:
+        for event in self._executor.poll():
+            if isinstance(event, Began):
+                if self._pool.flies(event.attempt_id):
+                    request, number = event.attempt_id.rsplit("#", 1)
+                    time, attempt = self._clock.time(), int(number)
+                    self._emit(AttemptBegan(time=time, id=request, attempt=attempt))
+                self._pool.began(event.attempt_id, now)
+                continue
+            wanted = self._pool.flies(event.attempt_id)
+            if isinstance(event, Estimated):
+                outcome = self._take_estimate(event, now) if wanted else None
+            elif isinstance(event, Returned):
+                outcome = self._take_result(event, now) if wanted else None
+            else:
+                self._forget(event.attempt_id)
+                self.check_ray()
+                outcome = self._pool.failed(event.attempt_id, event.reason, event.error, now)
+                if wanted and outcome is None:
+                    self._tell_of_another_try(event)
+            if outcome is not None:
+                self._end(outcome)
+
+    def _take_estimate(self, event: Estimated, now: float) -> Outcome | None:
+        """Take what an attempt has yielded; end its validation if it knows enough."""
+        value = received(event.value)
+        reason = rejected(value, ())
+        if reason is not None:
+            self._stop(event.attempt_id)
+            return self._pool.returned(event.attempt_id, value, (), now)
+        attempt = self._pool.attempt(event.attempt_id)
+        evidence = self._evidence_of(attempt)
+        try:
+            evidence.take(value)
+        except ConfigError as error:
+            self._stop(event.attempt_id)
+            return self._pool.refused(event.attempt_id, f"yielded {error}", now)
+        known = estimates_in(value)
+        if not known:
+            return None
+        self._pool.estimated(event.attempt_id, known)
+        if now >= self._next_note.setdefault(event.attempt_id, now + _NOTE_INTERVAL_S):
+            self._next_note[event.attempt_id] = now + _NOTE_INTERVAL_S
+            self._emit(ValidationEstimated.of(event.attempt_id, known, self._clock.time()))
+        if not self._knows_enough(attempt.request, evidence):
+            return None
+        self._stop(event.attempt_id)
+        score = evidence.score()
+        return self._pool.returned(event.attempt_id, score, self._judged(), now)
+
+    def _evidence_of(self, attempt: Attempt) -> Evidence:
+        """Return what is known from an attempt; one that resumes has what it was given."""
+        evidence = self._evidence.get(attempt.id)
+        if evidence is None:
+            evidence = self._evidence[attempt.id] = Evidence(self._sequential.confidence)
+            if self._resumes:
+                evidence.take(attempt.request.known)
+        return evidence
+
+    def _knows_enough(self, request: Request, evidence: Evidence) -> bool:
+        """Return whether more examples would not change what is decided by a score."""
+        judged = sorted(self._judged())
+        return bool(judged) and all(
+            name in evidence.sequences
+            and self._sequential.is_enough(
+                evidence.examples(name),
+                partial(self._alike, request, name, evidence.sequences[name].interval),
+            )
+            for name in judged
+        )
+
+    def _take_result(self, event: Returned, now: float) -> Outcome | None:
+        """Take what a validation has returned, with numbers for its estimates."""
+        value = received(event.value)
+        if value is None and self._resumes:
+            # The driver was killed after the last estimate was written down: nothing was left.
+            value = self._pool.attempt(event.attempt_id).request.known or None
+        if event.cached:  # all of it, whatever was yielded before
+            self._evidence[event.attempt_id] = Evidence(self._sequential.confidence)
+        if isinstance(value, Mapping) and estimates_in(value):
+            evidence = self._evidence_of(self._pool.attempt(event.attempt_id))
+            try:
+                evidence.take(value)
+            except ConfigError as error:
+                self._forget(event.attempt_id)
+                return self._pool.refused(event.attempt_id, f"returned {error}", now)
+            self._pool.estimated(event.attempt_id, estimates_in(value))
+            value = evidence.score()
+        self._forget(event.attempt_id)
+        outcome = self._pool.returned(event.attempt_id, value, self._judged(), now)
+        if event.key is None or outcome is None or not outcome.validated:
+            return outcome
+        if event.cached:
+            return replace(outcome, cached=True)
+        self._keep(event.key, outcome, name_of(self._fn))
+        return outcome
+
+    def _stop(self, attempt_id: str) -> None:
+        """Let an attempt end that need not go on."""
+        self._forget(attempt_id)
+        self._executor.stop(self._pool.attempt(attempt_id))
+
+    def _forget(self, attempt_id: str) -> None:
+        self._evidence.pop(attempt_id, None)
+        self._next_note.pop(attempt_id, None)
+
+    def _tell_of_another_try(self, failed: Failed) -> None:
+        key = ValidationKey.parse(failed.attempt_id.rsplit("#", 1)[0])
+        place = place_of(key.trial_id, key.iteration, key.generation)
+        verdict = self._retried.failed(place, failed.reason)
+        if verdict.first:
+            logger.warning("The validation of %s %s; trying again.", place, failed.reason)
+        if verdict.more is not None:
+            logger.warning("Validations were tried again: %s.", verdict.more)
+
+    def _start(self, now: float) -> None:
+        asks = self._pool.needs_capacity and not self._gives_way()
+        capacity = self._executor.capacity(self._promised()) if asks else 0
+        if capacity <= 0 and self._to_borrow() > 0:
+            self._borrow()
+        for attempt in self._pool.start(capacity, now):
+            self._emit(AttemptStarted.of(attempt, self._clock.time()))
+            self._executor.start(attempt)
+
+    def _borrow(self) -> None:
+        """Start validations in the place of trials, which wait until these have ended."""
+        lenders = self._lenders()
+        for attempt in self._pool.start_deciding(min(len(lenders), self._to_borrow())):
+            lender = self._loans.take(attempt.id, of=attempt.request.trial_id, lenders=lenders)
+            self._emit(AttemptStarted.of(attempt, self._clock.time()))
+            self._executor.start(attempt, lender=lenders.pop(lender))
+
+    def lends(self, trial_id: str) -> bool:
+        """Return whether a validation runs in the place of a trial."""
+        return self._loans.lends(trial_id)
+
+    def _look(self, now: float) -> None:
+        """Check whether validations wait for resources; not every time, because that asks Ray."""
+        started = self._pool.running + self._pool.starting
+        if not self._pool.starting:
+            self._next_look = now
+            self._shortage.seen(started=started, queued=0, now=now)
+        elif now >= self._next_look:
+            self._next_look = now + _LOOK_INTERVAL_S
+            self._pool.queue(self._executor.queued())
+            if self._pool.queued:
+                self._executor.use_reserve()
+            self._shortage.seen(started=started, queued=self._pool.queued, now=now)
+        elif self._pool.running:
+            self._shortage.seen(started=started, queued=0, now=now)
+
+    def _cancel(self, cancelled: list[Attempt], outcomes: list[Outcome]) -> None:
+        for attempt in cancelled:
+            self._forget(attempt.id)
+            self._executor.cancel(attempt)
+        for outcome in outcomes:
+            self._end(outcome)
+
+    def _end(self, outcome: Outcome) -> None:
+        self._emit(ValidationEnded.of(outcome, self._clock.time()))
+        self._conclude(outcome)
+
+
+def _uncallable(name: str, lacks: Sequence[str]) -> str:
+    """Return why a validation cannot be called, and what to do about it."""
+    given = ", ".join(f"{one!r}: ..." for one in lacks)
+    text = (
+        f"was not started: {name} has no value for {', '.join(map(repr, lacks))}. Pass it with "
+        f"the report, tunekit.report(metrics, validation=ValidationTaskConfig(fn_kwargs={{{given}"
+        "})), or for all checkpoints in ValidationConfig(task_config=...), or give it a default"
+    )
+    if list(lacks) == ["config"]:
+        text += "; for fn(checkpoint, config) there is ValidationConfig.from_validate_fn"
+    return text
