@@ -19,7 +19,7 @@ from tests.kills import run_killed
 from tests.seeds import seeds
 from tests.sweeps import sweep
 from tunekit.board.page import write_page
-from tunekit.core.state import SweepState
+from tunekit.core.engine import Engine
 from tunekit.journal.lines import events_in
 
 
@@ -211,7 +211,7 @@ def test_a_journal_that_somebody_has_made_up_is_read_or_a_journal_error(recorded
         try:
             told(tmp_path)
             write_page(tunekit.load(tmp_path), tmp_path / "report.html")
-            state = SweepState()
+            state = Engine()
             for event in events_in(tmp_path, unpickle=True):
                 state.apply(event)
         except tunekit.JournalError as error:

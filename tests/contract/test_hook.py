@@ -17,9 +17,10 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 from tests.contract.test_pbt import run as run_pbt
 from tests.kills import run_killed
 from tests.sweeps import Ran, index_of, sweep
+from tunekit.core.commands import Notify
+from tunekit.core.engine import Engine
 from tunekit.core.events import event_of
 from tunekit.core.lineage import Ancestry
-from tunekit.core.state import SweepState
 from tunekit.driver.restore import told_before
 
 
@@ -201,7 +202,8 @@ def test_what_had_overtaken_an_older_score_still_waits():
     ended = {"event": "ended", "id": "a:0:2:1", "status": "validated", "metrics": {"accuracy": 1}}
     told = told_before(map(event_of, [*events, ended]), {"a": trial}, Ancestry())
     assert [one.metrics for one in told["a"]] == [None, None]
-    state = SweepState()
-    for event in [*events, ended, {"event": "ended", "id": "a:0:1:1", "status": "failed"}]:
+    state = Engine()
+    for event in [*events, ended]:
         state.apply(event_of(event))
-    assert [due.request.iteration for due in state.untold] == [1, 2]
+    last = state.handle(event_of({"event": "ended", "id": "a:0:1:1", "status": "failed"}))
+    assert [one.outcome.request.iteration for one in last if isinstance(one, Notify)] == [2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
 from ray import train, tune
 from ray.tune.experiment import Trial
@@ -17,16 +17,29 @@ from tunekit._ray.failures import fail_for_good
 from tunekit._ray.progress import Display
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, YIELD_NEEDS_REUSE, ValidationConfig
+from tunekit.core.commands import (
+    Ask,
+    Cancel,
+    Command,
+    Deliver,
+    Fold,
+    Keep,
+    NoteFailure,
+    Notify,
+    Release,
+    Settle,
+    Validate,
+)
 from tunekit.core.confidence import Interval
+from tunekit.core.engine import Engine
 from tunekit.core.events import (
-    CheckpointSaved,
     Event,
     Exploited,
     SessionClosed,
     TrialErrored,
     TrialFailed,
     TrialRetried,
-    ValidationRequested,
+    ValidationEnded,
 )
 from tunekit.core.history import History
 from tunekit.core.lineage import Ancestry, Exploit
@@ -37,7 +50,6 @@ from tunekit.core.progress import counted, starved, waiting_trials
 from tunekit.core.reports import own_names, received
 from tunekit.core.resume_command import how_to_resume
 from tunekit.core.sequential import Judging, comes_out_alike
-from tunekit.core.state import SweepState
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.driver.consumers import SchedulerConsumer, SearcherConsumer
 from tunekit.driver.deliveries import Deliveries
@@ -213,7 +225,7 @@ class ValidationCallback(tune.Callback):
         self._cache = cache = None if where is None else SweepCache(where)
         keep = (lambda *kept: None) if cache is None else cache.keep
         #: What is known of the sweep so far.
-        self.state = state = SweepState(
+        self.state = state = Engine(
             self.config.every,
             path=lambda recorded: self.places.path(recorded),
             config_of=lambda *generation: self._restored.config_of(*generation),
@@ -235,7 +247,6 @@ class ValidationCallback(tune.Callback):
             promised=waiting.promised,
             lenders=waiting.lenders,
             others_wait=waiting.others_wait,
-            rejected=state.take_rejected,
             all_count=lambda: self._all_count(),
             alike=self._alike,
             keep=keep,
@@ -248,7 +259,7 @@ class ValidationCallback(tune.Callback):
             or {stage.name: executor_of(stage, cache) for stage in self.config.stages},
             self._clock,
             emit=self.emit,
-            conclude=self._conclude_staged,
+            conclude=self._conclude,
             promised=waiting.promised,
             to_come=waiting.to_come,
             over=lambda: self._end.draining.waits and self.validator.idle,
@@ -279,7 +290,6 @@ class ValidationCallback(tune.Callback):
             self._clock,
             state=state,
             stages=self.stages,
-            reconcile=self.requests.reconcile,
             deliveries=self.deliveries,
             files=self.files,
             failures=self._failures,
@@ -518,32 +528,8 @@ class ValidationCallback(tune.Callback):
     # From the outcome to the fold and the delivery ---------------------------------------------
 
     def _conclude(self, outcome: Outcome) -> None:
-        """Act on an outcome that is in the journal."""
-        trial = self._trials[outcome.request.trial_id]
-        self.fold_in(trial, outcome)
-        if not self.history.counts(outcome) and not outcome.validated:
-            self._note_failure(outcome)
-        self.deliveries.postpone(outcome.request.trial_id)
-        if self.state.hesitates():
-            return
-        untold, self.state.untold = self.state.untold, []
-        for due in untold:
-            if self.history.counts(due):
-                request = due.request
-                report = hide(request.report, self._validation_names())
-                known = self._trials[request.trial_id]
-                self._tell("on_trial_validated", known, report, due.metrics)
-        self.deliveries.deliver_postponed()
-
-    def _conclude_staged(self, outcome: Outcome) -> None:
-        """Act on an outcome of a further stage that is in the journal: nothing is decided by it."""
-        request = outcome.request
-        trial = self._trials[request.trial_id]
-        self.fold_in(trial, outcome)
-        if self.history.counts(outcome):
-            report = hide(request.report, self._validation_names())
-            self._tell("on_trial_validated", trial, report, {request.stage: outcome.metrics})
-        self.deliveries.give_back(request.trial_id)
+        """Record how a validation ended."""
+        self.emit(ValidationEnded.of(outcome, self.time()))
 
     def _tell(self, hook: str, *known: Any) -> None:
         """Call a hook of tunekit's on the callbacks that have it."""
@@ -560,8 +546,19 @@ class ValidationCallback(tune.Callback):
             self.files.scored(trial, outcome)
         self._changed(trial)
 
+    def _notify(self, outcome: Outcome) -> None:
+        """Give a score to the loggers that can take it."""
+        request, metrics = outcome.request, outcome.metrics
+        report = hide(request.report, self._validation_names())
+        shown = {request.stage: metrics} if request.stage else metrics
+        self._tell("on_trial_validated", self._trials[request.trial_id], report, shown)
+
     def _note_failure(self, outcome: Outcome) -> None:
         request = outcome.request
+        if request.stage:
+            found = self.state.counts_of[request.stage][Status.VALIDATED]
+            self.stages.note_failure(outcome, succeeded=bool(found))
+            return
         if outcome.status is Status.SKIPPED:
             logger.info(
                 "Validation of trial %s at iteration %d was skipped: %s",
@@ -582,37 +579,41 @@ class ValidationCallback(tune.Callback):
         """
         if not self._restored.replays:
             self.ledger.append(event)
-            self.take(event)
+            for command in self.state.handle(event):
+                self.perform(command)
 
     def take(self, event: Event) -> None:
-        """Apply an event without recording it."""
-        self.state.apply(event)
-        self._keep_what_stages_need()
-        match event:
-            case CheckpointSaved():
-                path = self.places.path(event.checkpoint)
-                self.leases.own(path, self._trials[event.trial_id])
-                # From now on the trial restarts from its own checkpoints.
-                self.leases.release(("clone", event.trial_id, event.generation))
-            case ValidationRequested():
-                request = self.state.unfinished.get(event.id)
-                if request is not None:
-                    self.leases.take(("validation", event.id), request.path)
-            case Exploited():
-                path = self.places.path(event.checkpoint)
-                self.leases.take(("clone", event.trial_id, event.generation), path)
-                self.leases.release(("clone", event.trial_id, event.generation - 1))
+        """Apply an event that is in the journal; of what follows, only what is kept is not done."""
+        for command in self.state.handle(event):
+            if isinstance(command, (Keep, Release)):
+                self.perform(command)
 
-    def _keep_what_stages_need(self) -> None:
-        """Keep the checkpoints that further stages are about to be asked to validate."""
-        owed, disowned = self.state.newly_owed, self.state.disowned
-        if owed or disowned:
-            for request in disowned:
-                self.leases.release(("validation", request.id))
-            for request in owed.values():
-                self.leases.take(("validation", request.id), request.path)
-            owed.clear()
-            disowned.clear()
+    def perform(self, command: Command) -> None:
+        """Carry out what follows from an event."""
+        match command:
+            case Ask():
+                self.requests.ask(command.request)
+            case Validate():
+                self.requests.validate(command.request, again=command.again)
+            case Cancel():
+                self.validator.reject(command.trial_id)
+            case Keep():
+                self.leases.own(command.path, self._trials.get(command.trial_id))
+                self.leases.take(command.holder, command.path)
+            case Release():
+                self.leases.release(command.holder)
+            case Fold():
+                self.fold_in(self._trials[command.outcome.request.trial_id], command.outcome)
+            case NoteFailure():
+                self._note_failure(command.outcome)
+            case Notify():
+                self._notify(command.outcome)
+            case Deliver():
+                self.deliveries.deliver(command.trial_id)
+            case Settle():
+                self.deliveries.give_back(command.trial_id)
+            case _:
+                assert_never(command)
 
     def now(self) -> float:
         """Return the seconds on the sweep's clock."""
@@ -655,7 +656,6 @@ class ValidationCallback(tune.Callback):
         self.files.show()
         if self._scheduler is not None:
             self._scheduler.act()
-        self.requests.reconcile()
         self._end.step(trials)
         self._raise_error()
         self._end.note(trials)
@@ -882,7 +882,6 @@ class ValidationCallback(tune.Callback):
 
     def caught_up(self, told: Mapping[str, list[Told]]) -> None:
         """Take that what happened in former sessions was told again: go on telling loggers."""
-        self.state.untold = []
         self._take_over_new_criteria()
         for trial_id, before in told.items():
             self._tell("on_trial_restored", self._trials[trial_id], before)

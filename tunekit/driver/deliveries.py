@@ -12,9 +12,9 @@ from ray.tune.schedulers import TrialScheduler
 
 from tunekit.core.advice import unknown_metric
 from tunekit.core.delivery import Completion, Scored
+from tunekit.core.engine import Engine
 from tunekit.core.events import EndDelivered, Event, ScoreDelivered, TrialEnded
 from tunekit.core.metrics import flatten
-from tunekit.core.state import SweepState
 from tunekit.driver.consumers import SchedulerConsumer, SearcherConsumer
 from tunekit.driver.leases import CheckpointLeases
 from tunekit.errors import MetricNotFoundError, TunekitError
@@ -38,7 +38,7 @@ class Deliveries:
 
     def __init__(
         self,
-        state: SweepState,
+        state: Engine,
         trials: Mapping[str, Trial],
         leases: CheckpointLeases,
         *,
@@ -55,21 +55,18 @@ class Deliveries:
         # is judged by come from validation or from training.
         self._postponed: dict[str, None] = {}
 
-    def postpone(self, trial_id: str) -> None:
-        """Leave what is due of a trial to the next :meth:`deliver_postponed`."""
-        self._postponed.setdefault(trial_id)
-
-    def deliver_postponed(self) -> None:
-        """Deliver what was postponed."""
-        while self._postponed:
-            self.deliver(next(iter(self._postponed)))
-
     def deliver(self, trial_id: str) -> None:
-        """Give the scheduler and the searcher what they may see of a trial now."""
-        if self._state.hesitates():
-            self.postpone(trial_id)
-            return
-        self._postponed.pop(trial_id, None)
+        """Give the scheduler and the searcher what they may see of a trial now.
+
+        And of others, about which it was not known yet.
+        """
+        self._postponed.setdefault(trial_id)
+        while self._postponed and not self._state.hesitates():
+            trial_id = next(iter(self._postponed))
+            del self._postponed[trial_id]
+            self._deliver(trial_id)
+
+    def _deliver(self, trial_id: str) -> None:
         scheduler = self.scheduler
         while scheduler is None or scheduler.hears(trial_id):
             due = self._state.delivery.due(trial_id)

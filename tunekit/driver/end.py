@@ -10,9 +10,9 @@ from ray.tune.experiment import Trial
 from tunekit._ray.controller import Controller
 from tunekit._ray.progress import Display
 from tunekit.clock import Clock
+from tunekit.core.engine import Engine
 from tunekit.core.events import BudgetExpired, Event
 from tunekit.core.metrics import flatten
-from tunekit.core.state import SweepState
 from tunekit.driver.deliveries import Deliveries
 from tunekit.driver.draining import Draining, Interruption
 from tunekit.driver.failures import FailureReports
@@ -38,7 +38,6 @@ class SweepEnd:
         clock: What to read the time from.
         state: The state of the sweep.
         stages: Run its validations.
-        reconcile: Requests the validations that are owed.
         deliveries: Delivers what is left.
         files: Writes the files of its trials.
         failures: Tells of validations that failed.
@@ -50,9 +49,8 @@ class SweepEnd:
         self,
         clock: Clock,
         *,
-        state: SweepState,
+        state: Engine,
         stages: Stages,
-        reconcile: Callable[[], None],
         deliveries: Deliveries,
         files: TrialFiles,
         failures: FailureReports,
@@ -61,7 +59,6 @@ class SweepEnd:
     ):
         self._clock, self._emit = clock, emit
         self._state, self._stages, self._deliveries = state, stages, deliveries
-        self._reconcile = reconcile
         self._files, self._failures, self._forgotten = files, failures, forgotten
         self._controller: Controller | None = None
         #: Where the wait is shown.
@@ -208,7 +205,6 @@ class SweepEnd:
         """
         self._left_to_the_end = False
         self._deliveries.conclude(trial for trial in trials if not self._cut_short(trial))
-        self._reconcile()
         if self.pending:
             return False
         self.draining.over()

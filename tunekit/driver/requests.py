@@ -14,11 +14,11 @@ from ray.tune.result import DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION
 from tunekit._ray.checkpoints import latest_checkpoint, saved_results
 from tunekit._ray.storage import exists
 from tunekit.config import ValidationConfig
+from tunekit.core.engine import Engine
 from tunekit.core.events import CheckpointSaved, Event, Reported, ValidationRequested
 from tunekit.core.failures import gone
 from tunekit.core.history import GENERATION
 from tunekit.core.reports import own_names
-from tunekit.core.state import SweepState
 from tunekit.core.validation import Request
 from tunekit.core.values import same
 from tunekit.driver.consumers import SchedulerConsumer
@@ -49,7 +49,7 @@ class Requests:
     def __init__(
         self,
         config: ValidationConfig,
-        state: SweepState,
+        state: Engine,
         trials: Mapping[str, Trial],
         stages: Stages,
         leases: CheckpointLeases,
@@ -144,7 +144,6 @@ class Requests:
                 used=used,
             )
         )
-        self.reconcile()
 
     def _request(
         self, trial: Trial, checkpoint: Any, report: Mapping[str, Any]
@@ -175,22 +174,24 @@ class Requests:
         )
         return request, override
 
-    def reconcile(self, *, restored: bool = False) -> None:
-        """Request what is owed a validation, and run what was requested.
+    def ask(self, request: Request) -> None:
+        """Record that a checkpoint is going to be validated."""
+        where = self._places().record(request.path)
+        self._emit(ValidationRequested.of(request, self._time(), checkpoint=where))
+
+    def validate(self, request: Request, *, again: bool = False) -> None:
+        """Run a validation that is recorded.
 
         Args:
-            restored: Whether the sweep was interrupted before: checkpoints may be gone.
+            request: What is to be validated.
+            again: Whether a former session recorded it: the checkpoint may be gone.
         """
-        for request in self._state.owed():
-            where = self._places().record(request.path)
-            self._emit(ValidationRequested.of(request, self._time(), checkpoint=where))
-        for request in self._state.unsubmitted():
-            filesystem = self._trials[request.trial_id].storage.storage_filesystem
-            if restored and not exists(filesystem, request.path):
-                self._stages.give_up(request, gone(request.path))
-                continue
-            checkpoint = tune.Checkpoint(request.path, filesystem)
-            self._stages.submit(replace(self._with_arguments(request), checkpoint=checkpoint))
+        filesystem = self._trials[request.trial_id].storage.storage_filesystem
+        if again and not exists(filesystem, request.path):
+            self._stages.give_up(request, gone(request.path))
+            return
+        checkpoint = tune.Checkpoint(request.path, filesystem)
+        self._stages.submit(replace(self._with_arguments(request), checkpoint=checkpoint))
 
     def _with_arguments(self, request: Request) -> Request:
         """Return a request with the arguments of its stage; what a report says is for the first."""

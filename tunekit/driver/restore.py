@@ -22,6 +22,7 @@ from tunekit._ray.controller import Controller
 from tunekit._ray.stand_ins import Version
 from tunekit._ray.storage import exists
 from tunekit.config import ValidationConfig
+from tunekit.core.engine import Engine
 from tunekit.core.events import (
     CheckpointSaved,
     EndDelivered,
@@ -38,7 +39,6 @@ from tunekit.core.history import GENERATION, ITERATION, History
 from tunekit.core.lineage import Ancestry, configs_of
 from tunekit.core.metrics import flatten, hide
 from tunekit.core.order import InOrder, Told
-from tunekit.core.state import SweepState
 from tunekit.core.validation import Request, Status
 from tunekit.driver.consumers import SchedulerConsumer
 from tunekit.driver.deliveries import Deliveries
@@ -115,7 +115,7 @@ class Restored(Protocol):
     """What a restoration needs from the sweep's validations."""
 
     config: ValidationConfig
-    state: SweepState
+    state: Engine
     deliveries: Deliveries
 
     @property

@@ -10,6 +10,7 @@ from ray.tune.experiment import Trial
 
 from tunekit._ray.checkpoints import forget_missing, skip_existing
 from tunekit._ray.controller import Controller
+from tunekit.core.commands import Command
 from tunekit.core.events import CheckpointSaved, Event
 from tunekit.core.order import Told
 from tunekit.driver.consumers import SchedulerConsumer
@@ -32,6 +33,10 @@ class _Validations(Restored, Protocol):
     leases: CheckpointLeases
     files: TrialFiles
     requests: Requests
+
+    def perform(self, command: Command) -> None:
+        """Carry out what follows from an event."""
+        ...
 
     @property
     def writes_tables(self) -> bool:
@@ -147,7 +152,8 @@ class RestoredSweep:
         remove_left_over(self._trials.values(), self.past, sweep.places)
         sweep.files.restore(self._trials, self.past, table=sweep.writes_tables)
         past, self.past = self.past, []
-        sweep.requests.reconcile(restored=True)
+        for command in sweep.state.reconcile():
+            sweep.perform(command)
         if past[-1].n < self._as_of:
             self._record_lost(past)
         scheduler.resume()
@@ -166,7 +172,8 @@ class RestoredSweep:
             trial = known[request.trial_id]
             sweep.files.add(trial)
             sweep.watch(trial)
-        sweep.requests.reconcile(restored=True)
+        for command in sweep.state.reconcile():
+            sweep.perform(command)
 
     def _tell(
         self,

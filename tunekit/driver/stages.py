@@ -30,7 +30,7 @@ class Stages:
         executors: Where their validations run, by name.
         clock: What to read the time from.
         emit: Called with each event, before it is acted on.
-        conclude: Called with each outcome of a further stage, after it has been recorded.
+        conclude: Called with each outcome of a further stage, to record it and to act on it.
         promised: Returns the resources of each trial that waits for them.
         to_come: Returns what a trial takes that has not begun; nothing if none is to come. A stage
             that takes the same waits for them: what it took meanwhile would delay them.
@@ -53,7 +53,7 @@ class Stages:
         over: Callable[[], bool],
         keep: Callable[[str, Outcome, str], None] = lambda *kept: None,
     ):
-        self._first, self._conclude, self._promised = first, conclude, promised
+        self._first, self._promised = first, promised
         self._to_come, self._over = to_come, over
         self._further: dict[str, _Further] = {}
         for stage in stages:
@@ -62,7 +62,7 @@ class Stages:
                 executors[stage.name],
                 clock,
                 emit=emit,
-                conclude=self._ended,
+                conclude=conclude,
                 judged=tuple,
                 promised=self._before(stage.name),
                 waits_for_room=lambda: not over(),
@@ -171,25 +171,30 @@ class Stages:
             for more in () if further.hopeless else further.failures.rest():
                 logger.warning("Validations of stage %r have failed: %s.", name, more)
 
-    def _ended(self, outcome: Outcome) -> None:
-        further = self._further[outcome.request.stage]
-        was_hopeless = further.hopeless
-        if outcome.validated:
+    def note_failure(self, outcome: Outcome, *, succeeded: bool) -> None:
+        """Log, or count, a failure in a further stage; give the stage up if it is hopeless.
+
+        Args:
+            outcome: The failure.
+            succeeded: Whether any validation of the stage has succeeded.
+        """
+        further = self._further.get(outcome.request.stage)
+        if further is None or further.hopeless or outcome.status is Status.SKIPPED:
+            return
+        if succeeded:
             further.failures.succeeded()
-        elif outcome.status is not Status.SKIPPED and not was_hopeless:
-            self._note_failure(further, outcome)
-        self._conclude(outcome)
-        if further.hopeless and not was_hopeless:
+        further.hopeless = self._log(further, outcome)
+        if further.hopeless:
             for trial_id in {request.trial_id for request in further.validator.pending()}:
                 further.validator.drop(trial_id, _GIVEN_UP)
 
     @staticmethod
-    def _note_failure(further: _Further, outcome: Outcome) -> None:
+    def _log(further: _Further, outcome: Outcome) -> bool:
+        """Log, or count, a failure; return whether the stage is hopeless."""
         request, reason = outcome.request, outcome.reason or "failed"
         place = place_of(request.trial_id, request.iteration, request.generation)
         verdict, trace = further.failures.failed(place, reason), f"\n{outcome.error or ''}".rstrip()
         if verdict.hopeless:
-            further.hopeless = True
             logger.error(
                 "Stage %r: the validation of %s failed: it %s. Its first %d validations have "
                 "failed alike, and none has succeeded: the stage is given up, and the sweep goes "
@@ -212,6 +217,7 @@ class Stages:
             )
         if verdict.more is not None:
             logger.warning("Validations of stage %r have failed: %s.", request.stage, verdict.more)
+        return verdict.hopeless
 
 
 _GIVEN_UP = "was given up: the stage's first validations had failed alike"

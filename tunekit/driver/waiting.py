@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from ray.tune.experiment import Trial
 
 from tunekit._ray.controller import Controller
+from tunekit.core.engine import Engine
 from tunekit.core.pending import chosen, stands_still
-from tunekit.core.state import SweepState
 from tunekit.driver.consumers import SchedulerConsumer
 from tunekit.validating.validator import Validator
 
@@ -25,7 +25,7 @@ class Waiting:
         validator: Returns what runs the validations.
 
     Example:
-        >>> waiting = Waiting("hold", {}, SweepState(), validator=lambda: None)
+        >>> waiting = Waiting("hold", {}, Engine(), validator=lambda: None)
         >>> waiting.waits("a")  # it has not reported
         False
     """
@@ -34,7 +34,7 @@ class Waiting:
         self,
         asked: str,
         trials: Mapping[str, Trial],
-        state: SweepState,
+        state: Engine,
         validator: Callable[[], Validator],
     ):
         self._asked, self._trials, self._state = asked, trials, state

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from ray.tune.experiment import Trial
 
+from tunekit.core.engine import Engine
 from tunekit.core.events import Event
-from tunekit.core.state import SweepState
 from tunekit.core.validation import Outcome
 from tunekit.results.fold import Fold
 
@@ -23,14 +23,14 @@ class TrialFiles:
         finalized: Called once with each trial whose files are written.
 
     Example:
-        >>> files = TrialFiles(SweepState(), changed=print, finalized=print)
+        >>> files = TrialFiles(Engine(), changed=print, finalized=print)
         >>> files.all_final
         True
     """
 
     def __init__(
         self,
-        state: SweepState,
+        state: Engine,
         *,
         changed: Callable[[Trial], None],
         finalized: Callable[[Trial], None],

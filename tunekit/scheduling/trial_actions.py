@@ -15,10 +15,10 @@ from tunekit._ray.controller import Controller
 from tunekit._ray.stand_ins import Change, StandIn
 from tunekit.config import ValidationConfig
 from tunekit.core.advice import no_room
+from tunekit.core.engine import Engine
 from tunekit.core.events import Event, Waited
 from tunekit.core.pending import gives_way, stands_still, trains_on
 from tunekit.core.reconcile import Action, Actual, Desired, next_action
-from tunekit.core.state import SweepState
 from tunekit.driver.deliveries import Deliveries
 from tunekit.scheduling.base import BaseScheduler
 from tunekit.validating.validator import Validator
@@ -60,7 +60,7 @@ class _Validations(Protocol):
     """What this needs of the sweep's validations."""
 
     config: ValidationConfig
-    state: SweepState
+    state: Engine
     validator: Validator
     deliveries: Deliveries
 

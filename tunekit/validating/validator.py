@@ -18,7 +18,6 @@ from tunekit.core.events import (
     AttemptBegan,
     AttemptStarted,
     Event,
-    ValidationEnded,
     ValidationEstimated,
     ValidationKey,
 )
@@ -50,12 +49,11 @@ class Validator:
         executor: Where validations run.
         clock: What to read the time from.
         emit: Called with each event, before it is acted on.
-        conclude: Called with each outcome, after it has been recorded.
+        conclude: Called with each outcome, to record it and to act on it.
         judged: Returns the names of metrics that must be numbers.
         promised: Returns the resources of each trial that waits for them.
         lenders: Returns the trials that wait and in whose place a validation fits.
         others_wait: Returns whether a trial could go on in the place of one that waits.
-        rejected: Returns the trials that the scheduler has rejected, each once.
         all_count: Returns whether the scheduler, or anything else, hears of every score.
         alike: Returns whether all comes out the same wherever in an interval a metric of a
             request's score is.
@@ -82,7 +80,6 @@ class Validator:
         promised: Callable[[], Iterable[Mapping[str, float]]],
         lenders: Callable[[], dict[str, Trial]] = dict,
         others_wait: Callable[[], bool] = bool,
-        rejected: Callable[[], Iterable[str]] = tuple,
         all_count: Callable[[], bool] = lambda: True,
         alike: Callable[[Request, str, Interval], bool] = lambda *asked: False,
         waits_for_room: Callable[[], bool] = bool,
@@ -101,7 +98,9 @@ class Validator:
         self._clock = clock
         self._emit, self._conclude = emit, conclude
         self._judged = judged
-        self._promised, self._rejected, self._gives_way = promised, rejected, gives_way
+        self._promised, self._gives_way = promised, gives_way
+        # The trials that the scheduler has stopped early since the last poll.
+        self._rejected: list[str] = []
         self._on_rejected, self._keep = config.on_rejected, keep
         self._lenders, self._others_wait = lenders, others_wait
         self._loans = Loans()
@@ -206,11 +205,19 @@ class Validator:
             return
         self._next_poll = 0.0  # it may start now
         for outcome in self._pool.submit(request, self._clock.monotonic()):
-            self._end(outcome)
+            self._conclude(outcome)
+
+    def reject(self, trial_id: str) -> None:
+        """Take that the scheduler has stopped a trial early: see ``on_rejected``.
+
+        It is acted on by the next :meth:`poll`, after what has ended by then.
+        """
+        self._rejected.append(trial_id)
 
     def _give_up_rejected(self, now: float) -> None:
         """End the validations of rejected trials, as ``on_rejected`` says."""
-        for trial_id in self._rejected():
+        rejected, self._rejected = self._rejected, []
+        for trial_id in rejected:
             if self._on_rejected == "cancel":
                 self._cancel(*self._pool.drop(trial_id, REJECTED, now))
             if self._on_rejected != "keep":
@@ -218,7 +225,7 @@ class Validator:
 
     def give_up(self, request: Request, reason: str) -> None:
         """End a request that cannot be run."""
-        self._end(Outcome(request, Status.FAILED, reason=reason))
+        self._conclude(Outcome(request, Status.FAILED, reason=reason))
 
     def drop(self, trial_id: str, reason: str) -> None:
         """Give up all validations of a trial."""
@@ -286,7 +293,7 @@ class Validator:
                 if wanted and outcome is None:
                     self._tell_of_another_try(event)
             if outcome is not None:
-                self._end(outcome)
+                self._conclude(outcome)
 
     def _take_estimate(self, event: Estimated, now: float) -> Outcome | None:
         """Take what an attempt has yielded; end its validation if it knows enough."""
@@ -421,11 +428,7 @@ class Validator:
             self._forget(attempt.id)
             self._executor.cancel(attempt)
         for outcome in outcomes:
-            self._end(outcome)
-
-    def _end(self, outcome: Outcome) -> None:
-        self._emit(ValidationEnded.of(outcome, self._clock.time()))
-        self._conclude(outcome)
+            self._conclude(outcome)
 
 
 def _uncallable(name: str, lacks: Sequence[str]) -> str:

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunekit import ConfigError, Estimate, Sequential
+from tunekit.core.commands import Validate
 from tunekit.core.confidence import Interval
+from tunekit.core.engine import Engine
 from tunekit.core.events import (
     CheckpointSaved,
     Reported,
@@ -26,7 +28,6 @@ from tunekit.core.sequential import (
     resumable,
     spread,
 )
-from tunekit.core.state import SweepState
 
 SCORES = st.integers(0, 9).map(float)
 
@@ -117,8 +118,8 @@ def test_an_interval_that_says_nothing_is_not_shown():
     assert evidence.score() == {"loss": 0.3, "loss_n": 5}
 
 
-def state_with_a_request() -> SweepState:
-    state = SweepState()
+def state_with_a_request() -> Engine:
+    state = Engine()
     state.required = {"accuracy"}
     state.apply(Reported(trial_id="a", report={"training_iteration": 1}))
     state.apply(CheckpointSaved(trial_id="a", id="a:0:1:1", iteration=1, checkpoint="c"))
@@ -132,9 +133,8 @@ def test_a_restored_validation_knows_what_it_had_yielded():
     event = ValidationEstimated.of("a:0:1:1#2", known, 7.0)
     assert (event.id, event.attempt, event.time) == ("a:0:1:1", 2, 7.0)
     state.apply(event)
-    [request] = state.unsubmitted()
-    assert request.known == known
     assert state.unfinished["a:0:1:1"].known == known
+    assert state.reconcile() == [Validate(state.unfinished["a:0:1:1"], again=True)]
 
 
 @pytest.mark.parametrize(

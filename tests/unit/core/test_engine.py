@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tunekit.core.commands import (
+    Ask,
+    Cancel,
+    Command,
+    Deliver,
+    Fold,
+    Keep,
+    NoteFailure,
+    Notify,
+    Release,
+    Validate,
+)
 from tunekit.core.delivery import Completion, Scored
+from tunekit.core.engine import Engine
 from tunekit.core.events import (
     AttemptBegan,
     AttemptStarted,
@@ -35,8 +50,7 @@ from tunekit.core.events import (
     ValidationRequested,
     Waited,
 )
-from tunekit.core.state import SweepState
-from tunekit.core.validation import Status
+from tunekit.core.validation import Request, Status
 
 
 def reported(iteration: int, generation: int = 0, trial: str = "a") -> Reported:
@@ -80,9 +94,9 @@ def one(iteration: int) -> list[Event]:
     return [reported(iteration), saved(iteration), requested(iteration), ended(iteration)]
 
 
-def after(*events: Event, every: int | str = 1) -> SweepState:
+def after(*events: Event, every: int | str = 1) -> Engine:
     configs = {("a", 0): {"lr": 1}, ("a", 1): {"lr": 2}}
-    state = SweepState(
+    state = Engine(
         every,
         path=lambda recorded: recorded.replace("./", "/sweep/"),
         config_of=lambda trial_id, generation: configs.get((trial_id, generation), {}),
@@ -93,7 +107,7 @@ def after(*events: Event, every: int | str = 1) -> SweepState:
     return state
 
 
-def due(state: SweepState) -> float | str | None:
+def due(state: Engine) -> float | str | None:
     found = state.delivery.due("a")
     if isinstance(found, Completion):
         return "end"
@@ -109,19 +123,28 @@ def test_a_report_is_the_trials_newest_with_its_hyperparameters():
     )
 
 
+def asked(commands: Iterable[Command]) -> list[Request]:
+    return [one.request for one in commands if isinstance(one, Ask)]
+
+
 def test_a_checkpoint_is_owed_a_validation_if_it_is_chosen():
-    state = after(reported(1), saved(1))
-    [request] = state.owed()
+    state = after(reported(1))
+    [request] = asked(state.handle(saved(1)))
     assert (request.path, request.config) == ("/sweep/c1", {"lr": 1})
     assert request.report == {**reported(1).report, "config": {"lr": 1}}
     assert state.has_saved and state.record("a").saved == (0, 1, 1)
-    assert not list(after(reported(1), saved(1), every=2).owed())
-    assert list(after(reported(1), saved(1), reported(2), saved(2), every=2).owed())
+    state = after(reported(1), every=2)
+    assert not asked(state.handle(saved(1)))
+    state.apply(reported(2))
+    assert [request.iteration for request in asked(state.handle(saved(2)))] == [2]
 
 
-def test_a_request_is_owed_no_more_and_pending_until_it_ends():
-    state = after(reported(1), saved(1), requested(1))
-    assert not list(state.owed()) and list(state.unfinished) == ["a:0:1:1"]
+def test_a_request_is_handed_out_with_its_checkpoint_kept_and_pending_until_it_ends():
+    state = after(reported(1), saved(1))
+    keep, validate = state.handle(requested(1))
+    assert keep == Keep(("validation", "a:0:1:1"), "/sweep/c1", "a")
+    assert validate == Validate(state.unfinished["a:0:1:1"])
+    assert state.handle(requested(1)) == [], "once"
     assert state.record("a").pending == 1 and state.delivery.waits("a")
     state.apply(ended(1))
     assert not state.unfinished and state.record("a").pending == 0
@@ -192,17 +215,47 @@ def test_an_exploit_begins_a_generation_with_a_checkpoint_until_the_trial_saves_
     state = after(*one(1), exploited(1, 4))
     assert state.ancestry.generation("a") == 1 and due(state) is None
     assert state.record("a").clone == "/sweep/b/c"
-    [request] = [*after(*one(1), exploited(1, 4), reported(5, 1), saved(5, generation=1)).owed()]
-    assert request.config == {"lr": 2}
-    state.apply(saved(5, generation=1))
+    state.apply(reported(5, 1))
+    release, ask = state.handle(saved(5, generation=1))
+    assert release == Release(("clone", "a", 1)) and ask.request.config == {"lr": 2}
     assert state.record("a").clone is None
 
 
-def test_listeners_are_told_in_the_order_of_iterations():
-    state = after(reported(1), saved(1), requested(1), *one(2))
-    assert state.untold == []
-    state.apply(ended(1))
-    assert [outcome.request.iteration for outcome in state.untold] == [1, 2]
+def test_an_exploit_keeps_the_checkpoint_that_was_cloned_before_it_releases_the_last_one():
+    assert after(*one(1)).handle(exploited(1, 4)) == [
+        Keep(("clone", "a", 1), "/sweep/b/c", "b"),
+        Release(("clone", "a", 0)),
+    ]
+
+
+def notified(commands: Iterable[Command]) -> list[int]:
+    return [one.outcome.request.iteration for one in commands if isinstance(one, Notify)]
+
+
+def test_loggers_are_notified_in_the_order_of_iterations():
+    state = after(reported(1), saved(1), requested(1), *one(2)[:-1])
+    assert notified(state.handle(ended(2))) == []
+    assert notified(state.handle(ended(1))) == [1, 2]
+
+
+def test_loggers_are_notified_once_it_is_known_which_names_are_validations():
+    state = after(*one(1)[:-1], *one(2)[:-1])
+    loss = ValidationEnded(id="a:0:1:1", status="validated", metrics={"loss": 0.5})
+    assert notified(state.handle(loss)) == [], "accuracy may be validation's or training's"
+    assert notified(state.handle(ended(2))) == [1, 2]
+
+
+def test_a_score_is_folded_and_logged_before_it_is_delivered_and_a_failure_noted():
+    state = after(*one(1)[:-1])
+    assert [type(one) for one in state.handle(ended(1))] == [Fold, Notify, Deliver]
+    state = after(*one(1)[:-1])
+    assert [type(one) for one in state.handle(ended(1, None))] == [NoteFailure, Deliver]
+
+
+def test_validations_of_a_trial_that_was_stopped_early_are_cancelled():
+    assert Cancel("a") in after(*one(1)).handle(delivered(1, "STOP"))
+    finished = msgspec.structs.replace(delivered(1, "STOP"), finished=True)
+    assert Cancel("a") not in after(*one(1)).handle(finished)
 
 
 def test_a_wait_counts():
@@ -231,11 +284,22 @@ def test_the_others_change_nothing_that_is_due(event):
     assert due(state) == 0.5
 
 
-def test_what_was_requested_is_handed_out_once_unless_it_has_ended():
-    state = after(reported(1), saved(1), requested(1), reported(2), saved(2), requested(2))
-    state.apply(ended(1))
-    assert [request.id for request in state.unsubmitted()] == ["a:0:2:1"]
-    assert not state.unsubmitted() and list(state.unfinished) == ["a:0:2:1"]
+def test_a_restored_sweep_does_what_was_asked_for_or_is_owed_and_has_not_ended():
+    events = [reported(1), saved(1), requested(1), reported(2), saved(2), requested(2)]
+    state = after(*events, ended(1), reported(3), saved(3))
+    ask, validate = state.reconcile()
+    assert isinstance(ask, Ask) and ask.request.iteration == 3
+    assert validate == Validate(state.unfinished["a:0:2:1"], again=True)
+    state.apply(Decided(trial_id="a", decision="STOP"))
+    assert state.reconcile()[-1] == Cancel("a")
+
+
+def test_a_restored_sweep_notifies_of_nothing_that_a_former_session_may_have_notified_of():
+    events = [reported(1), saved(1), requested(1), reported(2), saved(2), requested(2)]
+    loss = ValidationEnded(id="a:0:1:1", status="validated", metrics={"loss": 0.5})
+    state = after(*events, loss)
+    state.reconcile()
+    assert notified(state.handle(ended(2))) == [2]
 
 
 def test_what_is_no_event_is_refused():

@@ -1,16 +1,30 @@
-"""What is known of a sweep so far: the sum of its events.
+"""The rules of a sweep as one machine: events in, commands out.
 
-The running sweep and the restored one pass the same events through :meth:`SweepState.apply`, so a
-restored sweep knows what the former one knew. Only the events are saved.
+:meth:`Engine.handle` takes an event that is in the journal and returns what is to be done about it.
+A restored sweep passes the same events through :meth:`Engine.apply`, so it knows what the former
+one knew, and then asks :meth:`Engine.reconcile` what is still to be done. Only events are saved.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tunekit.core.commands import (
+    Ask,
+    Cancel,
+    Command,
+    Deliver,
+    Fold,
+    Keep,
+    NoteFailure,
+    Notify,
+    Release,
+    Settle,
+    Validate,
+)
 from tunekit.core.confidence import Interval
 from tunekit.core.delivery import Delivery
 from tunekit.core.events import (
@@ -49,7 +63,7 @@ from tunekit.core.stages import StageSelection
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.core.values import number
 
-__all__ = ["SweepState", "TrialRecord"]
+__all__ = ["Engine", "TrialRecord"]
 
 _STOP = "STOP"
 _SHOULD_CHECKPOINT = "should_checkpoint"
@@ -76,8 +90,8 @@ class TrialRecord:
     ended: list[Request] = field(default_factory=list)
 
 
-class SweepState:
-    """The state of a sweep's trials and validations.
+class Engine:
+    """Knows the state of a sweep's trials and validations, and what follows from it.
 
     Args:
         every: Which checkpoints to validate, as in ``ValidationConfig(every=...)``.
@@ -86,19 +100,19 @@ class SweepState:
         stages: Which checkpoints each further stage validates, by its name.
 
     Example:
-        >>> state = SweepState()
-        >>> for event in [
-        ...     Reported(trial_id="a", report={"training_iteration": 1}, offered=True),
-        ...     CheckpointSaved(trial_id="a", id="a:0:1:1", iteration=1, checkpoint="a/c1"),
-        ... ]:
-        ...     state.apply(event)
-        >>> [request.path for request in state.owed()]  # to be requested
-        ['a/c1']
-        >>> state.apply(ValidationRequested(trial_id="a", id="a:0:1:1", iteration=1))
-        >>> list(state.owed()), list(state.unfinished)
-        ([], ['a:0:1:1'])
-        >>> state.apply(ValidationEnded(id="a:0:1:1", status="validated", metrics={"score": 0.5}))
-        >>> state.delivery.due("a").result["score"]
+        >>> engine = Engine()
+        >>> named = {"trial_id": "a", "id": "a:0:1:1", "iteration": 1}
+        >>> engine.handle(Reported(trial_id="a", report={"training_iteration": 1}, offered=True))
+        []
+        >>> [_, ask] = engine.handle(CheckpointSaved(**named, checkpoint="a/c1"))
+        >>> ask.request.path
+        'a/c1'
+        >>> [type(one).__name__ for one in engine.handle(ValidationRequested(**named))]
+        ['Keep', 'Validate']
+        >>> ended = ValidationEnded(id="a:0:1:1", status="validated", metrics={"score": 0.5})
+        >>> [type(one).__name__ for one in engine.handle(ended)]
+        ['Fold', 'Notify', 'Deliver']
+        >>> engine.delivery.due("a").result["score"]
         0.5
     """
 
@@ -124,22 +138,20 @@ class SweepState:
         )
         #: Returns whether the scheduler, or anything else, hears of every score.
         self.all_count: Callable[[], bool] = lambda: True
-        # The trials that the scheduler stopped before they had run their course, in order.
-        self._rejected: list[str] = []
+        # The trials that the scheduler stopped early, in order.
+        self._rejected: dict[str, None] = {}
         self._selection = Selection(every)
         self._in_order = InOrder()
         self._stages = StageSelection(stages)
         self._owed: dict[str, Request] = {}
         #: The requests that have not ended, by name, in order.
         self.unfinished: dict[str, Request] = {}
-        self._unsubmitted: dict[str, Request] = {}
         # The names of all that further stages have been given to validate.
         self._staged: set[str] = set()
-        #: What further stages have to validate, and what they need not any more, until it is seen.
-        self.newly_owed: dict[str, Request] = {}
-        self.disowned: list[Request] = []
-        #: What to tell listeners next, in order.
-        self.untold: list[Outcome] = []
+        # What loggers get once it is known which metrics are validation's, in order.
+        self._postponed: list[Outcome] = []
+        # What follows from the event that is being applied.
+        self._commands: list[Command] = []
         #: How many validations ended in each way, by stage.
         self.counts_of: dict[str, Counter[Status]] = {
             name: Counter() for name in ("", *(stages or {}))
@@ -165,6 +177,25 @@ class SweepState:
         return self.trials.setdefault(trial_id, TrialRecord())
 
     # What happens ------------------------------------------------------------------------------
+
+    def handle(self, event: Event) -> list[Command]:
+        """Apply an event, and return what is to be done about it, in order."""
+        self._commands = []
+        self.apply(event)
+        return self._commands
+
+    def reconcile(self) -> list[Command]:
+        """Return what a restored sweep has still to do about the events that were applied.
+
+        What to keep and to release was carried out with each event. What loggers were given is
+        known to them.
+        """
+        self._postponed = []
+        return [
+            *(Ask(request) for request in self._owed.values()),
+            *(Validate(request, again=True) for request in self.unfinished.values()),
+            *map(Cancel, self._rejected),
+        ]
 
     def apply(self, event: Event) -> None:
         """Apply an event."""
@@ -211,8 +242,10 @@ class SweepState:
                 self._stages.forget(event.trial_id)
                 self._disown(event.trial_id)
             case Exploited():
-                path = self._path(event.checkpoint)
+                path, clone = self._path(event.checkpoint), ("clone", event.trial_id)
                 self.ancestry.add(event.exploit(checkpoint=path))
+                self._commands.append(Keep((*clone, event.generation), path, event.donor_id))
+                self._commands.append(Release((*clone, event.generation - 1)))
                 self.delivery.overwritten(event.trial_id, event.generation, event.iteration)
                 self.record(event.trial_id).clone = path
                 self._stages.overwritten(event.trial_id)
@@ -247,8 +280,11 @@ class SweepState:
         trial_id, record = event.trial_id, self.record(event.trial_id)
         self.has_saved = True
         record.saved, record.clone = (*event.place, event.run), None
+        # From now on the trial restarts from its own checkpoints.
+        self._commands.append(Release(("clone", trial_id, event.generation)))
         if self._selection.wants(trial_id, event.wish, used=event.used):
-            self._owed[event.id] = self.request_of(event)
+            request = self._owed[event.id] = self.request_of(event)
+            self._commands.append(Ask(request))
         if self._stages:
             self._owe(self._stages.saved(self.request_of(event)))
 
@@ -257,17 +293,21 @@ class SweepState:
         for request in requests:
             if request.id not in self._staged:
                 self._staged.add(request.id)
-                self._owed[request.id] = self.newly_owed[request.id] = request
+                self._owed[request.id] = request
                 self.record(request.trial_id).pending += 1
+                self._commands += [self._keep(request), Ask(request)]
 
     def _disown(self, trial_id: str) -> None:
         """Drop what further stages had to validate of a trial, and was not requested."""
         own = [one for one in self._owed.values() if one.stage and one.trial_id == trial_id]
         for request in own:
             del self._owed[request.id]
-            self.newly_owed.pop(request.id, None)
-            self.disowned.append(request)
             self.record(trial_id).pending -= 1
+            self._commands.append(Release(("validation", request.id)))
+
+    @staticmethod
+    def _keep(request: Request) -> Keep:
+        return Keep(("validation", request.id), request.path, request.trial_id)
 
     def request_of(self, event: CheckpointSaved) -> Request:
         """Return the request that would validate a checkpoint."""
@@ -292,7 +332,8 @@ class SweepState:
         request = self._owed.pop(event.id, None)
         if request is None:  # it was pending when the sweep was interrupted, or its line is lost
             return
-        self.unfinished[event.id] = self._unsubmitted[event.id] = request
+        self.unfinished[event.id] = request
+        self._commands += [self._keep(request), Validate(request)]
         if request.stage:
             return
         self.record(event.trial_id).pending += 1
@@ -301,14 +342,11 @@ class SweepState:
         self._in_order.requested(request)
 
     def _estimate(self, event: ValidationEstimated) -> None:
-        request = replace(self.unfinished[event.id], known=resumable(event.estimates))
-        self.unfinished[event.id] = request
-        if event.id in self._unsubmitted:
-            self._unsubmitted[event.id] = request
+        request = self.unfinished[event.id]
+        self.unfinished[event.id] = replace(request, known=resumable(event.estimates))
 
     def _end(self, event: ValidationEnded) -> None:
         request = self.unfinished.pop(event.id, None)
-        self._unsubmitted.pop(event.id, None)
         if request is None:
             return
         record = self.record(event.trial_id)
@@ -316,10 +354,20 @@ class SweepState:
         outcome = event.outcome(request)
         self.counts_of.setdefault(request.stage, Counter())[outcome.status] += 1
         self.ran_s += outcome.ran_s
+        record.ended.append(request)
         if request.stage:
             self.history.staged(outcome)
-            record.ended.append(request)
-            return
+        else:
+            self._take_score(outcome)
+        if self.history.counts(outcome):
+            self._commands.append(Fold(outcome))
+        if not outcome.validated:
+            self._commands.append(NoteFailure(outcome))
+        self._notify(outcome)
+        follows = Settle if request.stage else Deliver
+        self._commands.append(follows(request.trial_id))
+
+    def _take_score(self, outcome: Outcome) -> None:
         metrics = flatten(outcome.metrics) if outcome.validated else {}
         for name in self.required & metrics.keys():
             score = number(metrics[name])
@@ -328,38 +376,33 @@ class SweepState:
                 self.extremes[name] = min(least, score), max(most, score)
         self.history.ended(outcome)
         self.delivery.ended(outcome)
-        record.ended.append(request)
-        self.untold += self._in_order.ended(outcome)
+
+    def _notify(self, outcome: Outcome) -> None:
+        """Let loggers have a score in its turn, and once the names that hide training's are known.
+
+        A further stage's metrics have names of their own: they wait for nothing.
+        """
+        if outcome.request.stage:
+            due = [outcome]
+        else:
+            self._postponed += self._in_order.ended(outcome)
+            if self.hesitates():
+                return
+            due, self._postponed = self._postponed, []
+        self._commands += [Notify(one) for one in due if self.history.counts(one)]
 
     def _decide(self, event: ScoreDelivered | Reminded | Decided) -> None:
         if event.decision == _STOP:
             self.delivery.close(event.trial_id)
             if not (isinstance(event, ScoreDelivered) and event.finished):
-                self._rejected.append(event.trial_id)
+                self._rejected[event.trial_id] = None
+                self._commands.append(Cancel(event.trial_id))
 
     # What follows ------------------------------------------------------------------------------
-
-    def owed(self) -> Iterator[Request]:
-        """Yield what has to be validated and has not been requested."""
-        return iter(list(self._owed.values()))
-
-    def unsubmitted(self) -> list[Request]:
-        """Return the requests that have to be run, in order, each once.
-
-        In a restored sweep, these are all that had not ended when it was interrupted.
-        """
-        requests, self._unsubmitted = list(self._unsubmitted.values()), {}
-        return requests
 
     def undecided(self) -> set[str]:
         """Return the metrics to judge by that may be validation's or training's."""
         return self.history.undecided(self.required)
-
-    def take_rejected(self) -> list[str]:
-        """Return, each once, the trials that the scheduler stopped before they had run their
-        course."""
-        rejected, self._rejected = self._rejected, []
-        return rejected
 
     def may_be_best(self, name: str, mode: str | None, interval: Interval) -> bool:
         """Return whether a score may be the best so far, wherever in its interval it is.

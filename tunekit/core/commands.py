@@ -1,0 +1,117 @@
+"""What a sweep's shell has to do about an event: one type for each thing to be done.
+
+:meth:`tunekit.core.engine.Engine.handle` returns them, in the order in which they are to be carried
+out, and ``tunekit.driver.callback`` carries them out. They are data: a test compares them, and a
+restore that must not do again what was done drops them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from tunekit.core.validation import Outcome, Request
+
+__all__ = [
+    "Ask",
+    "Cancel",
+    "Command",
+    "Deliver",
+    "Fold",
+    "Keep",
+    "NoteFailure",
+    "Notify",
+    "Release",
+    "Settle",
+    "Validate",
+]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Record that a checkpoint is going to be validated."""
+
+    request: Request
+
+
+@dataclass(frozen=True)
+class Validate:
+    """Hand a recorded request to what runs validations.
+
+    Attributes:
+        request: The request.
+        again: Whether a former session recorded it: the checkpoint may be gone.
+    """
+
+    request: Request
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """End the validations of a trial that the scheduler has stopped early."""
+
+    trial_id: str
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Keep a checkpoint for somebody, instead of what was kept for them.
+
+    Attributes:
+        holder: Who needs it.
+        path: The checkpoint.
+        trial_id: The trial that saved it, and deletes it when nobody needs it.
+    """
+
+    holder: Hashable
+    path: str
+    trial_id: str = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Release:
+    """Let a checkpoint be deleted as far as somebody is concerned."""
+
+    holder: Hashable
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Show a score in its trial."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class NoteFailure:
+    """Log, or count, a validation that has ended without a score."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Notify:
+    """Give a score to loggers."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Deliver:
+    """Give the scheduler and the searcher what is due of a trial."""
+
+    trial_id: str
+
+
+@dataclass(frozen=True)
+class Settle:
+    """Release the checkpoints of a trial whose scores nobody waits for any more."""
+
+    trial_id: str
+
+
+Command: TypeAlias = (
+    Ask | Validate | Cancel | Keep | Release | Fold | NoteFailure | Notify | Deliver | Settle
+)
