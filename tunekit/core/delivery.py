@@ -10,7 +10,7 @@ overwritten with other weights, scores of its former weights are no longer deliv
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +91,8 @@ class Delivery:
     ) -> None:
         self._counts, self._merged, self._all_count = counts, merged, all_count
         self._lines: dict[str, _Line] = {}
+        # What was delivered although a newer score of its trial was, or itself.
+        self._out_of_order: list[tuple[str, int]] = []
 
     # What happens ------------------------------------------------------------------------------
 
@@ -231,10 +233,25 @@ class Delivery:
         line, (generation, iteration) = self._line(trial_id), place
         if generation != line.generation:
             return
+        if iteration <= line.delivered:
+            self._out_of_order.append((trial_id, iteration))
         while line.order and line.order[0] <= iteration:
             older = line.order[0]
             self._leave(line, older, self._score(line, trial_id, older))
         line.delivered = max(line.delivered, iteration)
+
+    def broken(self) -> Iterator[str]:
+        """Yield what is wrong with the lines of scores; see :meth:`tunekit.core.engine.Engine`."""
+        for trial_id, iteration in self._out_of_order:
+            yield f"the score of trial {trial_id} at {iteration} was delivered twice, or too late"
+        for trial_id, line in self._lines.items():
+            if line.order != sorted(line.requests):
+                yield f"trial {trial_id} waits in the order {line.order} for {set(line.requests)}"
+            if not line.outcomes.keys() <= line.requests.keys():
+                yield f"trial {trial_id} has outcomes that nobody asked for"
+            for request in line.requests.values():
+                if request.generation != line.generation:
+                    yield f"the score {request.id} is of weights that its trial has lost"
 
     def end(self, trial_id: str) -> Completion:
         """Return the trial's end to deliver, leaving behind what has not been delivered by now."""

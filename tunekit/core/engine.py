@@ -8,7 +8,7 @@ one knew, and then asks :meth:`Engine.reconcile` what is still to be done. Only 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -152,6 +152,8 @@ class Engine:
         self._postponed: list[Outcome] = []
         # What follows from the event that is being applied.
         self._commands: list[Command] = []
+        # Who has been given a checkpoint to keep, and has not released it.
+        self._kept: dict[Hashable, str] = {}
         #: How many validations ended in each way, by stage.
         self.counts_of: dict[str, Counter[Status]] = {
             name: Counter() for name in ("", *(stages or {}))
@@ -182,6 +184,11 @@ class Engine:
         """Apply an event, and return what is to be done about it, in order."""
         self._commands = []
         self.apply(event)
+        for command in self._commands:
+            if isinstance(command, Keep):
+                self._kept[command.holder] = command.path
+            elif isinstance(command, Release):
+                self._kept.pop(command.holder, None)
         return self._commands
 
     def reconcile(self) -> list[Command]:
@@ -442,4 +449,31 @@ class Engine:
         held = [request for request in record.ended if self.delivery.holds(request)]
         released = [request for request in record.ended if not self.delivery.holds(request)]
         record.ended = held
+        for request in released:
+            self._kept.pop(("validation", request.id), None)
         return released
+
+    def broken(self) -> Iterator[str]:
+        """Yield what must never be so, in words; nothing as long as the rules hold.
+
+        Tests look after every event, and so do users with ``TUNEKIT_CHECK=1``: it takes time that
+        grows with the sweep.
+
+        Example:
+            >>> list(Engine().broken())
+            []
+        """
+        pending = Counter(one.trial_id for one in self.unfinished.values())
+        pending.update(one.trial_id for one in self._owed.values() if one.stage)
+        for trial_id, record in self.trials.items():
+            if record.pending != pending[trial_id]:
+                yield f"trial {trial_id} has {pending[trial_id]} pending, not {record.pending}"
+        for key in self._owed.keys() & self.unfinished.keys():
+            yield f"{key} is requested, and owed a request"
+        needed = {**self.unfinished, **{one.id: one for one in self._owed.values() if one.stage}}
+        for record in self.trials.values():
+            needed |= {one.id: one for one in record.ended}
+        for key, request in needed.items():
+            if self._kept.get(("validation", key)) != request.path:
+                yield f"the checkpoint of {key} may be deleted, though it is needed"
+        yield from self.delivery.broken()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, assert_never
@@ -88,6 +89,9 @@ from tunekit.validating.validator import Validator
 __all__ = ["ValidationCallback"]
 
 logger = logging.getLogger(__name__)
+
+#: The environment variable with which the rules are checked after each event.
+CHECK = "TUNEKIT_CHECK"
 
 # How long to sleep when waiting only for validations.
 _PAUSE_S = 0.02
@@ -579,14 +583,27 @@ class ValidationCallback(tune.Callback):
         """
         if not self._restored.replays:
             self.ledger.append(event)
-            for command in self.state.handle(event):
+            commands = self.state.handle(event)
+            self._check(event)
+            for command in commands:
                 self.perform(command)
 
     def take(self, event: Event) -> None:
         """Apply an event that is in the journal; of what follows, only what is kept is not done."""
-        for command in self.state.handle(event):
+        commands = self.state.handle(event)
+        self._check(event)
+        for command in commands:
             if isinstance(command, (Keep, Release)):
                 self.perform(command)
+
+    def _check(self, event: Event) -> None:
+        """Raise if an event has broken a rule, where somebody wants to know."""
+        broken = list(self.state.broken()) if os.environ.get(CHECK) else []
+        if broken:
+            raise AssertionError(
+                f"{'; '.join(broken)}: so it is after {event!r}. That is a fault of tunekit's, not "
+                "of yours. Please report it, with the journal."
+            )
 
     def perform(self, command: Command) -> None:
         """Carry out what follows from an event."""

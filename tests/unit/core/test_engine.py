@@ -103,7 +103,8 @@ def after(*events: Event, every: int | str = 1) -> Engine:
     )
     state.required = {"accuracy"}
     for event in events:
-        state.apply(event)
+        state.handle(event)
+        assert list(state.broken()) == []
     return state
 
 
