@@ -53,7 +53,8 @@ napoleon_use_ivar = True
 nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(ray|pandas|pyarrow|optuna)\..*"),
-    (r"py:.*", r"(collections\.abc|pathlib)\..*"),
+    (r"py:.*", r"(collections\.abc|msgspec|pathlib|typing)\..*"),
+    (r"py:class", r"[\d.]+"),  # the bounds of a number, in its type
     (r"py:class", r"(tune|train)\.(TuneConfig|ValidationConfig)"),
     # Interfaces that only a signature names.
     (

@@ -21,9 +21,9 @@ from tests.schedulers import CASES
 from tests.stores import Store
 from tests.sweeps import sweep
 from tunekit.core.driver_lock import BEAT_S, SILENT_S, Holder
-from tunekit.core.events import SnapshotTaken
+from tunekit.core.events import Reported, SnapshotTaken
 from tunekit.journal import lock as driver_lock
-from tunekit.journal.lines import events_in, read
+from tunekit.journal.lines import Journal, events_in, read
 from tunekit.journal.lock import LOCK, TAKE_OVER, driver_of, lock_at
 from tunekit.journal.snapshots import prepare_restore
 from tunekit.journal.storage import LocalFolder
@@ -417,7 +417,10 @@ def test_a_tuner_does_not_touch_what_another_one_drives(tmp_path):
 def test_a_tuner_that_could_not_be_restored_holds_nothing(tmp_path):
     tuner(tmp_path)
     home = tmp_path / "sweep"
-    tunekit.journal.lines.Journal(LocalFolder(home)).append(SnapshotTaken(file="state/gone.zip"))
+    journal = Journal(LocalFolder(home))
+    journal.append(SnapshotTaken(file="state/gone.zip"))
+    journal.append(Reported(trial_id="a", report={"training_iteration": 1, "generation": 0}))
+    journal.close()
     for _ in range(2):
         with pytest.raises(tunekit.RestoreError):
             tunekit.Tuner.restore(str(home), train)

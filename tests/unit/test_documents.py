@@ -58,6 +58,7 @@ NO_EXAMPLE = {
     "SweepNotFoundError",
     "DistributedTrialError",
     "TunekitError",
+    "UnsafeFileError",
     "UnsupportedRayError",
     "ValidationFailedError",
     "WiringError",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import subprocess
 import sys
 
@@ -128,8 +129,8 @@ def test_fit_and_restore_show_messages(alone, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("ray.tune.Tuner.restore", say)
     tuner.fit()
     assert capsys.readouterr().err.count("tunekit INFO: running") == 1
-    (tmp_path / "tuner.pkl").touch()
-    monkeypatch.setattr("tunekit.tuner._has_begun", lambda *args, **options: True)
+    (tmp_path / "tuner.pkl").write_bytes(pickle.dumps({}))
+    (tmp_path / "experiment_state-2026-01-01_00-00-00.json").touch()  # it has begun
     tunekit.Tuner.restore(str(tmp_path), lambda config: None)
     assert capsys.readouterr().err.count("tunekit INFO: running") == 1
     assert not logging.getLogger("tunekit").handlers

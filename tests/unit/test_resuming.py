@@ -163,6 +163,7 @@ def said(tmp_path, caplog):
                 storage_path=str(tmp_path),
                 failure_config=tune.FailureConfig(max_failures=max_failures),
             ),
+            checkpoint_policy=tunekit.EveryIterations(1),
             tune_config=tune.TuneConfig(metric="accuracy", mode="max", scheduler=scheduler),
             **given,
         )

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.hostile import EXCEPTIONS, ODD, VALUES, OpensBadly, TwoArguments, hostile, made, tensors
+from tests.journals import lines_of, write_lines
 from tunekit.core.events import CheckpointSaved, Reported, TrialAdded, ValidationEnded
 from tunekit.core.reports import own_names, received
 from tunekit.core.validation import Outcome, Request, Status, rejected
@@ -185,10 +186,8 @@ def test_markers_of_the_journals_own_are_told_from_a_users(tmp_path):
         assert added["config"] == {"it": odd, "shown": {"shown": "z"}}
         assert reported["report"] == {"it": odd, "shown": 3}
     path = tmp_path / "journal/000001.jsonl"
-    line = (
-        '{"n": 3, "event": "reported", "time": 1, "trial_id": "a", "report": {"x": {"shown": 1}}}'
-    )
-    path.write_text(path.read_text() + line + "\n")
+    own = {"n": 4, "event": "reported", "time": 1, "trial_id": "a", "report": {"x": {"shown": 1}}}
+    write_lines(path, [*lines_of(path), own])
     for unpickle in (False, True):
         assert read(tmp_path, unpickle=unpickle)[-1]["report"] == {"x": {"shown": 1}}
 

@@ -150,6 +150,8 @@ class Engine:
         self._staged: set[str] = set()
         # What loggers get once it is known which metrics are validation's, in order.
         self._postponed: list[Outcome] = []
+        # What a former session has left to be requested.
+        self._from_before: frozenset[str] = frozenset()
         # What follows from the event that is being applied.
         self._commands: list[Command] = []
         # Who has been given a checkpoint to keep, and has not released it.
@@ -198,9 +200,10 @@ class Engine:
         known to them.
         """
         self._postponed = []
+        self._from_before = frozenset(self._owed)
         return [
-            *(Ask(request) for request in self._owed.values()),
             *(Validate(request, again=True) for request in self.unfinished.values()),
+            *(Ask(request) for request in self._owed.values()),
             *map(Cancel, self._rejected),
         ]
 
@@ -340,7 +343,8 @@ class Engine:
         if request is None:  # it was pending when the sweep was interrupted, or its line is lost
             return
         self.unfinished[event.id] = request
-        self._commands += [self._keep(request), Validate(request)]
+        again = event.id in self._from_before
+        self._commands += [self._keep(request), Validate(request, again=again)]
         if request.stage:
             return
         self.record(event.trial_id).pending += 1

@@ -344,8 +344,6 @@ class ConfirmationRun(LaterRun):
         return enough
 
     def _emit(self, event: Event) -> None:
-        if isinstance(event, ValidationEnded):
-            return  # of a turn; what becomes of the candidate is written when that is known
         if isinstance(event, ValidationEstimated) and self._confirmation.by_rounds:
             return
         if isinstance(event, AttemptStarted):

@@ -630,8 +630,8 @@ class LaterRun:
         self._counts[outcome.status.value] += 1
 
     def _conclude(self, outcome: Outcome) -> None:
-        """Take an outcome that is in the journal."""
-        self._counts[outcome.status.value] += 1
+        """Record an outcome, and act on it."""
+        self._end(outcome)
         if outcome.validated:
             self._keep(outcome)
             self._failures.succeeded()

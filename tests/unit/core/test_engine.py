@@ -288,9 +288,10 @@ def test_the_others_change_nothing_that_is_due(event):
 def test_a_restored_sweep_does_what_was_asked_for_or_is_owed_and_has_not_ended():
     events = [reported(1), saved(1), requested(1), reported(2), saved(2), requested(2)]
     state = after(*events, ended(1), reported(3), saved(3))
-    ask, validate = state.reconcile()
+    validate, ask = state.reconcile()
     assert isinstance(ask, Ask) and ask.request.iteration == 3
     assert validate == Validate(state.unfinished["a:0:2:1"], again=True)
+    assert state.handle(requested(3))[-1] == Validate(state.unfinished["a:0:3:1"], again=True)
     state.apply(Decided(trial_id="a", decision="STOP"))
     assert state.reconcile()[-1] == Cancel("a")
 
