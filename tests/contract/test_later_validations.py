@@ -196,9 +196,7 @@ def test_without_any_checkpoint_left_nothing_is_started(home):
     sweep = tunekit.load(home)
     for path in home.glob("*/checkpoint_*"):
         shutil.rmtree(path)
-    with pytest.raises(
-        tunekit.ConfigError, match="none of the checkpoints is in the"
-    ):
+    with pytest.raises(tunekit.ConfigError, match="none of the checkpoints is in the"):
         sweep.validate(robust, "all")
     assert not (home / "validations").exists()
 

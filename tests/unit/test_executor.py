@@ -15,7 +15,8 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
-from tunekit._ray import demand
+from tunekit._ray import demand, raised
+from tunekit.core.failures import kind_of
 from tunekit.core.validation import Attempt, Request
 from tunekit.core.values import Raised
 from tunekit.validating import evaluators as module
@@ -27,6 +28,7 @@ from tunekit.validating.executor import (
     RayExecutor,
     Returned,
     Yielded,
+    outcome_of,
     produced,
 )
 
@@ -319,3 +321,29 @@ def test_what_a_function_raises_comes_last_and_as_it_is(fn, before):
     assert isinstance(last, Raised) and last.reason == "raised RuntimeError: no data here"
     with pytest.raises(RuntimeError, match="no data here"):
         list(produced(fn, raises=True))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), GeneratorExit()])
+def test_what_a_function_raises_in_a_worker_is_its_own(monkeypatch, error):
+    def function() -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        outcome_of(function)  # in a driver somebody presses Ctrl-C
+    monkeypatch.setattr(raised, "in_worker", lambda: True)
+    cancelled = SimpleNamespace(is_canceled=lambda: False)
+    monkeypatch.setattr(raised.ray, "get_runtime_context", lambda: cancelled)
+    found = outcome_of(function)
+    assert found.reason.startswith(f"raised {type(error).__name__}")
+    assert kind_of(found.reason) == kind_of(outcome_of(function).reason), "they are counted as one"
+
+
+def test_an_interrupt_of_the_drivers_and_an_exit_of_rays_end_the_task(monkeypatch):
+    exit_of_rays = SystemExit(1)
+    exit_of_rays.ray_terminate_msg = "The process receives a SIGTERM."  # type: ignore[attr-defined]
+    monkeypatch.setattr(raised, "in_worker", lambda: True)
+    cancelled = SimpleNamespace(is_canceled=lambda: True)
+    monkeypatch.setattr(raised.ray, "get_runtime_context", lambda: cancelled)
+    for error in (KeyboardInterrupt(), exit_of_rays):
+        with pytest.raises(type(error)):
+            outcome_of(lambda error=error: (_ for _ in ()).throw(error))

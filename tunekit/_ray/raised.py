@@ -4,10 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
+import ray
+
 from tunekit.core.values import Raised, described
 from tunekit.pickles import travels
 
-__all__ = ["LoopError", "legible_error", "raised_in"]
+__all__ = ["LoopError", "ends_the_process", "in_worker", "legible_error", "raised_in"]
+
+
+def in_worker() -> bool:
+    """Return whether this is one of Ray's workers, rather than a driver."""
+    return bool(ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.WORKER_MODE)
+
+
+def ends_the_process(error: BaseException) -> bool:
+    """Return whether an exception comes from whoever ends this process or task.
+
+    A function may raise the same by itself: in a worker, where nobody presses Ctrl-C, an interrupt
+    is the driver's only if it has cancelled the task, and an exit is Ray's only if it says so.
+
+    Example:
+        >>> ends_the_process(KeyboardInterrupt()), ends_the_process(ValueError())
+        (True, False)
+    """
+    if not isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit)):
+        return False
+    if not in_worker():
+        return True
+    if isinstance(error, SystemExit):
+        return hasattr(error, "ray_terminate_msg")
+    return isinstance(error, KeyboardInterrupt) and bool(ray.get_runtime_context().is_canceled())
 
 
 class LoopError(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -87,7 +87,8 @@ class Pool:
         >>> attempt.id
         'a:0:1:1#1'
         >>> pool.began(attempt.id, now=2.0)
-        >>> outcome = pool.returned(attempt.id, {"accuracy": 0.9}, judged=["accuracy"], now=5.0)
+        >>> judged = {"accuracy": "max"}
+        >>> outcome = pool.returned(attempt.id, {"accuracy": 0.9}, judged, now=5.0)
         >>> outcome.status.value, outcome.waited_s, outcome.ran_s
         ('validated', 2.0, 3.0)
     """
@@ -295,7 +296,7 @@ class Pool:
             flight.queued = place < count
 
     def returned(
-        self, attempt_id: str, value: object, judged: Collection[str], now: float
+        self, attempt_id: str, value: object, judged: Mapping[str, str | None], now: float
     ) -> Outcome | None:
         """End an attempt whose function returned ``value``; None if it is no longer wanted."""
         flight = self._land(attempt_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -39,6 +39,10 @@ RESERVED = frozenset(
         "validated_iteration",
     }
 )
+
+
+# What no score can be better than, by which values are better.
+_BEST: dict[str | None, float] = {"min": -math.inf, "max": math.inf}
 
 
 class Status(str, Enum):
@@ -169,25 +173,32 @@ class Outcome:
         return self.status is Status.VALIDATED
 
 
-def rejected(returned: object, judged: Collection[str]) -> str | None:
+def rejected(returned: object, judged: Mapping[str, str | None]) -> str | None:
     """Say why what a validation function returned is no score; None if it is one.
 
     A score is a dict with string keys, none of them :data:`RESERVED`. Metrics that a scheduler or
-    searcher judges by must, where they occur in it, be numbers other than NaN; the others may be
-    anything. (What comes from a validation function has string keys:
+    searcher judges by must, where they occur in it, be numbers other than NaN, and none that wins
+    over every other: an infinite one that loses, as of a trial that has diverged, is a score. The
+    others may be anything. (What comes from a validation function has string keys:
     :func:`~tunekit.core.values.admitted` has seen to it.)
 
     Args:
         returned: What the function returned.
-        judged: Flat names of the metrics that are judged by.
+        judged: Flat names of the metrics that are judged by, each with which values are better,
+            ``"min"`` or ``"max"``; None if that is not known.
 
     Example:
-        >>> rejected({"accuracy": 0.9, "note": "fine"}, ["accuracy"])
-        >>> rejected(0.9, ["accuracy"])
+        >>> judged = {"accuracy": "max"}
+        >>> rejected({"accuracy": 0.9, "note": "fine"}, judged)
+        >>> rejected(0.9, judged)
         'returned a float, not a dict of metrics'
-        >>> rejected({"accuracy": float("nan")}, ["accuracy"])
+        >>> rejected({"accuracy": float("nan")}, judged)
         "returned NaN for 'accuracy'"
-        >>> rejected({"accuracy": "high"}, ["accuracy"])
+        >>> print(rejected({"accuracy": float("inf")}, judged))
+        returned inf for 'accuracy', which would win over every other. Was something divided by
+        zero? Return a finite number
+        >>> rejected({"accuracy": float("-inf")}, judged)
+        >>> rejected({"accuracy": "high"}, judged)
         "returned 'high' (a str) for 'accuracy', not a number"
     """
     if not isinstance(returned, Mapping):
@@ -205,8 +216,14 @@ def rejected(returned: object, judged: Collection[str]) -> str | None:
             continue
         if type(value) is float and math.isnan(value):
             return f"returned NaN for {name!r}"
-        if number(value) is None:
+        score = number(value)
+        if score is None:
             return f"returned {text(value)} (a {type(value).__name__}) for {name!r}, not a number"
+        if score == _BEST.get(judged[name]):
+            return (
+                f"returned {score} for {name!r}, which would win over every other. Was something "
+                "divided by zero? Return a finite number"
+            )
     return None
 
 

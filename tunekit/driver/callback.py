@@ -247,7 +247,7 @@ class ValidationCallback(tune.Callback):
             self._clock,
             emit=self.emit,
             conclude=self._conclude,
-            judged=lambda: self.state.required,
+            judged=self._better,
             promised=waiting.promised,
             lenders=waiting.lenders,
             others_wait=waiting.others_wait,
@@ -321,12 +321,23 @@ class ValidationCallback(tune.Callback):
             or self._stopping.by_scores
         )
 
+    def _judging(self) -> Judging:
+        """Return by which metrics the sweep is decided, and which of their values are better."""
+        scheduler = self._scheduler
+        mode = None if scheduler is None else scheduler.mode
+        objectives = set() if scheduler is None else scheduler.objectives
+        return Judging(mode, objectives, self.state.required)
+
+    def _better(self) -> dict[str, str | None]:
+        judging = self._judging()
+        return {name: judging.better(name) for name in self.state.required}
+
     def _alike(self, request: Request, name: str, interval: Interval) -> bool:
         """Return whether all comes out the same wherever in an interval a metric is."""
         scheduler = self._scheduler
         if scheduler is None:
             return False
-        judging = Judging(scheduler.mode, scheduler.objectives, self.state.required)
+        judging = self._judging()
         return comes_out_alike(
             best_in_full=self.config.best_in_full,
             may_be_best=lambda: self.state.may_be_best(name, judging.better(name), interval),

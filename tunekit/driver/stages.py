@@ -63,7 +63,7 @@ class Stages:
                 clock,
                 emit=emit,
                 conclude=conclude,
-                judged=tuple,
+                judged=dict,
                 promised=self._before(stage.name),
                 waits_for_room=lambda: not over(),
                 gives_way=partial(self._gives_way, executors[stage.name]),

@@ -302,8 +302,8 @@ class ConfirmationRun(LaterRun):
         super()._run(requests)
         self._settle()  # also if nothing was left to evaluate
 
-    def _judged(self) -> Collection[str]:
-        return (self._metric,)
+    def _judged(self) -> Mapping[str, str | None]:
+        return {self._metric: None}  # the rule takes finite numbers only
 
     def _submit(self, requests: Sequence[Request]) -> None:
         self._offer()

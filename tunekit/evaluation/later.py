@@ -595,9 +595,9 @@ class LaterRun:
         if self._hopeless is not None:
             raise self._gave_up(self._hopeless)
 
-    def _judged(self) -> Collection[str]:
+    def _judged(self) -> Mapping[str, str | None]:
         """Return the metrics that must be numbers."""
-        return ()
+        return {}
 
     def _alike(self, request: Request, name: str, interval: Interval) -> bool:
         """Return whether an estimate is enough, wherever in its interval the metric is."""

@@ -24,6 +24,7 @@ from ray.util.scheduling_strategies import (
 
 from tunekit._ray.cluster import node_of
 from tunekit._ray.demand import waiting_for
+from tunekit._ray.raised import ends_the_process, in_worker
 from tunekit.core.calls import takes_resume
 from tunekit.core.metrics import distinct
 from tunekit.core.room import fits, fits_in, total
@@ -509,8 +510,7 @@ def _next(generator: Iterator[Any]) -> Any:
 
 def is_cancelled() -> bool:
     """Return whether the driver wants this attempt to end."""
-    inside = ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.WORKER_MODE
-    return inside and bool(ray.get_runtime_context().is_canceled())
+    return in_worker() and bool(ray.get_runtime_context().is_canceled())
 
 
 def arguments(fn: Callable[..., Any], request: Request) -> dict[str, Any]:
@@ -571,16 +571,14 @@ def outcome_of(call: Callable[[], Any]) -> Any:
     """
     try:
         return call()
-    except _CONTROL:
+    except TaskCancelledError:
         raise
     except RayTaskError as error:  # from a task that the function started
         return replace(described(error.cause or error), trace=described(error).message)
     except BaseException as error:  # anything that the user's function can raise
+        if ends_the_process(error):
+            raise
         return described(error)
-
-
-# These end a process or a task, rather than a function.
-_CONTROL = (KeyboardInterrupt, SystemExit, GeneratorExit, TaskCancelledError)
 
 
 def ended(attempt_id: str, value: Any) -> Event:

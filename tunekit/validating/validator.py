@@ -50,7 +50,7 @@ class Validator:
         clock: What to read the time from.
         emit: Called with each event, before it is acted on.
         conclude: Called with each outcome, to record it and to act on it.
-        judged: Returns the names of metrics that must be numbers.
+        judged: Returns the metrics that must be numbers, and which of their values are better.
         promised: Returns the resources of each trial that waits for them.
         lenders: Returns the trials that wait and in whose place a validation fits.
         others_wait: Returns whether a trial could go on in the place of one that waits.
@@ -76,7 +76,7 @@ class Validator:
         *,
         emit: Callable[[Event], None],
         conclude: Callable[[Outcome], None],
-        judged: Callable[[], Collection[str]],
+        judged: Callable[[], Mapping[str, str | None]],
         promised: Callable[[], Iterable[Mapping[str, float]]],
         lenders: Callable[[], dict[str, Trial]] = dict,
         others_wait: Callable[[], bool] = bool,
@@ -298,10 +298,10 @@ class Validator:
     def _take_estimate(self, event: Estimated, now: float) -> Outcome | None:
         """Take what an attempt has yielded; end its validation if it knows enough."""
         value = received(event.value)
-        reason = rejected(value, ())
+        reason = rejected(value, {})
         if reason is not None:
             self._stop(event.attempt_id)
-            return self._pool.returned(event.attempt_id, value, (), now)
+            return self._pool.returned(event.attempt_id, value, {}, now)
         attempt = self._pool.attempt(event.attempt_id)
         evidence = self._evidence_of(attempt)
         try:

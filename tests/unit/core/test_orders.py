@@ -57,10 +57,10 @@ class World:
         what = script[min(attempt.number, len(script)) - 1]
         if what == "score":
             value = {"accuracy": attempt.request.iteration}
-            return self.pool.returned(attempt.id, value, ["accuracy"], self.now)
+            return self.pool.returned(attempt.id, value, {"accuracy": "max"}, self.now)
         if what == "nan":
             value = {"accuracy": float("nan")}
-            return self.pool.returned(attempt.id, value, ["accuracy"], self.now)
+            return self.pool.returned(attempt.id, value, {"accuracy": "max"}, self.now)
         if what == "raise":
             return self.pool.failed(attempt.id, "raised", "trace", self.now)
         self.now += 11.0

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import math
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tunekit.core.pool import Pool
-from tunekit.core.validation import Request, Status
+from tunekit.core.validation import Request, Status, rejected
 
 FINE = {"accuracy": 0.5}
 
@@ -27,7 +31,7 @@ def test_the_limit_holds_over_all_trials():
     pool = filled(*(request(t, i) for t in "ab" for i in (1, 2)), max_in_flight=3)
     assert len(pool.start(capacity=100, now=0.0)) == 3
     assert pool.start(capacity=100, now=0.0) == []
-    pool.returned("a:0:1:1#1", FINE, [], now=1.0)
+    pool.returned("a:0:1:1#1", FINE, {}, now=1.0)
     assert len(pool.start(capacity=100, now=1.0)) == 1
     assert pool.waiting == 0
 
@@ -52,7 +56,7 @@ def test_trials_take_turns_and_within_a_trial_the_oldest_goes_first():
     while pool.waiting:
         [attempt] = pool.start(capacity=1, now=0.0)
         started.append(attempt.id)
-        pool.returned(attempt.id, FINE, [], now=0.0)
+        pool.returned(attempt.id, FINE, {}, now=0.0)
     assert started == ["a:0:1:1#1", "b:0:7:1#1", "c:0:9:1#1", "a:0:2:1#1", "a:0:3:1#1"]
 
 
@@ -61,7 +65,7 @@ def test_a_trial_with_nothing_in_flight_goes_before_one_with_something():
     assert names(pool.start(0, now=0.0)) == ["b:0:1:1#1", "a:0:1:1#1"]
     pool.submit(request("b", 2), now=0.0)
     pool.submit(request("a", 2), now=0.0)
-    pool.returned("a:0:1:1#1", FINE, [], now=1.0)
+    pool.returned("a:0:1:1#1", FINE, {}, now=1.0)
     # b was served longer ago, but one of it still runs.
     assert names(pool.start(0, now=1.0)) == ["a:0:2:1#1"]
 
@@ -85,7 +89,7 @@ def test_what_a_cancelled_attempt_says_later_is_ignored():
     [attempt] = pool.start(1, now=0.0)
     pool.began(attempt.id, now=0.0)
     pool.expire(now=2.0)
-    assert pool.returned(attempt.id, FINE, [], now=3.0) is None
+    assert pool.returned(attempt.id, FINE, {}, now=3.0) is None
     assert pool.failed(attempt.id, "died", None, now=3.0) is None
     assert (pool.running, pool.waiting) == (0, 0)
 
@@ -112,7 +116,7 @@ def test_a_timeout_is_tried_again_with_a_time_limit_of_its_own():
     [second] = pool.start(1, now=5.0)
     pool.began(second.id, now=8.0)
     assert pool.expire(now=12.0) == ([], [])
-    outcome = pool.returned(second.id, FINE, [], now=12.5)
+    outcome = pool.returned(second.id, FINE, {}, now=12.5)
     assert outcome.validated and outcome.attempts == 2
 
 
@@ -132,7 +136,7 @@ def test_a_timeout_is_tried_again_with_a_time_limit_of_its_own():
 def test_a_value_that_is_no_score_fails_without_a_retry(value):
     pool = filled(request("a", 1), max_retries=5)
     [attempt] = pool.start(1, now=0.0)
-    outcome = pool.returned(attempt.id, value, ["accuracy"], now=1.0)
+    outcome = pool.returned(attempt.id, value, {"accuracy": "max"}, now=1.0)
     assert outcome.status is Status.FAILED
     assert outcome.metrics == {}
     assert outcome.reason.startswith("returned ")
@@ -142,7 +146,7 @@ def test_metrics_that_nobody_judges_by_may_be_anything():
     pool = filled(request("a", 1))
     [attempt] = pool.start(1, now=0.0)
     value = {"accuracy": 0.5, "note": "fine", "confusion": [[1]], "f1": float("nan")}
-    outcome = pool.returned(attempt.id, value, ["accuracy"], now=1.0)
+    outcome = pool.returned(attempt.id, value, {"accuracy": "max"}, now=1.0)
     assert outcome.validated
     assert outcome.metrics is not value and outcome.metrics["note"] == "fine"
 
@@ -212,7 +216,7 @@ def in_order(pool: Pool) -> list[str]:
     while pool.waiting:
         [attempt] = pool.start(capacity=1, now=0.0)
         started.append(attempt.id.rsplit(":", 1)[0])
-        pool.returned(attempt.id, FINE, [], now=0.0)
+        pool.returned(attempt.id, FINE, {}, now=0.0)
     return started
 
 
@@ -240,7 +244,7 @@ def test_what_waits_of_a_rejected_trial_ends_and_what_runs_does_not():
     assert skipped.reason == "the scheduler has stopped its trial"
     [later] = pool.submit(request("a", 3), now=5.0)
     assert (later.request.iteration, later.status) == (3, Status.SKIPPED)
-    assert pool.returned(running.id, FINE, [], now=5.0).validated
+    assert pool.returned(running.id, FINE, {}, now=5.0).validated
     assert pool.waiting == 1
 
 
@@ -274,3 +278,14 @@ def test_room_is_wanted_for_what_decides_unless_the_limit_keeps_it_waiting():
     assert not limited.wants_room
     limited.queue(1)  # the one that was started waits for resources
     assert limited.wants_room
+
+
+@given(st.floats(), st.sampled_from(["min", "max"]))
+def test_no_score_wins_because_it_is_infinite(value, mode):
+    others = [-1e308, 0.0, 1e308]
+    best = max if mode == "max" else min
+    if rejected({"accuracy": value}, {"accuracy": mode}) is None:
+        assert math.isfinite(best([value, *others]))
+    else:
+        assert math.isnan(value) or value == (math.inf if mode == "max" else -math.inf)
+    assert (rejected({"accuracy": value}, {"accuracy": None}) is None) != math.isnan(value)
