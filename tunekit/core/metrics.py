@@ -7,7 +7,7 @@ or written: ``{"eval": {"loss": 1}}`` and ``{"eval/loss": 1}`` both have ``eval/
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from tunekit.core.values import named
@@ -113,17 +113,34 @@ def without(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
 
 
 def _parted(
-    level: Mapping[str, Any], names: Collection[str], prefix: str = ""
+    level: Mapping[str, Any], names: Collection[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Part a level from the metrics called ``names``: these by name, and what is left."""
+    return _part(level, names, _above(names), "")
+
+
+def _above(names: Iterable[str]) -> set[str]:
+    """All that names begin with, up to any of their slashes.
+
+    Example:
+        >>> sorted(_above(["loss", "eval/test/loss"]))
+        ['eval/', 'eval/test/']
+    """
+    slashes = ((name, at) for name in names for at, one in enumerate(name) if one == "/")
+    return {name[: at + 1] for name, at in slashes}
+
+
+def _part(
+    level: Mapping[str, Any], names: Collection[str], above: Collection[str], prefix: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
     taken: dict[str, Any] = {}
     rest: dict[str, Any] = {}
     for key, value in level.items():
         name = f"{prefix}{key}" if type(key) is str else f"{prefix}{named(key)}"
         if type(value) not in _SINGLE and isinstance(value, Mapping) and value:
             below = f"{name}/"
-            if any(wanted.startswith(below) for wanted in names):
-                own, left = _parted(value, names, below)
+            if below in above:
+                own, left = _part(value, names, above, below)
                 taken.update(own)
                 if left:
                     rest[key] = left
