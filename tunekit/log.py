@@ -10,9 +10,19 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tunekit.core.words import printable
+
 __all__ = ["shown"]
 
 _log = logging.getLogger("tunekit")
+
+
+class _Formatter(logging.Formatter):
+    """Lets no value in a message move the cursor, or look like a message of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        first, *others = printable(super().format(record).split("\n"))
+        return "\n".join([first, *(f"  {line}" for line in others)])
 
 
 class _WhereNobodyListens(logging.StreamHandler):
@@ -20,7 +30,7 @@ class _WhereNobodyListens(logging.StreamHandler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.setFormatter(logging.Formatter("%(asctime)s tunekit %(levelname)s: %(message)s"))
+        self.setFormatter(_Formatter("%(asctime)s tunekit %(levelname)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
         if not _heard():

@@ -96,6 +96,16 @@ def test_a_null_handler_does_not_listen(alone, monkeypatch, capsys):
     assert "tunekit WARNING: heard" in capsys.readouterr().err
 
 
+def test_no_value_in_a_message_moves_the_cursor_or_looks_like_a_message(alone, capsys):
+    alone()
+    with shown():
+        log = logging.getLogger("tunekit.x")
+        log.warning("The validation of %s failed.\ntrace", "a\x1b[2J\r\u202e\n2026 tunekit INFO: b")
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first.endswith(r"The validation of a\x1b[2J\r\u202e")
+    assert others == ["  2026 tunekit INFO: b failed.", "  trace"]
+
+
 def test_an_applications_own_level_is_kept(alone, monkeypatch, capsys):
     log = alone()
     monkeypatch.setattr(log, "level", logging.ERROR)

@@ -57,6 +57,10 @@ class _Failed(click.ClickException):
 
     exit_code = 1
 
+    def format_message(self) -> str:
+        """Return the words, with what a sweep has put into them as a terminal may show it."""
+        return "\n".join(printable(self.message.split("\n")))
+
 
 class _Wrong(_Failed):
     """What was asked for cannot be."""
@@ -322,7 +326,7 @@ def compare(
     if html is not None:
         from tunekit.board.page import write_comparison
 
-        click.echo(write_comparison(found, html))
+        click.echo(printable(str(write_comparison(found, html))))
     elif as_json:
         _print_json(comparison_as_data(found))
     else:
@@ -714,7 +718,7 @@ def report(
 
     sweep = load(path, metric=metric, mode=mode, seed=seed)
     written = write_page(sweep, output)
-    click.echo(written)
+    click.echo(printable(str(written)))
     if show:
         webbrowser.open(Path(written).absolute().as_uri())
 
@@ -740,7 +744,7 @@ def tensorboard(path: str, port: int | None, host: str | None) -> None:
       tunekit tensorboard ~/ray_results/digits --host 0.0.0.0 --port 6007
     """
     command = board.command_of(path, port, host)
-    click.echo(f"TensorBoard on {path}; Ctrl-C ends it.", err=True)
+    click.echo(f"TensorBoard on {printable(path)}; Ctrl-C ends it.", err=True)
     if not board.is_local_sweep(path) or not board.has_links():
         _become(command)
     code = board.show_linked(path, lambda folder: board.command_of(folder, port, host))

@@ -47,7 +47,7 @@ def newest_or_given(ctx: click.Context, parameter: click.Parameter, path: str | 
             ],
         )
     newest = found[0].path
-    click.echo(f"The newest sweep below {RESULTS}: {newest}", err=True)
+    click.echo(f"The newest sweep below {RESULTS}: {printable(newest)}", err=True)
     return newest
 
 
