@@ -11,12 +11,15 @@ import os
 import re
 import shutil
 import socket
+import stat
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pyarrow.fs
 import pytest
@@ -805,6 +808,25 @@ def test_its_work_stands_back_behind_that_of_the_sweep():
 def test_a_path_that_is_no_sweep_is_said_in_a_line(tmp_path):
     result = CliRunner().invoke(commands.tunekit, ["serve", str(tmp_path / "none")])
     assert result.exit_code == 2 and "does not exist" in result.output
+
+
+def test_the_token_is_in_no_command_that_others_can_read(journal, home, monkeypatch):
+    opened: dict[str, Any] = {}
+    done = threading.Event()
+
+    def browser(address: str) -> None:
+        page = Path(unquote(urlsplit(address).path))
+        opened.update(address=address, text=html.unescape(page.read_text()), page=page)
+        opened["rights"] = stat.S_IMODE(page.parent.stat().st_mode)
+        done.set()
+
+    monkeypatch.setattr("tunekit.cli.serve.webbrowser.open", browser)
+    monkeypatch.setattr(server.Server, "run", lambda self, sockets: done.wait(30))
+    monkeypatch.setenv(server.TOKEN, TOKEN)
+    result = CliRunner().invoke(commands.tunekit, ["serve", str(home), "--port", "0", "--open"])
+    assert result.exit_code == 0 and TOKEN in result.output
+    assert TOKEN not in opened["address"] and f"token={TOKEN}" in opened["text"]
+    assert opened["rights"] == 0o700 and not opened["page"].exists()
 
 
 def test_it_writes_nothing(browser, home):

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import webbrowser
+from html import escape
+from pathlib import Path
 
 import click
 
 from tunekit._ray.storage import absolute
 
 __all__ = ["serve"]
+
+# What a browser is started with: others on this machine can read the command, and not this page.
+_LEADS_TO = '<meta http-equiv="refresh" content="0; url={0}"><a href="{0}">Open the sweeps</a>'
 
 
 @click.command(short_help="Show sweeps in the browser, as they run.")
@@ -48,12 +54,18 @@ def serve(
     """
     from tunekit.board.serve import serve as serve_pages
 
-    def ready(address: str) -> None:
-        click.echo(address)
-        click.echo("Ctrl-C ends it.", err=True)
-        if show:
-            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
-
     where = [absolute(path) for path in paths]
     options = {"metric": metric, "mode": mode, "seed": seed}
-    serve_pages(where, host=host, port=port, **options, ready=ready)
+    with tempfile.TemporaryDirectory(prefix="tunekit-serve-") as own:
+
+        def ready(address: str) -> None:
+            click.echo(address)
+            click.echo("Ctrl-C ends it.", err=True)
+            if show:
+                page = Path(own, "open.html")
+                page.write_text(_LEADS_TO.format(escape(address)))
+                open_page = threading.Thread(target=webbrowser.open, args=(page.as_uri(),))
+                open_page.daemon = True
+                open_page.start()
+
+        serve_pages(where, host=host, port=port, **options, ready=ready)
