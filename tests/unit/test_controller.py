@@ -7,6 +7,16 @@ from types import SimpleNamespace
 
 import pytest
 import ray
+from ray.air.execution._internal.actor_manager import RayActorManager
+from ray.air.execution._internal.tracked_actor import TrackedActor
+from ray.air.execution._internal.tracked_actor_task import TrackedActorTask
+from ray.exceptions import (
+    ActorDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RaySystemError,
+)
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm
 
 from tunekit._ray.controller import Controller
@@ -205,6 +215,46 @@ def test_a_stream_is_waited_for_again_and_what_is_gone_is_not(waiting):
     assert events.get_futures() == {stream}
     controller.wake_on([])
     assert not events.get_futures()
+
+
+# Failures of trials -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def failing():
+    """What a controller is told when a task of a trial's actor ends with an error of Ray's."""
+    tune = Tune()
+    resources = SimpleNamespace(free_resources=lambda acquired_resource: None)
+    tune._actor_manager = RayActorManager(resource_manager=resources)
+    Controller(tune).heed(pending=bool, first=bool)
+
+    def told(error):
+        heard = []
+        actor = TrackedActor(1, on_error=lambda actor, error: heard.append(("actor", error)))
+        tune._actor_manager._live_actors_to_ray_actors_resources[actor] = None, None
+        task = TrackedActorTask(actor, on_error=lambda actor, error: heard.append(("task", error)))
+        tune._actor_manager._actor_task_failed(task, error)
+        return heard
+
+    return told
+
+
+@pytest.mark.parametrize(
+    "error", [OutOfMemoryError("2 worker(s) were killed"), ObjectLostError("aa", None, "")]
+)
+def test_a_trial_that_is_lost_to_ray_fails_alone(failing, error):
+    """Tune knows no other errors than those of actors and of their code, and ended the sweep."""
+    heard = failing(error)
+    assert [who for who, _ in heard] == ["actor", "task"]
+    assert all(isinstance(told, RayActorError) for _, told in heard)
+    assert str(error) in str(heard[0][1])
+
+
+def test_errors_that_tune_knows_stay_as_they_are_and_those_of_ray_itself_end_the_sweep(failing):
+    died = ActorDiedError()
+    assert failing(died) == [("actor", died), ("task", died)]
+    with pytest.raises(RuntimeError):
+        failing(RaySystemError("the GCS does not answer"))
 
 
 # The order in which trials go on in reused actors -------------------------------------------------

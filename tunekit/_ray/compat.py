@@ -83,6 +83,7 @@ NEEDED = (
     ("ray.train.v2._internal.util", "ObjectRefWrapper"),
     ("ray.train.v2._internal.util", "construct_train_func"),
     ("ray.train.v2.api.data_parallel_trainer", "DataParallelTrainer._create_default_callbacks"),
+    ("ray.air.execution._internal.actor_manager", "RayActorManager._actor_task_failed"),
     ("ray.air.execution._internal.actor_manager", "RayActorManager.schedule_actor_task"),
     ("ray.air.execution._internal.event_manager", "RayEventManager.discard_future"),
     ("ray.air.execution._internal.event_manager", "RayEventManager.track_future"),

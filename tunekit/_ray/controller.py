@@ -17,6 +17,7 @@ from ray.tune.result import DEFAULT_METRIC
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm
 from ray.tune.stopper import CombinedStopper, Stopper, TimeoutStopper
 
+from tunekit._ray.failures import fail_alone
 from tunekit._ray.pending_trials import has_starting_actor, start_in_order
 from tunekit._ray.stand_ins import Change
 from tunekit._ray.stoppers import ValidatedStopper, reads_metrics
@@ -255,6 +256,7 @@ class Controller:
 
         self._tune.__class__ = Heeding
         start_in_order(self._tune)
+        fail_alone(self._tune._actor_manager)
 
     def wake_on(self, awaited: Iterable[Any]) -> None:
         """Let Tune end a step as soon as something is there, and not only after 0.1 s.

@@ -1,14 +1,25 @@
-"""Failures of trials that Tune is not to retry."""
+"""Failures of trials that Tune would handle otherwise."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from ray.air.execution._internal.actor_manager import RayActorManager
+from ray.exceptions import (
+    LocalRayletDiedError,
+    RayActorError,
+    RayError,
+    RaySystemError,
+    RayTaskError,
+)
 from ray.tune.experiment import Trial
 
 from tunekit.errors import NotResumedError
 
-__all__ = ["fail_for_good"]
+__all__ = ["fail_alone", "fail_for_good"]
+
+# Those that Tune knows, and those with which all of Ray is gone.
+_THEIRS = (RayActorError, RayTaskError, RaySystemError, LocalRayletDiedError)
 
 
 class _Final(Trial):
@@ -31,3 +42,23 @@ def fail_for_good(trial: Trial) -> None:
     """
     if type(trial) is Trial:
         trial.__class__ = _Final
+
+
+class _FailingAlone(RayActorManager):
+    """Takes any way in which Ray loses an actor for a failure of that actor."""
+
+    def _actor_task_failed(self, tracked_actor_task: Any, exception: Exception) -> None:
+        if isinstance(exception, RayError) and not isinstance(exception, _THEIRS):
+            text = f"{type(exception).__name__}: {exception}"
+            exception = RayActorError(tracked_actor_task._tracked_actor.actor_id, text)
+        super()._actor_task_failed(tracked_actor_task, exception)
+
+
+def fail_alone(actors: RayActorManager) -> None:
+    """Let only the trial fail whose actor is lost, for example to Ray's memory monitor.
+
+    Tune ends the sweep with any error but those of actors and of the code that runs in them, and
+    an ``OutOfMemoryError`` of Ray's is neither.
+    """
+    if type(actors) is RayActorManager:
+        actors.__class__ = _FailingAlone
