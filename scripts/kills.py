@@ -1,11 +1,15 @@
-"""Kill the driver of a sweep with SIGKILL at random moments, restore it, and compare.
+"""Kill the driver of a sweep with SIGKILL, restore it, and compare, again and again.
 
-Three sweeps on a Ray cluster that outlives them: ASHA one trial after the other with
-``on_pending="hold"``, synchronous PBT with ``"pause"``, and ASHA with ``"continue"``. The first two
-must come to the same scores, decisions and exploits as the same sweep undisturbed; of the third no
-score may be lost, delivered twice, or computed twice unless it was running when the driver died.
+Three sweeps on a Ray cluster that outlives them: FIFO with ``on_pending="continue"``, ASHA one
+trial after the other with ``"hold"``, and synchronous PBT with ``"pause"``. Each must come to the
+same scores, decisions and exploits as the same sweep undisturbed.
 
-    python scripts/kills.py --kills 100
+A driver is killed at a random moment, or at a write: a session is watched for the files that it
+writes in place more than once, and later sessions die in one of these writes, with half of its
+bytes written. Only kills of sessions that are restores themselves count. This needs a C compiler.
+
+    python scripts/kills.py --at random --kills 30
+    python scripts/kills.py --at writes --kills 36 --sweeps pbt-pause
 """
 
 from __future__ import annotations
@@ -16,11 +20,15 @@ import logging
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +37,48 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
 import tunekit
-from tunekit.core.events import TrialAdded
-from tunekit.journal.lines import events_in
+from tunekit.core.events import SnapshotTaken, TrialAdded
+from tunekit.journal import events_in
 from tunekit.testing import JournalSummary, check_journal
 
-SWEEPS = ("asha-hold", "pbt-pause", "asha-continue")
+SWEEPS = ("fifo-continue", "asha-hold", "pbt-pause")
+
+# Loaded before the C library: of the KILLS_NTH write to a file that KILLS_FILE matches, half is
+# written, and the process is killed.
+TORN = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+ssize_t write(int fd, const void *data, size_t size) {
+    static ssize_t (*real)(int, const void *, size_t);
+    static int writes;
+    if (!real) real = dlsym(RTLD_NEXT, "write");
+    const char *file = getenv("KILLS_FILE");
+    if (file && size) {
+        char link[64], path[4096];
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        ssize_t length = readlink(link, path, sizeof path - 1);
+        if (length > 0) {
+            path[length] = 0;
+            if (!fnmatch(file, path, 0)
+                && __sync_add_and_fetch(&writes, 1) == atoi(getenv("KILLS_NTH"))) {
+                real(fd, data, size / 2);
+                int hit = open(getenv("KILLS_HIT"), O_WRONLY | O_CREAT, 0644);
+                dprintf(hit, "%s: %zu of %zu bytes", path, size / 2, size);
+                kill(getpid(), SIGKILL);
+                pause();
+            }
+        }
+    }
+    return real(fd, data, size);
+}
+"""
 
 
 class Slow(tune.Trainable):
@@ -87,11 +132,16 @@ def tuner(name: str, folder: str) -> tunekit.Tuner:
         tune_config=tune.TuneConfig(
             metric="accuracy",
             mode="max",
-            scheduler=pbt if name.startswith("pbt") else asha,
+            scheduler={"pbt": pbt, "asha": asha, "fifo": None}[name.split("-")[0]],
             max_concurrent_trials=1 if name == "asha-hold" else None,
             reuse_actors=name != "pbt-pause",
         ),
-        run_config=tune.RunConfig(name=name, storage_path=folder, verbose=0),
+        run_config=tune.RunConfig(
+            name=name,
+            storage_path=folder,
+            verbose=0,
+            sync_config=tune.SyncConfig(sync_period=0),  # each time that Tune saves
+        ),
         validation_config=tunekit.ValidationConfig(
             fn=validate, on_pending=name.split("-")[1], ray_remote_kwargs={"num_cpus": 1}
         ),
@@ -99,12 +149,16 @@ def tuner(name: str, folder: str) -> tunekit.Tuner:
     )
 
 
-def live(name: str, folder: str, address: str) -> None:
-    """One life of a driver."""
+def live(name: str, folder: str, address: str, aim: tuple[str, int] | None) -> None:
+    """One life of a driver; ``aim``: it dies in that write to a file of that kind."""
+    os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = "0.3"
     with Path(folder, "driver.log").open("a") as log:
         sys.stdout = sys.stderr = log
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
         path = str(Path(folder, name))
+        if aim is not None:
+            os.environ["KILLS_NTH"], os.environ["KILLS_HIT"] = str(aim[1]), f"{folder}/hit"
+            os.environ["KILLS_FILE"] = f"{path}/{aim[0]}"
         if tunekit.Tuner.can_restore(path):
             sweep = tunekit.Tuner.restore(path, Slow)
         else:
@@ -114,23 +168,116 @@ def live(name: str, folder: str, address: str) -> None:
         Path(folder, "done").write_text(str(len(results)))
 
 
-def run(name: str, folder: Path, address: str, draw: random.Random | None, kills: int) -> int:
-    """Run a sweep to its end, killed up to so often; return how often it was."""
-    folder.mkdir(parents=True)
-    context = multiprocessing.get_context("forkserver")
-    killed = lives = 0
-    while not (folder / "done").exists():
-        lives += 1
-        if lives > kills + 10:
-            raise RuntimeError(f"{name} does not end: see {folder / 'driver.log'}")
-        driver = context.Process(target=live, args=(name, str(folder), address))
-        driver.start()
-        driver.join(draw.uniform(0.5, 9.0) if draw is not None and killed < kills else 300)
-        if driver.is_alive() and driver.pid is not None:
-            os.kill(driver.pid, signal.SIGKILL)
-            driver.join()
-            killed += 1
-    return killed
+def kind_of(path: Path) -> str:
+    """What a file is called in every sweep and session: a pattern."""
+    return "/".join(
+        "Slow_*" if part.startswith("Slow_") else re.sub(r"\d[\d_-]*", "*", part)
+        for part in path.parts
+    )
+
+
+class Sessions:
+    """The sessions of one sweep after the other, and what they died of.
+
+    Attributes:
+        kills: How many were killed that were restores, by what they died of.
+        rewritten: How often, at most, a session has written a file in place again, by kind.
+        lives: How many sessions there were.
+    """
+
+    def __init__(self, name: str, address: str, draw: random.Random):
+        self.name, self._address, self._draw = name, address, draw
+        self.kills: Counter[str] = Counter()
+        self.rewritten: Counter[str] = Counter()
+        self.lives = 0
+        self._missed: Counter[str] = Counter()
+        self._context = multiprocessing.get_context("forkserver")
+
+    def undisturbed(self, folder: Path) -> None:
+        """Run a sweep to its end."""
+        folder.mkdir(parents=True)
+        self._session(folder, 300, watch=True)
+        if not (folder / "done").exists():
+            raise RuntimeError(f"{self.name} does not end: see {folder / 'driver.log'}")
+
+    def disturbed(self, folder: Path, kills: int, at: str) -> None:
+        """Run a sweep to its end, killed up to so often."""
+        folder.mkdir(parents=True)
+        kills += self.kills.total()
+        failed = 0
+        while not (folder / "done").exists():
+            restored = self._is_restored(folder)
+            aim = None
+            patience = 300.0
+            if self.kills.total() < kills:
+                if at == "random" or not restored:
+                    patience = self._draw.uniform(0.5, 5.0)
+                elif self.rewritten:
+                    aim = self._aim()
+            died = self._session(folder, patience, aim, watch=restored and aim is None)
+            if died is not None and restored:
+                self.kills[died] += 1
+            if aim is not None and died is None:
+                self._missed[aim[0]] += 1
+            failed = failed + 1 if died is None and not (folder / "done").exists() else 0
+            if failed > 2:
+                raise RuntimeError(f"{self.name} does not end: see {folder / 'driver.log'}")
+
+    def _is_restored(self, folder: Path) -> bool:
+        path = folder / self.name
+        return path.is_dir() and any(isinstance(e, SnapshotTaken) for e in events_in(path))
+
+    def _aim(self) -> tuple[str, int]:
+        """The kind of file that was hit or missed least, and one of its writes."""
+        tried = {kind: self.kills[kind] + self._missed[kind] for kind in self.rewritten}
+        kind = self._draw.choice([k for k, n in tried.items() if n == min(tried.values())])
+        return kind, 1 if self._missed[kind] else self._draw.randint(1, self.rewritten[kind])
+
+    def _session(
+        self,
+        folder: Path,
+        patience: float,
+        aim: tuple[str, int] | None = None,
+        *,
+        watch: bool = False,
+    ) -> str | None:
+        """Run a session, and return what it was killed by; None if it was not."""
+        (folder / "hit").unlink(missing_ok=True)
+        self.lives += 1
+        process = self._context.Process(
+            target=live, args=(self.name, str(folder), self._address, aim)
+        )
+        process.start()
+        seen: dict[Path, tuple[int, int, int]] = {}
+        again: Counter[Path] = Counter()
+        until = time.monotonic() + patience
+        while process.is_alive() and time.monotonic() < until:
+            if not watch:
+                process.join(until - time.monotonic())
+                continue
+            for path in (folder / self.name).rglob("*"):
+                try:
+                    found = path.stat()
+                except FileNotFoundError:
+                    continue
+                state = found.st_ino, found.st_size, found.st_mtime_ns
+                if path.is_file() and seen.get(path, state) != state:
+                    again[path] += seen[path][0] == found.st_ino
+                seen[path] = state
+            process.join(0.01)
+        for path, times in again.items():
+            kind = kind_of(path.relative_to(folder / self.name))
+            if times:
+                self.rewritten[kind] = max(self.rewritten[kind], times)
+        if process.is_alive() and process.pid is not None:
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            return "random"
+        if (folder / "hit").exists() and aim is not None:
+            with (folder / "hits").open("a") as hits:
+                hits.write((folder / "hit").read_text() + "\n")
+            return aim[0]
+        return None
 
 
 def came_to(folder: Path, name: str) -> JournalSummary:
@@ -170,8 +317,6 @@ def best_of(lives: JournalSummary) -> set[str]:
 
 def differs(name: str, lives: JournalSummary, expected: JournalSummary) -> list[str]:
     """In what a sweep has come to something else."""
-    if name == "asha-continue":
-        return []  # how far each trial trains on is up to its speed
     pairs = {
         "scores": (lives.scores, expected.scores),
         "exploits": (lives.exploits, expected.exploits),
@@ -179,6 +324,8 @@ def differs(name: str, lives: JournalSummary, expected: JournalSummary) -> list[
     }
     if name == "asha-hold":
         pairs["decisions"] = (lives.decisions, expected.decisions)
+    elif name == "fifo-continue":  # the trials train side by side
+        pairs["decisions"] = (sorted(lives.decisions), sorted(expected.decisions))
     else:  # the last of a population to be validated lets it go on, whichever that is
         pairs["decided"] = ({p for p, _ in lives.decisions}, {p for p, _ in expected.decisions})
     return [what for what, (one, other) in pairs.items() if one != other]
@@ -186,26 +333,36 @@ def differs(name: str, lives: JournalSummary, expected: JournalSummary) -> list[
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=100, help="how often, over all sweeps")
+    parser.add_argument("--kills", type=int, default=36, help="how often, each of the sweeps")
+    parser.add_argument("--at", choices=("random", "writes"), default="random")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sweeps", nargs="+", choices=SWEEPS, default=list(SWEEPS))
     options = parser.parse_args()
     draw = random.Random(options.seed)
-    multiprocessing.set_forkserver_preload(["kills", "tunekit"])
     scratch = Path(tempfile.mkdtemp(prefix="tunekit-kills-"))
-    context = ray.init(num_cpus=6, include_dashboard=False, logging_level=logging.ERROR)
+    context = ray.init(
+        address="local", num_cpus=6, include_dashboard=False, logging_level=logging.ERROR
+    )
     address = context.address_info["address"]
+    multiprocessing.set_forkserver_preload(["kills", "tunekit"])
+    if options.at == "writes":
+        torn = scratch / "torn.so"
+        compile_it = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(torn), "-ldl"]
+        subprocess.run(compile_it, input=TORN.encode(), check=True)
+        os.environ["LD_PRELOAD"] = str(torn)
+    forkserver.ensure_running()
+    os.environ.pop("LD_PRELOAD", None)
     wrong = 0
     try:
-        each = -(-options.kills // len(options.sweeps))
         for name in options.sweeps:
-            run(name, scratch / f"{name}-undisturbed", address, None, 0)
+            sessions = Sessions(name, address, draw)
+            sessions.undisturbed(scratch / f"{name}-undisturbed")
             expected = came_to(scratch / f"{name}-undisturbed", name)
-            killed = sweeps = running = 0
+            sweeps = running = 0
             began = time.monotonic()
-            while killed < each:
+            while sessions.kills.total() < options.kills:
                 folder = scratch / f"{name}-{sweeps}"
-                killed += run(name, folder, address, draw, each - killed)
+                sessions.disturbed(folder, options.kills - sessions.kills.total(), options.at)
                 lives = came_to(folder, name)
                 running += lives.running
                 sweeps += 1
@@ -213,11 +370,13 @@ def main() -> int:
                     wrong += 1
                     print(f"{name}: other {what} in {folder}")
             print(
-                f"{name}: {killed} kills of {sweeps} sweeps, {len(expected.scores)} scores and "
+                f"{name}: {sessions.kills.total()} kills of restored sessions, {sweeps} sweeps in "
+                f"{sessions.lives} sessions, {len(expected.scores)} scores and "
                 f"{len(expected.exploits)} exploits undisturbed; {running} validations ran at a "
-                f"kill and were run again; {time.monotonic() - began:.0f} s",
-                flush=True,
+                f"kill and were run again; {time.monotonic() - began:.0f} s"
             )
+            print(f"    killed at: {dict(sessions.kills)}")
+            print(f"    written in place again: {dict(sessions.rewritten)}", flush=True)
     finally:
         ray.shutdown()
     print("nothing lost, nothing twice, nothing else" if not wrong else f"{wrong} differences")
