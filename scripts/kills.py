@@ -90,7 +90,7 @@ class Slow(tune.Trainable):
     def step(self) -> dict[str, Any]:
         time.sleep(0.03)
         self.weights += self.config["lr"] * (1 - self.weights)
-        return {"weights": self.weights, "done": self.iteration + 1 >= 8}
+        return {"weights": self.weights, "done": self.iteration + 1 >= 4}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         Path(checkpoint_dir, "weights.json").write_text(json.dumps(self.weights))
@@ -115,10 +115,10 @@ def lower(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def tuner(name: str, folder: str) -> tunekit.Tuner:
-    asha = ASHAScheduler(max_t=8, grace_period=1, reduction_factor=2)
+    asha = ASHAScheduler(max_t=4, grace_period=1, reduction_factor=2)
     pbt = PopulationBasedTraining(
         time_attr="training_iteration",
-        perturbation_interval=2,
+        perturbation_interval=1,
         hyperparam_mutations={"lr": [0.1]},
         custom_explore_fn=lower,
         quantile_fraction=0.25,
@@ -154,6 +154,7 @@ def live(name: str, folder: str, address: str, aim: tuple[str, int] | None) -> N
     os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = "0.3"
     with Path(folder, "driver.log").open("a") as log:
         sys.stdout = sys.stderr = log
+        print(tunekit.__file__, flush=True)
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
         path = str(Path(folder, name))
         if aim is not None:
@@ -191,12 +192,15 @@ class Sessions:
         self.rewritten: Counter[str] = Counter()
         self.lives = 0
         self._missed: Counter[str] = Counter()
+        self._length = 0.0  # of an undisturbed sweep
         self._context = multiprocessing.get_context("forkserver")
 
     def undisturbed(self, folder: Path) -> None:
         """Run a sweep to its end."""
         folder.mkdir(parents=True)
+        began = time.monotonic()
         self._session(folder, 300, watch=True)
+        self._length = time.monotonic() - began
         if not (folder / "done").exists():
             raise RuntimeError(f"{self.name} does not end: see {folder / 'driver.log'}")
 
@@ -210,13 +214,16 @@ class Sessions:
             aim = None
             patience = 300.0
             if self.kills.total() < kills:
-                if at == "random" or not restored:
-                    patience = self._draw.uniform(0.5, 5.0)
+                if not restored:  # it is to leave something to restore
+                    patience = self._draw.uniform(0, self._length / 4)
+                elif at == "random":
+                    patience = self._draw.uniform(0.5, self._length)
                 elif self.rewritten:
                     aim = self._aim()
             died = self._session(folder, patience, aim, watch=restored and aim is None)
             if died is not None and restored:
                 self.kills[died] += 1
+                print(f"    {self.name}: killed at {died}", flush=True)
             if aim is not None and died is None:
                 self._missed[aim[0]] += 1
             failed = failed + 1 if died is None and not (folder / "done").exists() else 0
@@ -250,6 +257,8 @@ class Sessions:
         process.start()
         seen: dict[Path, tuple[int, int, int]] = {}
         again: Counter[Path] = Counter()
+        while patience < 300 and process.is_alive() and not self._is_restored(folder):
+            process.join(0.2)
         until = time.monotonic() + patience
         while process.is_alive() and time.monotonic() < until:
             if not watch:
@@ -365,6 +374,7 @@ def main() -> int:
                 sessions.disturbed(folder, options.kills - sessions.kills.total(), options.at)
                 lives = came_to(folder, name)
                 running += lives.running
+                print(f"    {name}: sweep {sweeps} ended and was checked", flush=True)
                 sweeps += 1
                 for what in differs(name, lives, expected):
                     wrong += 1
@@ -386,8 +396,9 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # Drivers and workers import this file by its name.
-    os.environ["PYTHONPATH"] = str(Path(__file__).parent)
+    # Drivers and workers import this file by its name, and the tunekit that this process does.
+    known = [str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, known))
     import kills
 
     sys.exit(kills.main())
