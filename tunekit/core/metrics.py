@@ -116,7 +116,7 @@ def _parted(
     level: Mapping[str, Any], names: Collection[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Part a level from the metrics called ``names``: these by name, and what is left."""
-    return _part(level, names, _above(names), "")
+    return _part(level, frozenset(names), _above(names), "")
 
 
 def _above(names: Iterable[str]) -> set[str]:
