@@ -215,6 +215,7 @@ def test_what_stops_a_trial_whatever_its_score_is_stops_it_at_the_report(
     "stop",
     [
         lambda trial_id, result: not result["accuracy"] < 0.8,
+        lambda trial_id, result: not -1.0 < result["accuracy"] < 0.8,
         lambda trial_id, result: result["accuracy"] < 0.1 or result["accuracy"] > 0.9,
         lambda trial_id, result: result["accuracy"] >= 0.8 or result["training_iteration"] > 99,
     ],

@@ -9,6 +9,7 @@ import threading
 from typing import Any
 
 import pytest
+import ray
 from ray.exceptions import RaySystemError
 
 from tunekit._ray.health import answers
@@ -115,6 +116,13 @@ class Stuck:
         )
 
 
+@pytest.fixture(autouse=True)
+def in_ray(monkeypatch):
+    """Let the main thread stand in a call to Ray."""
+    monkeypatch.setattr("tunekit.validating.watch.stands_in_ray", lambda: True)
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+
+
 def terminate() -> None:
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGTERM)
@@ -131,6 +139,25 @@ def test_a_driver_that_waits_for_a_ray_that_has_ended_with_it_leaves(caplog):
     assert (driver.closed, driver.left) == (1, [128 + signal.SIGTERM])
     [said] = caplog.messages
     assert said.startswith("SIGTERM has ended Ray's GCS") and "tunekit resume" in said
+
+
+def test_one_that_may_be_writing_leaves_without_another_line(monkeypatch):
+    monkeypatch.setattr("tunekit.validating.watch.stands_in_ray", lambda: False)
+    driver = Stuck(GCS)
+    with ended_by_sigterm(), driver.watched():
+        terminate()
+        assert driver.done.wait(60)
+    assert (driver.closed, driver.left) == (0, [128 + signal.SIGTERM])
+
+
+def test_one_that_waits_for_ray_on_its_way_out_leaves(caplog):
+    """Ray's hook for uncaught exceptions, and what Tune does at exit, ask the GCS."""
+    driver = Stuck(GCS)
+    with pytest.raises(KeyboardInterrupt), ended_by_sigterm(), driver.watched():
+        signal.raise_signal(signal.SIGTERM)
+    assert driver.done.wait(60)
+    assert (driver.closed, driver.left) == (0, [128 + signal.SIGTERM])
+    assert "tunekit resume" in caplog.text
 
 
 def test_a_driver_whose_ray_goes_on_ends_by_itself():

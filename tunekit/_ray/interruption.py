@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["Signals", "end_process", "ended_by_sigterm", "without_advice"]
+__all__ = ["Signals", "end_process", "ended_by_sigterm", "stands_in_ray", "without_advice"]
 
 # How Tune begins what it says of an interrupted sweep, with its own way to go on.
 _ADVICE = "Experiment has been interrupted"
@@ -111,6 +111,17 @@ def end_process(code: int) -> None:
         with contextlib.suppress(Exception):  # whatever it was replaced by
             stream.flush()
     os._exit(code)
+
+
+def stands_in_ray() -> bool:
+    """Return whether the main thread is in a call to Ray, and so in nothing of tunekit's.
+
+    Example:
+        >>> stands_in_ray()
+        False
+    """
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return frame is not None and str(frame.f_globals.get("__name__", "")).startswith("ray.")
 
 
 def _ends(number: int) -> bool:

@@ -8,9 +8,8 @@ shows when it is asked: it gets the report in a form that notices what is read.
 from __future__ import annotations
 
 import copy
-import math
 import pickle
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import Any
@@ -18,6 +17,10 @@ from typing import Any
 from tunekit.core.metrics import flatten, without
 
 __all__ = ["Awaited", "Criterion", "Reads", "ReportView", "nested"]
+
+
+# Whether a criterion stops a trial anyway is asked in so many ways at most.
+_MOST_WAYS = 64
 
 
 class Awaited(BaseException):
@@ -211,19 +214,26 @@ class Criterion:
     ) -> bool:
         """Return whether it stops the trial whatever the validated metrics turn out to be.
 
-        A copy is asked with the least, the greatest, and no number. One whose state changes by
-        being asked counts results, and a report is no result of it.
+        A copy is asked once for each way in which its comparisons of them may come out. One whose
+        state changes by being asked counts results, and a report is no result of it.
         """
         known = {name: v for name, v in flatten(report).items() if name not in validated}
-        try:
-            ask = copy.deepcopy(self.ask)
-            before = pickle.dumps(vars(ask)) if self._stateful else b""
-            for value in (-math.inf, math.inf, math.nan):
-                if not ask(trial_id, nested({**known, **dict.fromkeys(validated, value)})):
+        ways: list[list[bool]] = [[]]
+        for way in ways:
+            unknown = _Unknown(way)
+            try:
+                ask = copy.deepcopy(self.ask)
+                before = pickle.dumps(vars(ask)) if self._stateful else b""
+                if not ask(trial_id, nested({**known, **dict.fromkeys(validated, unknown)})):
                     return False
-            return not self._stateful or pickle.dumps(vars(ask)) == before
-        except Exception:  # it cannot be copied, or reads what is not there yet
-            return False
+                if self._stateful and pickle.dumps(vars(ask)) != before:
+                    return False
+            except Exception:  # it cannot be copied, or needs the number itself
+                return False
+            ways += [[*unknown.taken[:at], False] for at in range(len(way), len(unknown.taken))]
+            if len(ways) > _MOST_WAYS:
+                return False
+        return True
 
     def _asked_by_metric(
         self, trial_id: str, report: Mapping[str, Any], validated: Collection[str]
@@ -259,6 +269,36 @@ class Criterion:
             self._missed |= view.missed
         self._put_off = self._put_off or put_off or view.awaited
         return verdict and not view.awaited
+
+
+class _Unknown:
+    """A number that is not known yet: its comparisons come out as they are told to, then as true.
+
+    Args:
+        way: How the first comparisons come out.
+    """
+
+    def __init__(self, way: Sequence[bool]):
+        self._way = way
+        #: How each comparison has come out.
+        self.taken: list[bool] = []
+
+    def __bool__(self) -> bool:
+        at = len(self.taken)
+        self.taken.append(self._way[at] if at < len(self._way) else True)
+        return self.taken[-1]
+
+    def _compared(self, other: object) -> bool:
+        return bool(self)
+
+    def _computed(self, *others: object) -> _Unknown:
+        return self
+
+    __lt__ = __le__ = __gt__ = __ge__ = _compared
+    __eq__ = __ne__ = _compared
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _computed
+    __truediv__ = __rtruediv__ = __neg__ = __abs__ = _computed
+    __hash__ = object.__hash__
 
 
 def _has(validated: Collection[str], name: str) -> bool:

@@ -9,8 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import ray
+
 from tunekit._ray.health import Address, answers, lost, services
-from tunekit._ray.interruption import Signals, end_process
+from tunekit._ray.interruption import Signals, end_process, stands_in_ray
 from tunekit.core.outage import Outages
 
 __all__ = ["watched"]
@@ -46,7 +48,8 @@ def watched(
     ``ray.init()`` has started these services. Then a call to Ray waits in C++ for a minute, where
     Python handles no signal. So once a signal has arrived and a service is gone, the main thread
     has ``grace_s`` to leave, and then the process is ended here. Each line of the journal was
-    written before it was acted on, so nothing is lost by that.
+    written before it was acted on, so nothing is lost by that. A main thread that has left may
+    still come to stand in a call to Ray: what Ray and Tune do when Python exits asks the GCS, too.
 
     The context manager yields a function to call before a failure is recorded. It raises
     ``ray.exceptions.RaySystemError`` if the raylet is gone, or if Ray ends with the driver: all
@@ -76,9 +79,11 @@ def watched(
         return next((name for name, address in where.items() if not look(address)), None)
 
     def watch() -> None:
-        while not over.is_set():
+        while True:
             if signals.wait(interval_s) is not None:
                 end_with_ray()
+                return
+            if over.is_set():
                 return
             found = {name: look(address) for name, address in where.items()}
             silent, back = outages.looked(found, time.monotonic())
@@ -89,18 +94,33 @@ def watched(
                 logger.warning("Ray's %s answers again; the sweep goes on, if Ray does.", name)
 
     def end_with_ray() -> None:
-        """End the process if Ray ends, too, and the main thread does not leave."""
+        """End the process if Ray ends, too, and the main thread waits for it."""
+        settled = time.monotonic() + _SETTLES_S
         while (name := gone()) is None:
-            if over.wait(_SOON_S):
+            if over.is_set() and time.monotonic() >= settled:
                 return
+            time.sleep(_SOON_S)
         if over.wait(grace_s):
-            return
-        closing = threading.Thread(target=close, daemon=True)
-        closing.start()
-        closing.join(_CLOSING_S)
+            if not waits_outside():
+                return
+        elif stands_in_ray():  # else it may be writing itself
+            closing = threading.Thread(target=close, daemon=True)
+            closing.start()
+            closing.join(_CLOSING_S)
         number = signals.first or signal.SIGTERM
         logger.error("%s", _ended(name, number, how_to_go_on()))
         leave(128 + number)
+
+    def waits_outside() -> bool:
+        """Return whether the program comes to wait for Ray; False once it has left that."""
+        since = time.monotonic()
+        while ray.is_initialized():
+            if not stands_in_ray():
+                since = time.monotonic()
+            elif time.monotonic() >= since + grace_s:
+                return True
+            time.sleep(_SOON_S)
+        return False
 
     def check() -> None:
         settled = time.monotonic() + _SETTLES_S
