@@ -784,7 +784,7 @@ def resume(
     everything else goes to stderr. The current directory is importable. What --trainable says is
     written down: the next resume needs it no more. Only one driver may run a sweep: while another
     one is alive, nothing is done and the exit code is 1. Ray is started here, or joined:
-    RAY_ADDRESS.
+    RAY_ADDRESS. It opens pickles in the folder, and imports what that names: trust whoever made it.
 
     \b
     Examples:
