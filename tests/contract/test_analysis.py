@@ -603,7 +603,7 @@ def test_a_validation_function_is_told_by_its_name_only(fn, named):
 
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_scores_that_are_infinite_are_ranked_and_not_drawn(tmp_path, mode):
-    scores = [0.5, math.inf, 0.7, 0.7]
+    scores = [0.5, math.inf if mode == "min" else -math.inf, 0.7, 0.7]  # one that loses
     ran = sweep(
         tmp_path,
         FIFOScheduler(),
