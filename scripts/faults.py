@@ -1,6 +1,6 @@
 """Kill or end each process of a sweep but its driver, and check how the sweep ends.
 
-    python scripts/faults.py                    # all cases: twelve minutes on two cores
+    python scripts/faults.py                    # all cases
     python scripts/faults.py trial evaluator    # those whose names contain one of these words
     python scripts/faults.py --stock trial      # the same faults in sweeps of `ray.tune.Tuner`
 
