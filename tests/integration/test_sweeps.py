@@ -415,11 +415,13 @@ def test_a_gpu_that_this_machine_has_not_is_an_error_rather_than_an_endless_wait
 
 
 def test_a_sweep_without_checkpoints_is_told_what_is_missing(tmp_path):
+    def saves_nothing(config):
+        tune.report({"loss": 1.0})
+
     with pytest.raises(tunekit.MetricNotFoundError, match=r"tunekit.checkpoint_with\(save\)"):
         fit(
-            counting,
+            saves_nothing,
             tmp_path,
-            param_space={"length": 3},
             tune_config=tune.TuneConfig(**BY_ACCURACY),
             validation_config=tunekit.ValidationConfig(fn=validate),
         )
