@@ -626,7 +626,9 @@ class ValidationCallback(tune.Callback):
             case Cancel():
                 self.validator.reject(command.trial_id)
             case Keep():
-                self.leases.own(command.path, self._trials.get(command.trial_id))
+                owner = self._trials.get(command.trial_id)
+                if owner is not None:  # a donor that the restored experiment no longer has
+                    self.leases.own(command.path, owner)
                 self.leases.take(command.holder, command.path)
             case Release():
                 self.leases.release(command.holder)
