@@ -8,7 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ray import tune
@@ -22,6 +24,7 @@ from tunekit.board.page import render
 from tunekit.board.page.page import contents
 from tunekit.journal.lines import read
 from tunekit.testing import FakeClock, LocalSweep
+from tunekit.validating.executor import plain
 
 ROUNDS = 3
 
@@ -152,7 +155,7 @@ def test_an_odd_value_to_judge_by_is_a_failed_validation_or_a_number(tmp_path):
         return {"accuracy": ODD[attempt.request.iteration - 1]()}
 
     ran = odd_sweep(tmp_path, validated=validated, rounds=len(ODD), asha=False)
-    table = can_be_read(ran).validations
+    table = can_be_read(ran).reports
     own = table[table.trial_id == ran.trials[0].trial_id]
     assert len(own) == len(ODD) and set(own.status) == {"validated", "failed"}
     assert own[own.status == "failed"].reason.str.contains("'accuracy'").all()
@@ -234,3 +237,22 @@ def test_a_sweep_ends_whatever_its_hyperparameters(tmp_path_factory, tree):
         return
     ran = odd_sweep(tmp_path_factory.mktemp("sweep"), space=space, asha=False)
     can_be_read(ran)
+
+
+def test_of_what_is_too_large_a_text_is_kept_and_the_score_counts(tmp_path, caplog):
+    assert plain({"pixels": numpy.ones(2**17)})["pixels"].sum() == 2**17
+    array, lines = numpy.zeros((512, 512)), ["a line of 24 characters."] * 100_000
+
+    def validated(attempt):
+        return plain({"pixels": array, "said": {"all": lines}, "tensor": torch.zeros(2**19)})
+
+    ran = odd_sweep(tmp_path, validated=validated, asha=False)
+    rows = can_be_read(ran).reports
+    row = rows[rows.trial_id.str.endswith("0")].iloc[-1]
+    assert row["accuracy"] == ROUNDS / 10
+    assert row["pixels"] == "<a ndarray of about 2,097,152 bytes, left out>"
+    assert row["said/all"] == "<a list of about 2,400,000 bytes, left out>"
+    assert row["tensor"].startswith("<a value of about 2,09")
+    assert sum(file.stat().st_size for file in ran.home.rglob("*") if file.is_file()) < 2**20
+    [told] = [r.getMessage() for r in caplog.records if "1 MiB" in r.getMessage()]
+    assert "'pixels', 'said/all', 'tensor':" in told

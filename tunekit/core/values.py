@@ -25,13 +25,16 @@ __all__ = [
     "NESTED",
     "PICKLED",
     "SHOWN",
+    "LeftOut",
     "Opaque",
     "Parcel",
     "Raised",
     "admitted",
     "as_json",
+    "bounded",
     "described",
     "is_too_deep",
+    "left_out",
     "named",
     "number",
     "one_line",
@@ -53,6 +56,10 @@ _MARKERS = frozenset({PICKLED, SHOWN, ITEMS})
 #: The longest text that stands for a value.
 LONGEST = 200
 
+# The largest metric, in bytes: each is written to the journal, to Tune's files and to the loggers,
+# and all of them are in the memory of whoever reads the sweep.
+_LARGEST = 2**20
+
 # How deep dicts and lists may be nested: readers of JSON recurse, and give up somewhere.
 _DEEPEST = 50
 #: How deep a line of a journal may be nested, with all that is around a value.
@@ -63,6 +70,10 @@ _MOST_BITS = 13_000
 
 class Opaque(str):
     """A text that stands for a value that could not be kept."""
+
+
+class LeftOut(str):
+    """A text that stands for a metric that was too large to be kept."""
 
 
 # Texts and numbers ------------------------------------------------------------------------------
@@ -374,6 +385,59 @@ def unparcelled(value: Any, unpack: Callable[[bytes], Any]) -> Any:
         raise
     except BaseException:  # a module may be missing here
         return value.shown
+
+
+def bounded(value: Any, largest: int = _LARGEST) -> Any:
+    """Put a :class:`LeftOut` for each metric that is too large, at any level of a dict.
+
+    Args:
+        value: What :func:`parcelled` returned.
+        largest: The most bytes that a metric may have, pickled or as text.
+
+    Example:
+        >>> bounded({"loss": 0.5, "by_class": {"7": [0.1] * 1000}}, largest=1000)
+        {'loss': 0.5, 'by_class': {'7': '<a list of about 8,000 bytes, left out>'}}
+    """
+    if type(value) is not dict:
+        return value
+    return {key: _bounded(part, largest) for key, part in value.items()}
+
+
+def _bounded(value: Any, largest: int) -> Any:
+    if type(value) is dict:
+        return bounded(value, largest)
+    size = _size(value)
+    if size <= largest:
+        return value
+    kind = "value" if type(value) is Parcel else _kind(value)
+    return LeftOut(f"<a {kind} of about {size:,} bytes, left out>")
+
+
+def _size(value: Any) -> int:
+    """Return about how many bytes a value has, without those of what holds it."""
+    kind = type(value)
+    if kind is str:
+        return len(value)
+    if kind is Parcel:
+        return len(value.data)
+    if kind is dict:
+        return sum(len(key) + _size(part) for key, part in value.items())
+    if kind is list or kind is tuple:
+        return sum(map(_size, value))
+    return int(value.nbytes) if _is_array(value) else 8
+
+
+def left_out(value: Any, name: str = "") -> list[str]:
+    """Return the names of the metrics that :func:`bounded` left out.
+
+    Example:
+        >>> left_out({"loss": 0.5, "per": {"pixel": LeftOut("...")}})
+        ['per/pixel']
+    """
+    if type(value) is dict:
+        inner = ((f"{name}/{key}" if name else key, part) for key, part in value.items())
+        return [found for at, part in inner for found in left_out(part, at)]
+    return [name] if type(value) is LeftOut else []
 
 
 # JSON -------------------------------------------------------------------------------------------

@@ -29,7 +29,15 @@ from tunekit.core.calls import takes_resume
 from tunekit.core.metrics import distinct
 from tunekit.core.room import fits, fits_in, total
 from tunekit.core.validation import Attempt, Request
-from tunekit.core.values import Raised, admitted, described, parcelled, singled, unparcelled
+from tunekit.core.values import (
+    Raised,
+    admitted,
+    bounded,
+    described,
+    parcelled,
+    singled,
+    unparcelled,
+)
 from tunekit.pickles import pack, travels, unpack
 from tunekit.validating.cache import Lookup
 from tunekit.validating.context import Told, telling
@@ -599,8 +607,8 @@ def unstarted(attempt: Attempt, error: Exception) -> Failed:
 def plain(value: Any) -> Any:
     """Return what a validation function returned, in a form that another process can read.
 
-    Arrays and tensors of one element are replaced by the number in them, and other objects by
-    parcels, so the driver needs neither torch nor the user's classes.
+    Arrays and tensors of one element are replaced by the number in them, other objects by parcels,
+    so the driver needs neither torch nor the user's classes, and what is too large by a text.
 
     Example:
         >>> import numpy
@@ -608,7 +616,7 @@ def plain(value: Any) -> Any:
         {'accuracy': 0.5, 'by_class': {'7': 1}}
     """
     own = singled(admitted(value, travels))
-    return parcelled(admitted(own, travels), pack)
+    return bounded(parcelled(admitted(own, travels), pack))
 
 
 def received(value: Any) -> Any:

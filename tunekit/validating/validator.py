@@ -27,6 +27,7 @@ from tunekit.core.pool import REJECTED, Pool
 from tunekit.core.sequential import Evidence, Sequential, estimates_in
 from tunekit.core.shortage import Shortage
 from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status, rejected
+from tunekit.core.values import left_out
 from tunekit.errors import ConfigError
 from tunekit.stage import Stage
 from tunekit.validating.executor import Began, Estimated, Executor, Failed, Returned, received
@@ -116,6 +117,8 @@ class Validator:
         self._evidence: dict[str, Evidence] = {}
         # When something that an attempt has yielded is written down next.
         self._next_note: dict[str, float] = {}
+        #: The metrics of which it has been said that they are too large.
+        self._too_large: set[str] = set()
 
     @property
     def resources(self) -> dict[str, float]:
@@ -345,6 +348,7 @@ class Validator:
 
     def _take_result(self, event: Returned, now: float) -> Outcome | None:
         """Take what a validation has returned, with numbers for its estimates."""
+        self._warn_of(left_out(event.value))
         value = received(event.value)
         if value is None and self._resumes:
             # The driver was killed after the last estimate was written down: nothing was left.
@@ -368,6 +372,17 @@ class Validator:
             return replace(outcome, cached=True)
         self._keep(event.key, outcome, name_of(self._fn))
         return outcome
+
+    def _warn_of(self, too_large: list[str]) -> None:
+        """Say once of each metric that it is too large to be kept."""
+        new = [name for name in too_large if name not in self._too_large]
+        if new:
+            self._too_large.update(new)
+            logger.warning(
+                "A validation returned more than 1 MiB for %s: the score is kept, with a text in "
+                "place of that. Write what is large to a file, and return its path.",
+                ", ".join([*map(repr, new[:3]), *(["and others"] if len(new) > 3 else [])]),
+            )
 
     def _stop(self, attempt_id: str) -> None:
         """Let an attempt end that need not go on."""
