@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.tune import ResumeConfig
 from ray.tune.schedulers import ASHAScheduler
+from ray.tune.search import BasicVariantGenerator
 
 import tunekit
 from tests.journals import lines_of, write_lines
@@ -21,6 +24,9 @@ from tests.sweeps import sweep
 from tunekit.board.page import write_page
 from tunekit.core.engine import Engine
 from tunekit.journal.lines import events_in
+from tunekit.journal.snapshots import prepare_restore
+from tunekit.journal.storage import LocalFolder
+from tunekit.testing.journal import JournalSummary, check_journal
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +77,8 @@ def damage_text(draw: random.Random, path: Path) -> None:
 
 
 def damage_files(draw: random.Random, home: Path) -> None:
-    """Remove, cut, double, swap or link files of the folder."""
-    files = sorted(p for p in home.rglob("*") if p.is_file())
+    """Remove, cut, double, swap or link files of the folder, but not what users save."""
+    files = sorted(p for p in home.rglob("*") if p.is_file() and "checkpoint_" not in str(p))
     one, other = draw.sample(files, 2)
     if draw.random() < 0.6:
         one, other = draw.sample(sorted((home / "journal").glob("*.jsonl")), 2)
@@ -229,3 +235,59 @@ def test_a_damaged_folder_is_an_error_or_the_same_history(recorded, tmp_path, se
     if outcome(home, whole) == "less":
         # The end of the newest file was cut, behind the newest archive: as a killed driver's.
         assert content.startswith(newest.read_bytes() if newest.exists() else b"")
+
+
+def one_after_the_other(folder: Path, **options: Any) -> Any:
+    """A sweep in which nothing depends on which of two trials is faster."""
+    generator = BasicVariantGenerator(random_state=0, max_concurrent=1)
+    generator._uuid_prefix = "00000_"
+    return sweep(
+        folder,
+        ASHAScheduler(max_t=5, grace_period=1, reduction_factor=2),
+        on_pending="hold",
+        trials=4,
+        search_alg=generator,
+        listening=False,
+        run=False,
+        saved_every_s=0.0,
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory) -> tuple[Path, JournalSummary]:
+    """A sweep that was killed twice and can go on, and what it comes to undisturbed."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    one_after_the_other(folder / "undisturbed").sweep.run(most=50_000)
+    expected = check_journal(events_in(folder / "undisturbed/sweep"))
+    assert len(expected.scores) > 8
+    with pytest.raises(AssertionError, match="not over after 2 kills"):
+        run_killed(folder / "killed", one_after_the_other, iter([60, 60]), most=2)
+    return folder / "killed/sweep", expected
+
+
+def restored(home: Path) -> str:
+    """Restore a damaged sweep and let it end; return what became of it."""
+    try:
+        events = events_in(home)
+        mended = prepare_restore(LocalFolder(home), events)
+        ran = one_after_the_other(home.parent, mended=mended, resume=ResumeConfig())
+        ran.sweep.run(most=50_000)
+    except (tunekit.JournalError, tunekit.RestoreError) as error:
+        assert re.search(
+            r"journal/|state/|journal of|before its state was saved|is a link", str(error)
+        )
+        return "error"
+    return "failed" if any(t.status == "ERROR" for t in ran.trials) else "ended"
+
+
+@pytest.mark.parametrize("seed", seeds(10, "restored"))
+def test_a_damaged_folder_is_restored_to_the_same_end_or_not_at_all(interrupted, tmp_path, seed):
+    draw = random.Random(f"restored/{seed}")
+    recorded, expected = interrupted
+    home = shutil.copytree(recorded, tmp_path / "killed/sweep")
+    damage_files(draw, home)
+    if restored(home) == "ended":
+        found = check_journal(events_in(home))
+        found.running = expected.running
+        assert (found.scores, found.decisions) == (expected.scores, expected.decisions)

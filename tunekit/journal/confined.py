@@ -20,7 +20,15 @@ import pyarrow.fs
 
 from tunekit.errors import UnsafeFileError
 
-__all__ = ["inside", "is_inside", "link_out_of", "local_path", "name_below", "read_plain"]
+__all__ = [
+    "inside",
+    "is_inside",
+    "link_out_of",
+    "linked_file",
+    "local_path",
+    "name_below",
+    "read_plain",
+]
 
 # Without waiting for somebody who writes into a pipe; what was no link a moment ago is still none.
 _FLAGS = ("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC", "O_BINARY")
@@ -160,4 +168,29 @@ def link_out_of(filesystem: pyarrow.fs.FileSystem, home: str, path: str) -> str 
             one = os.path.join(folder, name)
             if os.path.islink(one) and not _is_below(real, os.path.realpath(one)):
                 return one
+    return None
+
+
+def linked_file(root: Path) -> str | None:
+    """Return a file in an experiment's folder, or in a trial's, that is another one, too.
+
+    It is a link, or one of two names of a file. Ray and Tune write some files in place, and would
+    write into the other one.
+
+    Args:
+        root: The experiment's folder, on this machine.
+
+    Returns:
+        Its path below the folder; None without any.
+    """
+    with os.scandir(root) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    inner = [entry for folder in found if folder.is_dir() for entry in os.scandir(folder.path)]
+    known: set[int] = set()
+    for entry in (*found, *inner):
+        if entry.is_dir():
+            continue
+        if entry.is_symlink() or entry.inode() in known:
+            return os.path.relpath(entry.path, root)
+        known.add(entry.inode())
     return None

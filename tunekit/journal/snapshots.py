@@ -41,9 +41,10 @@ from tunekit.core.events import (
     ValidationEnded,
 )
 from tunekit.errors import RestoreError
+from tunekit.journal.confined import linked_file
 from tunekit.journal.lines import STATE as FOLDER
 from tunekit.journal.lines import Journal
-from tunekit.journal.storage import Folder
+from tunekit.journal.storage import Folder, LocalFolder
 from tunekit.pickles import is_whole
 
 __all__ = [
@@ -287,6 +288,12 @@ def saved_state(folder: Folder, events: Sequence[Event], path: str = "PATH") -> 
         tunekit.RestoreError: If trials have begun, and the sweep cannot be restored.
         OSError: If the storage fails.
     """
+    linked = linked_file(folder.root) if isinstance(folder, LocalFolder) else None
+    if linked is not None:
+        raise RestoreError(
+            f"The sweep in {path!r} cannot be restored: {linked!r} in it is a link, and what is "
+            "written there would go into another file. Put a copy in place of the link."
+        )
     taken = next((event for event in reversed(events) if isinstance(event, SnapshotTaken)), None)
     begun, problems = has_begun(events), []
     files: dict[str, bytes] = {}
