@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.fs
 import pytest
@@ -18,6 +20,7 @@ from tunekit.board.serve.catalogue import Catalogue
 from tunekit.board.serve.index import Index
 from tunekit.board.serve.live import LiveSweep
 from tunekit.cli import commands
+from tunekit.clock import SystemClock
 from tunekit.core.driver_lock import Holder
 from tunekit.core.events import (
     CheckpointSaved,
@@ -28,10 +31,11 @@ from tunekit.core.events import (
     ValidationRequested,
 )
 from tunekit.errors import UnsafeFileError
+from tunekit.evaluation import later
 from tunekit.journal import lines as journal
 from tunekit.journal.lines import Journal
 from tunekit.journal.storage import LocalFolder, folder_at
-from tunekit.testing import FakeClock
+from tunekit.testing import FakeClock, FakeExecutor
 
 LOCAL = pyarrow.fs.LocalFileSystem()
 NOTHING = {"metric": None, "mode": None, "seed": None}
@@ -39,20 +43,22 @@ SECRET = "SECRET"
 SESSION = "validations/20261124-080000-0123abcd"
 
 
-def made(home: Path, word: str, folder: str = "trial_a", checkpoint: str = "") -> Path:
+def made(
+    home: Path, word: str, folder: str = "trial_a", checkpoint: str = "", bomb: Any = None
+) -> Path:
     """A sweep whose every file has a word: its lock, error.txt and checkpoint, too."""
     about = {"time": 1e9, "judged": ["accuracy"], "mode": "max"}
     record = Journal(LocalFolder(home), about=about)
-    record.append(TrialAdded(time=1e9, trial_id="a", config={"note": word}, folder=folder))
+    record.append(TrialAdded(time=1e9, trial_id="a", config={"note": bomb or word}, folder=folder))
     record.append(TrialErrored(time=1e9 + 1, trial_id="a"))
     checkpoint = checkpoint or f"./{folder}/checkpoint_000001"
-    scored(record, checkpoint, {"accuracy": 0.5})
-    later = Journal(
+    scored(record, checkpoint, {"accuracy": 0.5, "by": bomb})
+    afterwards = Journal(
         LocalFolder(home),
         series=SESSION,
         about={"time": 1e9, "sweep": 1e9, "name": word.lower(), "function": word},
     )
-    scored(later, checkpoint, {"robust": 0.5})
+    scored(afterwards, checkpoint, {"robust": 0.5, "by": bomb})
     holder = Holder("t", word, "elsewhere", 7, 1, 7, since=1e9, beat=1e9)
     (home / "journal/driver.json").write_bytes(holder.encoded())
     inner = home / "trial_a/checkpoint_000001"
@@ -62,7 +68,7 @@ def made(home: Path, word: str, folder: str = "trial_a", checkpoint: str = "") -
     return home
 
 
-def scored(record: Journal, checkpoint: str, metrics: dict[str, float]) -> None:
+def scored(record: Journal, checkpoint: str, metrics: dict[str, Any]) -> None:
     at, known = "a:0:1:1", {"trial_id": "a", "iteration": 1, "checkpoint": checkpoint}
     report = {"training_iteration": 1, "generation": 0}
     record.append(Reported(time=1e9 + 1, trial_id="a", report=report))
@@ -269,6 +275,52 @@ def test_a_checkpoint_with_a_link_that_leads_out_is_refused(call, hostile, outsi
     linked(hostile, "trial_a/checkpoint_000001/weights", outside)
     with pytest.raises(tunekit.ConfigError, match=r"weights.*leads out of"):
         getattr(tunekit.load(hostile), call)(lambda checkpoint: {"accuracy": 1.0}, name="x")
+
+
+class Bomb:
+    """Something whose pickle leaves a file behind when it is opened."""
+
+    def __init__(self, canary: Path):
+        self.canary = canary
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.canary,)
+
+
+def opened(canary: Path) -> bool:
+    """Return whether a bomb has gone off, and clear that away."""
+    found = canary.exists()
+    canary.unlink(missing_ok=True)
+    return found
+
+
+def test_no_pickle_in_a_sweep_is_opened_by_who_reads_or_evaluates_it(
+    hostile, tmp_path, monkeypatch
+):
+    canary = tmp_path / "canary"
+    made(hostile, "harmless", bomb=Bomb(canary))
+    files = ["tuner.pkl", "callback-states-1.pkl", "trial_a/params.pkl", "state/tuner.zip"]
+    for name in files:
+        (hostile / name).parent.mkdir(exist_ok=True)
+        (hostile / name).write_bytes(pickle.dumps(Bomb(canary)))
+    opened(canary)
+
+    def executor_of(config: tunekit.ValidationConfig) -> FakeExecutor:
+        return FakeExecutor(SystemClock(), lambda _: config.fn(None))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(later, "executor_of", executor_of)
+    monkeypatch.setattr(later, "_start_ray", lambda *asked: None)
+    shown(hostile, tmp_path)
+    sweep = tunekit.load(hostile).validate(lambda checkpoint: {"accuracy": 1.0}, name="x")
+    confirmed = sweep.confirm(lambda checkpoint: {"accuracy": 1.0}, name="y")
+    assert {"x/accuracy", "y/accuracy"} <= set(confirmed.reports)
+    assert not opened(canary)
+    # The controls: each of them goes off.
+    journal.read(hostile, unpickle=True)
+    assert opened(canary)
+    for name in files:
+        pickle.loads((hostile / name).read_bytes())
+        assert opened(canary)
 
 
 def test_nothing_is_written_behind_a_link(hostile, outside, tmp_path):

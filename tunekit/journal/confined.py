@@ -183,8 +183,9 @@ def linked_file(root: Path) -> str | None:
     Returns:
         Its path below the folder; None without any.
     """
-    with os.scandir(root) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
+    if not root.is_dir():
+        return None
+    found = sorted(os.scandir(root), key=lambda entry: entry.name)
     inner = [entry for folder in found if folder.is_dir() for entry in os.scandir(folder.path)]
     known: set[int] = set()
     for entry in (*found, *inner):
