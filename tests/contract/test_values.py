@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,13 @@ from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 
 import tunekit
+from tests import sweeps
 from tests.hostile import EXCEPTIONS, KEYS, ODD, VALUES, made
 from tests.kills import run_killed
 from tests.sweeps import Counting, Ran, sweep
 from tunekit.board.page import render
 from tunekit.board.page.page import contents
+from tunekit.cli.status import status_of, text_of
 from tunekit.journal.lines import read
 from tunekit.testing import FakeClock, LocalSweep
 from tunekit.validating.executor import plain
@@ -256,3 +259,27 @@ def test_of_what_is_too_large_a_text_is_kept_and_the_score_counts(tmp_path, capl
     assert sum(file.stat().st_size for file in ran.home.rglob("*") if file.is_file()) < 2**20
     [told] = [r.getMessage() for r in caplog.records if "1 MiB" in r.getMessage()]
     assert "'pixels', 'said/all', 'tensor':" in told
+
+
+class SetBack(FakeClock):
+    """A clock that is set back by an hour when it was read so often."""
+
+    reads = 0
+
+    def time(self) -> float:
+        self.reads += 1
+        return super().time() - 3600 * (self.reads > 60)
+
+
+def test_a_clock_that_is_set_back_decides_nothing_and_can_be_read(tmp_path, monkeypatch):
+    def swept(folder: Path) -> Ran:
+        return sweep(folder, AsyncHyperBandScheduler(max_t=9, grace_period=1), loggers=True)
+
+    expected = swept(tmp_path / "one")
+    monkeypatch.setattr(sweeps, "FakeClock", SetBack)
+    ran = swept(tmp_path / "other")
+    assert ran.clock.reads > 120
+    assert (ran.scores(), ran.lengths()) == (expected.scores(), expected.lengths())
+    known = status_of(tunekit.load(ran.home), time.time())
+    assert known["last"] < known["began"] and "-" not in text_of(known).split("best")[1]
+    render(tunekit.load(ran.home)).encode()

@@ -59,13 +59,13 @@ def printable(data: Any) -> Any:
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time in words.
+    """Return a length of time in words: none at all where a clock was set back meanwhile.
 
     Example:
-        >>> [duration(seconds) for seconds in (0.4, 14, 119, 200, 3 * 3600 + 60, 500 * 3600)]
-        ['0 s', '14 s', '119 s', '3 min 20 s', '3 h 1 min', '20 d 20 h']
+        >>> [duration(seconds) for seconds in (0.4, 14, 119, 200, 3 * 3600 + 60, 500 * 3600, -9)]
+        ['0 s', '14 s', '119 s', '3 min 20 s', '3 h 1 min', '20 d 20 h', '0 s']
     """
-    whole = int(seconds)
+    whole = max(0, int(seconds))
     if whole < 120:
         return f"{whole} s"
     if whole < 2 * 3600:
