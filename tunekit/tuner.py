@@ -451,8 +451,8 @@ class Tuner(tune.Tuner):
             raise RestoreError(
                 f"{TUNER_FILE} in {path!r} cannot be read: {type(error).__name__}: "
                 f"{error}. It holds the sweep's settings, with the functions and classes that you "
-                "passed. If it names a module, see that this process can import it; if it is "
-                "damaged, put it back as it was."
+                "passed, by their names. Make what it names importable under that name, such as by "
+                "an alias; if the file is damaged, put it back as it was."
             ) from error
         if validation_config is not None:
             _renew(restored, validation_config)
