@@ -155,8 +155,6 @@ def contents(
     schedule = [] if verdict is None else figures.schedule(sweep, verdict.winner)
     return {
         "name": Path(sweep.path).name or "sweep",
-        "version": VERSION,
-        "made": datetime.now(timezone.utc).timestamp(),
         "summary": sweep.summary(),
         "metric": found.metric,
         "names": sweep.timeline.names,
