@@ -25,13 +25,11 @@ import tunekit
 from tests.kills import run_killed
 from tests.sweeps import Ran, sweep
 from tunekit.board.page import render, write_page
-from tunekit.board.page.figures import axis_of
 from tunekit.board.page.page import contents
 from tunekit.core.validation import Attempt
 from tunekit.journal.lines import Journal
 from tunekit.journal.session import name_of
 from tunekit.journal.storage import LocalFolder
-from tunekit.reading.sweep import Sweep
 from tunekit.schedulers import PromotionASHA
 
 TABLES = ("trials", "reports", "validations", "decisions")
@@ -302,24 +300,6 @@ def test_the_curves_of_the_report(both):
         for trial, rows in raw.rows.items()
         for row in rows
     }
-
-
-def test_the_slices_of_the_report(tmp_path, monkeypatch):
-    raw = Raw(asha(tmp_path))
-    loaded = tunekit.load(raw.home)
-    charts = drawn(render(loaded))
-    best = {trial: max(scores.values()) for trial, scores in raw.scores().items()}
-    rates = {line["trial_id"]: line["config"]["lr"] for line in raw.of("added")}
-    [lr] = [name for name in charts if name.startswith("slice")]
-    points = values(charts[lr], "trials")
-    assert {p["trial"]: (p["value"], p["score"]) for p in points} == {
-        trial: (rates[trial], best[trial]) for trial in best
-    }
-    assert [p["trial"] for p in points if p["best"]] == [max(best, key=lambda t: best[t])]
-    # Its axis is as the search space says; if that is not known, as the numbers suggest.
-    for space, kind in (({}, "log"), ({"lr": {"log": False}}, "linear")):
-        monkeypatch.setattr(Sweep, "space", space)
-        assert drawn(render(loaded))[lr]["encoding"]["x"]["scale"]["type"] == kind
 
 
 def test_the_timeline_of_the_report(both):
@@ -619,11 +599,6 @@ def test_scores_that_are_infinite_are_ranked_and_not_drawn(tmp_path, mode):
     for name, chart in drawn(render(loaded)).items():
         text = json.dumps(chart)
         assert "Infinity" not in text and "NaN" not in text, name
-
-
-def test_equal_numbers_of_other_types_are_no_axis():
-    assert axis_of("x", {"a": 1, "b": 1.0}) is None
-    assert axis_of("x", {"a": 0.0, "b": -0.0}) is None
 
 
 def test_what_was_skipped_is_no_failure(tmp_path):

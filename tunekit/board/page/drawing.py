@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from tunekit.board.page import charts, figures
-from tunekit.board.page.importance import importance
 from tunekit.core.ranking import Ranked
 from tunekit.reading.sweep import Sweep
 
@@ -17,24 +15,18 @@ __all__ = [
     "CHARTS",
     "MOST_BARS",
     "MOST_CURVES",
-    "MOST_LINES",
     "MOST_MEANS",
-    "MOST_PAIRED",
     "MOST_POINTS",
-    "MOST_SLICES",
     "OTHER_POINTS",
     "Findings",
     "draw",
 ]
 
-#: So many trials' curves, bars and lines a chart shows, the best first.
-MOST_CURVES, MOST_BARS, MOST_LINES, MOST_MEANS = 100, 40, 300, 20
+#: So many trials' curves and bars, and configurations' means, a chart shows, the best first.
+MOST_CURVES, MOST_BARS, MOST_MEANS = 100, 40, 20
 
 #: A curve has no more points than that; those that are not in colour have so many together.
 MOST_POINTS, OTHER_POINTS = 200, 5_000
-
-#: So many hyperparameters have a slice, and so many can be paired, the most important first.
-MOST_SLICES, MOST_PAIRED = 12, 8
 
 Charts = dict[str, charts.Spec]
 
@@ -75,27 +67,6 @@ class Findings:
     def seeds(self) -> figures.OverSeeds | None:
         """Return the configurations over their seeds; None if no seed is known."""
         return figures.over_seeds(self.sweep)
-
-    @cached_property
-    def axes(self) -> list[figures.Axis]:
-        """Return the hyperparameters of trials with a finite score, as axes."""
-        return figures.axes(
-            [one for one in self.ranked if math.isfinite(one.best_value or 0.0)], self.sweep.space
-        )
-
-    @cached_property
-    def score(self) -> figures.Axis | None:
-        """Return the best scores of the trials, as an axis."""
-        scores = {
-            one.trial_id: one.best_value
-            for one in self.ranked
-            if one.best_value is not None and math.isfinite(one.best_value)
-        }
-        return figures.axis_of(self.metric, scores, log=False)
-
-    def by_importance(self, shares: Mapping[str, float]) -> list[figures.Axis]:
-        """Return the hyperparameters as axes, the most important first."""
-        return sorted(self.axes, key=lambda axis: -shares.get(axis.name, 0.0))
 
     @cached_property
     def shown(self) -> list[str]:
@@ -160,27 +131,6 @@ def _timeline(found: Findings) -> Charts:
     return {"timeline": charts.timeline_chart(spans, found.names, sweep.timeline.first or 0.0)}
 
 
-def _hyperparameters(found: Findings) -> Charts:
-    sweep, axes, score = found.sweep, found.axes, found.score
-    if not axes or score is None or sweep.metric is None or sweep.mode is None:
-        return {}
-    kept = {one.trial_id for one in found.ranked[:MOST_LINES]}
-    positions = {trial: at for trial, at in score.positions.items() if trial in kept}
-    few = replace(score, positions=positions)
-    drawn = {"parallel": charts.parallel_chart(axes, few, sweep.metric, sweep.mode)}
-    shares = importance(axes, score, sweep.mode)
-    if shares:
-        drawn["importance"] = charts.importance_chart(shares)
-    first = found.by_importance(shares)
-    winner = None if found.verdict is None else found.verdict.winner.trial_id
-    for n, axis in enumerate(first[:MOST_SLICES]):
-        drawn[f"slice{n}"] = charts.slice_chart(axis, score, sweep.metric, winner)
-    if len(first) > 1:
-        paired = first[:MOST_PAIRED]
-        drawn["contour"] = charts.contour_chart(paired, score, sweep.metric, sweep.mode)
-    return drawn
-
-
 def _decisions(found: Findings) -> Charts:
     sweep = found.sweep
     exploits = figures.exploits(sweep)
@@ -218,6 +168,5 @@ CHARTS: Mapping[str, Callable[[Findings], Charts]] = {
     **{f"training{place}": _training(place) for place in range(3)},
     "seeds": _seeds,
     "timeline": _timeline,
-    "hyperparameters": _hyperparameters,
     "decisions": _decisions,
 }

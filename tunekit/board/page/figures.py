@@ -20,12 +20,10 @@ from tunekit.reading.later_scores import later_scores, names_in
 from tunekit.reading.sweep import Sweep
 
 __all__ = [
-    "Axis",
     "Cause",
     "Failure",
     "OverSeeds",
     "Verdict",
-    "axes",
     "branches",
     "causes",
     "changed",
@@ -44,10 +42,6 @@ __all__ = [
     "verdict",
 ]
 
-# So many different numbers are marked on their axis, one by one.
-_FEW = 5
-# Numbers whose largest is so many times the smallest are on a logarithmic axis.
-_WIDE = 8
 # With more spans of time than that, those of validations are joined as those of training are.
 _MOST_SPANS = 3_000
 _OUTCOMES = {"STOP": "stopped", "PAUSE": "paused"}
@@ -264,115 +258,6 @@ def timeline(sweep: Sweep, trial_ids: Sequence[str]) -> list[Span]:
         newest[where] = len(found)
         found.append(span)
     return found
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A hyperparameter, or the score, as an axis of parallel coordinates.
-
-    Attributes:
-        name: Its flat name.
-        kind: ``"number"``, ``"log"`` or ``"choice"``.
-        ticks: What stands where on it: (position from 0 to 1, text).
-        positions: Where each trial is on it, by trial.
-        values: And its value.
-    """
-
-    name: str
-    kind: str
-    ticks: list[tuple[float, str]]
-    positions: dict[str, float]
-    values: dict[str, Any]
-
-
-def axes(
-    ranked: Sequence[Ranked], space: Mapping[str, Mapping[str, Any]] | None = None
-) -> list[Axis]:
-    """The hyperparameters that differ between trials with a score, as axes.
-
-    Args:
-        ranked: The trials.
-        space: The recorded search space, as :attr:`tunekit.Sweep.space`. An axis is logarithmic if
-            it says so; if it says nothing of a hyperparameter, if the numbers range widely.
-    """
-    known = space or {}
-    scored = [one for one in ranked if one.best_value is not None]
-    names = dict.fromkeys(name for one in scored for name in one.hyperparameters)
-    found = []
-    for name in names:
-        values = {one.trial_id: one.hyperparameters.get(name) for one in scored}
-        axis = axis_of(name, values, log=known.get(name, {}).get("log"))
-        if axis is not None:
-            found.append(axis)
-    return found
-
-
-def axis_of(name: str, values: Mapping[str, Any], *, log: bool | None = None) -> Axis | None:
-    """An axis; None if all values are the same.
-
-    Args:
-        name: The name of what is on it.
-        values: Each trial's value.
-        log: Whether it is logarithmic, if all numbers are positive; None: if they range widely.
-
-    Example:
-        >>> axis = axis_of("lr", {"a": 0.001, "b": 0.1})
-        >>> axis.kind, axis.ticks, axis.positions
-        ('log', [(0.0, '0.001'), (1.0, '0.1')], {'a': 0.0, 'b': 1.0})
-        >>> axis_of("act", {"a": "relu", "b": "tanh"}).ticks
-        [(0.0, 'relu'), (1.0, 'tanh')]
-        >>> axis_of("lr", {"a": 0.1, "b": 0.2}, log=True).kind  # as its search space is
-        'log'
-        >>> axis_of("seed", {"a": 1, "b": 1}) is None
-        True
-    """
-    known = list(values.values())
-    if len({repr(value) for value in known}) < 2:
-        return None
-    if not all(_is_finite(value) for value in known):
-        options = sorted({_shown(value) for value in known})
-        step = 1 / max(1, len(options) - 1)
-        place = {option: n * step for n, option in enumerate(options)}
-        positions = {trial: place[_shown(value)] for trial, value in values.items()}
-        ticks = [(place[option], option) for option in options]
-        return Axis(name, "choice", ticks, positions, dict(values))
-    low, high = float(min(known)), float(max(known))
-    if low == high:  # such as 1 and 1.0
-        return None
-    log = low > 0 and (high / low >= _WIDE if log is None else log)
-    scale = math.log10 if log else float
-    below, above = scale(low), scale(high)
-    positions = {
-        trial: (scale(float(value)) - below) / (above - below) for trial, value in values.items()
-    }
-    few = sorted({float(value) for value in known})
-    middle = (below + above) / 2
-    marked = few if len(few) <= _FEW else [low, 10**middle if log else middle, high]
-    ticks = [((scale(value) - below) / (above - below), _marking(value)) for value in marked]
-    return Axis(name, "log" if log else "number", ticks, positions, dict(values))
-
-
-def _marking(value: float) -> str:
-    """Return a number as it stands on an axis.
-
-    Example:
-        >>> [_marking(value) for value in (1024.0, 0.25, 155.3, 1.15e-05, 2e6)]
-        ['1024', '0.25', '155', '1.15e-5', '2e6']
-    """
-    if value == int(value) and abs(value) < 1e6:
-        return str(int(value))
-    base, _, power = f"{value:.3g}".partition("e")
-    return f"{base}e{int(power)}" if power else base
-
-
-def _is_finite(value: Any) -> bool:
-    own = None if isinstance(value, bool) else number(value)
-    return own is not None and math.isfinite(own)
-
-
-def _shown(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 24 else f"{text[:21]}..."
 
 
 def decided(sweep: Sweep) -> list[dict[str, Any]]:

@@ -122,7 +122,6 @@ function arrangeIn(part) {
   }
   for (const row of part.querySelectorAll("#trials tr[data-trial]")) row.toggleAttribute("data-marked", row.dataset.trial === marked);
   for (const button of part.querySelectorAll("[data-reset]")) button.disabled = !isZoomed(button.dataset.reset);
-  for (const wide of part.querySelectorAll(".wide")) wide.style.minWidth = `${wide.dataset.least}px`;
 }
 
 // The first columns stay in view once a table is scrolled. Not before: with hundreds of cells that may
@@ -285,7 +284,7 @@ async function signal(name, values) {
   const view = charts.get(name)?.view;
   for (const [key, value] of Object.entries(values)) view?.signal(key, value);
   await view?.runAsync();
-  if (isCurves(name)) fit(name);
+  fit(name);
 }
 
 async function savePng(name, file) {
@@ -522,7 +521,6 @@ document.addEventListener("change", (event) => {
   if (dataset.pick) byId("compare").disabled = picked().length < 2;
   if (id === "highlight") pin(value);
   else if (id === "spread") spread(Number(value));
-  else if (dataset.signal) signal(dataset.chart, {[dataset.signal]: Number(value)});
 });
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || panel.open) return;

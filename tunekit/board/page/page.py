@@ -15,14 +15,12 @@ from typing import Any
 from pyarrow.fs import LocalFileSystem
 
 from tunekit.board.page import figures
-from tunekit.board.page.charts import AXIS, MOST_DOTS
+from tunekit.board.page.charts import MOST_DOTS
 from tunekit.board.page.drawing import (
     MOST_BARS,
     MOST_CURVES,
     MOST_MEANS,
-    MOST_PAIRED,
     MOST_POINTS,
-    MOST_SLICES,
     OTHER_POINTS,
     Findings,
     draw,
@@ -69,7 +67,6 @@ SECTIONS = (
     "curves",
     "timeline",
     "late",
-    "hyperparameters",
     "decisions",
     "later",
     "failures",
@@ -87,9 +84,8 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
     validated checkpoints and error; configurations over their seeds if the seed is known; learning
     curves with the validated points; what training and validation did when; what waiting for scores
     cost, and what the sweep would have taken with other settings, by simulation, if it has at most
-    1,000 reports; hyperparameters against scores, and their importance; ASHA's rungs, or PBT's
-    family tree and schedule; what was validated later; failures; how the sweep was run; how to go
-    on with it and use its best checkpoint.
+    1,000 reports; ASHA's rungs, or PBT's family tree and schedule; what was validated later;
+    failures; how the sweep was run; how to go on with it and use its best checkpoint.
     What a sweep has nothing of is left out. Long lists are cut, the best trials first, and say so.
 
     Args:
@@ -159,18 +155,14 @@ def contents(
     schedule = [] if verdict is None else figures.schedule(sweep, verdict.winner)
     return {
         "name": Path(sweep.path).name or "sweep",
-        "version": VERSION,
-        "made": datetime.now(timezone.utc).timestamp(),
         "summary": sweep.summary(),
         "metric": found.metric,
         "names": sweep.timeline.names,
         "mode": sweep.mode,
         "ranked": ranked,
-        "names_of": found.names,
         "most": _TABLE,
         "columns": columns,
         "texts": {name for name in columns if not _are_numbers(found, name)},
-        "axes_wide": AXIS * (len(found.axes) + 1),
         "verdict": verdict,
         "over_seeds": seeds,
         "seed": sweep.seed,
@@ -184,13 +176,9 @@ def contents(
             "dots": MOST_DOTS,
             "points": MOST_POINTS,
             "others": OTHER_POINTS,
-            "slices": max(0, len(found.axes) - MOST_SLICES),
-            "paired": max(0, len(found.axes) - MOST_PAIRED),
             "bars": max(0, len(ranked) - MOST_BARS),
             "means": 0 if seeds is None else max(0, len(seeds.ranked) - MOST_MEANS),
         },
-        "slice_names": [name for name in charts if name.startswith("slice")],
-        "paired": _paired(found, charts),
         "alternatives": alternatives(sweep) if drawn is None else simulated,
         "later": figures.later(sweep),
         "errors": errors,
@@ -211,15 +199,6 @@ def _are_numbers(found: Findings, name: str) -> bool:
     return all(isinstance(value, (int, float, type(None))) for value in values) and not any(
         isinstance(value, bool) for value in values
     )
-
-
-def _paired(found: Findings, charts: Mapping[str, Any]) -> list[str]:
-    """Return the hyperparameters that can be shown two at a time, in the chart's order."""
-    if "contour" not in charts:
-        return []
-    shares = charts.get("importance", {}).get("datasets", {}).get("shares", [])
-    first = found.by_importance({row["name"]: row["share"] for row in shares})
-    return [axis.name for axis in first[:MOST_PAIRED]]
 
 
 def sections_of(told: Mapping[str, Any]) -> dict[str, str]:
