@@ -427,17 +427,24 @@ def _size(value: Any) -> int:
     return int(value.nbytes) if _is_array(value) else 8
 
 
-def left_out(value: Any, name: str = "") -> list[str]:
+def left_out(value: Any, name: str = "", deepest: int = _DEEPEST) -> list[str]:
     """Return the names of the metrics that :func:`bounded` left out.
+
+    Args:
+        value: A metric, or a dict of them, nested in any way.
+        name: The metric's name.
+        deepest: How many levels of dicts to look at.
 
     Example:
         >>> left_out({"loss": 0.5, "per": {"pixel": LeftOut("...")}})
         ['per/pixel']
     """
-    if type(value) is dict:
-        inner = ((f"{name}/{key}" if name else key, part) for key, part in value.items())
-        return [found for at, part in inner for found in left_out(part, at)]
-    return [name] if type(value) is LeftOut else []
+    if type(value) is LeftOut:
+        return [name]
+    if type(value) is not dict or not deepest:
+        return []
+    inner = ((f"{name}/{named(key)}" if name else named(key), part) for key, part in value.items())
+    return [found for at, part in inner for found in left_out(part, at, deepest - 1)]
 
 
 # JSON -------------------------------------------------------------------------------------------
