@@ -158,7 +158,7 @@ def test_an_odd_value_to_judge_by_is_a_failed_validation_or_a_number(tmp_path):
         return {"accuracy": ODD[attempt.request.iteration - 1]()}
 
     ran = odd_sweep(tmp_path, validated=validated, rounds=len(ODD), asha=False)
-    table = can_be_read(ran).reports
+    table = can_be_read(ran).validations
     own = table[table.trial_id == ran.trials[0].trial_id]
     assert len(own) == len(ODD) and set(own.status) == {"validated", "failed"}
     assert own[own.status == "failed"].reason.str.contains("'accuracy'").all()
