@@ -198,11 +198,7 @@ def test_the_command_prints_it_and_names_near_trials(tmp_path):
     assert text.splitlines()[1:] == stories(Path(home))[trial_id]
     known = json.loads(CliRunner().invoke(commands.tunekit, [*arguments, "--json"]).stdout)
     assert known == {"trial_id": trial_id, "state": "finished", "story": text.splitlines()}
-    wrong = CliRunner().invoke(
-        commands.tunekit, ["status", home, "--trial", f"{trial_id[:-1]}\x1b"]
-    )
+    wrong = CliRunner().invoke(commands.tunekit, [*arguments[:-1], f"{trial_id}\x1b"])
     assert wrong.exit_code == 2 and wrong.stdout == ""
-    assert (
-        r"\x1b' is none of the sweep's. Did you mean" in wrong.stderr
-        and repr(trial_id) in wrong.stderr
-    )
+    hint = rf"'{trial_id}\x1b' is none of the sweep's. Did you mean {trial_id!r}?"
+    assert hint in wrong.stderr and "\x1b" not in wrong.stderr
