@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from ray import tune
+from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 import tunekit
 from tests.contract.test_kills import asha as in_order
-from tests.contract.test_kills import pbt
+from tests.contract.test_kills import pbt, promotion
 from tests.kills import Killed, bury, killed_after, run_killed
 from tests.sweeps import Ran, sweep
 from tunekit.cli import commands
@@ -84,30 +85,34 @@ def test_a_trial_that_waits_for_a_late_score_says_for_which_and_why_that_is_late
     ]
 
 
-@pytest.mark.parametrize("on_pending", ["hold", "pause", "yield"])
-def test_a_trial_waits_in_its_story_whenever_it_does(tmp_path, on_pending):
-    seen: set[bool] = set()
+@pytest.mark.parametrize(
+    ("make", "on_pending"),
+    [(asha, "hold"), (asha, "pause"), (asha, "yield"), (pbt, "hold"), (promotion, "hold")],
+)
+def test_a_trial_waits_or_is_paused_in_its_story_whenever_it_is(tmp_path, make, on_pending):
+    seen: set[str] = set()
 
     class Look(tune.Callback):
         def on_step_end(self, iteration: int, trials: list, **info: Any) -> None:
             record = record_of(LocalFolder(ran.home))
             for trial in trials:
-                if trial.last_result and not trial.is_finished():
-                    waits = ran.validation.waiting.waits(trial.trial_id)
-                    told = story(record.events, trial.trial_id, sessions=record.sessions)
-                    assert ("It waits for the score of" in told) == waits, told
-                    seen.add(waits)
+                if not trial.last_result or trial.is_finished():
+                    continue
+                told = story(record.events, trial.trial_id, sessions=record.sessions)
+                waits = ran.validation.waiting.waits(trial.trial_id)
+                assert ("It waits for the score of" in told) == waits, told
+                paused = trial.status == Trial.PAUSED and not waits
+                if paused and on_pending == "hold":
+                    assert "Its scheduler has paused it" in told, told
+                seen.add("waits" if waits else "is paused" if paused else "trains")
 
-    ran = asha(
-        tmp_path,
-        on_pending=on_pending,
-        validation_s=lambda attempt: 2.5,
-        validation_slots=2,
-        later_callbacks=(Look(),),
-        run=False,
-    )
+    options: dict[str, Any] = {"later_callbacks": (Look(),), "run": False}
+    if make is not asha:
+        del options["run"]
+    late = {"validation_s": lambda attempt: 2.5 + attempt.request.iteration, "validation_slots": 2}
+    ran = make(tmp_path, on_pending=on_pending, **late, **options)
     ran.sweep.run(most=50_000)
-    assert seen == {True, False}
+    assert seen >= {"waits", "trains"} and (make is asha or "is paused" in seen)
 
 
 def test_a_trial_that_was_overwritten_says_with_what_and_which_it_was(tmp_path):
@@ -119,14 +124,14 @@ def test_a_trial_that_was_overwritten_says_with_what_and_which_it_was(tmp_path):
         lines, donors = without_times(told[one.trial_id]), without_times(told[one.donor_id])
         place = f"iteration {one.iteration}"
         place += f" of generation {one.donor_generation}" * bool(one.donor_generation)
-        begins = f"checkpoint of {place}, generation {one.generation} begins"
+        begins = f"{place}, generation {one.generation} begins"
         at = lines.index(f"overwritten with trial {one.donor_id}'s {begins}")
         assert any(line.startswith(f"score of {place} delivered: PAUSE") for line in donors)
         assert lines[at - 1] == "has waited 1.0 s for scores"
         assert lines[at + 1] == "resumed by its scheduler"
         following = f"iteration {one.iteration + 1} of generation {one.generation} reported"
         assert lines[at + 2].startswith(following)
-        assert f"trial {one.trial_id} is overwritten with its checkpoint of {place}" in donors
+        assert f"trial {one.trial_id} is overwritten with its {place}" in donors
 
 
 def test_a_validation_that_fails_is_retried_and_its_reason_keeps_to_its_line(tmp_path):

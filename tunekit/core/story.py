@@ -83,14 +83,10 @@ def story(
         It waits for the score of iteration 1.
           The validation of iteration 1 was requested 7 s ago, and has run for 6 s.
     """
-    settings = _Settings(sessions[-1] if sessions else {})
-    engine = Engine(settings.every, stages=settings.stages)
-    engine.required = set(settings.judged)
-    told, restored = _Told(trial_id, engine, settings), list(sessions[1:])
+    told, restored = _Told(trial_id, sessions[-1] if sessions else {}), list(sessions[1:])
     for event in events:
         while restored and event.n > restored[0]["n"]:
             told.restored(restored.pop(0))
-        engine.handle(event)
         told.take(event)
     for session in restored:
         told.restored(session)
@@ -107,22 +103,16 @@ def story(
     return "\n".join(printable(lines))
 
 
-class _Settings:
-    """What a session's first line says about validations."""
-
-    def __init__(self, session: Mapping[str, Any]):
-        known = session.get("validation", {})
-        self.every: int | str = known.get("every", 1)
-        self.on_pending: str = known.get("on_pending", "auto")
-        self.stages = {stage["name"]: stage["every"] for stage in known.get("stages", ())}
-        self.judged: Sequence[str] = session.get("judged") or ()
-
-
 class _Told:
     """The lines about a trial so far, and where it is in the eyes of its scheduler."""
 
-    def __init__(self, trial_id: str, engine: Engine, settings: _Settings):
-        self.trial_id, self.engine, self.settings = trial_id, engine, settings
+    def __init__(self, trial_id: str, session: Mapping[str, Any]):
+        known, self.trial_id = session.get("validation", {}), trial_id
+        stages = {stage["name"]: stage["every"] for stage in known.get("stages", ())}
+        self.engine = Engine(known.get("every", 1), stages=stages)
+        self.on_pending: str = known.get("on_pending", "auto")
+        self._judged = session.get("judged") or ()
+        self.engine.required = set(self._judged)
         self.lines: list[tuple[float, str]] = []
         self.phase, self.doing = Desired.PENDING, Actual.STARTING
         #: The generation and iteration of its newest report.
@@ -142,15 +132,14 @@ class _Told:
             self._add(number(session.get("time")) or self.lines[-1][0], "the sweep was restored")
 
     def take(self, event: Event) -> None:
-        """Take what happened, after the engine has."""
+        """Take what happened."""
+        self.engine.handle(event)
         if isinstance(event, (OfTrial, OfValidation)):
             if event.trial_id == self.trial_id:
                 self._take_own(event)
             elif isinstance(event, Exploited) and event.donor_id == self.trial_id:
-                what = f"trial {event.trial_id} is overwritten with its checkpoint of "
-                self._add(
-                    event.time, what + place_in_words(event.donor_generation, event.iteration)
-                )
+                at = place_in_words(event.donor_generation, event.iteration)
+                self._add(event.time, f"trial {event.trial_id} is overwritten with its {at}")
         elif isinstance(event, BudgetExpired) and self.trial_id in event.trial_ids:
             self._ends_by = ": the time budget is used up"
         elif isinstance(event, SessionClosed) and not event.finished and self.lines:
@@ -191,10 +180,7 @@ class _Told:
             case Exploited():
                 donor = place_in_words(event.donor_generation, event.iteration)
                 self.at = (event.generation, event.iteration)
-                whose = (
-                    "its own" if event.donor_id == self.trial_id else f"trial {event.donor_id}'s"
-                )
-                self._add(now, f"overwritten with {whose} checkpoint of {donor}")
+                self._add(now, f"overwritten with trial {event.donor_id}'s {donor}")
                 self._extend(f"generation {event.generation} begins")
             case Waited():
                 self._add(now, f"has waited {_short(event.seconds)} for scores")
@@ -246,7 +232,7 @@ class _Told:
         if event.status != "validated":
             return f"{event.status.replace('_', ' ')}: {event.reason or 'no reason recorded'}"
         found = flatten(event.metrics)
-        scores = [f"{name} {digits(number(found.get(name)), '?')}" for name in self.settings.judged]
+        scores = [f"{name} {digits(number(found.get(name)), '?')}" for name in self._judged]
         how = " (cached)" if event.cached else f" (ran {_short(event.ran_s)})"
         return f"ended: {', '.join(scores) or 'validated'}{how}"
 
@@ -266,7 +252,7 @@ class _Told:
 def _now(told: _Told, timeline: Timeline, state: str, until: float) -> list[str]:
     """Return what the trial does, by the rules that the driver follows."""
     engine, trial_id = told.engine, told.trial_id
-    delivery, on_pending = engine.delivery, told.settings.on_pending
+    delivery, on_pending = engine.delivery, told.on_pending
     pending = list(delivery.pending(trial_id))
     deciding = [one for one in pending if one.used]
     waits = stands_still(on_pending, scores=len(pending), decisions=len(deciding))
