@@ -19,7 +19,7 @@ from tests.contract.test_kills import pbt, promotion
 from tests.kills import Killed, bury, killed_after, run_killed
 from tests.sweeps import Ran, sweep
 from tunekit.cli import commands
-from tunekit.core.events import Exploited, TrialAdded
+from tunekit.core.events import Exploited
 from tunekit.core.story import story
 from tunekit.journal.lines import events_in, record_of
 from tunekit.journal.storage import LocalFolder
@@ -181,17 +181,6 @@ def test_a_sweep_that_was_restored_says_so(tmp_path):
     told = stories(tmp_path / "sweep").values()
     assert all(lines[-1] == "It has ended." for lines in told)
     assert any("the sweep was restored" in without_times(lines) for lines in told)
-
-
-def test_an_odd_name_does_not_reach_the_terminal(tmp_path):
-    name = "a\x1b[2J\n\u202eb"
-    added = TrialAdded(time=1.0, trial_id=name, config={"\x1b]0;lr": "\r\x07"})
-    text = story([added], name)
-    assert text.splitlines() == [
-        r"Trial a\x1b[2J\n\u202eb, from 1970-01-01 00:00:01 UTC: \x1b]0;lr=\r\x07",
-        "  +0.0 s  added",
-        "It waits to be started.",
-    ]
 
 
 def test_the_command_prints_it_and_names_near_trials(tmp_path):

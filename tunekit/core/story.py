@@ -253,7 +253,7 @@ def _now(told: _Told, timeline: Timeline, state: str, until: float) -> list[str]
     """Return what the trial does, by the rules that the driver follows."""
     engine, trial_id = told.engine, told.trial_id
     delivery, on_pending = engine.delivery, told.on_pending
-    pending = list(delivery.pending(trial_id))
+    pending = delivery.pending(trial_id)
     deciding = [one for one in pending if one.used]
     waits = stands_still(on_pending, scores=len(pending), decisions=len(deciding))
     action = next_action(told.phase, told.doing, waits=waits and bool(pending))
@@ -262,8 +262,8 @@ def _now(told: _Told, timeline: Timeline, state: str, until: float) -> list[str]
         lines.append(f"The sweep was {state}: nothing runs until it is resumed. As last recorded:")
     newest = place_in_words(*told.at)
     if told.doing is Actual.ENDED:
-        over = delivery.over(trial_id)
-        what = "It has ended" + ("." if over else "; its scheduler has not been told yet.")
+        but = "" if delivery.over(trial_id) else "; that was not delivered to its scheduler yet"
+        what = f"It has ended{but}."
     elif engine.record(trial_id).failed:
         what = "It has failed, and is started again if Tune's settings allow that."
     elif action is Action.STOP:
@@ -281,23 +281,22 @@ def _now(told: _Told, timeline: Timeline, state: str, until: float) -> list[str]
         scores = pending if on_pending in ("hold", "pause") else deciding
         named = ", ".join(place_in_words(*one.place) for one in scores)
         what = f"It waits for the score of {named}"
-        what += (
-            ', or trains on while nothing can use its slot (on_pending="auto").'
-            * (on_pending == "auto")
-            or "."
-        )
+        hedge = ', or trains on while nothing can use its slot (on_pending="auto")'
+        what += hedge * (on_pending == "auto") + "."
     lines.append(what)
-    lines += [_status(one, timeline, until) for one in pending]
+    runs = told.phase in (Desired.RUNNING, Desired.ENDED)
+    after = "those of older iterations" if runs else "the trial is resumed"
+    lines += [_status(one, timeline, until, after) for one in pending]
     return lines
 
 
-def _status(request: Request, timeline: Timeline, until: float) -> str:
-    """Return how far a validation is."""
+def _status(request: Request, timeline: Timeline, until: float, comes_after: str) -> str:
+    """Return how far a validation is, or what its score ``comes_after``."""
     rows = [row for row in timeline.validations if row["status"] in UNENDED]
     row = next((row for row in rows if row["id"] == request.id), None)
     what = f"  The validation of {place_in_words(*request.place)}"
     if row is None:
-        return f"{what} has ended; its score waits for those of older iterations."
+        return f"{what} has ended; its score is delivered after {comes_after}."
     asked = f"was requested {duration(max(0.0, until - row['requested']))} ago"
     if row["status"] == "running":
         return f"{what} {asked}, and has run for {duration(max(0.0, until - row['ran_from']))}."
