@@ -155,29 +155,45 @@ tunekit.add_command(list_sweeps)
 @click.option(
     "--top", type=click.IntRange(1), default=20, show_default=True, help="So many of each list."
 )
+@click.option("--trial", metavar="ID", help="What happened to that trial, and why it waits.")
 def status(
-    path: str, metric: str | None, mode: str | None, as_json: bool, watch: float | None, top: int
+    path: str,
+    metric: str | None,
+    mode: str | None,
+    as_json: bool,
+    watch: float | None,
+    top: int,
+    trial: str | None,
 ) -> None:
     """Say what a sweep is doing: running, ended or crashed.
 
     Trials and validations by status, where time went, what it waits for, the ranking, and what
     failed, with the reason, those that failed alike together. It is as wide as the terminal; in a
     pipe, reasons are not cut. With --watch it looks again and again; --json then is one line each
-    time, otherwise one object.
+    time, otherwise one object. With --trial it says what happened to one trial, what it does now
+    and why it waits.
 
     \b
     Examples:
       tunekit status ~/ray_results/digits --watch 5
+      tunekit status ~/ray_results/digits --trial 4f1c_00003
       tunekit status s3://bucket/digits --json | jq .best.score
     """
     while True:
-        known = status_of(load(path, metric=metric, mode=mode), time.time())
+        sweep, now = load(path, metric=metric, mode=mode), time.time()
+        if trial is None:
+            known = status_of(sweep, now)
+            text = text_of(known, top, terminal_width())
+        else:
+            text = sweep.story(trial, now)
+            state = sweep.summary()["state"]
+            known = {"trial_id": trial, "state": state, "story": text.splitlines()}
         if as_json:
             _print_json(known, indent=None if watch else 2)
         else:
             if watch and sys.stdout.isatty():
                 click.clear()
-            click.echo(text_of(known, top, terminal_width()) + "\n" * bool(watch))
+            click.echo(text + "\n" * bool(watch))
         if watch is None or known["state"] not in ("open", "running"):
             return
         try:

@@ -21,6 +21,7 @@ from tunekit.core.words import (
     duration,
     mean_in_words,
     number,
+    place_in_words,
     printable,
     setting,
 )
@@ -196,7 +197,7 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
     lines = []
     if status["best"] is not None:
         best = status["best"]
-        at = _place(best["generation"], best["iteration"])
+        at = place_in_words(best["generation"], best["iteration"])
         score = f"{status['metric']} {number(best['score'])} ({status['mode']})"
         lines.append(("best", f"{score}: trial {best['trial_id']} at {at}"))
     elif status["metric"] is None:
@@ -226,7 +227,7 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
     waiting = status["waits_for"]
     if waiting:
         longest = max(waiting, key=lambda row: (row["status"] == "running", row["for_s"]))
-        at = _place(longest["generation"], longest["iteration"])
+        at = place_in_words(longest["generation"], longest["iteration"])
         kinds = [row["status"] for row in waiting]
         counts = {kind: kinds.count(kind) for kind in reversed(UNENDED) if kind in kinds}
         first = f"; the longest {longest['status']}: trial {longest['trial_id']} at {at}"
@@ -359,10 +360,6 @@ def _as_of(status: Mapping[str, Any], kind: str) -> str:
     """Return what a trial does; nothing runs in a sweep that was killed or interrupted."""
     ended = status["state"] in ("killed", "interrupted")
     return str(status["state"]) if kind == "running" and ended else kind
-
-
-def _place(generation: int, iteration: int) -> str:
-    return f"iteration {iteration}" + (f" of generation {generation}" if generation else "")
 
 
 def _place_short(row: Mapping[str, Any], prefix: str, generations: bool) -> str:

@@ -164,12 +164,14 @@ class Delivery:
         line = self._lines.get(trial_id)
         return line is not None and bool(line.order)
 
+    def pending(self, trial_id: str) -> list[Request]:
+        """Return the trial's requests whose scores were not delivered, in iteration order."""
+        line = self._lines.get(trial_id)
+        return [] if line is None else [line.requests[iteration] for iteration in line.order]
+
     def decisions(self, trial_id: str) -> int:
         """Return how many of the trial's pending scores the scheduler will decide by."""
-        line = self._lines.get(trial_id)
-        if line is None or not line.order:
-            return 0
-        return sum(line.requests[iteration].used for iteration in line.order)
+        return sum(request.used for request in self.pending(trial_id))
 
     def holds(self, request: Request) -> bool:
         """Return whether the score of that request still has to be delivered or waited for."""

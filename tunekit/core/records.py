@@ -51,10 +51,20 @@ class _Cluster(TypedDict):
     resources: _Amounts
 
 
+_Every = Annotated[int, msgspec.Meta(ge=1, le=MOST)] | str
+
+
+class _Stage(TypedDict):
+    name: str
+    every: _Every
+
+
 class _Validation(TypedDict, total=False):
     fn: str
+    every: _Every
+    on_pending: str
     resources: _Amounts
-    stages: list[Mapping[str, Any]]
+    stages: list[_Stage]
 
 
 class _Kind(TypedDict):
@@ -114,6 +124,10 @@ def check_head(head: Mapping[str, Any]) -> None:
         >>> check_head({"n": 1, "begins": True, "after": 0, "follows": "", "time": "noon"})
         Traceback (most recent call last):
         msgspec.ValidationError: Expected `float`, got `str` - at `$.time`
+        >>> named = {"n": 1, "begins": True, "after": 0, "follows": ""}
+        >>> check_head({**named, "validation": {"every": 0}})
+        Traceback (most recent call last):
+        msgspec.ValidationError: Expected `int` >= 1 - at `$.validation.every`
     """
     _check_texts(head)
     msgspec.convert(head, _Head)

@@ -16,6 +16,7 @@ __all__ = [
     "duration",
     "mean_in_words",
     "number",
+    "place_in_words",
     "printable",
     "setting",
     "short_names",
@@ -85,6 +86,16 @@ def number(value: float | None, nothing: str = "") -> str:
     if value is None:
         return nothing
     return f"{value:.4f}" if value == 0 or 1e-2 <= abs(value) < 1e4 else f"{value:.3e}"
+
+
+def place_in_words(generation: int, iteration: int) -> str:
+    """Return an iteration of a trial.
+
+    Example:
+        >>> place_in_words(0, 7), place_in_words(2, 7)
+        ('iteration 7', 'iteration 7 of generation 2')
+    """
+    return f"iteration {iteration}" + (f" of generation {generation}" if generation else "")
 
 
 def short_names(trial_ids: Sequence[str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -20,17 +21,20 @@ from tunekit.core.events import Event
 from tunekit.core.later_validations import LaterSession, began_of, in_force, rows_of, scores_of
 from tunekit.core.lineage import Ancestry, configs_of
 from tunekit.core.metrics import flatten
+from tunekit.core.names import meant
 from tunekit.core.problems import Problems
 from tunekit.core.ranking import Ranked, best_scored, checked_goal, ranking_of, stands_for
 from tunekit.core.repeats import repeats_of, whole_trials
 from tunekit.core.seeds import Configuration, Repeat, check_seed, checked_seed, configurations_of
+from tunekit.core.story import story
 from tunekit.core.study import study_trials
 from tunekit.core.timeline import Scored, Timeline, TrialSummary
-from tunekit.errors import MetricNotFoundError
+from tunekit.errors import ConfigError, MetricNotFoundError
 from tunekit.extras import extra
-from tunekit.journal.lines import exploits_of
+from tunekit.journal.lines import exploits_of, record_of
 from tunekit.journal.lock import Driver
 from tunekit.journal.places import Places
+from tunekit.journal.storage import folder_at
 from tunekit.log import shown
 from tunekit.reading import summary as sweep_summary
 from tunekit.reading import tables
@@ -696,16 +700,21 @@ class Sweep:
         Raises:
             tunekit.ConfigError: If there is no such trial.
         """
-        story = self.timeline.trials.get(trial_id)
-        if story is None:
-            problems = Problems("Sweep.config_of")
-            problems.add(
-                f"trial_id={trial_id!r} is none of the sweep's. Pass one of sweep.trials.trial_id."
-            )
-            problems.raise_any()
-        assert story is not None
+        story = self._trial(trial_id, "Sweep.config_of")
         generation = story.generation if generation is None else generation
         return self._configs.get((trial_id, generation), story.config)
+
+    def _trial(self, trial_id: str, caller: str) -> TrialSummary:
+        trials, problems = self.timeline.trials, Problems(caller)
+        if trial_id not in trials:
+            near = meant(trial_id, trials)
+            hint = f"Did you mean {near!r}? " if near else ""
+            problems.add(
+                f"trial_id={trial_id!r} is none of the sweep's. {hint}Pass one of "
+                "sweep.trials.trial_id."
+            )
+        problems.raise_any()
+        return trials[trial_id]
 
     def trial_errors(self) -> dict[str, str]:
         """Return what Tune recorded last of the failures of failed trials, by trial.
@@ -715,6 +724,35 @@ class Sweep:
         if self.filesystem is None:
             return {}
         return read_trial_errors(self.filesystem, self.path, self.timeline.trials.values())
+
+    def story(self, trial_id: str, now: float | None = None) -> str:
+        """Return what happened to a trial, what it does now, and why it waits, as text.
+
+        A line for each report, checkpoint, validation, decision, exploit and restart, with the time
+        since the trial was added. The journal is read again.
+
+        Args:
+            trial_id: The trial.
+            now: Seconds since the epoch; by default the time.
+
+        Raises:
+            tunekit.ConfigError: If there is no such trial, or the sweep is in no folder.
+            tunekit.JournalError: If the journal is damaged or of another version.
+            OSError: If the storage fails.
+
+        Example:
+            >>> from tunekit.core.events import TrialAdded
+            >>> Sweep([TrialAdded(trial_id="a_01")]).story("a_10")
+            Traceback (most recent call last):
+            tunekit.errors.ConfigError: Sweep.story: trial_id='a_10' is none of the sweep's. Did...
+        """
+        self._trial(trial_id, "Sweep.story")
+        if self.filesystem is None:
+            raise ConfigError("Sweep.story", ["the sweep is in no folder. Load it: tunekit.load."])
+        record = record_of(folder_at(self.filesystem, self.path), without=("snapshot",))
+        state = sweep_summary.state_of(self.timeline.end, self.driver)
+        now = time.time() if now is None else now
+        return story(record.events, trial_id, sessions=record.sessions, state=state, now=now)
 
     def summary(self) -> dict[str, Any]:
         """Return the sweep in short, in types that JSON has.
