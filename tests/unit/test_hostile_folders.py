@@ -301,7 +301,7 @@ def test_a_filesystem_below_a_local_folder_is_confined_as_well(hostile, outside)
         journal.read("sweep", below)
     (hostile / "journal/000001.jsonl").unlink()
     os.mkfifo(hostile / "journal/000001.jsonl")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(UnsafeFileError):
         folder_at(below, "sweep").read("journal/000001.jsonl")
 
 
