@@ -53,7 +53,7 @@ def made(home: Path, word: str, folder: str = "trial_a", checkpoint: str = "") -
         about={"time": 1e9, "sweep": 1e9, "name": word.lower(), "function": word},
     )
     scored(later, checkpoint, {"robust": 0.5})
-    holder = Holder("t", word, "elsewhere", 7, 1, 7, since=1e9, beat=1e9)
+    holder = Holder("t", word, "elsewhere", 7, 1, since=1e9, beat=1e9)
     (home / "journal/driver.json").write_bytes(holder.encoded())
     inner = home / "trial_a/checkpoint_000001"
     inner.mkdir(parents=True)

@@ -74,9 +74,8 @@ class Ledger:
         """
         filesystem, home = storage.storage_filesystem, storage.experiment_fs_path
         warn_of_kills(filesystem, home)
-        lock = lock_at(filesystem, home, self._clock)
+        self._lock = lock = lock_at(filesystem, home, self._clock)
         lock.claim()
-        self._lock = lock
         lock.keep(self._give_way)
         self.places, self._folder = Places(home), folder_at(filesystem, home)
 
