@@ -16,7 +16,7 @@ from ray.tune import ResumeConfig
 from tests.sweeps import Ran
 from tunekit.core.driver_lock import Holder
 from tunekit.core.events import SnapshotTaken
-from tunekit.journal import ledger
+from tunekit.journal import ledger, lock
 from tunekit.journal.lines import events_in
 from tunekit.journal.lock import LOCK
 from tunekit.journal.snapshots import prepare_restore
@@ -25,6 +25,11 @@ from tunekit.journal.storage import LocalFolder
 
 class Killed(BaseException):
     """The driver is no more."""
+
+
+def forget_drivers() -> None:
+    """Let every driver of this process be dead, though nobody has told its lock."""
+    lock._OURS.clear()
 
 
 class DoomedFolder(LocalFolder):
@@ -78,6 +83,7 @@ def killed_after(writes: int, *, torn: bool = False) -> Iterator[None]:
             with mock.patch.object(_BackgroundProcess, "start", started):
                 yield
         finally:
+            forget_drivers()
             for copy in copies:
                 with suppress(Exception):  # it may fail, as a killed driver's does
                     copy.wait()
@@ -85,10 +91,10 @@ def killed_after(writes: int, *, torn: bool = False) -> Iterator[None]:
 
 def bury(home: Path) -> None:
     """Let the driver of a sweep be a process that is no more, rather than this one."""
-    lock = home / LOCK
-    holder = Holder.decoded(lock.read_bytes()) if lock.exists() else None
+    file = home / LOCK
+    holder = Holder.decoded(file.read_bytes()) if file.exists() else None
     if holder is not None:
-        lock.write_bytes(replace(holder, pid=2**22 + 1).encoded())
+        file.write_bytes(replace(holder, pid=2**22 + 1).encoded())
 
 
 def run_killed(

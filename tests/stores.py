@@ -1,4 +1,4 @@
-"""A storage for tests: it renames as it is told to, fails when it is told to, and can be killed."""
+"""A storage for tests: it fails when it is told to, and can be killed."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ class Store(pyarrow.fs.FileSystemHandler):
     """Files in memory, behind the interface of pyarrow's filesystems.
 
     Args:
-        rename: What a rename does where the target exists: ``"replaces"``, ``"refuses"`` with an
-            error (HDFS), ``"ignores"`` it without one (WebHDFS), or ``"copies"`` byte for byte over
-            it, then deletes the source (most of fsspec's).
-        kind: What the storage says that it is.
+        kind: What the storage says that it is. Unless it is ``"hdfs"``, a file is there when it is
+            closed, and not before.
     """
 
-    def __init__(self, rename: str = "replaces", kind: str = "hdfs"):
+    def __init__(self, kind: str = "s3"):
         self.files: dict[str, bytes] = {}
-        self.rename, self.kind = rename, kind
+        self.kind = kind
         #: Operations until the process that uses it is killed; None: it is not.
         self.left: int | None = None
         #: Raised instead of the next operations of these names.
@@ -46,30 +44,12 @@ class Store(pyarrow.fs.FileSystemHandler):
             raise error
         self.operations.append(f"{what} {posixpath.basename(path)}")
 
-    def move(self, src: str, dest: str) -> None:
-        self._does("move", src)
-        if src not in self.files:
-            raise FileNotFoundError(src)
-        if dest in self.files and self.rename == "refuses":
-            raise OSError(f"rename: {dest} exists")
-        if dest in self.files and self.rename == "ignores":
-            return
-        if self.rename == "copies":
-            data = self.files[src]
-            for end in (0, len(data) // 2, len(data)):
-                self.files[dest] = data[:end]
-                self._does("copy", src)
-            self._does("delete_file", src)
-        self.files[dest] = self.files[src]
-        del self.files[src]
-
     def delete_file(self, path: str) -> None:
         self._does("delete_file", path)
         del self.files[path]
 
     def open_output_stream(self, path: str, metadata: Any) -> pyarrow.NativeFile:
         self._does("open", path)
-        self.files[path] = b""
         return pyarrow.PythonFile(_Stream(self, path), mode="w")
 
     def open_input_stream(self, path: str) -> pyarrow.NativeFile:
@@ -105,7 +85,7 @@ class Store(pyarrow.fs.FileSystemHandler):
     def _refuse(self, *args: Any) -> None:
         raise NotImplementedError
 
-    delete_dir = delete_dir_contents = delete_root_dir_contents = copy_file = _refuse
+    delete_dir = delete_dir_contents = delete_root_dir_contents = copy_file = move = _refuse
     open_append_stream = _refuse
 
 
@@ -114,13 +94,28 @@ class _Stream(io.RawIOBase):
 
     def __init__(self, store: Store, path: str):
         self._store, self._path = store, path
+        self._written, self._failed = b"", False
+        self._show()
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
         whole = bytes(data)
+        self._failed = True
         for part in (whole[: len(whole) // 2], whole[len(whole) // 2 :]):
             self._store._does("write", self._path)
-            self._store.files[self._path] += part
+            self._written += part
+            self._show()
+        self._failed = False
         return len(whole)
+
+    def _show(self) -> None:
+        if self._store.kind == "hdfs":
+            self._store.files[self._path] = self._written
+
+    def close(self) -> None:
+        if not self.closed and not self._failed:
+            self._store._does("close", self._path)
+            self._store.files[self._path] = self._written
+        super().close()

@@ -263,7 +263,11 @@ def sweep(
         **options,
     )
     if run:
-        local.run(most=50_000)
+        try:
+            local.run(most=50_000)
+        except (Exception, KeyboardInterrupt):
+            validation.let_go()  # as Tuner.fit does
+            raise
     return Ran(local, validation, executor, clock, heard, stage_executors)
 
 

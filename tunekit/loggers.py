@@ -16,8 +16,7 @@ from ray.tune.logger import (
 )
 from ray.tune.result import TIMESTEPS_TOTAL, TRAINING_ITERATION, TRIAL_ID
 
-from tunekit._ray.loggers import LocalFirst
-from tunekit._ray.trackers import adapt
+from tunekit._ray.loggers import LocalFirst, adapt
 from tunekit.core.history import GENERATION
 from tunekit.core.metrics import flatten, hide, without
 from tunekit.core.problems import Problems

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from pyarrow.fs import LocalFileSystem
@@ -23,6 +24,7 @@ from tests.sweeps import sweep
 from tunekit.core.driver_lock import BEAT_S, SILENT_S, Holder
 from tunekit.core.events import Reported, SnapshotTaken
 from tunekit.journal import lock as driver_lock
+from tunekit.journal.ledger import Ledger
 from tunekit.journal.lines import Journal, events_in, read
 from tunekit.journal.lock import LOCK, TAKE_OVER, driver_of, lock_at
 from tunekit.journal.snapshots import prepare_restore
@@ -40,7 +42,7 @@ class Elsewhere:
         self.clock = clock
         self.token = "elsewhere"
         now = clock.time()
-        self.holder = Holder("elsewhere", "gpu7", "gpu7|b", 4711, 1, 4711, since=now, beat=now)
+        self.holder = Holder("elsewhere", "gpu7", "gpu7|b", 4711, 1, since=now, beat=now)
         assert self.file.create(self.holder.encoded())
 
     def beats(self):
@@ -57,7 +59,7 @@ def few(folder, **options):
 
 @pytest.fixture(params=["local", "remote"])
 def filesystem(request):
-    return LOCAL if request.param == "local" else Store(kind="s3").filesystem
+    return LOCAL if request.param == "local" else Store().filesystem
 
 
 @pytest.fixture
@@ -68,44 +70,47 @@ def home(filesystem, tmp_path):
 # Who may -----------------------------------------------------------------------------------------
 
 
-def in_a_thread(call):
-    """Call in a thread that goes on living until the test is over."""
-    done, ended = threading.Event(), threading.Event()
-    raised = []
-
-    def run():
-        try:
-            call()
-        except Exception as error:
-            raised.append(error)
-        done.set()
-        ended.wait(30)
-
-    threading.Thread(target=run, daemon=True).start()
-    assert done.wait(10)
-    if raised:
-        raise raised[0]
-    return ended
-
-
 def test_a_second_driver_is_refused_and_told_who_has_it(home, filesystem):
     first, second = lock(home, filesystem=filesystem), lock(home, filesystem=filesystem)
-    ended = in_a_thread(first.claim)
+    claims = threading.Thread(target=first.claim)
+    claims.start()
+    claims.join(10)
     with pytest.raises(tunekit.AlreadyRunningError) as caught:
         second.claim()
     text = str(caught.value)
-    assert "another thread of this process" in text and TAKE_OVER in text and "last heard" in text
+    assert "a driver: this process" in text and TAKE_OVER in text and "last heard" in text
     first.release()
     second.claim()
-    ended.set()
+    with pytest.raises(tunekit.AlreadyRunningError):
+        first.claim()
+    second.release()
 
 
-def test_the_thread_that_asks_is_no_driver_any_more(home, filesystem):
-    first, second = lock(home, filesystem=filesystem), lock(home, filesystem=filesystem)
-    first.claim()
-    second.claim()  # as in a notebook, after a cell was interrupted
-    first.release()
-    assert driver_of(filesystem, str(home), 0.0).alive, "what is another's is left alone"
+class Interrupted(FakeClock):
+    def sleep(self, seconds):
+        raise KeyboardInterrupt
+
+
+def test_a_driver_that_was_interrupted_while_it_took_over_can_let_go(tmp_path, monkeypatch):
+    lock(tmp_path).claim()
+    monkeypatch.setenv(TAKE_OVER, "1")
+    storage = SimpleNamespace(storage_filesystem=LOCAL, experiment_fs_path=str(tmp_path))
+    ledger = Ledger(Interrupted(), on_lost=print)
+    with pytest.raises(KeyboardInterrupt):
+        ledger.claim(storage)
+    monkeypatch.delenv(TAKE_OVER)
+    with pytest.raises(tunekit.AlreadyRunningError):
+        lock(tmp_path).claim()
+    ledger.let_go()
+    lock(tmp_path).claim()
+
+
+def test_a_driver_that_was_interrupted_while_it_wrote_its_lock_does_not_hold_it():
+    store = Store()
+    with pytest.raises(KeyboardInterrupt):
+        lock("sweep", Interrupted(), store.filesystem).claim()
+    assert store.files
+    lock("sweep", filesystem=store.filesystem).claim()
 
 
 def test_a_driver_elsewhere_that_is_alive_is_noticed_by_its_heartbeat(home, filesystem):
@@ -136,14 +141,14 @@ def test_a_driver_elsewhere_that_is_silent_is_waited_for_and_taken_for_dead(home
 def test_a_driver_can_be_taken_over_from(home, filesystem, monkeypatch, caplog):
     clock, told = FakeClock(), []
     first = lock(home, clock, filesystem)
-    ended = in_a_thread(first.claim)
+    first.claim()
     first.keep(told.append)
     monkeypatch.setenv(TAKE_OVER, "1")
     began = clock.monotonic()
     second = lock(home, clock, filesystem)
     second.claim()
     assert clock.monotonic() - began > BEAT_S, "the first has had time to notice"
-    assert "is taken over from another thread" in caplog.text
+    assert "is taken over from this process" in caplog.text
     first.check()
     first.check()
     [error] = told
@@ -152,7 +157,6 @@ def test_a_driver_can_be_taken_over_from(home, filesystem, monkeypatch, caplog):
     assert driver_of(filesystem, str(home), clock.time()) is not None
     second.release()
     assert driver_of(filesystem, str(home), clock.time()) is None
-    ended.set()
 
 
 def test_a_lock_that_is_half_written_is_waited_for_and_then_taken(home, filesystem):
@@ -176,7 +180,7 @@ def test_a_lock_that_was_cleaned_up_is_made_again(home, filesystem):
 
 
 def test_a_storage_that_is_away_ends_no_sweep():
-    store, clock = Store(kind="s3"), FakeClock()
+    store, clock = Store(), FakeClock()
     held = lock("sweep", clock, store.filesystem)
     held.claim()
     held.keep(lambda error: pytest.fail(str(error)))
@@ -190,7 +194,7 @@ def test_a_storage_that_is_away_ends_no_sweep():
 
 
 def test_it_is_heard_of_now_and_then_and_not_at_each_step():
-    store, clock = Store(kind="s3"), FakeClock()
+    store, clock = Store(), FakeClock()
     held = lock("sweep", clock, store.filesystem)
     held.claim()
     held.keep(lambda error: None)
@@ -198,7 +202,7 @@ def test_it_is_heard_of_now_and_then_and_not_at_each_step():
     for _ in range(1000):
         clock.sleep(BEAT_S / 100)
         held.check()
-    assert len(store.operations) - before <= 11 * 3
+    assert len(store.operations) - before <= 11 * 4
 
 
 # At the same moment ------------------------------------------------------------------------------
@@ -237,20 +241,18 @@ def test_of_many_that_begin_at_the_same_moment_one_gets_it(tmp_path, stale):
 
 
 def test_on_an_object_store_whoever_is_written_over_gives_way():
-    store = Store(kind="s3")
+    store = Store()
     rival = lock("sweep", filesystem=store.filesystem)
 
     class Slow(FakeClock):
         def sleep(self, seconds):
             super().sleep(seconds)
-            if not ended:  # the other one has looked before this one wrote, and writes after it
+            if rival._mine is None:  # it has looked before this one wrote, and writes after it
                 store.files.clear()
-                ended.append(in_a_thread(rival.claim))
+                rival.claim()
 
-    ended: list[threading.Event] = []
     with pytest.raises(tunekit.AlreadyRunningError):
         lock("sweep", Slow(), store.filesystem).claim()
-    ended[0].set()
 
 
 # Dead drivers ------------------------------------------------------------------------------------
@@ -281,6 +283,17 @@ def test_a_driver_that_was_killed_keeps_nobody_waiting(tmp_path):
     finally:
         driver.kill()
         driver.wait()
+
+
+@pytest.mark.parametrize("pid", [os.getpid(), os.getppid()])
+def test_a_process_that_has_the_number_of_a_dead_driver_is_not_that_driver(tmp_path, pid):
+    """As in a container that was started again."""
+    lock(tmp_path).claim()
+    file, clock = tmp_path / LOCK, FakeClock()
+    dead = replace(Holder.decoded(file.read_bytes()), token="dead", pid=pid, born=1)
+    file.write_bytes(dead.encoded())
+    lock(tmp_path, clock).claim()
+    assert clock.monotonic() == 0.0
 
 
 # In a sweep --------------------------------------------------------------------------------------
@@ -316,12 +329,11 @@ def test_a_sweep_that_ends_while_it_is_read_has_ended(tmp_path, monkeypatch):
 
 def test_a_sweep_on_a_folder_that_has_a_driver_does_not_begin(tmp_path):
     ran = few(tmp_path)
-    ended = in_a_thread(lock(ran.home).claim)
+    lock(ran.home).claim()
     before = {path: path.read_bytes() for path in ran.home.rglob("*") if path.is_file()}
     with pytest.raises(tunekit.AlreadyRunningError, match="has a driver"):
         ran.sweep.run()
     ran.sweep.controller.cleanup()
-    ended.set()
     after = {path: path.read_bytes() for path in ran.home.rglob("*") if path.is_file()}
     assert {path: after[path] for path in before} == before
     assert not read(ran.home)
@@ -333,11 +345,10 @@ def test_a_restored_sweep_whose_driver_is_alive_says_so_and_not_what_tune_makes_
     home = tmp_path / "sweep"
     mended = prepare_restore(LocalFolder(home), events_in(home))
     (home / LOCK).unlink()
-    ended = in_a_thread(lock(home).claim)
+    lock(home).claim()
     before = (home / "journal/000001.jsonl").read_bytes()
     with pytest.raises(tunekit.AlreadyRunningError, match="has a driver"):
         few(tmp_path, resume=ResumeConfig(), mended=mended)
-    ended.set()
     assert [path.name for path in (home / "journal").glob("*.jsonl")] == ["000001.jsonl"]
     assert (home / "journal/000001.jsonl").read_bytes() == before
 
@@ -403,7 +414,7 @@ def test_a_tuner_does_not_touch_what_another_one_drives(tmp_path):
     home = tmp_path / "sweep"
     journal = tunekit.journal.lines.Journal(LocalFolder(home))
     journal.append(SnapshotTaken(file="state/000000001-snapshot.zip"))
-    ended = in_a_thread(lock(home).claim)
+    lock(home).claim()
     before = contents_of(home)
     with pytest.raises(tunekit.AlreadyRunningError):
         tuner(tmp_path, checkpoint_policy=tunekit.EveryIterations(2))
@@ -411,7 +422,6 @@ def test_a_tuner_does_not_touch_what_another_one_drives(tmp_path):
         tunekit.Tuner.restore(str(home), train)
     assert contents_of(home) == before
     assert tunekit.load(home).summary()["state"] == "running"
-    ended.set()
 
 
 def test_a_tuner_that_could_not_be_restored_holds_nothing(tmp_path):

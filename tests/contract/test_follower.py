@@ -88,7 +88,6 @@ def test_each_line_is_read_once(tmp_path):
 def test_an_object_that_grows_is_read_from_where_it_was_read_to(tmp_path):
     filesystem = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
     folder = RemoteFolder(filesystem, "sweep")
-    folder._at_once = True  # as in S3
     (tmp_path / "sweep/journal").mkdir(parents=True)
     file = tmp_path / "sweep/journal/000001.jsonl"
     file.write_bytes(b"0123456789")

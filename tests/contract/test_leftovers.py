@@ -12,11 +12,10 @@ import pytest
 from ray.tune import ResumeConfig
 from ray.tune.schedulers import FIFOScheduler
 
-from tests.kills import Killed, killed_after
+from tests.kills import Killed, forget_drivers, killed_after
 from tests.sweeps import LENGTH, Ran, sweep
 from tunekit.core.events import CheckpointSaved, TrialAdded, ValidationRequested
-from tunekit.driver import leftovers
-from tunekit.driver.leftovers import remove_left_over
+from tunekit.driver.restored import remove_left_over
 from tunekit.journal.lines import events_in, read
 from tunekit.journal.places import Places
 from tunekit.journal.snapshots import prepare_restore
@@ -92,9 +91,10 @@ def test_a_restore_that_is_killed_while_it_removes_is_gone_on_with(tmp_path, mon
         (Path(path) / "half").unlink()  # it was half way
         raise Killed
 
-    monkeypatch.setattr(leftovers, "delete_checkpoint", dies)
+    monkeypatch.setattr("tunekit.driver.restored.delete_checkpoint", dies)
     with pytest.raises(Killed):
         restored(tmp_path)
+    forget_drivers()
     monkeypatch.undo()
     ran = restored(tmp_path)
     assert not any(path.exists() for path in cut_off)
@@ -108,7 +108,7 @@ def test_a_storage_that_does_not_let_go_ends_no_sweep(tmp_path, monkeypatch, cap
     def refuse(filesystem: Any, path: str) -> None:
         raise PermissionError("is read-only")
 
-    monkeypatch.setattr(leftovers, "delete_checkpoint", refuse)
+    monkeypatch.setattr("tunekit.driver.restored.delete_checkpoint", refuse)
     ran = restored(tmp_path)
     assert cut_off.is_dir() and "stays there: is read-only" in caplog.text
     assert {len(scores) for scores in ran.scores().values()} == {LENGTH}

@@ -37,10 +37,9 @@ from tunekit.board.page.side_by_side import side_by_side
 from tunekit.board.serve import server
 from tunekit.board.serve.app import Application
 from tunekit.board.serve.catalogue import Catalogue, Place
-from tunekit.board.serve.compared import LiveComparison
 from tunekit.board.serve.guard import HEADERS
 from tunekit.board.serve.index import Index
-from tunekit.board.serve.live import LiveSweep
+from tunekit.board.serve.live import LiveComparison, LiveSweep
 from tunekit.board.serve.view import View
 from tunekit.board.serve.watch import Watch
 from tunekit.cli import commands

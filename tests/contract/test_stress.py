@@ -376,6 +376,7 @@ class Population:
         if self.ran.sweep.controller.is_finished():
             return
         self.ran.sweep.controller.checkpoint(force=True, wait=True)
+        self.ran.validation.let_go()
         self.ran = self._build()
         self.ran.sweep.controller.resume(tune.ResumeConfig())
         self.ran.validation.setup()  # which Tune calls when it has resumed

@@ -14,7 +14,7 @@ from ray.tune.schedulers import ASHAScheduler
 import tunekit
 from tests.integration.runs import counting, fit
 from tunekit.demo import digits
-from tunekit.demo.staged import in_stages, staged_validation
+from tunekit.demo.sweep import in_stages, staged_validation
 from tunekit.journal.lines import read
 
 pytestmark = pytest.mark.ray

@@ -15,7 +15,7 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
-from tunekit._ray import demand, raised
+from tunekit._ray import cluster, raised
 from tunekit.core.failures import kind_of
 from tunekit.core.validation import Attempt, Request
 from tunekit.core.values import Raised
@@ -120,7 +120,7 @@ def ray_says(monkeypatch):
             return demands(*waiting)
 
         client = SimpleNamespace(get_all_resource_usage=usage)
-        monkeypatch.setattr(demand.global_worker, "gcs_client", client, raising=False)
+        monkeypatch.setattr(cluster.global_worker, "gcs_client", client, raising=False)
         monkeypatch.setattr(ray, "available_resources", lambda: free or {})
 
     return says

@@ -59,7 +59,7 @@ def made(
         about={"time": 1e9, "sweep": 1e9, "name": word.lower(), "function": word},
     )
     scored(afterwards, checkpoint, {"robust": 0.5, "by": bomb})
-    holder = Holder("t", word, "elsewhere", 7, 1, 7, since=1e9, beat=1e9)
+    holder = Holder("t", word, "elsewhere", 7, 1, since=1e9, beat=1e9)
     (home / "journal/driver.json").write_bytes(holder.encoded())
     inner = home / "trial_a/checkpoint_000001"
     inner.mkdir(parents=True)
@@ -361,7 +361,7 @@ def test_a_filesystem_below_a_local_folder_is_confined_as_well(hostile, outside)
         journal.read("sweep", below)
     (hostile / "journal/000001.jsonl").unlink()
     os.mkfifo(hostile / "journal/000001.jsonl")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(UnsafeFileError):
         folder_at(below, "sweep").read("journal/000001.jsonl")
 
 

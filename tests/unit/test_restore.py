@@ -341,12 +341,12 @@ def test_a_full_disk_loses_nothing_and_says_what_to_do(tmp_path, monkeypatch, do
     tunekit.Tuner.restore(str(home), train)
 
 
-@pytest.mark.parametrize("rename", ["replaces", "refuses", "copies"])
-def test_what_is_put_back_may_be_torn_at_any_moment(monkeypatch, rename):
+@pytest.mark.parametrize("kind", ["s3", "hdfs"])
+def test_what_is_put_back_may_be_torn_at_any_moment(monkeypatch, kind):
     events = [Reported(n=2, trial_id="a", report={})]
     state = SavedState("s", 1, STATE, b"settings", RestorePoint())
     for left in itertools.count():
-        store = Store(rename)
+        store = Store(kind)
         folder = RemoteFolder(store.filesystem, "s", sleep=lambda seconds: True)
         folder.put("tuner.pkl", b"half of the sett")
         folder.settle(60.0)

@@ -200,16 +200,6 @@ def test_files_can_be_removed(tmp_path):
     folder.close()
 
 
-def test_a_storage_without_objects_gets_whole_files_by_renaming(tmp_path):
-    filesystem = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
-    folder = folder_at(filesystem, "sweep")
-    assert isinstance(folder, RemoteFolder)
-    folder.put("state/a.zip", b"state")
-    assert folder.settle(10)
-    assert folder.read("state/a.zip") == b"state" and folder.names("state") == ["a.zip"]
-    folder.close()
-
-
 def test_whoever_waits_for_the_disk_does_not_begin_another_thread(tmp_path, monkeypatch):
     timers, timer = [], threading.Timer
 

@@ -9,8 +9,8 @@ import os
 import random
 import shutil
 import stat
-import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.fs
 import pytest
@@ -20,12 +20,18 @@ import tunekit
 from tests.stores import Store
 from tunekit.core.events import Resumed
 from tunekit.journal import lines as journal
+from tunekit.journal.ledger import Ledger
 from tunekit.journal.lines import VERSION, sealed
 from tunekit.journal.snapshots import SnapshotWriter
-from tunekit.journal.storage import LocalFolder, RemoteFolder, folder_at, replace_file, write_new
+from tunekit.journal.storage import (
+    LocalFolder,
+    RemoteFolder,
+    folder_at,
+    replace_file,
+    warn_of_kills,
+    write_new,
+)
 from tunekit.testing import FakeClock
-
-RENAMES = pytest.mark.parametrize("rename", ["replaces", "refuses", "ignores", "copies"])
 
 
 def folder_in(store, root="bucket/sweep"):
@@ -58,23 +64,20 @@ def life(store, left, lines=5):
             break
         confirmed += 1
         if number == 2:
-            # Where a rename copies byte by byte, no file can be replaced as a whole.
-            name = f"{confirmed}.zip" if store.rename == "copies" else "a.zip"
-            files.pop(name, None)  # either may be there
-            folder.put(f"state/{name}", b"state as of %d" % confirmed)
+            files.pop("a.zip", None)  # either may be there
+            folder.put("state/a.zip", b"state as of %d" % confirmed)
             if not folder.settle(0.05 if left is not None else 10):
                 break
-            files[name] = b"state as of %d" % confirmed
+            files["a.zip"] = b"state as of %d" % confirmed
     store.left = 0 if left is not None else None
     folder.close()
     store.left = None
     return confirmed, files
 
 
-@RENAMES
-def test_nothing_that_was_taken_is_lost_wherever_the_process_is_killed(rename):
+def test_nothing_that_was_taken_is_lost_wherever_the_process_is_killed():
     for left in itertools.count():
-        store = Store(rename)
+        store = Store()
         _, before = life(store, None)
         done = len(store.operations)
         confirmed, files = life(store, left)
@@ -82,56 +85,25 @@ def test_nothing_that_was_taken_is_lost_wherever_the_process_is_killed(rename):
         found = folder_in(store)
         numbers = [one["n"] for one in journal.read(found)]
         # That none is missing between them is what reading checks.
-        assert (numbers or [1])[-1] >= confirmed or confirmed == 7, (rename, left)
+        assert (numbers or [1])[-1] >= confirmed or confirmed == 7, left
         for name in before:
-            assert found.read(f"state/{name}").startswith(b"state as of "), (rename, left)
+            assert found.read(f"state/{name}").startswith(b"state as of "), left
         for name, data in files.items():
-            assert found.read(f"state/{name}") == data, (rename, left)
+            assert found.read(f"state/{name}") == data, left
         # Who goes on numbers its lines after those that were read.
         confirmed, files = life(store, None)
         found = folder_in(store)
         events = journal.read(found)
-        assert events[-1]["n"] == confirmed and len(events) == len(numbers) + 5, (rename, left)
-        assert {name: found.read(f"state/{name}") for name in files} == files, (rename, left)
+        assert events[-1]["n"] == confirmed and len(events) == len(numbers) + 5, left
+        assert {name: found.read(f"state/{name}") for name in files} == files, left
         if not died:
             break
     assert left > 20
 
 
-@RENAMES
-def test_in_the_end_there_is_one_file_of_each(rename):
-    store = Store(rename)
-    life(store, None)
-    files = [path.removeprefix("bucket/sweep/") for path in sorted(store.files)]
-    assert files == ["journal/000001.jsonl", f"state/{'3' if rename == 'copies' else 'a'}.zip"]
-
-
-@pytest.mark.parametrize("rename", ["replaces", "refuses", "copies"])
-@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), OSError("quota")])
-def test_a_rename_that_fails_leaves_what_is_there_and_is_told(rename, error, caplog):
-    store = Store(rename)
-    folder = folder_in(store)
-    folder.append("journal", head())
-    folder.append("journal", event(2))
-    folder.put("state/a.zip", b"old")
-    assert folder.settle(10)
-    store.errors["move"] = lambda path: error
-    folder.append("journal", event(3))
-    assert not folder.settle(0.05)
-    assert str(error) in caplog.text and "exists" not in caplog.text
-    assert [one["n"] for one in journal.read(folder_in(store))][:1] == [2]
-    assert folder_in(store).read("state/a.zip") == b"old"
-    assert "bucket/sweep/journal/000001.jsonl" in store.files
-    del store.errors["move"]
-    assert folder.settle(10)
-    assert [one["n"] for one in journal.read(folder_in(store))] == [2, 3]
-    folder.close()
-
-
-@RENAMES
-@pytest.mark.parametrize("fails", ["move", "delete_file", "write", "open"])
-def test_operations_that_fail_now_and_then_lose_nothing(rename, fails):
-    store, draw = Store(rename), random.Random(0)
+@pytest.mark.parametrize("fails", ["delete_file", "write", "open", "close"])
+def test_operations_that_fail_now_and_then_lose_nothing(fails):
+    store, draw = Store(), random.Random(0)
     store.errors[fails] = lambda path: OSError("now and then") if draw.random() < 0.4 else None
     for lines in range(1, 4):
         confirmed, _ = life(store, None, lines)
@@ -139,70 +111,8 @@ def test_operations_that_fail_now_and_then_lose_nothing(rename, fails):
     assert confirmed == 9
 
 
-def test_half_a_file_that_a_rename_has_left_is_whole_in_its_draft_until_another_one_is():
-    store = Store("copies")
-    folder = folder_in(store)
-    for line in (head(), event(2)):
-        folder.append("journal", line)
-        assert folder.settle(10)
-    failed, tried_again = [], threading.Event()
-
-    def network(path):
-        failed.append(path)
-        return OSError("network")
-
-    def killed(path):
-        if failed:
-            tried_again.set()
-            return OSError("killed")
-        return None
-
-    store.errors["copy"] = network
-    store.errors["write"] = killed
-    folder.append("journal", event(3))
-    assert tried_again.wait(10)
-    folder.close()
-    assert len(store.files["bucket/sweep/journal/000001.jsonl"]) < len(head() + event(2))
-    assert [one["n"] for one in journal.read(folder_in(store))][:1] == [2]
-
-
-def test_a_reader_meets_a_file_that_is_being_renamed():
-    store = Store("refuses")
-    folder = folder_in(store)
-    folder.append("journal", head())
-    assert folder.settle(10)
-    meanwhile = []
-    store.errors["delete_file"] = store.errors["move"] = lambda path: meanwhile.append(
-        [one["n"] for one in journal.read(folder_in(store))]
-    )
-    for number in range(2, 5):
-        folder.append("journal", event(number))
-        assert folder.settle(10)
-    folder.close()
-    assert meanwhile == sorted(meanwhile) and meanwhile[-1] == [2, 3, 4]
-
-
-def test_a_copy_of_a_folder_that_was_being_renamed_can_be_read_locally(tmp_path):
-    store = Store("refuses")
-    folder = folder_in(store)
-    folder.append("journal", head())
-    folder.append("journal", event(2))
-    assert folder.settle(10)
-    # Killed after the old file was deleted, before the new one has its name.
-    store.errors["move"] = lambda path: OSError("killed") if path.endswith(".next") else None
-    folder.append("journal", event(3))
-    assert not folder.settle(0.05)
-    folder.close()
-    assert "bucket/sweep/journal/000001.jsonl" not in store.files
-    for path, data in store.files.items():
-        copy = tmp_path / path
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(data)
-    assert [one["n"] for one in journal.read(tmp_path / "bucket/sweep")] == [2, 3]
-
-
 @pytest.mark.parametrize(
-    ("kind", "at_once"),
+    ("kind", "survives"),
     [
         ("s3", True),
         ("gcs", True),
@@ -212,22 +122,40 @@ def test_a_copy_of_a_folder_that_was_being_renamed_can_be_read_locally(tmp_path)
         ("fsspec+('gs', 'gcs')", True),
         ("fsspec+('abfs', 'az', 'abfss')", True),
         ("fsspec+memory", False),
-        ("fsspec+file", False),
         ("fsspec+sftp", False),
         ("hdfs", False),
     ],
 )
 @pytest.mark.parametrize("below", [False, True])
-def test_object_stores_are_written_to_at_once_however_they_are_reached(kind, at_once, below):
-    store = Store("replaces", kind)
-    filesystem = store.filesystem
+def test_a_storage_that_may_show_half_a_file_is_warned_of(kind, survives, below, caplog):
+    filesystem = Store(kind).filesystem
     if below:
         filesystem = pyarrow.fs.SubTreeFileSystem("bucket", filesystem)
-    folder = RemoteFolder(filesystem, "sweep" if below else "bucket/sweep")
-    folder.put("state/a.zip", b"state")
-    assert folder.settle(10)
-    folder.close()
-    assert any(one.startswith("move") for one in store.operations) is not at_once
+    warn_of_kills(filesystem, "bucket/sweep")
+    assert not caplog.text if survives else "'bucket/sweep' will not survive a kill" in caplog.text
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_local_and_shared_folders_survive_a_kill_however_they_are_reached(tmp_path, below, caplog):
+    filesystem, path = pyarrow.fs.LocalFileSystem(), str(tmp_path)
+    if below:
+        filesystem, path = pyarrow.fs.SubTreeFileSystem(path, filesystem), "sweep"
+    warn_of_kills(filesystem, path)
+    assert not caplog.text and isinstance(folder_at(filesystem, path), LocalFolder)
+
+
+def test_a_sweep_in_such_a_storage_is_warned_of_at_its_start_and_written(caplog):
+    store = Store("hdfs")
+    ledger = Ledger(FakeClock(), on_lost=lambda error: pytest.fail(str(error)))
+    ledger.claim(
+        SimpleNamespace(storage_filesystem=store.filesystem, experiment_fs_path="tmp/sweep")
+    )
+    assert caplog.text.count("'tmp/sweep' will not survive a kill of its driver") == 1
+    assert "local or shared file system" in caplog.text and "object store" in caplog.text
+    ledger.begin(anew=True, after=0, about={})
+    ledger.append(Resumed(trial_id="a", runs=False))
+    ledger.close()
+    assert [one["trial_id"] for one in journal.read("tmp/sweep", store.filesystem)] == ["a"]
 
 
 def test_a_filesystem_of_fsspecs(tmp_path):

@@ -22,7 +22,7 @@ from tests.contract.test_pbt import run as run_pbt
 from tests.contract.test_tensorboard import Both, any_order
 from tests.sweeps import Ran, index_of, sweep
 from tunekit._ray.compat import TESTED
-from tunekit._ray.trackers import adapt
+from tunekit._ray.loggers import adapt
 
 
 class FakeWandb(ModuleType):

@@ -12,9 +12,8 @@ import pytest
 import ray
 from ray.exceptions import RaySystemError
 
-from tunekit._ray.health import answers
 from tunekit._ray.interruption import ended_by_sigterm
-from tunekit.validating.watch import watched
+from tunekit.validating.watch import answers, watched
 
 GCS, RAYLET = ("10.0.0.1", 6379), ("10.0.0.1", 7000)
 

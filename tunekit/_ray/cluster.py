@@ -1,15 +1,19 @@
-"""The cluster of this process: whether it can grow, and which node is where."""
+"""The cluster of this process: whether it can grow, which node is where, and what waits there."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import ray
 from ray._private import worker
+from ray._private.worker import global_worker
 from ray.core.generated.gcs_pb2 import ActorTableData
 from ray.tune.experiment import Trial
 
-__all__ = ["cannot_grow", "has_died", "node_of"]
+from tunekit.core.room import fits, queued
+
+__all__ = ["cannot_grow", "has_died", "node_of", "waiting_for"]
 
 
 def cannot_grow() -> bool:
@@ -37,3 +41,35 @@ def node_of(trial: Trial) -> str | None:
         node for node in ray.nodes() if node["Alive"] and node["NodeManagerAddress"] == address
     )
     return next((str(node["NodeID"]) for node in found), None)
+
+
+# For how long to wait for an answer; the sweep waits meanwhile.
+_PATIENCE_S = 5.0
+_ALL = 1_000_000
+
+
+def waiting_for(need: Mapping[str, float]) -> int:
+    """Return how many tasks and actors that take exactly that wait for resources, in the whole
+    cluster.
+
+    One that has its resources does not, however long its process takes to start. Ray collects it
+    from the nodes once a second.
+
+    Args:
+        need: What one takes, such as ``{"CPU": 1}``.
+    """
+    if not any(need.values()):
+        return 0
+    try:
+        usage = global_worker.gcs_client.get_all_resource_usage(timeout=_PATIENCE_S)
+        demands = usage.resource_usage_data.resource_load_by_shape.resource_demands
+        waiting = [
+            (
+                dict(demand.shape),
+                demand.num_ready_requests_queued + demand.num_infeasible_requests_queued,
+            )
+            for demand in demands
+        ]
+    except Exception:  # it has no answer now; what is free tells, too, if not as exactly
+        return 0 if fits(ray.available_resources(), [], need) else _ALL
+    return queued(waiting, need)

@@ -57,10 +57,9 @@ from tunekit.core.history import GENERATION, ITERATION, History
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten, hide, merge
 from tunekit.core.order import InOrder
-from tunekit.core.selection import Selection
 from tunekit.core.sequential import resumable
 from tunekit.core.stages import StageSelection
-from tunekit.core.validation import Outcome, Request, Status
+from tunekit.core.validation import Outcome, Request, Selection, Status
 from tunekit.core.values import number
 
 __all__ = ["Engine", "TrialRecord"]

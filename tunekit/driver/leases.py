@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator
 from ray.tune.experiment import Trial
 
 from tunekit._ray.checkpoints import LeasingCheckpointManager
-from tunekit.core.leases import Leases
+from tunekit.core.retention import Leases
 
 __all__ = ["CheckpointLeases"]
 

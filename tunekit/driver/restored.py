@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ray.tune.experiment import Trial
 
-from tunekit._ray.checkpoints import forget_missing, skip_existing
+from tunekit._ray.checkpoints import delete_checkpoint, forget_missing, skip_existing, tracked
 from tunekit._ray.controller import Controller
+from tunekit._ray.storage import changed_at, paths_in
 from tunekit.core.commands import Command
-from tunekit.core.events import CheckpointSaved, Event
+from tunekit.core.events import (
+    CheckpointSaved,
+    Event,
+    Exploited,
+    TrialAdded,
+    ValidationRequested,
+)
 from tunekit.core.order import Told
+from tunekit.core.retention import left_over
 from tunekit.driver.consumers import SchedulerConsumer
 from tunekit.driver.leases import CheckpointLeases
-from tunekit.driver.leftovers import remove_left_over
 from tunekit.driver.requests import Requests
 from tunekit.driver.restore import Offsets, Restoration, Restored, told_before
 from tunekit.journal.ledger import Ledger
+from tunekit.journal.places import Places
 from tunekit.journal.snapshots import RestorePoint
 from tunekit.results.trial_files import TrialFiles
 
-__all__ = ["RestoredSweep"]
+__all__ = ["RestoredSweep", "remove_left_over"]
 
 logger = logging.getLogger(__name__)
 
@@ -196,3 +204,41 @@ class RestoredSweep:
         known = {sweep.places.path(e.checkpoint) for e in past if isinstance(e, CheckpointSaved)}
         for trial in self._trials.values():
             sweep.requests.saved_unrecorded(trial, known)
+
+
+def remove_left_over(trials: Iterable[Trial], events: Iterable[Event], places: Places) -> None:
+    """Remove what is in trials' folders of checkpoints that nothing refers to.
+
+    A checkpoint stays if the journal names it, whatever for, or Tune's saved state does, of
+    whatever trial; and so does what was last written before its trial was added, or nobody knows
+    when: that is not of this sweep. It can be killed, and called again, at any time.
+
+    Args:
+        trials: All trials of a restored sweep. Looked into are the folders of those that go on.
+        events: The sweep's journal.
+        places: Where the experiment is.
+    """
+    trials = list(trials)
+    added: dict[str, float] = {}
+    known = {path for trial in trials for path in tracked(trial)}
+    for event in events:
+        match event:
+            case TrialAdded():
+                added[event.trial_id] = event.time
+            case CheckpointSaved() | ValidationRequested() | Exploited():
+                known.add(places.path(event.checkpoint))
+    for trial in trials:
+        if trial.trial_id in added and not trial.is_finished():
+            _remove_in(trial, known, since=added[trial.trial_id])
+
+
+def _remove_in(trial: Trial, known: set[str], since: float) -> None:
+    filesystem, folder = trial.storage.storage_filesystem, trial.storage.trial_fs_path
+    try:
+        for path in left_over(paths_in(filesystem, folder), known):
+            written = changed_at(filesystem, path)
+            if written is not None and written >= since:
+                delete_checkpoint(filesystem, path)
+                logger.info("%s was removed: an upload that a killed process began.", path)
+    except OSError as error:
+        logger.warning("What a killed process left in %s stays there: %s", folder, error)

@@ -11,8 +11,8 @@ from ray.tune.experiment import Trial
 from tunekit._ray.controller import Controller
 from tunekit._ray.stoppers import ValidatedStopper
 from tunekit.core.confidence import Interval
-from tunekit.core.criteria import Criteria
 from tunekit.core.events import Event, TrialAdded
+from tunekit.core.stopping import Criteria
 from tunekit.errors import StopperError, TunekitError
 
 __all__ = ["StoppingCriteria"]

@@ -17,7 +17,7 @@ from tunekit.journal.lines import Journal, NullJournal, record_of
 from tunekit.journal.lock import DriverLock, lock_at
 from tunekit.journal.places import Places
 from tunekit.journal.snapshots import SnapshotWriter
-from tunekit.journal.storage import Folder, folder_at
+from tunekit.journal.storage import Folder, folder_at, warn_of_kills
 
 __all__ = ["Ledger"]
 
@@ -73,9 +73,9 @@ class Ledger:
             OSError: If the storage fails.
         """
         filesystem, home = storage.storage_filesystem, storage.experiment_fs_path
-        lock = lock_at(filesystem, home, self._clock)
+        warn_of_kills(filesystem, home)
+        self._lock = lock = lock_at(filesystem, home, self._clock)
         lock.claim()
-        self._lock = lock
         lock.keep(self._give_way)
         self.places, self._folder = Places(home), folder_at(filesystem, home)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import platform
 import posixpath
@@ -25,7 +26,7 @@ from typing import Protocol
 import pyarrow.fs
 
 from tunekit.clock import Clock, SystemClock
-from tunekit.core.driver_lock import BEAT_S, Here, Holder, Standing, Verdict, judge
+from tunekit.core.driver_lock import BEAT_S, Holder, alive_for_s
 from tunekit.core.words import duration
 from tunekit.errors import AlreadyRunningError
 from tunekit.journal.confined import inside, local_path, read_plain
@@ -53,6 +54,8 @@ _MOST_BYTES = 64 * 1024
 # How long to wait, before it is certain who has written the lock, where two may at once.
 _DOUBT_S = 1.0
 
+# The tokens of the drivers in this process.
+_OURS: set[str] = set()
 
 # Where we are ------------------------------------------------------------------------------------
 
@@ -69,37 +72,30 @@ def _place() -> str:
         return host
 
 
-def _here() -> Here:
-    threads = (thread.native_id for thread in threading.enumerate())
-    alive = frozenset(thread for thread in threads if thread is not None)
-    return Here(_place(), os.getpid(), threading.get_native_id(), alive)
-
-
-def _process(pid: int) -> tuple[bool, int | None]:
-    """Return whether there is a process of that number, and when it was started, if that is
-    known."""
+def _born(pid: int) -> int | None:
+    """Return when a process was started; 0 if that is not known, None if there is no process."""
     try:
         # The command, in brackets, may have anything in it.
         state, *known = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return state not in "ZX", int(known[18])
+        return int(known[18]) if state not in "ZX" else None
     except (OSError, ValueError, IndexError):
         if Path("/proc/self/stat").exists():
-            return False, None
+            return None
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
-        return False, None
+        return None
     except OSError:  # it is somebody else's
         pass
-    return True, None
+    return 0
 
 
-def _judged(holder: Holder | None, now: float) -> Verdict:
-    here = _here()
-    there, born = False, None
-    if holder is not None and holder.place == here.place:
-        there, born = _process(holder.pid)
-    return judge(holder, here, now, born=born, there=there)
+def _alive_for_s(holder: Holder, now: float) -> float:
+    there = None
+    if holder.place == _place():
+        own = holder.pid == os.getpid()
+        there = holder.token in _OURS if own else _born(holder.pid) == holder.born
+    return alive_for_s(holder, now, there=there)
 
 
 # Where it is written -----------------------------------------------------------------------------
@@ -266,10 +262,10 @@ class DriverLock:
             OSError: If the storage fails.
         """
         while True:
-            held, holder, standing = self._wait_until_free()
+            held, holder = self._wait_until_free()
             if not self._take(held):
                 continue
-            if holder is not None and standing is Standing.HELD:
+            if holder is not None:
                 logger.warning(
                     "The sweep in %s is taken over from %s, because %s is set. If that one is "
                     "alive, it stops within %g s; this one begins then.",
@@ -285,9 +281,8 @@ class DriverLock:
         """Raise what :meth:`claim` would, and leave the lock as it is."""
         self._wait_until_free()
 
-    def _wait_until_free(self) -> tuple[bytes | None, Holder | None, Standing]:
-        """Return what is in the lock's file, who that is, and whether it is to be taken by
-        force."""
+    def _wait_until_free(self) -> tuple[bytes | None, Holder | None]:
+        """Return what is in the lock's file, and who it is to be taken from by force."""
         by_force = os.environ.get(TAKE_OVER, "0") not in ("", "0")
         watched: Holder | None = None
         unreadable_since: float | None = None
@@ -300,17 +295,19 @@ class DriverLock:
                 if now - unreadable_since < _HALF_WRITTEN_S:
                     self._clock.sleep(_LOOK_AGAIN_S)
                     continue
-            verdict = _judged(holder, self._clock.time())
-            if holder is None or by_force or verdict.standing is not Standing.HELD:
-                return held, holder, verdict.standing
-            self._watch(holder, watched, verdict)
+            left = 0.0 if holder is None else _alive_for_s(holder, self._clock.time())
+            if holder is None or not left:
+                return held, None
+            if by_force:
+                return held, holder
+            self._watch(holder, watched, left)
             watched = holder
 
-    def _watch(self, holder: Holder, watched: Holder | None, verdict: Verdict) -> None:
+    def _watch(self, holder: Holder, watched: Holder | None, left: float) -> None:
         """Wait a moment, where that may show that a driver is dead; raise if it is alive."""
         again = watched is not None and watched.token == holder.token
         alive = again and watched is not None and watched.beat != holder.beat
-        if verdict.left_s is None or alive:
+        if left == math.inf or alive:
             raise AlreadyRunningError(_refusal(self._home, holder, self._clock.time()))
         if not again:
             logger.warning(
@@ -318,34 +315,40 @@ class DriverLock:
                 " takes it over at once.",
                 self._home,
                 _told(holder, self._clock.time()),
-                verdict.left_s,
+                left,
                 TAKE_OVER,
             )
-        self._clock.sleep(min(_LOOK_AGAIN_S, verdict.left_s))
+        self._clock.sleep(min(_LOOK_AGAIN_S, left))
 
     def _take(self, held: bytes | None) -> bool:
         """Write the lock; False if another driver was faster."""
-        now, here = self._clock.time(), _here()
+        now, pid = self._clock.time(), os.getpid()
         mine = Holder(
             token=secrets.token_hex(8),
             host=platform.node(),
-            place=here.place,
-            pid=here.pid,
-            born=_process(here.pid)[1],
-            thread=here.thread,
+            place=_place(),
+            pid=pid,
+            born=_born(pid) or 0,
             since=now,
             beat=now,
         )
+        _OURS.add(mine.token)  # before anybody can read it
+        try:
+            if self._written(mine, held):
+                self._mine, self._next_beat = mine, self._clock.monotonic() + BEAT_S
+        finally:
+            if self._mine is None:
+                _OURS.discard(mine.token)
+        return self._mine is not None
+
+    def _written(self, mine: Holder, held: bytes | None) -> bool:
         file = self._file
         if not (file.create(mine.encoded()) if held is None else file.take(held, mine.encoded())):
             return False
         if file.doubt_s:
             self._clock.sleep(file.doubt_s)
         there = Holder.decoded(file.read() or b"")
-        if there is None or there.token != mine.token:
-            return False
-        self._mine, self._next_beat = mine, self._clock.monotonic() + BEAT_S
-        return True
+        return there is not None and there.token == mine.token
 
     def keep(self, on_lost: Callable[[AlreadyRunningError], None]) -> None:
         """Say that this driver is alive from now on, every few seconds.
@@ -383,6 +386,7 @@ class DriverLock:
             except Exception as error:  # storages raise whatever their libraries do
                 logger.debug("The lock of %s could not be renewed: %s", self._home, error)
             if lost is not None:
+                _OURS.discard(self._mine.token)
                 self._mine = None
         if lost is not None:
             self._ended.set()
@@ -409,6 +413,7 @@ class DriverLock:
             mine, self._mine = self._mine, None
             if mine is None:
                 return
+            _OURS.discard(mine.token)
             try:
                 held = self._file.read() or b""
                 there = Holder.decoded(held)
@@ -426,8 +431,8 @@ class DriverLock:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Be the driver for as long as something short takes."""
-        self.claim()
         try:
+            self.claim()
             yield
         finally:
             self.release()
@@ -437,7 +442,7 @@ def _told(holder: Holder, now: float) -> str:
     """Return who a driver is, for the user."""
     began = datetime.fromtimestamp(holder.since, timezone.utc)
     own = holder.place == _place() and holder.pid == os.getpid()
-    where = "another thread of this process" if own else f"process {holder.pid}"
+    where = "this process" if own else f"process {holder.pid}"
     return (
         f"{where} on {holder.host}, since {began:%Y-%m-%d %H:%M:%S} UTC, last heard of "
         f"{duration(max(0.0, now - holder.beat))} ago"
@@ -498,7 +503,5 @@ def driver_of(filesystem: pyarrow.fs.FileSystem, home: str, now: float) -> Drive
     holder = Holder.decoded(_file_at(filesystem, home).read() or b"")
     if holder is None:
         return None
-    # A driver of this very thread is asked about by its own callbacks.
-    own = holder.pid == os.getpid() and holder.place == _place()
-    alive = own or _judged(holder, now).standing is Standing.HELD
+    alive = _alive_for_s(holder, now) > 0
     return Driver(alive, holder.host, holder.pid, holder.since, holder.beat)

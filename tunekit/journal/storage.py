@@ -7,10 +7,11 @@ the machine once it is on the disk: a file that is put is when the call returns,
 
 An object store knows no appending, and a request to it takes as long as many of a sweep's steps;
 there a thread uploads in order, and what was not uploaded when the process is killed is lost: that
-of the last fraction of a second, unless the store fails. Other storages (HDFS, SFTP) show files
-while they are written. There a successor is written beside its predecessor and renamed; where a
-rename does not replace, the predecessor is deleted once its successor is whole, under a name that
-readers know. At every moment one of the two can be read.
+of the last fraction of a second, unless the store fails.
+
+Other storages (HDFS, SFTP) are written to like an object store, but show files while they are
+written: a kill leaves half of one in place of its predecessor. :func:`warn_of_kills` says so when a
+sweep starts.
 
 A storage that fails is tried again, in order, for as long as the sweep runs; it is told of, and
 nothing is dropped.
@@ -28,7 +29,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from operator import itemgetter
 from pathlib import Path
 from typing import Protocol
@@ -37,7 +38,15 @@ import pyarrow.fs
 
 from tunekit.journal.confined import inside, local_path, name_below, read_plain
 
-__all__ = ["Folder", "LocalFolder", "RemoteFolder", "folder_at", "replace_file", "write_new"]
+__all__ = [
+    "Folder",
+    "LocalFolder",
+    "RemoteFolder",
+    "folder_at",
+    "replace_file",
+    "warn_of_kills",
+    "write_new",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -51,11 +60,6 @@ _SYNC_INTERVAL_S = 1.0
 _OBJECT_STORES = frozenset(
     ["s3", "s3a", "gcs", "gs", "abfs", "abfss", "az", "adl", "oss", "oci", "cos", "obs", "r2"]
 )
-# What a file is called while it waits for its name: a draft may be half a file, the next is whole.
-_VERSION = re.compile(r"\.(?P<name>.+)\.(?P<version>next|[12]\.draft)")
-_APPENDED = ".jsonl"
-# How often a file is looked for that somebody may be renaming.
-_LOOKS = 5
 
 
 class Folder(Protocol):
@@ -141,62 +145,36 @@ class Folder(Protocol):
 
 
 def folder_at(filesystem: pyarrow.fs.FileSystem, path: str) -> Folder:
-    """The folder at a path of a storage."""
-    if isinstance(filesystem, pyarrow.fs.LocalFileSystem):
-        return LocalFolder(Path(path))
-    return RemoteFolder(filesystem, path)
+    """Return the folder at a path of a storage."""
+    local = local_path(filesystem, path)
+    return RemoteFolder(filesystem, path) if local is None else LocalFolder(local)
+
+
+def warn_of_kills(filesystem: pyarrow.fs.FileSystem, path: str) -> None:
+    """Warn if a sweep in a folder of a storage does not survive a kill of its driver."""
+    if local_path(filesystem, path) is None and not _keeps_objects(filesystem):
+        logger.warning(
+            "The sweep in %r will not survive a kill of its driver: its storage (%s) shows files "
+            "while they are written, so a kill may leave half a file, and the sweep could not be "
+            "restored. Set storage_path to a folder in a local or shared file system, or in an "
+            "object store such as s3://bucket/sweeps.",
+            path,
+            filesystem.type_name,
+        )
+
+
+def _keeps_objects(filesystem: pyarrow.fs.FileSystem) -> bool:
+    """Return whether a file of a storage is there when it is closed, and its predecessor until
+    then."""
+    if isinstance(filesystem, pyarrow.fs.SubTreeFileSystem):
+        return _keeps_objects(filesystem.base_fs)
+    names = re.findall(r"\w+", filesystem.type_name.removeprefix("py::").removeprefix("fsspec+"))
+    return not _OBJECT_STORES.isdisjoint(names)
 
 
 def _next_number(names: list[str]) -> int:
     numbers = [int(stem) for stem in (name.split(".")[0] for name in names) if stem.isdigit()]
     return max(numbers, default=0) + 1
-
-
-def _versions(name: str) -> list[str]:
-    """Return where what is in a file may be: under its name, or beside it under the name of a
-    version."""
-    folder, base = posixpath.split(name)
-    return [
-        name,
-        *(
-            posixpath.join(folder, f".{base}.{version}")
-            for version in ("next", "1.draft", "2.draft")
-        ),
-    ]
-
-
-def _without_versions(names: Iterable[str]) -> list[str]:
-    """The names of files, also of one that is about to get its name."""
-    found = set()
-    for name in names:
-        version = _VERSION.fullmatch(name)
-        if version is None:
-            found.add(name)
-        elif version["version"] == "next":
-            found.add(version["name"])
-    return sorted(found)
-
-
-def _newest(name: str, versions: list[bytes | None]) -> bytes | None:
-    """Return what is in a file, given what is in each of its versions; None if there is no whole
-    one.
-
-    The next is whole. A draft may be half a file; of lines, each is one that was to be written, and
-    a draft that goes on from the file is that file, or more of it. Others are of another session.
-    """
-    current, following, *drafts = versions
-    if not name.endswith(_APPENDED):
-        return current if following is None else following
-    known = following if current is None else current
-    if known is None:
-        return None
-    lines = known[: known.rfind(b"\n") + 1]
-    longer = [v for v in (following, *drafts) if v is not None and v.startswith(lines)]
-    return max([known, *longer], key=lambda data: data.rfind(b"\n"))
-
-
-def _from(data: bytes, start: int) -> bytes | None:
-    return data[start:] if len(data) >= start else None
 
 
 def write_new(path: Path, data: bytes, *, durable: bool = False) -> None:
@@ -275,15 +253,6 @@ def _make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for one in made:
         _sync_folder(one.parent)
-
-
-def _keeps_objects(filesystem: pyarrow.fs.FileSystem) -> bool:
-    """Return whether a file of a storage is there when it is closed, and its predecessor until
-    then."""
-    if isinstance(filesystem, pyarrow.fs.SubTreeFileSystem):
-        return _keeps_objects(filesystem.base_fs)
-    names = re.findall(r"\w+", filesystem.type_name.removeprefix("py::").removeprefix("fsspec+"))
-    return not _OBJECT_STORES.isdisjoint(names)
 
 
 class _Complaints:
@@ -375,18 +344,18 @@ class LocalFolder:
 
     def remove(self, name: str) -> None:
         """See :class:`Folder`."""
-        for version in [] if self._abandoned else reversed(_versions(name_below(name))):
-            self._place(version).unlink(missing_ok=True)
+        path = self._place(name)
+        if not self._abandoned:
+            path.unlink(missing_ok=True)
 
     def names(self, folder: str) -> list[str]:
         """See :class:`Folder`."""
         path = inside(self.root, folder)
-        return _without_versions(p.name for p in path.iterdir()) if path.is_dir() else []
+        return sorted(p.name for p in path.iterdir()) if path.is_dir() else []
 
     def read(self, name: str) -> bytes:
-        """See :class:`Folder`; also a copy of what another storage had."""
-        found = _newest(name, [self._content(version) for version in _versions(name_below(name))])
-        return read_plain(inside(self.root, name)) if found is None else found
+        """See :class:`Folder`."""
+        return read_plain(inside(self.root, name))
 
     def end_of(self, name: str, most: int) -> bytes:
         """See :class:`Folder`."""
@@ -395,15 +364,7 @@ class LocalFolder:
     def tail(self, name: str, start: int) -> bytes | None:
         """See :class:`Folder`; only that part of the file is read."""
         path = inside(self.root, name)
-        if start and path.stat().st_size >= start:
-            return read_plain(path, start)
-        return _from(self.read(name), start)  # from the beginning, or a version may be longer
-
-    def _content(self, name: str) -> bytes | None:
-        try:
-            return read_plain(inside(self.root, name))
-        except FileNotFoundError:
-            return None
+        return read_plain(path, start) if path.stat().st_size >= start else None
 
     def _place(self, name: str) -> Path:
         """Return where a file is to be, or to be deleted: a link there is not followed."""
@@ -526,7 +487,6 @@ class RemoteFolder:
         sleep: Callable[[float], bool] | None = None,
     ):
         self._filesystem, self._root = filesystem, root
-        self._local = local_path(filesystem, root)
         self._closed = threading.Event()
         self._sleep = sleep or self._closed.wait
         self._changed = threading.Condition()
@@ -536,10 +496,8 @@ class RemoteFolder:
         self._thread: threading.Thread | None = None
         self._chunks: dict[str, tuple[int, bytearray]] = {}
         self._complaints = _Complaints(f"{filesystem.type_name}://{root}")
-        self._at_once = _keeps_objects(filesystem)
-        self._replaces = True
-        # The draft that may be the only whole version of its file.
-        self._kept: str | None = None
+        # Object stores have no folders.
+        self._has_folders = not _keeps_objects(filesystem)
 
     def append(self, series: str, line: bytes, *, later: bool = False) -> None:
         """See :class:`Folder`; the line is uploaded behind."""
@@ -564,51 +522,27 @@ class RemoteFolder:
     def names(self, folder: str) -> list[str]:
         """See :class:`Folder`."""
         selector = pyarrow.fs.FileSelector(self._path(folder), allow_not_found=True)
-        return _without_versions(i.base_name for i in self._filesystem.get_file_info(selector))
+        return sorted(info.base_name for info in self._filesystem.get_file_info(selector))
 
     def read(self, name: str) -> bytes:
-        """See :class:`Folder`; the newest whole version, where files are renamed."""
-        if not self._at_once:
-            for _ in range(_LOOKS):  # it may be renamed between two looks
-                found = _newest(name, self._contents(_versions(name_below(name))))
-                if found is not None:
-                    return found
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path(name))
-        return self._content(name)
+        """See :class:`Folder`."""
+        with self._filesystem.open_input_stream(self._path(name)) as stream:
+            return bytes(stream.readall())
 
     def end_of(self, name: str, most: int) -> bytes:
         """See :class:`Folder`."""
-        if not self._at_once and not self._is_file(self._path(name)):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path(name))
         with self._filesystem.open_input_file(self._path(name)) as file:
             file.seek(max(0, file.size() - most))
             return bytes(file.read(most))
 
     def tail(self, name: str, start: int) -> bytes | None:
-        """See :class:`Folder`; of an object, only that part is fetched."""
-        if not start or not self._at_once:
-            return _from(self.read(name), start)
+        """See :class:`Folder`; only that part of the file is fetched."""
         with self._filesystem.open_input_file(self._path(name)) as file:
             size = file.size()
             if size <= start:
                 return b"" if size == start else None
             file.seek(start)
             return bytes(file.readall())
-
-    def _contents(self, names: list[str]) -> list[bytes | None]:
-        there = self._filesystem.get_file_info([self._path(name) for name in names])
-        found: list[bytes | None] = []
-        for name, info in zip(names, there, strict=True):
-            try:
-                is_file = info.type == pyarrow.fs.FileType.File
-                found.append(self._content(name) if is_file else None)
-            except FileNotFoundError:
-                found.append(None)
-        return found
-
-    def _content(self, name: str) -> bytes:
-        with self._filesystem.open_input_stream(self._path(name)) as stream:
-            return bytes(stream.readall())
 
     def settle(self, patience_s: float) -> bool:
         """See :class:`Folder`."""
@@ -634,8 +568,6 @@ class RemoteFolder:
             self._changed.notify_all()
 
     def _path(self, name: str) -> str:
-        if self._local is not None:  # below one of this machine's folders
-            inside(self._local, name)
         return posixpath.join(self._root, name_below(name))
 
     def _enqueue(self, what: str, name: str, data: bytes) -> None:
@@ -687,10 +619,9 @@ class RemoteFolder:
         if what == "put":
             self._write(name, data)
         elif what == "remove":
-            versions = [name] if self._at_once else _versions(name)
-            for version in reversed(versions):
-                if self._is_file(self._path(version)):
-                    self._filesystem.delete_file(self._path(version))
+            path = self._path(name)
+            if self._filesystem.get_file_info(path).type == pyarrow.fs.FileType.File:
+                self._filesystem.delete_file(path)
         else:
             number, chunk = self._chunks.get(name, (0, bytearray()))
             if not number or len(chunk) >= _CHUNK_BYTES:
@@ -703,55 +634,8 @@ class RemoteFolder:
             self._chunks[name] = (number, chunk)
 
     def _write(self, name: str, data: bytes) -> None:
-        if self._at_once:
-            self._write_at_once(self._path(name), data)
-            return
-        path, following, *drafts = map(self._path, _versions(name))
-        self._filesystem.create_dir(posixpath.dirname(path))
-        if self._is_file(following):  # left by a rename that failed
-            if self._is_file(path):
-                self._filesystem.delete_file(following)
-            else:
-                self._rename(following, path)
-        # If a rename has left half a file, the former draft is all that is whole.
-        draft = next(one for one in drafts if one != self._kept)
-        self._write_at_once(draft, data)
-        self._kept = draft
-        if self._replaces or not self._is_file(path):
-            try:
-                self._rename(draft, path, len(data))
-            except OSError as error:
-                if not self._is_file(path):
-                    raise
-                self._rename_aside(draft, following, error)
-                self._replaces = False
-        else:
-            self._rename(draft, following, len(data))
-        if self._is_file(following):
-            self._filesystem.delete_file(path)
-            self._rename(following, path, len(data))
-        for other in drafts:
-            if other != draft and self._is_file(other):
-                self._filesystem.delete_file(other)
-
-    def _rename_aside(self, draft: str, following: str, error: OSError) -> None:
-        """Rename a draft to where nothing is; if that fails, too, it was for another reason."""
-        try:
-            self._rename(draft, following)
-        except OSError:
-            raise error from None
-
-    def _rename(self, source: str, target: str, size: int | None = None) -> None:
-        """Rename a file, and see that it was."""
-        self._filesystem.move(source, target)
-        there = self._filesystem.get_file_info(target)
-        moved = there.type == pyarrow.fs.FileType.File and size in (None, there.size)
-        if not moved or self._is_file(source):  # some storages do nothing, and do not say so
-            raise OSError(f"{source} could not be renamed to {target}")
-
-    def _is_file(self, path: str) -> bool:
-        return bool(self._filesystem.get_file_info(path).type == pyarrow.fs.FileType.File)
-
-    def _write_at_once(self, path: str, data: bytes) -> None:
+        path = self._path(name)
+        if self._has_folders:
+            self._filesystem.create_dir(posixpath.dirname(path))
         with self._filesystem.open_output_stream(path) as stream:
             stream.write(data)

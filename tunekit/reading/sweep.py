@@ -15,16 +15,27 @@ import pyarrow.fs
 from tunekit.config import ValidationConfig
 from tunekit.confirm import Confirm
 from tunekit.core.calls import ValidationFunction
-from tunekit.core.confirmation import Confirmed, confirmations_in
-from tunekit.core.confirmations import confirmation_that_counts, winning_score
+from tunekit.core.confirmation import (
+    Confirmed,
+    confirmation_that_counts,
+    confirmations_in,
+    winning_score,
+)
 from tunekit.core.events import Event
 from tunekit.core.later_validations import LaterSession, began_of, in_force, rows_of, scores_of
 from tunekit.core.lineage import Ancestry, configs_of
 from tunekit.core.metrics import flatten
 from tunekit.core.names import meant
 from tunekit.core.problems import Problems
-from tunekit.core.ranking import Ranked, best_scored, checked_goal, ranking_of, stands_for
-from tunekit.core.repeats import repeats_of, whole_trials
+from tunekit.core.ranking import (
+    Ranked,
+    best_scored,
+    checked_goal,
+    ranking_of,
+    repeats_of,
+    stands_for,
+    whole_trials,
+)
 from tunekit.core.seeds import Configuration, Repeat, check_seed, checked_seed, configurations_of
 from tunekit.core.story import story
 from tunekit.core.study import study_trials

@@ -19,8 +19,7 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from tunekit._ray.cluster import has_died
-from tunekit._ray.demand import waiting_for
+from tunekit._ray.cluster import has_died, waiting_for
 from tunekit.config import is_built
 from tunekit.core.room import fits, fits_in, total
 from tunekit.core.validation import Attempt, Request

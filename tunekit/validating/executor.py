@@ -22,8 +22,7 @@ from ray.util.scheduling_strategies import (
     PlacementGroupSchedulingStrategy,
 )
 
-from tunekit._ray.cluster import node_of
-from tunekit._ray.demand import waiting_for
+from tunekit._ray.cluster import node_of, waiting_for
 from tunekit._ray.raised import ends_the_process, in_worker
 from tunekit.core.calls import takes_resume
 from tunekit.core.metrics import distinct

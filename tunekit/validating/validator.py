@@ -22,10 +22,9 @@ from tunekit.core.events import (
     ValidationKey,
 )
 from tunekit.core.failures import Failures, place_of
-from tunekit.core.loans import Loans
 from tunekit.core.pool import REJECTED, Pool
+from tunekit.core.room import Loans, Shortage
 from tunekit.core.sequential import Evidence, Sequential, estimates_in
-from tunekit.core.shortage import Shortage
 from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status, rejected
 from tunekit.core.values import left_out
 from tunekit.errors import ConfigError

@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 import ray
+from ray.exceptions import RaySystemError
 
-from tunekit._ray.health import Address, answers, lost, services
 from tunekit._ray.interruption import Signals, end_process, stands_in_ray
 from tunekit.core.outage import Outages
 
-__all__ = ["watched"]
+__all__ = ["Address", "answers", "lost", "services", "watched"]
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +26,42 @@ _INTERVAL_S, _PATIENCE_S = 2.5, 5.0
 _SOON_S, _SETTLES_S, _GRACE_S = 0.1, 0.5, 2.0
 # For how long the end may be recorded when the main thread does not leave.
 _CLOSING_S = 1.0
+
+
+Address = tuple[str, int]
+
+_TIMEOUT_S = 3.0
+
+
+def services() -> dict[str, Address]:
+    """Return where the services listen without which the driver cannot go on.
+
+    These are the cluster's GCS, and the raylet of the driver's own node; none without a cluster.
+    """
+    if not ray.is_initialized():
+        return {}
+    context = ray.get_runtime_context()
+    host, _, port = context.gcs_address.rpartition(":")
+    found = {"GCS": (host.strip("[]"), int(port))}
+    for node in ray.nodes():
+        if node["NodeID"] == context.get_node_id():
+            found["raylet"] = (node["NodeManagerAddress"], int(node["NodeManagerPort"]))
+    return found
+
+
+def answers(address: Address) -> bool:
+    """Return whether somebody listens there."""
+    try:
+        socket.create_connection(address, timeout=_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def lost(name: str, address: Address) -> RaySystemError:
+    """Return the error that says that a service is gone."""
+    host, port = address
+    return RaySystemError(f"Ray's {name} at {host}:{port} does not answer")
 
 
 @contextlib.contextmanager

@@ -7,8 +7,13 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.core.test_timeline import added, requested, told, validated
-from tunekit.core.confirmation import Candidate, Confirmed
-from tunekit.core.confirmations import confirmation_that_counts, is_outdated, winning_score
+from tunekit.core.confirmation import (
+    Candidate,
+    Confirmed,
+    confirmation_that_counts,
+    is_outdated,
+    winning_score,
+)
 
 WINNER, SECOND = Candidate("a", 0, 2, 0.9), Candidate("a", 0, 1, 0.8)
 CONFIRMED = Confirmed(

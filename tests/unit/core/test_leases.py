@@ -1,6 +1,6 @@
 """A checkpoint is kept as long as anybody needs it."""
 
-from tunekit.core.leases import Leases
+from tunekit.core.retention import Leases
 
 
 def test_a_checkpoint_is_free_when_its_last_holder_gives_it_back():

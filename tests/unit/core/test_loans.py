@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunekit.core.loans import Loans
+from tunekit.core.room import Loans
 
 
 def test_a_validation_runs_in_the_place_of_its_own_trial_if_that_can_be_had():

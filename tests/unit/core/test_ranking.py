@@ -6,8 +6,14 @@ import pytest
 
 from tests.unit.core.test_timeline import added, event, reported, told, validated
 from tunekit.core.problems import Problems
-from tunekit.core.ranking import best_scored, checked_goal, ranking_of, stands_for
-from tunekit.core.repeats import repeats_of, whole_trials
+from tunekit.core.ranking import (
+    best_scored,
+    checked_goal,
+    ranking_of,
+    repeats_of,
+    stands_for,
+    whole_trials,
+)
 from tunekit.core.seeds import Ending
 
 

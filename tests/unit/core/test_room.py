@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunekit.core.room import one_at_a_time, queued
-from tunekit.core.shortage import Shortage
+from tunekit.core.room import Shortage, one_at_a_time, queued
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ from urllib.parse import urlencode
 
 from tunekit.board.page.page import shell, vega
 from tunekit.board.serve.catalogue import Catalogue, Place
-from tunekit.board.serve.compared import LiveComparison
 from tunekit.board.serve.guard import LOCAL, Guard
 from tunekit.board.serve.index import Index
-from tunekit.board.serve.live import LiveSweep
+from tunekit.board.serve.live import LiveComparison, LiveSweep
 from tunekit.board.serve.view import Update, View
 from tunekit.board.serve.watch import Watch
 from tunekit.extras import extra

@@ -31,10 +31,9 @@ from tunekit.core.slots import Slots
 from tunekit.core.validation import Attempt, Status
 from tunekit.core.values import number
 from tunekit.driver.callback import ValidationCallback
-from tunekit.lab.simulation.arrivals import Arrival, wrong_decisions
 from tunekit.lab.simulation.curves import TRIAL, Curves
 from tunekit.lab.simulation.executor import VirtualExecutor
-from tunekit.lab.simulation.outcome import Decision, Score, Simulation
+from tunekit.lab.simulation.outcome import Arrival, Decision, Score, Simulation, wrong_decisions
 from tunekit.policies import CheckpointPolicy, EveryIterations
 from tunekit.reading.sweep import Sweep
 from tunekit.scheduling.scheduler import ValidatedScheduler, base_of
