@@ -101,9 +101,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
             where a trial's place can be used in one of these ways, and ``"continue"`` elsewhere:
             a trial also trains on while nobody could use its place, as at the end of a sweep. With
             a scheduler that compares all trials at the same time, it never trains on.
-        priority: Which validations go first. ``"decisions"``: those that the scheduler will decide
-            by, before those that it will not look at. ``"turns"``: trials take turns, whatever
-            their scores are for.
         on_rejected: What happens to the validations of a trial that the scheduler stops before it
             has run its course. ``"skip"`` ends those that have not started, as ``skipped``;
             ``"cancel"`` also ends those that are running; ``"keep"`` validates them all.
@@ -167,7 +164,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
         max_in_flight: int | None = None,
         max_retries: int = 1,
         on_pending: str = "auto",
-        priority: str = "decisions",
         on_rejected: str = "skip",
         on_stale: str = "keep",
         on_failure: str = "record",
@@ -200,7 +196,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
         else:
             problems.integer("every", every, least=1)
         problems.choice("on_pending", on_pending, ON_PENDING)
-        problems.choice("priority", priority, ["decisions", "turns"])
         problems.choice("on_rejected", on_rejected, ["skip", "cancel", "keep"])
         problems.choice("on_stale", on_stale, ["keep", "skip"])
         problems.choice("on_failure", on_failure, ["record", "raise"])
@@ -221,7 +216,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
         self.max_in_flight = max_in_flight
         self.max_retries = max_retries
         self.on_pending = on_pending
-        self.priority = priority
         self.on_rejected = on_rejected
         self.on_stale = on_stale
         self.on_failure = on_failure

@@ -70,7 +70,7 @@ class Stage(Limits):
     """
 
     # What a validation of the first stage can be told to do otherwise.
-    priority, on_stale, on_rejected = "turns", "keep", "keep"
+    on_stale, on_rejected = "keep", "keep"
 
     def __init__(
         self,

@@ -92,13 +92,6 @@ def test_a_rung_does_not_wait_for_what_only_draws_a_curve(tmp_path):
         assert {1, 3} & set(ran.heard.of(index))
 
 
-def test_in_turns_every_score_comes_in_order(tmp_path):
-    ran = run(tmp_path, settings={"priority": "turns"}, on_rejected="keep")
-    first = [(a.request.trial_id, a.request.iteration) for a in ran.executor.started]
-    of_one = [iteration for trial, iteration in first if trial == first[0][0]]
-    assert of_one == sorted(of_one)
-
-
 def test_a_stopping_criterion_on_scores_hears_of_every_one(tmp_path):
     """Nothing is overtaken then."""
     seen = []

@@ -58,8 +58,8 @@ class Pool:
         - At most ``max_in_flight`` attempts are in flight at once across the whole sweep. Without
           that limit, as many as free resources can run, and at least one, even if it has to wait
           for resources.
-        - A validation that the scheduler will decide by goes before those that it will not look at
-          (unless ``decisions_first`` is False).
+        - A validation that the scheduler will use to decide goes before those that it will not look
+          at.
         - Trials take turns. The trial with the fewest attempts in flight is next; among equals, the
           one served longest ago. Within a trial, the oldest iteration is next.
         - The time limit counts from when an attempt begins to run, not from when it begins to wait
@@ -73,7 +73,6 @@ class Pool:
         max_in_flight: How many attempts may be in flight at once; None leaves it to the resources.
         max_retries: How many attempts there may be after the first.
         skip_stale: Whether a newer request replaces older ones of its trial.
-        decisions_first: Whether validations that the scheduler will decide by go first.
         all_count: Returns whether a score has to wait for older ones of its trial, which then go
             before it.
         waits_for_room: Returns whether nothing is started before resources are free. Otherwise, one
@@ -99,7 +98,6 @@ class Pool:
         max_in_flight: int | None = None,
         max_retries: int = 0,
         skip_stale: bool = False,
-        decisions_first: bool = True,
         all_count: Callable[[], bool] = lambda: True,
         waits_for_room: Callable[[], bool] = bool,
     ):
@@ -107,7 +105,7 @@ class Pool:
         self._limit = max_in_flight
         self._retries = max_retries
         self._skip_stale = skip_stale
-        self._decisions_first, self._all_count = decisions_first, all_count
+        self._all_count = all_count
         self._rejected: set[str] = set()
         self._trials: dict[str, _Trial] = {}
         self._queue: OrderedDict[str, None] = OrderedDict()  # trials with something waiting
@@ -377,11 +375,11 @@ class Pool:
 
     def _turn_of(self, trial: _Trial) -> tuple[bool, int, int]:
         """Return the key to order trials with waiting requests by: the least is next."""
-        return (not (self._decisions_first and trial.decides), trial.in_flight, trial.served)
+        return (not trial.decides, trial.in_flight, trial.served)
 
     def _next_of(self, trial: _Trial) -> _Waiting:
         """Return the next request of a trial to start."""
-        if trial.decides and self._decisions_first and not self._all_count():
+        if trial.decides and not self._all_count():
             return next(one for one in trial.waiting.values() if one.request.used)
         return next(iter(trial.waiting.values()))
 

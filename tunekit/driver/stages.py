@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -116,7 +117,7 @@ class Stages:
         elif further.hopeless:
             further.validator.give_up(request, _GIVEN_UP)
         else:
-            further.validator.submit(request)
+            further.validator.submit(replace(request, used=False))  # no decision waits for it
 
     def give_up(self, request: Request, reason: str) -> None:
         """End a request that cannot be run."""

@@ -108,7 +108,6 @@ def _settings_of(config: ValidationConfig) -> dict[str, Any]:
         "fn": name_of(config.fn),
         "every": config.every,
         "on_pending": config.on_pending,
-        "priority": config.priority,
         "on_rejected": config.on_rejected,
         "on_stale": config.on_stale,
         "on_failure": config.on_failure,

@@ -91,7 +91,6 @@ class Validator:
             max_in_flight=config.most_in_flight,
             max_retries=config.max_retries,
             skip_stale=config.on_stale == "skip",
-            decisions_first=config.priority == "decisions",
             all_count=all_count,
             waits_for_room=waits_for_room,
         )

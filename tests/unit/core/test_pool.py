@@ -231,11 +231,6 @@ def test_where_every_score_counts_older_ones_of_the_trial_go_before_it():
     assert in_order(filled(*given)) == ["b:0:1", "b:0:2", "b:0:3", "a:0:1"]
 
 
-def test_turns_whatever_scores_are_for():
-    given = [decoration("a", 1), request("b", 3), decoration("a", 2)]
-    assert in_order(filled(*given, decisions_first=False)) == ["a:0:1", "b:0:3", "a:0:2"]
-
-
 def test_what_waits_of_a_rejected_trial_ends_and_what_runs_does_not():
     pool = filled(request("a", 1), request("a", 2), request("b", 1))
     [running] = pool.start(capacity=0, now=0.0)

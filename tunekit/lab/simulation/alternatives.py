@@ -38,7 +38,6 @@ _SETTINGS = (
     "on_pending",
     "on_rejected",
     "on_stale",
-    "priority",
 )
 # Saving a smaller share of the time is not worth another setting.
 _WORTHWHILE = 0.05
