@@ -74,7 +74,6 @@ def check_validation(
     nested_resources: Any,
     max_in_flight: Any,
     max_retries: Any,
-    max_initial_failures: Any,
     sequential: Any,
 ) -> None:
     """Add all that is wrong with these arguments to the problems of a call.
@@ -84,7 +83,7 @@ def check_validation(
     Example:
         >>> problems = Problems("Stage")
         >>> wrong = dict.fromkeys(["task_config", "ray_remote_kwargs", "nested_resources"])
-        >>> wrong |= dict.fromkeys(["evaluators", "max_in_flight", "max_initial_failures"])
+        >>> wrong |= dict.fromkeys(["evaluators", "max_in_flight"])
         >>> check_validation(problems, fn=3, max_retries=-1, sequential=None, **wrong)
         >>> problems.raise_any()
         Traceback (most recent call last):
@@ -121,7 +120,6 @@ def check_validation(
         _check_remote_kwargs(ray_remote_kwargs, problems, actor=evaluators is not None)
     problems.integer("max_in_flight", max_in_flight, least=1, optional=True)
     problems.integer("max_retries", max_retries, least=0)
-    problems.integer("max_initial_failures", max_initial_failures, least=1, optional=True)
     if sequential is not None:
         problems.instance(
             "sequential",

@@ -106,13 +106,13 @@ class ValidationConfig(Limits, train.ValidationConfig):
             ``"cancel"`` also ends those that are running; ``"keep"`` validates them all.
         on_stale: ``"keep"`` validates every requested checkpoint; with ``"skip"``, a newer
             checkpoint of a trial replaces its older ones whose validation has not started.
-        on_failure: ``"record"`` records a failed validation and judges the trial by its other
-            scores; ``"raise"`` ends the sweep with :class:`~tunekit.errors.ValidationFailedError`.
-        max_initial_failures: When this many validations have failed alike (apart from numbers, ids
-            and paths in their reasons) and none has succeeded, the function is considered broken:
-            the sweep ends with :class:`~tunekit.errors.ValidationFailedError` rather than train for
-            nothing. Attempts that were retried do not count, nor do checkpoints that are gone. A
-            restored sweep counts from zero. None: the sweep goes on.
+        on_failure: ``"record"`` records a failed validation and ranks the trial by its other
+            scores. When three have failed alike (apart from numbers, ids and paths in their
+            reasons) and none has succeeded, the function is considered broken: the sweep ends with
+            :class:`~tunekit.errors.ValidationFailedError` rather than train for nothing. Attempts
+            that were retried do not count, nor do checkpoints that are gone. A restored sweep
+            counts from zero. ``"raise"`` ends the sweep at the first failure. ``"ignore"`` records
+            failures, and never ends the sweep.
         sequential: How far checkpoints are evaluated if ``fn`` is a generator that yields
             estimates; None for the defaults of :class:`~tunekit.Sequential`.
         seed: The flat name of the hyperparameter that is the random seed, such as ``"seed"`` or
@@ -167,7 +167,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
         on_rejected: str = "skip",
         on_stale: str = "keep",
         on_failure: str = "record",
-        max_initial_failures: int | None = 3,
         sequential: Sequential | None = None,
         seed: str | None = None,
         stages: Sequence[Stage] = (),
@@ -184,7 +183,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
             nested_resources=nested_resources,
             max_in_flight=max_in_flight,
             max_retries=max_retries,
-            max_initial_failures=max_initial_failures,
             sequential=sequential,
         )
         if isinstance(every, str):
@@ -198,7 +196,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
         problems.choice("on_pending", on_pending, ON_PENDING)
         problems.choice("on_rejected", on_rejected, ["skip", "cancel", "keep"])
         problems.choice("on_stale", on_stale, ["keep", "skip"])
-        problems.choice("on_failure", on_failure, ["record", "raise"])
+        problems.choice("on_failure", on_failure, ["record", "raise", "ignore"])
         check_seed(seed, problems)
         check_stages(stages, problems)
         if confirm is not None:
@@ -219,7 +217,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
         self.on_rejected = on_rejected
         self.on_stale = on_stale
         self.on_failure = on_failure
-        self.max_initial_failures = max_initial_failures
         self.sequential = sequential
         self.seed = seed
         self.stages = tuple(stages)

@@ -27,8 +27,9 @@ class Stage(Limits):
     Schedulers and search algorithms judge by ``ValidationConfig(fn=...)``, the first stage, which
     can then be quick. A further stage takes what resources the first one and the trials leave, once
     no trial is left to begin that takes the same, and delays no decision: the sweep waits for it at
-    its end. Its metrics stand beside the others below
-    its name, as ``"full/accuracy"``, in results, tables, loggers and the report.
+    its end. Its metrics stand beside the others below its name, as ``"full/accuracy"``, in results,
+    tables, loggers and the report. When three of its validations have failed alike and none has
+    succeeded, those that are left are given up, and the sweep continues without the stage.
 
     Args:
         name: Under which name its metrics are shown: letters, digits, ``_``, ``.`` and ``-``,
@@ -47,9 +48,6 @@ class Stage(Limits):
         max_in_flight: How many validations of this stage may be in flight at once; None: as many as
             free resources allow.
         max_retries: How many more attempts a validation gets.
-        max_initial_failures: When this many validations of the stage have failed alike and none has
-            succeeded, those that are left are given up, and the sweep goes on without the stage.
-            None: they are all tried.
         sequential: How far checkpoints are evaluated if ``fn`` is a generator; only
             ``max_examples`` ends it early, because nothing is decided by it.
 
@@ -84,7 +82,6 @@ class Stage(Limits):
         nested_resources: Mapping[str, float] | None = None,
         max_in_flight: int | None = None,
         max_retries: int = 1,
-        max_initial_failures: int | None = 3,
         sequential: Sequential | None = None,
     ):
         problems = Problems("Stage")
@@ -110,7 +107,6 @@ class Stage(Limits):
             nested_resources=nested_resources,
             max_in_flight=max_in_flight,
             max_retries=max_retries,
-            max_initial_failures=max_initial_failures,
             sequential=sequential,
         )
         problems.raise_any()
@@ -120,7 +116,7 @@ class Stage(Limits):
         self.evaluators = evaluators
         self.nested_resources = nested_in(fn, nested_resources)
         self.max_in_flight, self.max_retries = max_in_flight, max_retries
-        self.max_initial_failures, self.sequential = max_initial_failures, sequential
+        self.sequential = sequential
 
     def __repr__(self) -> str:
         return f"Stage({self.name!r}, fn={self.fn!r}, every={self.every!r})"
