@@ -9,7 +9,7 @@ from typing import Any
 from ray import train
 
 from tunekit._ray.storage import absolute
-from tunekit.checks import Limits, check_validation, nested_in
+from tunekit.checks import Limits, check_validation
 from tunekit.confirm import Confirm
 from tunekit.core.calls import (
     ValidationFunction,
@@ -75,10 +75,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
             long-lived processes, and those of a :class:`~tunekit.TrainerValidation` always do,
             unless ``ray_remote_kwargs`` asks for what tasks do: ``max_calls``, ``max_retries``,
             ``retry_exceptions``.
-        nested_resources: What one call of ``fn`` takes in tasks, actors and workers of its own, in
-            addition to ``ray_remote_kwargs``, such as ``{"CPU": 2}`` for a dataset mapped by two
-            actors. Trials leave room for it. Defaults to ``fn.nested_resources`` if ``fn`` has
-            them, as a :class:`~tunekit.TrainerValidation` does.
         every: Which checkpoints to validate. A number n: every n-th checkpoint of a trial, counted
             from its first. ``"decision"``: only those whose score the scheduler will use (at the
             rungs of ASHA and HyperBand, at PBT's perturbation interval) and the one at the trial's
@@ -159,7 +155,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
         ray_remote_kwargs: Mapping[str, Any] | None = None,
         *,
         evaluators: int | None = None,
-        nested_resources: Mapping[str, float] | None = None,
         every: int | str = 1,
         max_in_flight: int | None = None,
         max_retries: int = 1,
@@ -180,7 +175,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
             task_config=task_config,
             ray_remote_kwargs=ray_remote_kwargs,
             evaluators=evaluators,
-            nested_resources=nested_resources,
             max_in_flight=max_in_flight,
             max_retries=max_retries,
             sequential=sequential,
@@ -209,7 +203,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
         problems.raise_any()
         super().__init__(fn, task_config, dict(ray_remote_kwargs or {}))
         self.evaluators = evaluators
-        self.nested_resources = nested_in(fn, nested_resources)
         self.every = every
         self.max_in_flight = max_in_flight
         self.max_retries = max_retries

@@ -8,7 +8,7 @@ from typing import Any
 
 from ray import train
 
-from tunekit.checks import Limits, check_validation, nested_in
+from tunekit.checks import Limits, check_validation
 from tunekit.core.calls import ValidationFunction
 from tunekit.core.problems import Problems, shown
 from tunekit.core.sequential import Sequential
@@ -44,7 +44,6 @@ class Stage(Limits):
             validation is about the first stage.
         ray_remote_kwargs: Likewise: what one validation of this stage takes.
         evaluators: Likewise.
-        nested_resources: Likewise.
         max_in_flight: How many validations of this stage may be in flight at once; None: as many as
             free resources allow.
         max_retries: How many more attempts a validation gets.
@@ -79,7 +78,6 @@ class Stage(Limits):
         task_config: train.ValidationTaskConfig | None = None,
         ray_remote_kwargs: Mapping[str, Any] | None = None,
         evaluators: int | None = None,
-        nested_resources: Mapping[str, float] | None = None,
         max_in_flight: int | None = None,
         max_retries: int = 1,
         sequential: Sequential | None = None,
@@ -104,7 +102,6 @@ class Stage(Limits):
             task_config=task_config,
             ray_remote_kwargs=ray_remote_kwargs,
             evaluators=evaluators,
-            nested_resources=nested_resources,
             max_in_flight=max_in_flight,
             max_retries=max_retries,
             sequential=sequential,
@@ -114,7 +111,6 @@ class Stage(Limits):
         self.task_config = task_config or train.ValidationTaskConfig()
         self.ray_remote_kwargs = dict(ray_remote_kwargs or {})
         self.evaluators = evaluators
-        self.nested_resources = nested_in(fn, nested_resources)
         self.max_in_flight, self.max_retries = max_in_flight, max_retries
         self.sequential = sequential
 

@@ -152,15 +152,6 @@ def test_a_loop_of_workers_may_yield_and_resume():
     assert is_generator(validate) and takes_resume(validate)
     returns = tunekit.TrainerValidation(lambda config: {}, workers)
     assert not is_generator(returns) and not takes_resume(returns)
-    assert ValidationConfig(fn=validate).nested_resources == {"CPU": 1.0}
-
-
-@pytest.mark.parametrize("make", [ValidationConfig, lambda fn, **o: tunekit.Stage("full", fn, **o)])
-def test_what_is_said_of_nested_resources_counts_more_than_what_the_function_says(make):
-    own = tunekit.TrainerValidation(lambda config: {}, train.ScalingConfig(num_workers=2))
-    assert make(own).nested_resources == {"CPU": 2.0}
-    assert make(own, nested_resources={}).nested_resources == {}
-    assert make(own, nested_resources={"CPU": 1}).nested_resources == {"CPU": 1}
 
 
 def test_a_cache_is_a_folder_or_a_uri(tmp_path, monkeypatch):
