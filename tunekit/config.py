@@ -100,8 +100,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
         on_rejected: What happens to the validations of a trial that the scheduler stops before it
             has run its course. ``"skip"`` ends those that have not started, as ``skipped``;
             ``"cancel"`` also ends those that are running; ``"keep"`` validates them all.
-        on_stale: ``"keep"`` validates every requested checkpoint; with ``"skip"``, a newer
-            checkpoint of a trial replaces its older ones whose validation has not started.
         on_failure: ``"record"`` records a failed validation and ranks the trial by its other
             scores. When three have failed alike (apart from numbers, ids and paths in their
             reasons) and none has succeeded, the function is considered broken: the sweep ends with
@@ -144,8 +142,8 @@ class ValidationConfig(Limits, train.ValidationConfig):
         ...     ray_remote_kwargs={"num_cpus": 1},
         ...     on_pending="hold",
         ... )
-        >>> config.every, config.max_retries, config.on_stale
-        (1, 1, 'keep')
+        >>> config.every, config.max_retries, config.on_failure
+        (1, 1, 'record')
     """
 
     def __init__(
@@ -160,7 +158,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
         max_retries: int = 1,
         on_pending: str = "auto",
         on_rejected: str = "skip",
-        on_stale: str = "keep",
         on_failure: str = "record",
         sequential: Sequential | None = None,
         seed: str | None = None,
@@ -189,7 +186,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
             problems.integer("every", every, least=1)
         problems.choice("on_pending", on_pending, ON_PENDING)
         problems.choice("on_rejected", on_rejected, ["skip", "cancel", "keep"])
-        problems.choice("on_stale", on_stale, ["keep", "skip"])
         problems.choice("on_failure", on_failure, ["record", "raise", "ignore"])
         check_seed(seed, problems)
         check_stages(stages, problems)
@@ -208,7 +204,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
         self.max_retries = max_retries
         self.on_pending = on_pending
         self.on_rejected = on_rejected
-        self.on_stale = on_stale
         self.on_failure = on_failure
         self.sequential = sequential
         self.seed = seed

@@ -67,7 +67,7 @@ class Stage(Limits):
     """
 
     # What a validation of the first stage can be told to do otherwise.
-    on_stale, on_rejected = "keep", "keep"
+    on_rejected = "keep"
 
     def __init__(
         self,

@@ -40,7 +40,6 @@ WRONG = [
         {"on_pending": "wait"},
         "on_pending='wait' is not one of 'auto', 'yield', 'continue', 'hold', 'pause'",
     ),
-    ({"on_stale": "drop"}, "on_stale='drop' is not one of 'keep', 'skip'"),
     ({"on_failure": None}, "on_failure=None is not one of 'record', 'raise', 'ignore'"),
     ({"fn": None}, "fn=None is not callable"),
     ({"fn": no_arguments}, "cannot be called as fn(checkpoint)"),

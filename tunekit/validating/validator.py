@@ -90,7 +90,6 @@ class Validator:
         self._pool = Pool(
             max_in_flight=config.most_in_flight,
             max_retries=config.max_retries,
-            skip_stale=config.on_stale == "skip",
             all_count=all_count,
             waits_for_room=waits_for_room,
         )

@@ -37,7 +37,6 @@ _SETTINGS = (
     "max_in_flight",
     "on_pending",
     "on_rejected",
-    "on_stale",
 )
 # Saving a smaller share of the time is not worth another setting.
 _WORTHWHILE = 0.05
