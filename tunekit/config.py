@@ -97,9 +97,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
             where a trial's place can be used in one of these ways, and ``"continue"`` elsewhere:
             a trial also trains on while nobody could use its place, as at the end of a sweep. With
             a scheduler that compares all trials at the same time, it never trains on.
-        on_rejected: What happens to the validations of a trial that the scheduler stops before it
-            has run its course. ``"skip"`` ends those that have not started, as ``skipped``;
-            ``"cancel"`` also ends those that are running; ``"keep"`` validates them all.
         on_failure: ``"record"`` records a failed validation and ranks the trial by its other
             scores. When three have failed alike (apart from numbers, ids and paths in their
             reasons) and none has succeeded, the function is considered broken: the sweep ends with
@@ -157,7 +154,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
         max_in_flight: int | None = None,
         max_retries: int = 1,
         on_pending: str = "auto",
-        on_rejected: str = "skip",
         on_failure: str = "record",
         sequential: Sequential | None = None,
         seed: str | None = None,
@@ -185,7 +181,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
         else:
             problems.integer("every", every, least=1)
         problems.choice("on_pending", on_pending, ON_PENDING)
-        problems.choice("on_rejected", on_rejected, ["skip", "cancel", "keep"])
         problems.choice("on_failure", on_failure, ["record", "raise", "ignore"])
         check_seed(seed, problems)
         check_stages(stages, problems)
@@ -203,7 +198,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
         self.max_in_flight = max_in_flight
         self.max_retries = max_retries
         self.on_pending = on_pending
-        self.on_rejected = on_rejected
         self.on_failure = on_failure
         self.sequential = sequential
         self.seed = seed

@@ -66,9 +66,6 @@ class Stage(Limits):
         ['full']
     """
 
-    # What a validation of the first stage can be told to do otherwise.
-    on_rejected = "keep"
-
     def __init__(
         self,
         name: str,

@@ -128,11 +128,6 @@ class Failures:
         self._gives_up = gives_up
         self._kinds: OrderedDict[str, _Kind] = OrderedDict()
 
-    @property
-    def any(self) -> bool:
-        """Return whether there was a failure."""
-        return bool(self._kinds)
-
     def succeeded(self) -> None:
         """Take that a validation has succeeded: there is hope from now on."""
         self._gives_up = False

@@ -18,10 +18,10 @@ from tunekit.core.validation import (
     rejected,
 )
 
-__all__ = ["REJECTED", "Pool"]
+__all__ = ["Pool"]
 
-#: Why a validation of a trial that was stopped is skipped.
-REJECTED = "the scheduler has stopped its trial"
+# Why a validation of a trial that was stopped is skipped.
+_REJECTED = "the scheduler has stopped its trial"
 
 
 @dataclass
@@ -187,7 +187,7 @@ class Pool:
         """
         trial = self._trials.setdefault(request.trial_id, _Trial())
         if request.trial_id in self._rejected:
-            return [_ended(_Waiting(request, since=now), Status.SKIPPED, now, reason=REJECTED)]
+            return [_ended(_Waiting(request, since=now), Status.SKIPPED, now, reason=_REJECTED)]
         replaced: list[Outcome] = []
         for waiting in list(trial.waiting.values()):
             if waiting.request.place == request.place:
@@ -361,7 +361,7 @@ class Pool:
         outcomes: list[Outcome] = []
         for waiting in list(trial.waiting.values()):
             self._forget_waiting(trial, waiting)
-            outcomes.append(_ended(waiting, Status.SKIPPED, now, reason=REJECTED))
+            outcomes.append(_ended(waiting, Status.SKIPPED, now, reason=_REJECTED))
         return outcomes
 
     # How it is kept ----------------------------------------------------------------------------

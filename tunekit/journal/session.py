@@ -108,7 +108,6 @@ def _settings_of(config: ValidationConfig) -> dict[str, Any]:
         "fn": name_of(config.fn),
         "every": config.every,
         "on_pending": config.on_pending,
-        "on_rejected": config.on_rejected,
         "on_failure": config.on_failure,
         "max_in_flight": config.max_in_flight,
         "max_retries": config.max_retries,
