@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -117,7 +116,7 @@ class Stages:
         elif further.hopeless:
             further.validator.give_up(request, _GIVEN_UP)
         else:
-            further.validator.submit(replace(request, used=False))  # no decision waits for it
+            further.validator.submit(request)
 
     def give_up(self, request: Request, reason: str) -> None:
         """End a request that cannot be run."""
@@ -198,9 +197,8 @@ class Stages:
         if verdict.hopeless:
             logger.error(
                 "Stage %r: the validation of %s failed: it %s. Its first %d validations have "
-                "failed alike, and none has succeeded: the stage is given up, and the sweep goes "
-                "on without it. Correct %s, and validate these checkpoints by `tunekit "
-                "validate`.%s",
+                "failed alike, and none has succeeded: the stage is given up, and the sweep "
+                "continues without it. Correct %s, and run `tunekit validate` for it.%s",
                 request.stage,
                 place,
                 reason,
