@@ -36,10 +36,7 @@ VALIDATION_KEY = {
     "mapping": {
         "fn": resnet.validate_by_mapping,
         "ray_remote_kwargs": {"num_cpus": 0},
-        # An actor, and the tasks that read and aggregate; two datasets at once would wait for
-        # each other's.
-        "nested_resources": {"CPU": 2},
-        "max_in_flight": 1,
+        "max_in_flight": 1,  # two datasets at once would wait for each other's actors and tasks
         "every": "decision",  # each starts an actor, which imports torch
     },
 }
@@ -59,8 +56,13 @@ def scheduler_of(name, epochs):
 def trials_of(scheduler, validation):
     if scheduler == "asha":
         return 6
-    # What a dataset takes cannot be kept for it; three trials on eight CPUs leave it free.
-    return 3 if validation == "mapping" else 4
+    return limit_of(validation) or 4
+
+
+def limit_of(validation):
+    # A dataset takes an actor, and tasks that read and aggregate: three trials on eight CPUs leave
+    # it two.
+    return 3 if validation == "mapping" else None
 
 
 def sweep(scheduler="asha", validation="evaluator", *, trials=None, epochs=9, folder, seed=0):
@@ -73,6 +75,7 @@ def sweep(scheduler="asha", validation="evaluator", *, trials=None, epochs=9, fo
             mode="max",
             num_samples=trials or trials_of(scheduler, validation),
             scheduler=scheduler_of(scheduler, epochs),
+            max_concurrent_trials=limit_of(validation),
         ),
         run_config=tune.RunConfig(name=f"{scheduler}-{validation}", storage_path=folder, verbose=0),
         validation_config=tunekit.ValidationConfig(

@@ -226,7 +226,7 @@ def sweep(
     by_itself = {
         "fn": lambda checkpoint: {},
         "on_pending": on_pending,
-        "max_initial_failures": None,
+        "on_failure": "ignore",
     }
     config = tunekit.ValidationConfig(**{**by_itself, **(settings or {})})
     stage_executors = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import numbers
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ from tunekit.core.problems import Problems, shown
 from tunekit.core.sequential import Sequential
 from tunekit.picklable import why_large, why_not_picklable
 
-__all__ = ["Limits", "check_validation", "nested_in"]
+__all__ = ["Limits", "check_validation"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,22 +44,6 @@ class Limits:
         return min(limits, default=None)
 
 
-def nested_in(fn: Any, given: Mapping[str, float] | None) -> dict[str, float]:
-    """Return what a call of a function takes in tasks, actors and workers of its own.
-
-    Args:
-        fn: The function, which may say so itself.
-        given: What the user says; None: nothing.
-
-    Example:
-        >>> def validate(checkpoint): ...
-        >>> validate.nested_resources = {"CPU": 2.0}
-        >>> nested_in(validate, None), nested_in(validate, {})
-        ({'CPU': 2.0}, {})
-    """
-    return dict((getattr(fn, "nested_resources", None) if given is None else given) or {})
-
-
 _VALIDATE = "Pass a function like `def validate(checkpoint, **kwargs) -> dict`."
 
 
@@ -71,10 +54,8 @@ def check_validation(
     task_config: Any,
     ray_remote_kwargs: Any,
     evaluators: Any,
-    nested_resources: Any,
     max_in_flight: Any,
     max_retries: Any,
-    max_initial_failures: Any,
     sequential: Any,
 ) -> None:
     """Add all that is wrong with these arguments to the problems of a call.
@@ -83,9 +64,9 @@ def check_validation(
 
     Example:
         >>> problems = Problems("Stage")
-        >>> wrong = dict.fromkeys(["task_config", "ray_remote_kwargs", "nested_resources"])
-        >>> wrong |= dict.fromkeys(["evaluators", "max_in_flight", "max_initial_failures"])
-        >>> check_validation(problems, fn=3, max_retries=-1, sequential=None, **wrong)
+        >>> unset = ["task_config", "ray_remote_kwargs", "evaluators", "max_in_flight"]
+        >>> wrong = dict.fromkeys([*unset, "sequential"])
+        >>> check_validation(problems, fn=3, max_retries=-1, **wrong)
         >>> problems.raise_any()
         Traceback (most recent call last):
         tunekit.errors.ConfigError: ...
@@ -111,17 +92,12 @@ def check_validation(
     for key, value in (kwargs or {}).items():
         _check_picklable(f"task_config.fn_kwargs[{key!r}]", value, problems)
     problems.integer("evaluators", evaluators, least=1, optional=True)
-    if nested_resources is not None and problems.instance(
-        "nested_resources", nested_resources, Mapping, 'Pass a dict such as {"CPU": 2}.'
-    ):
-        _check_amounts("nested_resources", nested_resources, problems)
     if ray_remote_kwargs is not None and problems.instance(
         "ray_remote_kwargs", ray_remote_kwargs, Mapping, 'Pass a dict such as {"num_cpus": 1}.'
     ):
         _check_remote_kwargs(ray_remote_kwargs, problems, actor=evaluators is not None)
     problems.integer("max_in_flight", max_in_flight, least=1, optional=True)
     problems.integer("max_retries", max_retries, least=0)
-    problems.integer("max_initial_failures", max_initial_failures, least=1, optional=True)
     if sequential is not None:
         problems.instance(
             "sequential",
@@ -190,15 +166,6 @@ def _check_picklable(name: str, value: Any, problems: Problems) -> None:
             "inside of the function, or with evaluators=n in __init__ of a class.",
             large,
         )
-
-
-def _check_amounts(name: str, amounts: Mapping[str, Any], problems: Problems) -> None:
-    for resource, amount in amounts.items():
-        if isinstance(amount, bool) or not isinstance(amount, numbers.Real) or amount < 0:
-            problems.add(
-                f"{name}[{resource!r}]={amount!r} must be a number of at least 0. Pass what one "
-                "validation takes."
-            )
 
 
 def _check_remote_kwargs(kwargs: Mapping[str, Any], problems: Problems, *, actor: bool) -> None:

@@ -15,7 +15,6 @@ from tunekit.core.pending import are_paused, needs_room
 from tunekit.core.problems import Problems
 from tunekit.core.room import one_at_a_time, room_to_leave, total
 from tunekit.driver.callback import ValidationCallback
-from tunekit.errors import ConfigError
 from tunekit.scheduling.scheduler import base_of
 from tunekit.scheduling.searcher import ValidatedSearcher
 from tunekit.validating.capacity import listed, say_what_is_too_much
@@ -39,9 +38,8 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
         validation: The sweep's validations.
 
     Raises:
-        tunekit.ConfigError: If trials that wait for scores could keep validations from running, or
-            if a trial or a validation needs what this machine does not have and no other machine
-            can join.
+        tunekit.ConfigError: If a trial or a validation needs what this machine does not have and no
+            other machine can join.
     """
     if not ray.is_initialized():
         ray.init()
@@ -77,8 +75,6 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
     _say_what_trials_do(on_pending, lends=lends, swaps=swaps)
     if config.max_concurrent_trials or on_pending == "pause":
         return
-    # Nested resources cannot be reserved: a limit has to leave them free.
-    swaps = swaps and not validation.config.nested_resources
     room = room_to_leave(
         cluster,
         per_trial,
@@ -88,7 +84,6 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
         paused=are_paused(on_pending, swaps=swaps, scheduler=pauses(base_of(config.scheduler))),
     )
     if room is not None and room.reserved:
-        _check_nested(settings, validation, per_trial, per_validation, cluster)
         if room.validations:
             validation.validator.reserve(room.validations)
         return
@@ -168,33 +163,3 @@ class _Turns:
             self._next_look = now + _LOOK_INTERVAL_S
             self._taken = one_at_a_time(ray.cluster_resources(), self._trial, self._validation)
         return self._taken
-
-
-def _check_nested(
-    settings: Settings,
-    validation: ValidationCallback,
-    per_trial: dict[str, float],
-    per_validation: dict[str, float],
-    cluster: dict[str, float],
-) -> None:
-    """Refuse what could wait forever: trials hold all that a running validation waits for."""
-    config, trials = validation.config, settings.tune_config.num_samples
-    if config.on_pending != "hold" or not config.nested_resources or hasattr(config.fn, "bundles"):
-        return
-    nested = config.nested_resources
-    short = [
-        name
-        for name in nested
-        if trials * per_trial.get(name, 0) + per_validation[name] > cluster.get(name, 0)
-    ]
-    if per_trial.keys() & nested.keys() and short:
-        raise ConfigError(
-            "Tuner.fit",
-            [
-                f"{trials} trials ({listed(per_trial)} each) can hold all that there is "
-                f"({listed({name: cluster.get(name, 0.0) for name in short})}), and a validation "
-                f"would wait for ever for its nested_resources ({listed(nested)}), which cannot "
-                "be kept for it. Use on_pending='pause' or 'continue', or a "
-                "tunekit.TrainerValidation, whose workers are kept."
-            ],
-        )

@@ -9,7 +9,7 @@ from typing import Any
 from ray import train
 
 from tunekit._ray.storage import absolute
-from tunekit.checks import Limits, check_validation, nested_in
+from tunekit.checks import Limits, check_validation
 from tunekit.confirm import Confirm
 from tunekit.core.calls import (
     ValidationFunction,
@@ -75,10 +75,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
             long-lived processes, and those of a :class:`~tunekit.TrainerValidation` always do,
             unless ``ray_remote_kwargs`` asks for what tasks do: ``max_calls``, ``max_retries``,
             ``retry_exceptions``.
-        nested_resources: What one call of ``fn`` takes in tasks, actors and workers of its own, in
-            addition to ``ray_remote_kwargs``, such as ``{"CPU": 2}`` for a dataset mapped by two
-            actors. Trials leave room for it. Defaults to ``fn.nested_resources`` if ``fn`` has
-            them, as a :class:`~tunekit.TrainerValidation` does.
         every: Which checkpoints to validate. A number n: every n-th checkpoint of a trial, counted
             from its first. ``"decision"``: only those whose score the scheduler will use (at the
             rungs of ASHA and HyperBand, at PBT's perturbation interval) and the one at the trial's
@@ -101,21 +97,13 @@ class ValidationConfig(Limits, train.ValidationConfig):
             where a trial's place can be used in one of these ways, and ``"continue"`` elsewhere:
             a trial also trains on while nobody could use its place, as at the end of a sweep. With
             a scheduler that compares all trials at the same time, it never trains on.
-        priority: Which validations go first. ``"decisions"``: those that the scheduler will decide
-            by, before those that it will not look at. ``"turns"``: trials take turns, whatever
-            their scores are for.
-        on_rejected: What happens to the validations of a trial that the scheduler stops before it
-            has run its course. ``"skip"`` ends those that have not started, as ``skipped``;
-            ``"cancel"`` also ends those that are running; ``"keep"`` validates them all.
-        on_stale: ``"keep"`` validates every requested checkpoint; with ``"skip"``, a newer
-            checkpoint of a trial replaces its older ones whose validation has not started.
-        on_failure: ``"record"`` records a failed validation and judges the trial by its other
-            scores; ``"raise"`` ends the sweep with :class:`~tunekit.errors.ValidationFailedError`.
-        max_initial_failures: When this many validations have failed alike (apart from numbers, ids
-            and paths in their reasons) and none has succeeded, the function is considered broken:
-            the sweep ends with :class:`~tunekit.errors.ValidationFailedError` rather than train for
-            nothing. Attempts that were retried do not count, nor do checkpoints that are gone. A
-            restored sweep counts from zero. None: the sweep goes on.
+        on_failure: ``"record"`` records a failed validation and ranks the trial by its other
+            scores. When three have failed alike (apart from numbers, ids and paths in their
+            reasons) and none has succeeded, the function is considered broken: the sweep ends with
+            :class:`~tunekit.errors.ValidationFailedError` rather than train for nothing. Attempts
+            that were retried do not count, nor do checkpoints that are gone. A restored sweep
+            counts from zero. ``"raise"`` ends the sweep at the first failure. ``"ignore"`` records
+            failures, and never ends the sweep.
         sequential: How far checkpoints are evaluated if ``fn`` is a generator that yields
             estimates; None for the defaults of :class:`~tunekit.Sequential`.
         seed: The flat name of the hyperparameter that is the random seed, such as ``"seed"`` or
@@ -151,8 +139,8 @@ class ValidationConfig(Limits, train.ValidationConfig):
         ...     ray_remote_kwargs={"num_cpus": 1},
         ...     on_pending="hold",
         ... )
-        >>> config.every, config.max_retries, config.on_stale
-        (1, 1, 'keep')
+        >>> config.every, config.max_retries, config.on_failure
+        (1, 1, 'record')
     """
 
     def __init__(
@@ -162,16 +150,11 @@ class ValidationConfig(Limits, train.ValidationConfig):
         ray_remote_kwargs: Mapping[str, Any] | None = None,
         *,
         evaluators: int | None = None,
-        nested_resources: Mapping[str, float] | None = None,
         every: int | str = 1,
         max_in_flight: int | None = None,
         max_retries: int = 1,
         on_pending: str = "auto",
-        priority: str = "decisions",
-        on_rejected: str = "skip",
-        on_stale: str = "keep",
         on_failure: str = "record",
-        max_initial_failures: int | None = 3,
         sequential: Sequential | None = None,
         seed: str | None = None,
         stages: Sequence[Stage] = (),
@@ -185,10 +168,8 @@ class ValidationConfig(Limits, train.ValidationConfig):
             task_config=task_config,
             ray_remote_kwargs=ray_remote_kwargs,
             evaluators=evaluators,
-            nested_resources=nested_resources,
             max_in_flight=max_in_flight,
             max_retries=max_retries,
-            max_initial_failures=max_initial_failures,
             sequential=sequential,
         )
         if isinstance(every, str):
@@ -200,10 +181,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
         else:
             problems.integer("every", every, least=1)
         problems.choice("on_pending", on_pending, ON_PENDING)
-        problems.choice("priority", priority, ["decisions", "turns"])
-        problems.choice("on_rejected", on_rejected, ["skip", "cancel", "keep"])
-        problems.choice("on_stale", on_stale, ["keep", "skip"])
-        problems.choice("on_failure", on_failure, ["record", "raise"])
+        problems.choice("on_failure", on_failure, ["record", "raise", "ignore"])
         check_seed(seed, problems)
         check_stages(stages, problems)
         if confirm is not None:
@@ -216,16 +194,11 @@ class ValidationConfig(Limits, train.ValidationConfig):
         problems.raise_any()
         super().__init__(fn, task_config, dict(ray_remote_kwargs or {}))
         self.evaluators = evaluators
-        self.nested_resources = nested_in(fn, nested_resources)
         self.every = every
         self.max_in_flight = max_in_flight
         self.max_retries = max_retries
         self.on_pending = on_pending
-        self.priority = priority
-        self.on_rejected = on_rejected
-        self.on_stale = on_stale
         self.on_failure = on_failure
-        self.max_initial_failures = max_initial_failures
         self.sequential = sequential
         self.seed = seed
         self.stages = tuple(stages)

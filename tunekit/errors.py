@@ -151,7 +151,7 @@ class AlreadyRunningError(TunekitError, RuntimeError):
 class ValidationFailedError(TunekitError, RuntimeError):
     """A validation failed for good and ``on_failure`` says to raise, or the first ones all failed.
 
-    ``Tuner.fit()`` raises this after saving the experiment's state: at the first failure with
-    ``ValidationConfig(on_failure="raise")``, and when the first ``max_initial_failures``
-    validations have failed alike.
+    ``Tuner.fit()`` raises this after saving the experiment's state: with
+    ``ValidationConfig(on_failure="raise")`` at the first failure, and with ``"record"`` when the
+    first three validations have failed alike.
     """

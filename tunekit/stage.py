@@ -8,7 +8,7 @@ from typing import Any
 
 from ray import train
 
-from tunekit.checks import Limits, check_validation, nested_in
+from tunekit.checks import Limits, check_validation
 from tunekit.core.calls import ValidationFunction
 from tunekit.core.problems import Problems, shown
 from tunekit.core.sequential import Sequential
@@ -27,8 +27,9 @@ class Stage(Limits):
     Schedulers and search algorithms judge by ``ValidationConfig(fn=...)``, the first stage, which
     can then be quick. A further stage takes what resources the first one and the trials leave, once
     no trial is left to begin that takes the same, and delays no decision: the sweep waits for it at
-    its end. Its metrics stand beside the others below
-    its name, as ``"full/accuracy"``, in results, tables, loggers and the report.
+    its end. Its metrics stand beside the others below its name, as ``"full/accuracy"``, in results,
+    tables, loggers and the report. When three of its validations have failed alike and none has
+    succeeded, those that are left are given up, and the sweep continues without the stage.
 
     Args:
         name: Under which name its metrics are shown: letters, digits, ``_``, ``.`` and ``-``,
@@ -43,13 +44,9 @@ class Stage(Limits):
             validation is about the first stage.
         ray_remote_kwargs: Likewise: what one validation of this stage takes.
         evaluators: Likewise.
-        nested_resources: Likewise.
         max_in_flight: How many validations of this stage may be in flight at once; None: as many as
             free resources allow.
         max_retries: How many more attempts a validation gets.
-        max_initial_failures: When this many validations of the stage have failed alike and none has
-            succeeded, those that are left are given up, and the sweep goes on without the stage.
-            None: they are all tried.
         sequential: How far checkpoints are evaluated if ``fn`` is a generator; only
             ``max_examples`` ends it early, because nothing is decided by it.
 
@@ -69,9 +66,6 @@ class Stage(Limits):
         ['full']
     """
 
-    # What a validation of the first stage can be told to do otherwise.
-    priority, on_stale, on_rejected = "turns", "keep", "keep"
-
     def __init__(
         self,
         name: str,
@@ -81,10 +75,8 @@ class Stage(Limits):
         task_config: train.ValidationTaskConfig | None = None,
         ray_remote_kwargs: Mapping[str, Any] | None = None,
         evaluators: int | None = None,
-        nested_resources: Mapping[str, float] | None = None,
         max_in_flight: int | None = None,
         max_retries: int = 1,
-        max_initial_failures: int | None = 3,
         sequential: Sequential | None = None,
     ):
         problems = Problems("Stage")
@@ -107,10 +99,8 @@ class Stage(Limits):
             task_config=task_config,
             ray_remote_kwargs=ray_remote_kwargs,
             evaluators=evaluators,
-            nested_resources=nested_resources,
             max_in_flight=max_in_flight,
             max_retries=max_retries,
-            max_initial_failures=max_initial_failures,
             sequential=sequential,
         )
         problems.raise_any()
@@ -118,9 +108,8 @@ class Stage(Limits):
         self.task_config = task_config or train.ValidationTaskConfig()
         self.ray_remote_kwargs = dict(ray_remote_kwargs or {})
         self.evaluators = evaluators
-        self.nested_resources = nested_in(fn, nested_resources)
         self.max_in_flight, self.max_retries = max_in_flight, max_retries
-        self.max_initial_failures, self.sequential = max_initial_failures, sequential
+        self.sequential = sequential
 
     def __repr__(self) -> str:
         return f"Stage({self.name!r}, fn={self.fn!r}, every={self.every!r})"

@@ -604,11 +604,9 @@ def test_scores_that_are_infinite_are_ranked_and_not_drawn(tmp_path, mode):
 def test_what_was_skipped_is_no_failure(tmp_path):
     ran = sweep(
         tmp_path,
-        FIFOScheduler(),
-        trials=2,
+        ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3),
         validation_s=lambda a: 3.0,
         validation_slots=1,
-        settings={"on_stale": "skip"},
     )
     loaded = tunekit.load(ran.home)
     skipped = int((loaded.validations.status == "skipped").sum())

@@ -33,7 +33,7 @@ def run(folder: Path, **settings: Any) -> Ran:
     options = {
         name: settings.pop(name) for name in ("validate", "trials", "run") if name in settings
     }
-    given = {"fn": validate, "max_initial_failures": 3, "max_retries": 0, **settings}
+    given = {"fn": validate, "on_failure": "record", "max_retries": 0, **settings}
     return sweep(folder, FIFOScheduler(), **{"trials": 4, **options}, settings=given)
 
 
@@ -48,14 +48,14 @@ def test_a_broken_function_ends_the_sweep_before_it_is_trained_for_nothing(tmp_p
     assert "first 3 validations have failed alike, and none has succeeded" in message
     assert "raised KeyError" in message and "Traceback of a test" in message
     assert "Correct validate" in message and "validation_config=" in message
-    assert "max_initial_failures=None" in message
+    assert "on_failure='ignore'" in message
     assert outcomes(tmp_path)[:3] == ["failed"] * 3
     reports = [event for event in read(tmp_path / "sweep") if event["event"] == "reported"]
     assert len(reports) < 4 * LENGTH / 2, "trials do not train to their ends"
 
 
 def test_it_goes_on_by_choice_and_after_one_success(tmp_path):
-    ran = run(tmp_path / "choice", validate=broken, max_initial_failures=None)
+    ran = run(tmp_path / "choice", validate=broken, on_failure="ignore")
     assert outcomes(tmp_path / "choice") == ["failed"] * 4 * LENGTH
     assert all(len(scores) == 0 for scores in ran.scores().values())
 
@@ -73,7 +73,7 @@ def test_on_failure_raise_raises_at_the_first(tmp_path):
 
 
 def test_repeated_failures_are_told_once_and_counted_by_trial_and_iteration(tmp_path, caplog):
-    run(tmp_path, validate=broken, max_initial_failures=None, max_retries=1, trials=1)
+    run(tmp_path, validate=broken, on_failure="ignore", max_retries=1, trials=1)
     said = [record.message for record in caplog.records if record.name.startswith("tunekit")]
     once = [text for text in said if "Traceback of a test" in text and "no best trial" not in text]
     assert len(once) == 1 and "The validation of 00000_00000@1 failed" in once[0]
@@ -96,7 +96,7 @@ def renewed(folder: Path, validation: Any) -> Ran:
     """Restore it; from now on its validations come to what ``validation`` says."""
     home = folder / "sweep"
     mended = prepare_restore(LocalFolder(home), events_in(home))
-    given = {"fn": validate, "max_initial_failures": 3, "max_retries": 0}
+    given = {"fn": validate, "on_failure": "record", "max_retries": 0}
     return sweep(
         folder,
         FIFOScheduler(),

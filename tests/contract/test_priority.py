@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 import tunekit
@@ -20,7 +19,7 @@ def asha() -> ASHAScheduler:
     )
 
 
-def run(folder, *, trials=6, on_rejected="skip", **options):
+def run(folder, *, trials=6, **options):
     """Validations one at a time, each as long as two iterations: they queue up."""
     more = options.pop("settings", {})
     return sweep(
@@ -31,17 +30,9 @@ def run(folder, *, trials=6, on_rejected="skip", **options):
         trials=trials,
         slots=3,
         validation_s=lambda attempt: 2.0,
-        settings={"max_in_flight": 1, "on_rejected": on_rejected, **more},
+        settings={"max_in_flight": 1, **more},
         **{"stop": {"training_iteration": LENGTH}, **options},
     )
-
-
-def outcomes(ran):
-    table = tunekit.load(ran.home).validations
-    return {
-        status: sorted(zip(rows.trial_id, rows.iteration, strict=True))
-        for status, rows in table.groupby("status")
-    }
 
 
 def test_what_waits_of_a_rejected_trial_is_skipped_and_says_why(tmp_path):
@@ -65,17 +56,6 @@ def test_a_trial_that_has_run_its_course_is_validated_to_the_end(tmp_path):
         assert scores == list(range(1, LENGTH + 1))
 
 
-@pytest.mark.parametrize("on_rejected", ["keep", "cancel"])
-def test_the_user_says_what_becomes_of_them(tmp_path, on_rejected):
-    ran = run(tmp_path, on_rejected=on_rejected)
-    found = outcomes(ran)
-    if on_rejected == "keep":
-        assert set(found) == {"validated"}
-        assert len(found["validated"]) == sum(ran.lengths().values())
-    else:
-        assert found["skipped"]
-
-
 def test_a_rung_does_not_wait_for_what_only_draws_a_curve(tmp_path):
     ran = run(tmp_path)
     table = tunekit.load(ran.home).validations
@@ -92,13 +72,6 @@ def test_a_rung_does_not_wait_for_what_only_draws_a_curve(tmp_path):
         assert {1, 3} & set(ran.heard.of(index))
 
 
-def test_in_turns_every_score_comes_in_order(tmp_path):
-    ran = run(tmp_path, settings={"priority": "turns"}, on_rejected="keep")
-    first = [(a.request.trial_id, a.request.iteration) for a in ran.executor.started]
-    of_one = [iteration for trial, iteration in first if trial == first[0][0]]
-    assert of_one == sorted(of_one)
-
-
 def test_a_stopping_criterion_on_scores_hears_of_every_one(tmp_path):
     """Nothing is overtaken then."""
     seen = []
@@ -108,7 +81,7 @@ def test_a_stopping_criterion_on_scores_hears_of_every_one(tmp_path):
         on_pending="auto",
         trials=3,
         validation_s=lambda attempt: 2.0,
-        settings={"max_in_flight": 1, "on_rejected": "keep"},
+        settings={"max_in_flight": 1},
         stop=lambda trial_id, result: seen.append(result.get("accuracy")) or False,
     )
     for index in range(3):

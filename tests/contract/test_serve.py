@@ -238,7 +238,7 @@ def test_failures_are_grouped_and_come_first_where_there_is_nothing_else(tmp_pat
     def bad(attempt: Any) -> Any:
         raise ValueError(f"no data for {attempt.request.iteration} <of> {attempt.request.trial_id}")
 
-    options = {"settings": {"max_retries": 0, "max_initial_failures": None}}
+    options = {"settings": {"max_retries": 0, "on_failure": "ignore"}}
     ran = sweep(tmp_path, FIFOScheduler(), trials=3, validate=bad, **options)
     parts = sections_of(contents(tunekit.load(ran.home)))
     assert list(parts)[:2] == ["summary", "failures"]

@@ -109,7 +109,7 @@ def test_nothing_is_decided_by_a_further_stage(tmp_path, name, on_pending):
     staged = run(
         tmp_path / "staged",
         tunekit.Stage("full", thorough),
-        tunekit.Stage("record", broken, every=1, max_initial_failures=None, max_retries=0),
+        tunekit.Stage("record", broken, every=1, max_retries=0),
         tunekit.Stage("last", thorough, every="last"),
     )
     assert staged.heard.results == plain.heard.results

@@ -89,7 +89,7 @@ class Settings:
         ranked: Whether the best are kept, rather than the newest.
         failing: The probability that a call of the trainable fails.
         invalid: The probability that a validation fails.
-        max_in_flight, on_stale: As in ``ValidationConfig``.
+        max_in_flight: As in ``ValidationConfig``.
         interval, burn_in: How often PBT perturbs, and from when.
         every: Iterations from one checkpoint to the next.
         length: How many iterations, if ``end_by`` is not a score.
@@ -112,7 +112,6 @@ class Settings:
     save_s: float
     restore_s: float
     max_in_flight: int | None
-    on_stale: str
     invalid: float
     interval: int
     every: int
@@ -140,7 +139,6 @@ def draw(seed: int, *, restores: int = 0, **fixed: Any) -> Settings:
         save_s=rng.choice([0.0, 0.3, 2.5]),
         restore_s=rng.choice([0.0, 0.3, 1.5]),
         max_in_flight=rng.choice([None, 1, 3]),
-        on_stale=rng.choice(["keep", "skip"]),
         invalid=rng.choice([0.0, 0.0, 0.2]),
         interval=rng.choice([1, 2, 3]),
         every=rng.choice([1, 1, 2]),
@@ -343,11 +341,7 @@ class Population:
             validate=self._validate,
             validation_s=lambda attempt: settings.lag_s * self._lags.random(),
             training_s=self._training_s,
-            settings={
-                "max_in_flight": settings.max_in_flight,
-                "on_stale": settings.on_stale,
-                "max_retries": 0,
-            },
+            settings={"max_in_flight": settings.max_in_flight, "max_retries": 0},
             policy=tunekit.EveryIterations(settings.every),
             loggers=settings.loggers,
             checkpoint_config=tune.CheckpointConfig(

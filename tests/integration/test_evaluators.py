@@ -285,11 +285,7 @@ def test_all_kinds_of_validation_give_the_same_scores(ray_cluster, tmp_path, kin
             "fn": resnet.validate_by_workers,
             "ray_remote_kwargs": {"num_cpus": 0.5},
         },
-        "by_mapping": {
-            "fn": resnet.validate_by_mapping,
-            "ray_remote_kwargs": {"num_cpus": 0},
-            "nested_resources": {"CPU": 1},
-        },
+        "by_mapping": {"fn": resnet.validate_by_mapping, "ray_remote_kwargs": {"num_cpus": 0}},
     }[kind]
     results = tunekit.Tuner(
         resnet.trainer(epochs=2),

@@ -19,6 +19,9 @@ def validate(checkpoint):
     return {"accuracy": 0.5}
 
 
+BY_WORKERS = tunekit.TrainerValidation(lambda config: {}, train.ScalingConfig(num_workers=3))
+
+
 @pytest.fixture
 def on_cluster(monkeypatch, tmp_path):
     """Look what a sweep does on a cluster of so many CPUs."""
@@ -35,7 +38,7 @@ def on_cluster(monkeypatch, tmp_path):
                 metric="accuracy", mode="max", scheduler=scheduler, num_samples=trials
             ),
             run_config=tune.RunConfig(name="sweep", storage_path=str(tmp_path)),
-            validation_config=tunekit.ValidationConfig(fn=validate, **options),
+            validation_config=tunekit.ValidationConfig(**{"fn": validate, **options}),
         )
         reserved = []
         monkeypatch.setattr(tuner.validation.validator, "reserve", reserved.append)
@@ -52,7 +55,7 @@ def on_cluster(monkeypatch, tmp_path):
         (8, {}, 3),  # 3 trials of 2 workers, and 1 for validation
         (8, {"max_in_flight": 3}, 2),
         (8, {"evaluators": 4}, 2),
-        (8, {"nested_resources": {"CPU": 3}}, 2),
+        (8, {"fn": BY_WORKERS}, 2),  # 1 for the validation itself, and 3 for its workers
         (8, {"on_pending": "pause"}, None),
     ],
 )
@@ -64,8 +67,7 @@ def test_trials_workers_and_validations_fit_together(on_cluster, cpus, options, 
 def test_trials_that_yield_leave_resources_for_validation(on_cluster):
     assert on_cluster(8, ASHAScheduler()) == (None, [1])  # a limit would count those that wait
     assert on_cluster(8, ASHAScheduler(), on_pending="yield", evaluators=4) == (None, [4])
-    # What a validation takes besides cannot be reserved.
-    assert on_cluster(8, ASHAScheduler(), nested_resources={"CPU": 3}) == (2, [])
+    assert on_cluster(8, ASHAScheduler(), fn=BY_WORKERS) == (None, [1])
 
 
 def test_trials_that_take_turns_leave_resources_for_validation(on_cluster):
@@ -111,14 +113,6 @@ def test_what_a_machine_of_its_own_lacks_is_an_error_rather_than_an_endless_wait
 def test_the_largest_number_of_workers_counts(on_cluster, several):
     space = {"scaling_config": {"num_workers": several}}
     assert on_cluster(8, ASHAScheduler(), space=space, on_pending="continue") == (2, [])
-
-
-def test_what_could_wait_for_ever_inside_of_a_validation_is_refused(on_cluster):
-    nested = {"on_pending": "hold", "nested_resources": {"CPU": 1}}
-    with pytest.raises(tunekit.ConfigError, match="which cannot be kept"):
-        on_cluster(8, HyperBandScheduler(), trials=4, **nested)
-    assert on_cluster(10, HyperBandScheduler(), trials=4, **nested) == (None, [1])
-    assert on_cluster(8, ASHAScheduler(), trials=4, **nested) == (3, [])
 
 
 def test_on_one_gpu_trials_and_validations_take_turns_until_there_is_more(monkeypatch, tmp_path):

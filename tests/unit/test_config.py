@@ -40,8 +40,7 @@ WRONG = [
         {"on_pending": "wait"},
         "on_pending='wait' is not one of 'auto', 'yield', 'continue', 'hold', 'pause'",
     ),
-    ({"on_stale": "drop"}, "on_stale='drop' is not one of 'keep', 'skip'"),
-    ({"on_failure": None}, "on_failure=None is not one of 'record', 'raise'"),
+    ({"on_failure": None}, "on_failure=None is not one of 'record', 'raise', 'ignore'"),
     ({"fn": None}, "fn=None is not callable"),
     ({"fn": no_arguments}, "cannot be called as fn(checkpoint)"),
     ({"fn": waits}, "is a coroutine function"),
@@ -152,15 +151,6 @@ def test_a_loop_of_workers_may_yield_and_resume():
     assert is_generator(validate) and takes_resume(validate)
     returns = tunekit.TrainerValidation(lambda config: {}, workers)
     assert not is_generator(returns) and not takes_resume(returns)
-    assert ValidationConfig(fn=validate).nested_resources == {"CPU": 1.0}
-
-
-@pytest.mark.parametrize("make", [ValidationConfig, lambda fn, **o: tunekit.Stage("full", fn, **o)])
-def test_what_is_said_of_nested_resources_counts_more_than_what_the_function_says(make):
-    own = tunekit.TrainerValidation(lambda config: {}, train.ScalingConfig(num_workers=2))
-    assert make(own).nested_resources == {"CPU": 2.0}
-    assert make(own, nested_resources={}).nested_resources == {}
-    assert make(own, nested_resources={"CPU": 1}).nested_resources == {"CPU": 1}
 
 
 def test_a_cache_is_a_folder_or_a_uri(tmp_path, monkeypatch):

@@ -6,7 +6,10 @@ import re
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-__all__ = ["Failures", "Verdict", "gone", "kind_of", "place_of", "was_gone"]
+__all__ = ["HOPELESS", "Failures", "Verdict", "gone", "kind_of", "place_of", "was_gone"]
+
+#: How many failures that are alike, with no success before, leave no hope.
+HOPELESS = 3
 
 # So many kinds are told apart, and so many places of each are named.
 _MOST_KINDS, _MOST_PLACES = 100, 5
@@ -108,11 +111,10 @@ class Failures:
     Those that were only counted are told at the 10th, 100th, 1000th of their kind, and at the end.
 
     Args:
-        most: How many failures that are alike, with no success before, leave no hope; None: there
-            always is some.
+        gives_up: Whether the first :data:`HOPELESS` ones, if alike, leave no hope.
 
     Example:
-        >>> failures = Failures(most=3)
+        >>> failures = Failures(gives_up=True)
         >>> for iteration in (1, 2, 3):
         ...     failures.failed(f"a@{iteration}", "raised KeyError: 'model'")
         Verdict(first=True, more=None, hopeless=False)
@@ -122,19 +124,13 @@ class Failures:
         ["2 more like that of a@1 (raised KeyError: 'model'): a@2, a@3"]
     """
 
-    def __init__(self, most: int | None = None):
-        self._most = most
+    def __init__(self, *, gives_up: bool = False):
+        self._gives_up = gives_up
         self._kinds: OrderedDict[str, _Kind] = OrderedDict()
-        self._hopeless = False
-
-    @property
-    def any(self) -> bool:
-        """Return whether there was a failure."""
-        return bool(self._kinds)
 
     def succeeded(self) -> None:
         """Take that a validation has succeeded: there is hope from now on."""
-        self._most = None
+        self._gives_up = False
 
     def failed(self, place: str, reason: str) -> Verdict:
         """Take a failure.
@@ -147,13 +143,9 @@ class Failures:
         kind = self._kinds.setdefault(name, _Kind(place, reason))
         self._kinds.move_to_end(name)
         kind.count += 1
-        hopeless = (
-            self._most is not None
-            and kind.count >= self._most
-            and not self._hopeless
-            and not was_gone(reason)
-        )
-        self._hopeless = self._hopeless or hopeless
+        hopeless = self._gives_up and kind.count >= HOPELESS and not was_gone(reason)
+        if hopeless:
+            self._gives_up = False
         if kind.count == 1:
             more = None
             if len(self._kinds) > _MOST_KINDS:

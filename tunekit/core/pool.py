@@ -18,10 +18,10 @@ from tunekit.core.validation import (
     rejected,
 )
 
-__all__ = ["REJECTED", "Pool"]
+__all__ = ["Pool"]
 
-#: Why a validation of a trial that was stopped is skipped.
-REJECTED = "the scheduler has stopped its trial"
+# Why a validation of a trial that was stopped is skipped.
+_REJECTED = "the scheduler has stopped its trial"
 
 
 @dataclass
@@ -58,8 +58,8 @@ class Pool:
         - At most ``max_in_flight`` attempts are in flight at once across the whole sweep. Without
           that limit, as many as free resources can run, and at least one, even if it has to wait
           for resources.
-        - A validation that the scheduler will decide by goes before those that it will not look at
-          (unless ``decisions_first`` is False).
+        - A validation that the scheduler will use to decide goes before those that it will not look
+          at.
         - Trials take turns. The trial with the fewest attempts in flight is next; among equals, the
           one served longest ago. Within a trial, the oldest iteration is next.
         - The time limit counts from when an attempt begins to run, not from when it begins to wait
@@ -67,13 +67,10 @@ class Pool:
         - A failed or timed-out attempt is retried up to ``max_retries`` times. A return value that
           is not a score is not retried: the function ran to its end, and would return the same.
         - When the scheduler has rejected a trial, its validations that have not started end.
-        - ``skip_stale``: a newer request of a trial ends its older ones that have not started.
 
     Args:
         max_in_flight: How many attempts may be in flight at once; None leaves it to the resources.
         max_retries: How many attempts there may be after the first.
-        skip_stale: Whether a newer request replaces older ones of its trial.
-        decisions_first: Whether validations that the scheduler will decide by go first.
         all_count: Returns whether a score has to wait for older ones of its trial, which then go
             before it.
         waits_for_room: Returns whether nothing is started before resources are free. Otherwise, one
@@ -98,16 +95,13 @@ class Pool:
         *,
         max_in_flight: int | None = None,
         max_retries: int = 0,
-        skip_stale: bool = False,
-        decisions_first: bool = True,
         all_count: Callable[[], bool] = lambda: True,
         waits_for_room: Callable[[], bool] = bool,
     ):
         self._waits_for_room = waits_for_room
         self._limit = max_in_flight
         self._retries = max_retries
-        self._skip_stale = skip_stale
-        self._decisions_first, self._all_count = decisions_first, all_count
+        self._all_count = all_count
         self._rejected: set[str] = set()
         self._trials: dict[str, _Trial] = {}
         self._queue: OrderedDict[str, None] = OrderedDict()  # trials with something waiting
@@ -187,20 +181,17 @@ class Pool:
     # What happens ------------------------------------------------------------------------------
 
     def submit(self, request: Request, now: float) -> list[Outcome]:
-        """Take a request; return the outcomes of those that it replaces."""
+        """Add a request; return the outcomes of those that end instead.
+
+        These are older runs of its iteration, and the request itself if its trial was rejected.
+        """
         trial = self._trials.setdefault(request.trial_id, _Trial())
         if request.trial_id in self._rejected:
-            return [_ended(_Waiting(request, since=now), Status.SKIPPED, now, reason=REJECTED)]
+            return [_ended(_Waiting(request, since=now), Status.SKIPPED, now, reason=_REJECTED)]
         replaced: list[Outcome] = []
         for waiting in list(trial.waiting.values()):
-            older = waiting.request
-            again = older.place == request.place
-            if again or (self._skip_stale and older.place < request.place):
-                reason = (
-                    f"iteration {request.iteration} was run again"
-                    if again
-                    else f"replaced by the newer checkpoint of iteration {request.iteration}"
-                )
+            if waiting.request.place == request.place:
+                reason = f"iteration {request.iteration} was run again"
                 self._forget_waiting(trial, waiting)
                 replaced.append(_ended(waiting, Status.SKIPPED, now, reason=reason))
         self._enqueue(trial, _Waiting(request, since=now))
@@ -370,18 +361,18 @@ class Pool:
         outcomes: list[Outcome] = []
         for waiting in list(trial.waiting.values()):
             self._forget_waiting(trial, waiting)
-            outcomes.append(_ended(waiting, Status.SKIPPED, now, reason=REJECTED))
+            outcomes.append(_ended(waiting, Status.SKIPPED, now, reason=_REJECTED))
         return outcomes
 
     # How it is kept ----------------------------------------------------------------------------
 
     def _turn_of(self, trial: _Trial) -> tuple[bool, int, int]:
         """Return the key to order trials with waiting requests by: the least is next."""
-        return (not (self._decisions_first and trial.decides), trial.in_flight, trial.served)
+        return (not trial.decides, trial.in_flight, trial.served)
 
     def _next_of(self, trial: _Trial) -> _Waiting:
         """Return the next request of a trial to start."""
-        if trial.decides and self._decisions_first and not self._all_count():
+        if trial.decides and not self._all_count():
             return next(one for one in trial.waiting.values() if one.request.used)
         return next(iter(trial.waiting.values()))
 
@@ -413,19 +404,12 @@ class Pool:
         self, flight: _InFlight, status: Status, reason: str, error: str | None, now: float
     ) -> Outcome | None:
         waiting = flight.waiting
-        trial = self._trials[waiting.request.trial_id]
-        newer = any(r.place > waiting.request.place for r in self._waiting_of(trial))
-        given_up = waiting.request.trial_id in self._rejected or (self._skip_stale and newer)
-        if waiting.tries <= self._retries and not given_up:
-            self._enqueue(trial, waiting, first=True)
+        if waiting.tries <= self._retries and waiting.request.trial_id not in self._rejected:
+            self._enqueue(self._trials[waiting.request.trial_id], waiting, first=True)
             return None
         if waiting.tries > 1:
             reason = f"{reason} (after {waiting.tries} attempts)"
         return _ended(waiting, status, now, flight, reason=reason, error=error)
-
-    @staticmethod
-    def _waiting_of(trial: _Trial) -> Iterator[Request]:
-        return (waiting.request for waiting in trial.waiting.values())
 
 
 def _ended(

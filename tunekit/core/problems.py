@@ -41,12 +41,12 @@ class Problems:
 
     Example:
         >>> problems = Problems("ValidationConfig")
-        >>> problems.choice("on_stale", "drop", ["keep", "skip"])
+        >>> problems.choice("on_failure", "drop", ["record", "raise"])
         >>> problems.integer("every", 0, least=1)
         >>> problems.raise_any()
         Traceback (most recent call last):
         tunekit.errors.ConfigError: ValidationConfig: 2 problems:
-          - on_stale='drop' is not one of 'keep', 'skip'. Use one of these.
+          - on_failure='drop' is not one of 'record', 'raise'. Use one of these.
           - every=0 must be a whole number of at least 1. Pass 1 or more.
     """
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from tunekit.config import ValidationConfig
 from tunekit.core.calls import name_of
-from tunekit.core.failures import Failures, place_of
+from tunekit.core.failures import HOPELESS, Failures, place_of
 from tunekit.core.validation import Outcome, Status
 from tunekit.errors import ValidationFailedError
 
@@ -25,7 +25,7 @@ class FailureReports:
 
     def __init__(self, config: ValidationConfig):
         self._config = config
-        self._failures = Failures(config.max_initial_failures)
+        self._failures = Failures(gives_up=config.on_failure != "ignore")
         self._last: tuple[str, str | None] | None = None
 
     def note(self, outcome: Outcome, *, succeeded: bool) -> ValidationFailedError | None:
@@ -52,11 +52,11 @@ class FailureReports:
             )
         if verdict.hopeless:
             return ValidationFailedError(
-                f"{said} The first {self._config.max_initial_failures} validations have failed "
+                f"{said} The first {HOPELESS} validations have failed "
                 "alike, and none has succeeded, so that no trial can be judged: the sweep ends "
                 f"here. All is saved. Correct {name_of(self._config.fn)}, and go on with "
                 "tunekit.Tuner.restore(path, trainable, validation_config=...). To go on however "
-                "many fail, pass ValidationConfig(max_initial_failures=None). "
+                "many fail, pass ValidationConfig(on_failure='ignore'). "
                 f"The failure:{trace or f' {reason}'}"
             )
         if verdict.first:

@@ -10,7 +10,7 @@ from typing import Any
 from tunekit.clock import Clock
 from tunekit.core.calls import name_of
 from tunekit.core.events import Event
-from tunekit.core.failures import Failures, place_of
+from tunekit.core.failures import HOPELESS, Failures, place_of
 from tunekit.core.validation import Outcome, Pending, Request, Status
 from tunekit.stage import Stage
 from tunekit.validating.executor import Executor
@@ -197,13 +197,12 @@ class Stages:
         if verdict.hopeless:
             logger.error(
                 "Stage %r: the validation of %s failed: it %s. Its first %d validations have "
-                "failed alike, and none has succeeded: the stage is given up, and the sweep goes "
-                "on without it. Correct %s, and validate these checkpoints by `tunekit validate`, "
-                "or pass Stage(max_initial_failures=None) to go on however many fail.%s",
+                "failed alike, and none has succeeded: the stage is given up, and the sweep "
+                "continues without it. Correct %s, and run `tunekit validate` for it.%s",
                 request.stage,
                 place,
                 reason,
-                further.stage.max_initial_failures,
+                HOPELESS,
                 name_of(further.stage.fn),
                 trace,
             )
@@ -228,6 +227,6 @@ class _Further:
 
     def __init__(self, stage: Stage, validator: Validator):
         self.stage, self.validator = stage, validator
-        self.failures = Failures(stage.max_initial_failures)
+        self.failures = Failures(gives_up=True)
         #: Whether its function is considered broken.
         self.hopeless = False

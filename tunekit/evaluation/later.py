@@ -33,7 +33,7 @@ from tunekit.config import ValidationConfig
 from tunekit.core.calls import name_of, signature_of, still_lacks
 from tunekit.core.confidence import Interval
 from tunekit.core.events import Event, SessionClosed, ValidationEnded, ValidationRequested
-from tunekit.core.failures import Failures, gone, place_of
+from tunekit.core.failures import HOPELESS, Failures, gone, place_of
 from tunekit.core.later_validations import (
     ALL,
     Choice,
@@ -526,7 +526,7 @@ class LaterRun:
         self._validator: Validator
         self._requests: dict[str, Request] = {}
         self._counts: Counter[str] = Counter()
-        self._failures = Failures(config.max_initial_failures)
+        self._failures = Failures(gives_up=config.on_failure != "ignore")
         self._hopeless: Outcome | None = None
         self._news = News(_NEWS_INTERVAL_S, _NEWS_INTERVAL_S)
         self._starved = False
@@ -655,9 +655,9 @@ class LaterRun:
     def _gave_up(self, outcome: Outcome) -> ValidationFailedError:
         trace = f"\n{outcome.error}" if outcome.error else f" {outcome.reason}"
         return ValidationFailedError(
-            f"The first {self._config.max_initial_failures} validations have failed alike, and "
+            f"The first {HOPELESS} validations have failed alike, and "
             f"none has succeeded. Correct {name_of(self._config.fn)}, and validate again. To go "
-            "on however many fail, pass ValidationConfig(max_initial_failures=None). The failure:"
+            "on however many fail, pass ValidationConfig(on_failure='ignore'). The failure:"
             f"{trace}"
         )
 

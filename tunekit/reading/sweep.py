@@ -544,8 +544,8 @@ class Sweep:
         Raises:
             tunekit.ConfigError: If an argument is wrong, if none of the checkpoints is there, or if
                 the sweep or other scores already have metrics of that name.
-            tunekit.ValidationFailedError: If the first ``max_initial_failures`` validations have
-                failed alike and none has succeeded.
+            tunekit.ValidationFailedError: If the first three validations have failed alike
+                (unless ``on_failure="ignore"``).
             tunekit.JournalError: If a journal is damaged or of another version.
             OSError: If the storage fails.
 
@@ -598,8 +598,8 @@ class Sweep:
             tunekit.ConfigError: If an argument is wrong, if there is no metric to rank by, if none
                 of the checkpoints is there, if ``fn`` is None and the sweep's own function cannot
                 be read, or if the sweep or other scores have metrics of that name.
-            tunekit.ValidationFailedError: If the first ``max_initial_failures`` validations have
-                failed alike and none has succeeded.
+            tunekit.ValidationFailedError: If the first three validations have failed alike
+                (unless ``on_failure="ignore"``).
             tunekit.JournalError: If a journal is damaged or of another version.
             OSError: If the storage fails.
 

@@ -93,11 +93,11 @@ class EvaluatorExecutor:
     Args:
         fn: A class (or a ``functools.partial`` of one) that is built in each actor and called as
             ``instance(checkpoint, **kwargs)``; or a function, called in the same way. If it has
-            ``bundles``, an actor is placed together with them, and told so (``placed``).
+            ``bundles``, which a call takes in addition, an actor is placed together with them, and
+            told so (``placed``).
         count: How many actors there may be.
         ray_remote_kwargs: Options of the actor. Each takes one CPU unless they say otherwise.
             ``max_calls``, as for tasks: after how many attempts it is replaced; 0 for never.
-        nested_resources: What a call takes in addition, in tasks and actors of its own.
         lookup: Returns where a request's score is looked for before the function is called; None:
             nowhere.
         idle_s: The seconds without work after which an actor ends.
@@ -112,7 +112,6 @@ class EvaluatorExecutor:
         count: int,
         ray_remote_kwargs: Mapping[str, Any],
         *,
-        nested_resources: Mapping[str, float] | None = None,
         lookup: Callable[[Request], Lookup | None] = lambda request: None,
         idle_s: float = 30.0,
         monotonic: Callable[[], float] = time.monotonic,
@@ -129,7 +128,7 @@ class EvaluatorExecutor:
         self._lookup = lookup
         self._fn, self._count, self._idle_s, self._monotonic = fn, count, idle_s, monotonic
         self._own = own_resources(options)
-        self._need = total(self._own, nested_resources or {})
+        self._need = total(self._own, *getattr(fn, "bundles", []))
         #: How many to keep, whether or not there is anything to do.
         self._kept = 0
         #: The placement groups of actors that have died, for those that replace them.
@@ -155,8 +154,8 @@ class EvaluatorExecutor:
 
     def fits_in(self, resources: Mapping[str, float]) -> bool:
         """See :class:`tunekit.validating.executor.Executor`."""
-        simple = not self._placed and self._need == self._own
-        return simple and not hasattr(self._fn, "bundles") and fits_in(self._need, resources)
+        simple = not self._placed and not hasattr(self._fn, "bundles")
+        return simple and fits_in(self._own, resources)
 
     def start(self, attempt: Attempt, *, lender: Trial | None = None) -> None:
         """See :class:`tunekit.validating.executor.Executor`."""

@@ -26,7 +26,7 @@ from tunekit._ray.cluster import node_of, waiting_for
 from tunekit._ray.raised import ends_the_process, in_worker
 from tunekit.core.calls import takes_resume
 from tunekit.core.metrics import distinct
-from tunekit.core.room import fits, fits_in, total
+from tunekit.core.room import fits, fits_in
 from tunekit.core.validation import Attempt, Request
 from tunekit.core.values import (
     Raised,
@@ -218,7 +218,6 @@ class RayExecutor:
     Args:
         fn: ``fn(checkpoint, **kwargs) -> dict``.
         ray_remote_kwargs: Options of the task.
-        nested_resources: What a call takes in addition, in tasks and actors of its own.
         lookup: Returns where a request's score is looked for before the function is called; None:
             nowhere.
     """
@@ -230,7 +229,6 @@ class RayExecutor:
         fn: Callable[..., Any],
         ray_remote_kwargs: Mapping[str, Any],
         *,
-        nested_resources: Mapping[str, float] | None = None,
         lookup: Callable[[Request], Lookup | None] = lambda request: None,
     ):
         self._fn, self._lookup = fn, lookup
@@ -244,7 +242,6 @@ class RayExecutor:
         # Ray itself is to retry after an exception, so it has to see it.
         self._raises = bool(options.get("retry_exceptions"))
         self._own = own_resources(options)
-        self._need = total(self._own, nested_resources or {})
         self._slots = 0
         self._group: PlacementGroup | None = None
         self._in_group: set[str] = set()
@@ -261,7 +258,7 @@ class RayExecutor:
     @property
     def need(self) -> dict[str, float]:
         """See :class:`Executor`."""
-        return dict(self._need)
+        return dict(self._own)
 
     def reserve(self, slots: int) -> None:
         """See :class:`Executor`."""
@@ -271,7 +268,7 @@ class RayExecutor:
 
     def fits_in(self, resources: Mapping[str, float]) -> bool:
         """See :class:`Executor`."""
-        return not self._placed and self._need == self._own and fits_in(self._need, resources)
+        return not self._placed and fits_in(self._own, resources)
 
     def start(self, attempt: Attempt, *, lender: Trial | None = None) -> None:
         """See :class:`Executor`."""
@@ -339,11 +336,11 @@ class RayExecutor:
 
     def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
         """See :class:`Executor`."""
-        if not self._need:  # it still runs on a core
+        if not self._own:  # it still runs on a core
             return int(ray.cluster_resources().get("CPU", 1)) - len(self._streams)
         elsewhere = self._in_group | self._lent | self._begun
         waiting_for_resources = len(self._by_id.keys() - elsewhere)
-        room = fits(ray.available_resources(), promised, self._need)
+        room = fits(ray.available_resources(), promised, self._own)
         return self._slots - len(self._in_group) + max(0, room - waiting_for_resources)
 
     def queued(self) -> int:

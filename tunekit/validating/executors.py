@@ -32,15 +32,15 @@ def executor_of(config: ValidationConfig | Stage, cache: SweepCache | None = Non
     Validations with workers of their own always run on evaluators: only a placement group that the
     driver owns can keep the workers' resources for them, and give them back whatever happens.
     """
-    fn, options, nested = config.fn, config.ray_remote_kwargs, config.nested_resources
+    fn, options = config.fn, config.ray_remote_kwargs
     lookup = _lookup(config, cache)
     if config.evaluators is not None or hasattr(fn, "bundles"):
         count = config.evaluators or _ANY_NUMBER
-        return EvaluatorExecutor(fn, count, options, nested_resources=nested, lookup=lookup)
-    tasks = RayExecutor(fn, options, nested_resources=nested, lookup=lookup)
+        return EvaluatorExecutor(fn, count, options, lookup=lookup)
+    tasks = RayExecutor(fn, options, lookup=lookup)
     if _OF_TASKS & options.keys():
         return tasks
-    evaluators = EvaluatorExecutor(fn, _ANY_NUMBER, options, nested_resources=nested, lookup=lookup)
+    evaluators = EvaluatorExecutor(fn, _ANY_NUMBER, options, lookup=lookup)
     return TasksAndEvaluators(tasks, evaluators)
 
 

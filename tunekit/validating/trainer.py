@@ -18,7 +18,6 @@ from tunekit._ray.worker_group import ValidationWorkerGroup
 from tunekit._ray.workers import goes_on
 from tunekit.core.calls import ValidationFunction, is_generator, takes_resume
 from tunekit.core.problems import Problems
-from tunekit.core.room import total
 from tunekit.core.values import unparcelled
 from tunekit.extras import extra
 from tunekit.pickles import unpack
@@ -39,10 +38,9 @@ class TrainerValidation:
     arguments; what rank 0 returns is the score, a dict of numbers. If the loop is a generator, what
     rank 0 yields are the estimates (:class:`tunekit.Estimate`), and what the others yield does not
     matter; but all ranks must yield equally often, because all leave the loop at the same yield
-    once the estimates are enough. The workers' resources come
-    besides those of the validation itself (``nested_resources`` of the ``ValidationConfig``, which
-    is taken from here). Ray Train's run is named after the first validation that it did: trial and
-    iteration.
+    once the estimates are enough. The workers' resources (:attr:`bundles`) come on top of the
+    validation's own (``ray_remote_kwargs``), and trials leave room for them. Ray Train's run is
+    named after the first validation that it did: trial and iteration.
 
     In a sweep the workers live on from one validation to the next, in resources of their own
     (``ValidationConfig(evaluators=n)`` says how many groups of them there may be), and a
@@ -67,8 +65,8 @@ class TrainerValidation:
         ...         ...  # each worker its part; then torch.distributed.all_reduce
         ...     return {"accuracy": 0.9}
         >>> validate = TrainerValidation(loop, train.ScalingConfig(num_workers=2))
-        >>> validate.nested_resources
-        {'CPU': 2.0}
+        >>> validate.bundles
+        [{'CPU': 1.0}, {'CPU': 1.0}]
     """
 
     def __init__(
@@ -106,11 +104,6 @@ class TrainerValidation:
     def bundles(self) -> list[dict[str, float]]:
         """Return what each worker takes: ``[{"CPU": 1.0}, {"CPU": 1.0}]``."""
         return [dict(each) for each in self._scaling_config.as_placement_group_factory().bundles]
-
-    @property
-    def nested_resources(self) -> dict[str, float]:
-        """Return what the workers take together, such as ``{"CPU": 2.0}``."""
-        return total(*self.bundles)
 
     def placed(self, first_bundle: int) -> None:
         """It lives on, and its workers have bundles of this process's placement group."""

@@ -22,7 +22,7 @@ from tunekit.core.events import (
     ValidationKey,
 )
 from tunekit.core.failures import Failures, place_of
-from tunekit.core.pool import REJECTED, Pool
+from tunekit.core.pool import Pool
 from tunekit.core.room import Loans, Shortage
 from tunekit.core.sequential import Evidence, Sequential, estimates_in
 from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status, rejected
@@ -89,8 +89,6 @@ class Validator:
         self._pool = Pool(
             max_in_flight=config.most_in_flight,
             max_retries=config.max_retries,
-            skip_stale=config.on_stale == "skip",
-            decisions_first=config.priority == "decisions",
             all_count=all_count,
             waits_for_room=waits_for_room,
         )
@@ -101,7 +99,7 @@ class Validator:
         self._promised, self._gives_way = promised, gives_way
         # The trials that the scheduler has stopped early since the last poll.
         self._rejected: list[str] = []
-        self._on_rejected, self._keep = config.on_rejected, keep
+        self._keep = keep
         self._lenders, self._others_wait = lenders, others_wait
         self._loans = Loans()
         self._fn, self._signature = config.fn, signature_of(config.fn)
@@ -210,20 +208,18 @@ class Validator:
             self._conclude(outcome)
 
     def reject(self, trial_id: str) -> None:
-        """Take that the scheduler has stopped a trial early: see ``on_rejected``.
+        """Skip the validations that have not started of a trial that the scheduler has stopped.
 
-        It is acted on by the next :meth:`poll`, after what has ended by then.
+        The next :meth:`poll` does so, after what has ended by then.
         """
         self._rejected.append(trial_id)
 
     def _give_up_rejected(self, now: float) -> None:
-        """End the validations of rejected trials, as ``on_rejected`` says."""
+        """End what has not started of the rejected trials."""
         rejected, self._rejected = self._rejected, []
         for trial_id in rejected:
-            if self._on_rejected == "cancel":
-                self._cancel(*self._pool.drop(trial_id, REJECTED, now))
-            if self._on_rejected != "keep":
-                self._cancel([], self._pool.reject(trial_id, now))
+            for outcome in self._pool.reject(trial_id, now):
+                self._conclude(outcome)
 
     def give_up(self, request: Request, reason: str) -> None:
         """End a request that cannot be run."""

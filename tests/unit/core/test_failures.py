@@ -34,13 +34,13 @@ def verdicts(failures, reasons):
 
 
 def test_the_first_ones_that_all_fail_alike_leave_no_hope():
-    assert [v.hopeless for v in verdicts(Failures(3), [KEY] * 5)] == [False, False, True] + [
-        False
-    ] * 2
+    told = [v.hopeless for v in verdicts(Failures(gives_up=True), [KEY] * 5)]
+    assert told == [False, False, True, False, False]
+    assert not any(verdict.hopeless for verdict in verdicts(Failures(), [KEY] * 5))
 
 
 def test_one_success_is_hope_enough():
-    failures = Failures(2)
+    failures = Failures(gives_up=True)
     failures.failed("a@1", KEY)
     failures.succeeded()
     assert not any(verdict.hopeless for verdict in verdicts(failures, [KEY] * 20))
@@ -48,13 +48,14 @@ def test_one_success_is_hope_enough():
 
 def test_different_failures_are_not_one_cause():
     several = [f"raised {name}: no" for name in ("KeyError", "OSError", "ValueError")]
-    assert not any(v.hopeless for v in verdicts(Failures(2), several))
-    assert [v.hopeless for v in verdicts(Failures(2), [*several, several[1]])][-1]
+    assert not any(v.hopeless for v in verdicts(Failures(gives_up=True), several))
+    again = [*several, several[1], several[1]]
+    assert [v.hopeless for v in verdicts(Failures(gives_up=True), again)][-1]
 
 
 def test_a_checkpoint_that_is_gone_is_no_fault_of_the_function():
     reasons = [gone(f"/a/checkpoint_{n}") for n in range(9)]
-    assert not any(v.hopeless for v in verdicts(Failures(2), reasons))
+    assert not any(v.hopeless for v in verdicts(Failures(gives_up=True), reasons))
 
 
 def test_each_kind_is_told_once_and_then_counted():
@@ -71,7 +72,7 @@ def test_each_kind_is_told_once_and_then_counted():
 
 @given(st.lists(st.tuples(st.sampled_from("xyz"), st.booleans()), max_size=200))
 def test_each_failure_is_told_or_counted_once(happened):
-    failures, told, counted = Failures(3), 0, 0
+    failures, told, counted = Failures(gives_up=True), 0, 0
     for n, (kind, success) in enumerate(happened):
         if success:
             failures.succeeded()

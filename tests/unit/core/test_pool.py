@@ -151,34 +151,6 @@ def test_metrics_that_nobody_judges_by_may_be_anything():
     assert outcome.metrics is not value and outcome.metrics["note"] == "fine"
 
 
-def test_skip_replaces_what_has_not_started():
-    pool = Pool(skip_stale=True)
-    pool.submit(request("a", 1), now=0.0)
-    pool.start(1, now=0.0)
-    assert pool.submit(request("a", 2), now=0.0) == []  # the first one runs
-    pool.submit(request("b", 1), now=0.0)
-    [replaced] = pool.submit(request("a", 3), now=4.0)
-    assert replaced.request.iteration == 2
-    assert replaced.status is Status.SKIPPED
-    assert "iteration 3" in replaced.reason
-    assert replaced.waited_s == 4.0
-    assert [r.id for r in pool.pending()] == ["a:0:1:1", "a:0:3:1", "b:0:1:1"]
-
-
-def test_skip_does_not_try_again_what_would_be_stale():
-    pool = Pool(skip_stale=True, max_retries=3)
-    pool.submit(request("a", 1), now=0.0)
-    [attempt] = pool.start(1, now=0.0)
-    pool.submit(request("a", 2), now=0.0)
-    outcome = pool.failed(attempt.id, "died", None, now=1.0)
-    assert outcome is not None and outcome.status is Status.FAILED
-
-
-def test_keep_keeps_all():
-    pool = filled(*(request("a", i) for i in range(1, 5)))
-    assert pool.waiting == 4
-
-
 def test_a_rerun_of_an_iteration_replaces_the_older_run():
     pool = filled(request("a", 5))
     [replaced] = pool.submit(request("a", 5, run=2), now=1.0)
@@ -229,11 +201,6 @@ def test_what_decides_goes_first_and_leaves_older_ones_of_its_trial_behind():
 def test_where_every_score_counts_older_ones_of_the_trial_go_before_it():
     given = [decoration("a", 1), decoration("b", 1), decoration("b", 2), request("b", 3)]
     assert in_order(filled(*given)) == ["b:0:1", "b:0:2", "b:0:3", "a:0:1"]
-
-
-def test_turns_whatever_scores_are_for():
-    given = [decoration("a", 1), request("b", 3), decoration("a", 2)]
-    assert in_order(filled(*given, decisions_first=False)) == ["a:0:1", "b:0:3", "a:0:2"]
 
 
 def test_what_waits_of_a_rejected_trial_ends_and_what_runs_does_not():

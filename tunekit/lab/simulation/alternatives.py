@@ -33,15 +33,7 @@ _MOST_REPORTS = 1_000
 # A simulation that is further off what the sweep took says nothing about other settings.
 _FACTOR = 2.0
 # The recorded settings of validation that make a difference to a sweep's time.
-_SETTINGS = (
-    "evaluators",
-    "every",
-    "max_in_flight",
-    "on_pending",
-    "on_rejected",
-    "on_stale",
-    "priority",
-)
+_SETTINGS = ("evaluators", "every", "max_in_flight", "on_pending")
 # Saving a smaller share of the time is not worth another setting.
 _WORTHWHILE = 0.05
 
