@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 import ray
+from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import ConcurrencyLimiter, SearchAlgorithm
 
 from tunekit._ray.cluster import cannot_grow
@@ -57,7 +58,15 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
         what = f"validation of stage {name!r}"
         say_what_is_too_much(what, per_stage, cluster, advice, problems)
     problems.raise_any()
-    if per_trial is not None and one_at_a_time(cluster, per_trial, per_validation):
+    on_pending, every = validation.config.on_pending, validation.config.every
+    scheduler = base_of(config.scheduler)
+    lends = bundles is not None and len(bundles) == 1 and validation.validator.fits_in(bundles[0])
+    # With a scheduler that decides nothing, no trial ever waits.
+    in_trials = lends and validation.validator.in_trials and type(scheduler) is not FIFOScheduler
+    needed = needs_room(on_pending, every, lends=lends, in_trials=in_trials)
+    validation.waiting.validate_themselves = in_trials and not needed
+    alone = not validation.waiting.validate_themselves
+    if alone and per_trial is not None and one_at_a_time(cluster, per_trial, per_validation):
         logger.info(
             "A trial (%s) and a validation (%s) only fit on this cluster one after the other: "
             "checkpoints are validated when no trial runs, and before the next one starts.",
@@ -68,8 +77,6 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
         return
     if bundles is None or per_trial is None:
         return
-    on_pending, every = validation.config.on_pending, validation.config.every
-    lends = len(bundles) == 1 and validation.validator.fits_in(bundles[0])
     swaps = bool(config.reuse_actors)
     validation.waiting.shares_with_trials = any(name in per_validation for name in per_trial)
     _say_what_trials_do(on_pending, lends=lends, swaps=swaps)
@@ -80,8 +87,8 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
         per_trial,
         per_validation,
         validation.config.most_in_flight or 1,
-        needed=needs_room(on_pending, every, lends=lends),
-        paused=are_paused(on_pending, swaps=swaps, scheduler=pauses(base_of(config.scheduler))),
+        needed=needed,
+        paused=are_paused(on_pending, swaps=swaps, scheduler=pauses(scheduler)),
     )
     if room is not None and room.reserved:
         if room.validations:

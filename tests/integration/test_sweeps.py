@@ -590,8 +590,7 @@ class Resettable(Sleeping):
 def validate_in_place(checkpoint):
     with checkpoint.as_directory() as folder:
         n, talent = map(float, Path(folder, "state").read_text().split())
-    held = ray.get_runtime_context().get_assigned_resources()
-    return {"accuracy": talent * n, "cpus": held.get("CPU", 0.0)}
+    return {"accuracy": talent * n, "where": os.getpid()}
 
 
 @pytest.mark.parametrize("trainable", [Sleeping, Resettable])
@@ -617,10 +616,10 @@ def test_trials_take_all_cpus_and_are_validated_in_their_place(tmp_path, trainab
     sweep = tunekit.load(results.experiment_path)
     assert sweep.best().config["talent"] == 4
     assert (sweep.validations.status == "validated").all()
-    # At the rung, most took no CPU of their own, and their trials stood still meanwhile.
+    # At the rung, most ran in a trial's process, and their trials stood still meanwhile.
     at_rung = sweep.validations.query("iteration == 2").set_index("trial_id")
     assert len(at_rung) == 4
-    in_place = at_rung["metrics/cpus"] == 0
+    in_place = at_rung["metrics/where"].isin(sweep.reports.pid)
     assert in_place.sum() >= 2
     # The last trials may train on: no other trial is left that could use their places.
     decided = sweep.decisions.query("iteration == 2").set_index("trial_id")

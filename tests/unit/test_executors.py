@@ -1,21 +1,22 @@
-"""Where validations run: in tasks, or on evaluators that live on."""
+"""Where validations run: in tasks, in the processes of trials, or on evaluators."""
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import ray
+from ray.exceptions import RayActorError
 
+from tests.unit.test_executor import Stream
 from tunekit import ValidationConfig
 from tunekit.core.validation import Attempt, Request
-from tunekit.testing import FakeClock, FakeExecutor
-from tunekit.validating import evaluators as module
+from tunekit.validating import executor as module
 from tunekit.validating.evaluators import EvaluatorExecutor
-from tunekit.validating.executor import Began, RayExecutor, Returned
-from tunekit.validating.executors import TasksAndEvaluators, executor_of
-
-TRIAL = SimpleNamespace(node_ip="10.0.0.1")
+from tunekit.validating.executor import Began, Failed, Lost, RayExecutor, Returned
+from tunekit.validating.executors import executor_of
 
 
 def validate(checkpoint):
@@ -23,75 +24,89 @@ def validate(checkpoint):
 
 
 @pytest.mark.parametrize(
-    ("settings", "kind"),
+    ("settings", "kind", "in_trials"),
     [
-        ({}, TasksAndEvaluators),
-        ({"ray_remote_kwargs": {"num_cpus": 0.5, "runtime_env": {}}}, TasksAndEvaluators),
-        ({"evaluators": 2}, EvaluatorExecutor),
-        # A process for each call, and tries of Ray's own, are what tasks have.
-        ({"ray_remote_kwargs": {"max_calls": 1}}, RayExecutor),
-        ({"ray_remote_kwargs": {"retry_exceptions": True, "max_retries": 2}}, RayExecutor),
+        ({}, RayExecutor, True),
+        ({"ray_remote_kwargs": {"num_cpus": 0.5, "num_gpus": 1}}, RayExecutor, True),
+        ({"evaluators": 2}, EvaluatorExecutor, False),
+        # What these options ask of a process, that of a trial does not have.
+        ({"ray_remote_kwargs": {"runtime_env": {}}}, RayExecutor, False),
+        ({"ray_remote_kwargs": {"max_calls": 1}}, RayExecutor, False),
+        ({"ray_remote_kwargs": {"retry_exceptions": True, "max_retries": 2}}, RayExecutor, False),
     ],
 )
-def test_what_options_allow(settings, kind):
-    assert type(executor_of(ValidationConfig(fn=validate, **settings))) is kind
+def test_what_options_allow(settings, kind, in_trials):
+    executor = executor_of(ValidationConfig(fn=validate, **settings))
+    assert (type(executor), executor.in_trials) == (kind, in_trials)
 
 
 @pytest.fixture
-def both():
-    """Tasks that take a second, evaluators that take three, and what runs attempts on them."""
-    clock = FakeClock()
-    tasks = FakeExecutor(clock, lambda attempt: {"by": "task"}, lambda attempt: 1.0, slots=2)
-    evaluators = FakeExecutor(
-        clock, lambda attempt: {"by": "evaluator"}, lambda attempt: 3.0, lends=True
+def started(monkeypatch) -> list[tuple[str, Any]]:
+    """Where attempts are started, each with the stream of what comes from it; and who is killed."""
+    found: list[tuple[str, Any]] = []
+
+    class Task:
+        def options(self, **options: Any) -> Any:
+            place = "in place" if options.get("num_cpus") == 0 else "task"
+            return SimpleNamespace(remote=lambda *told: run(place))
+
+    def run(place: str) -> Any:
+        found.append((place, Stream(*results)))
+        return found[-1][1]
+
+    def get(result: Any) -> Any:
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    results: list[Any] = []
+    found_results = SimpleNamespace(started=found, results=results)
+    monkeypatch.setattr(ray, "put", lambda value: value)
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(ray, "wait", lambda streams, **options: (streams, []))
+    monkeypatch.setattr(ray, "remote", lambda **options: lambda fn: Task())
+    monkeypatch.setattr(module, "in_place_of", lambda lender: {"num_cpus": 0})
+    monkeypatch.setattr(
+        module, "generator_in", lambda lender, name: lambda *told: run(lender.trial_id)
     )
-    return clock, tasks, evaluators, TasksAndEvaluators(tasks, evaluators)
+    monkeypatch.setattr(module, "kill", lambda trial: found.append(("killed", trial.trial_id)))
+    return found_results  # type: ignore[return-value]
 
 
-def test_what_is_in_the_place_of_a_trial_runs_on_an_evaluator(both):
-    clock, tasks, evaluators, executor = both
-    own, lent = Attempt(Request("a", 1), 1), Attempt(Request("b", 1), 1)
-    executor.start(own)
-    executor.start(lent, lender=TRIAL)
-    assert (tasks.started, evaluators.started) == ([own], [lent])
-    assert executor.capacity([]) == 1, "the other one takes no resources"
-    assert executor.fits_in({"CPU": 1.0})
-    events = executor.poll()
-    for _ in range(3):
-        clock.sleep(1.0)
-        events += executor.poll()
-    assert [event for event in events if isinstance(event, Returned)] == [
-        Returned(own.id, {"by": "task"}),
-        Returned(lent.id, {"by": "evaluator"}),
-    ]
-    assert {event.attempt_id for event in events if isinstance(event, Began)} == {own.id, lent.id}
+LENDER: Any = SimpleNamespace(trial_id="b")
 
 
-def test_whichever_it_runs_on_an_attempt_can_be_cancelled(both):
-    _, tasks, evaluators, executor = both
-    own, lent = Attempt(Request("a", 1), 1), Attempt(Request("b", 1), 1)
-    executor.start(own)
-    executor.start(lent, lender=TRIAL)
-    executor.cancel(lent)
-    executor.cancel(own)
-    assert (tasks.cancelled, evaluators.cancelled) == ([own], [lent])
+def attempt(number: int = 1, iteration: int = 1) -> Attempt:
+    return Attempt(Request("a", iteration), number)
 
 
-def test_all_that_is_waited_for_wakes_the_loop(monkeypatch, both):
-    *_, executor = both
-    executor._tasks.awaited, executor._evaluators.awaited = (lambda: {"stream"}), (lambda: ["ref"])
-    assert sorted(executor.awaited()) == ["ref", "stream"]
+def test_what_is_in_the_place_of_a_trial_runs_in_its_process(started):
+    started.results += [None, {"accuracy": 0.5}]
+    executor, one = RayExecutor(validate, {}), attempt()
+    executor.start(one, lender=LENDER)
+    assert executor.poll() == [Began(one.id), Returned(one.id, {"accuracy": 0.5})]
+    executor.start(attempt(iteration=2))
+    executor.start(attempt(number=2), lender=LENDER)  # it is tried again
+    assert [place for place, _ in started.started] == ["b", "task", "in place"]
 
 
-def test_nothing_is_left_when_it_is_closed(monkeypatch):
-    ended = []
-    monkeypatch.setattr(ray, "kill", ended.append)
-    executor = executor_of(ValidationConfig(fn=validate))
+def test_a_validation_that_ends_a_trials_process_is_the_last_in_any(started, caplog):
+    started.results += [None, RayActorError()]
+    executor, one = RayExecutor(validate, {}), attempt()
+    executor.start(one, lender=LENDER)
+    began, lost, failed = executor.poll()
+    assert (began, lost) == (Began(one.id), Lost("b"))
+    assert isinstance(failed, Failed) and failed.reason == "its process died"
+    executor.start(attempt(iteration=2), lender=LENDER)
+    assert [place for place, _ in started.started] == ["b", "in place"]
+    [told] = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert "process of trial b has ended with the validation of a@1: its process died" in told
 
-    executor._evaluators._evaluators.append(
-        module._Evaluator("actor", None, None, module._Phase.BUILT, place="10.0.0.1")
-    )
-    executor.spare()
-    assert not ended, "it holds nothing that others could need"
-    executor.close()
-    assert ended == ["actor"]
+
+def test_what_has_to_end_at_once_ends_the_process_of_its_trial(started):
+    started.results += [None]
+    executor, one = RayExecutor(validate, {}), attempt()
+    executor.start(one, lender=LENDER)
+    executor.cancel(one)
+    assert started.started[-1] == ("killed", "b")
+    assert executor.poll() == [Lost("b")] and not executor.awaited() and not executor.in_trials

@@ -29,6 +29,8 @@ _V2 = "RAY_TRAIN_V2_ENABLED"
 #: Everything that is taken from Ray and is not public, as (module, dotted name).
 NEEDED = (
     ("ray.actor", "ActorHandle._get_local_state"),
+    ("ray.actor", "ActorMethod"),
+    ("ray.tune.experiment.trial", "_TemporaryTrialState"),
     ("ray.air._internal.uri_utils", "URI"),
     ("ray.core.generated.gcs_pb2", "ActorTableData"),
     ("ray._private.worker", "global_worker"),

@@ -168,20 +168,26 @@ def are_paused(on_pending: str, *, swaps: bool, scheduler: bool) -> bool:
     return scheduler or (swaps and on_pending in ("auto", "yield"))
 
 
-def needs_room(on_pending: str, every: int | str, *, lends: bool) -> bool:
+def needs_room(on_pending: str, every: int | str, *, lends: bool, in_trials: bool = False) -> bool:
     """Return whether to leave room for validations beside trials.
 
-    Not if trials make room when they wait for scores, and nothing else is validated.
+    Not if trials make room when they wait for scores, and nothing else is validated, or is
+    validated in their processes, too.
 
     Args:
         on_pending: What the user wants.
         every: Which checkpoints are validated, as in ``ValidationConfig(every=...)``.
         lends: Whether a validation can run in the place of a trial that waits.
+        in_trials: Whether it runs in the trial's process then.
 
     Example:
         >>> needs_room("auto", "decision", lends=True), needs_room("auto", 1, lends=True)
         (False, True)
+        >>> needs_room("auto", 1, lends=True, in_trials=True)
+        False
     """
     if on_pending == "pause":
         return False
-    return not (lends and every == "decision" and on_pending in ("auto", "yield", "hold"))
+    return not (
+        lends and (every == "decision" or in_trials) and on_pending in ("auto", "yield", "hold")
+    )

@@ -216,25 +216,18 @@ class Pool:
         """Return whether more attempts may be in flight, as far as the limit goes."""
         return self._limit is None or len(self._in_flight) < self._limit
 
-    def start_deciding(self, places: int) -> list[Attempt]:
-        """Say which attempts to start now in the place of trials that wait.
+    def start_in_trials(self, places: int) -> list[Attempt]:
+        """Say which attempts to start now in the place of trials that stand still.
 
-        These are attempts that the scheduler will decide by, and older ones that have to be
-        delivered before them.
+        Those that the scheduler will decide by go first, with older ones that have to be delivered
+        before them.
 
         Args:
             places: How many such places there are.
         """
         if self._limit is not None:
             places = min(places, self._limit - len(self._in_flight))
-        attempts: list[Attempt] = []
-        while len(attempts) < places:
-            waiting = (self._trials[trial_id] for trial_id in self._queue)
-            deciding = [trial for trial in waiting if trial.decides]
-            if not deciding:
-                break
-            attempts.append(self._start(min(deciding, key=self._turn_of)))
-        return attempts
+        return self._start_next(places)
 
     def start(self, capacity: int, now: float) -> list[Attempt]:
         """Say which attempts to start now.
@@ -249,6 +242,9 @@ class Pool:
         else:
             alone = not self._in_flight and not self._waits_for_room()
             room = max(capacity, 1 if alone else 0)
+        return self._start_next(room)
+
+    def _start_next(self, room: int) -> list[Attempt]:
         attempts: list[Attempt] = []
         while self._queue and len(attempts) < room:
             trial = min((self._trials[trial_id] for trial_id in self._queue), key=self._turn_of)

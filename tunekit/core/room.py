@@ -121,21 +121,28 @@ def slots(
     return (trials, 0) if fit else None
 
 
-def fits_in(need: Mapping[str, float], place: Mapping[str, float]) -> bool:
+def fits_in(
+    need: Mapping[str, float], place: Mapping[str, float], *, in_process: bool = False
+) -> bool:
     """Return whether something can run in the place of a process that waits.
 
-    The process's cores are free then. Its memory is not, nor is its GPU's.
+    The process's cores are free then. Its memory is not, nor is its GPU's, for another process.
 
     Args:
         need: The resources that it takes.
         place: The resources that the process has.
+        in_process: Whether it runs in that very process.
 
     Example:
         >>> fits_in({"CPU": 1}, {"CPU": 2}), fits_in({"CPU": 1, "GPU": 1}, {"CPU": 2, "GPU": 1})
         (True, False)
+        >>> fits_in({"CPU": 1, "GPU": 1}, {"CPU": 2, "GPU": 1}, in_process=True)
+        True
     """
     amounts = {name: amount for name, amount in need.items() if amount}
-    return set(amounts) == {"CPU"} and amounts["CPU"] <= place.get("CPU", 0.0)
+    if not in_process and set(amounts) != {"CPU"}:
+        return False
+    return all(amount <= place.get(name, 0.0) for name, amount in amounts.items())
 
 
 def total(*parts: Mapping[str, float]) -> dict[str, float]:

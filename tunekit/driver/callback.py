@@ -254,6 +254,12 @@ class ValidationCallback(tune.Callback):
             all_count=lambda: self._all_count(),
             alike=self._alike,
             keep=keep,
+            waits_for_room=lambda: (
+                waiting.validate_themselves
+                and self.validator.in_trials
+                and not self._end.draining.waits
+            ),
+            at_the_end=waiting.at_the_end,
         )
         #: Runs all of them, those of further stages, too.
         self.stages = Stages(

@@ -43,6 +43,9 @@ class Waiting:
         self._scheduler: SchedulerConsumer | None = None
         #: Whether trials take resources that validations need; None: that is not known.
         self.shares_with_trials: bool | None = None
+        #: Whether checkpoints are validated in the processes of trials that wait, as a rule: then
+        #: nothing queues for resources that trials have.
+        self.validate_themselves = False
         #: Whether a trial and a validation can only run one after the other, as far as is known.
         self.one_at_a_time: Callable[[], bool] = lambda: False
 
@@ -55,6 +58,8 @@ class Waiting:
         asked, controller, scheduler = self._asked, self._controller, self._scheduler
         if asked != "auto" or controller is None or scheduler is None:
             return asked
+        if self.validate_themselves and self._validator().are_short:
+            return "hold"
         trial = self._trials.get(trial_id)
         return chosen(
             asked,
@@ -97,6 +102,11 @@ class Waiting:
             return {}
         comes = controller.has_new_trials or controller.to_come
         return controller.needs_of(trial) if comes else {}
+
+    def at_the_end(self) -> bool:
+        """Return whether trials validate themselves, and none waits to be started or resumed."""
+        all_run = self._controller is not None and self._controller.all_run
+        return self.validate_themselves and all_run and not self.to_come()
 
     def validations_first(self) -> bool:
         """Return whether trials must not start before pending validations have what they need.

@@ -150,12 +150,18 @@ class TrialActions:
     def act(self) -> None:
         """Carry out what is known: let trials go on, wait in the way they should, or stop."""
         held = []
+        for trial_id in self._validations.validator.lost():
+            one = self._stand_ins.open.get(trial_id)
+            if one is not None and one.doing is Actual.HELD:
+                self._give_way(one, for_validations=True)  # it has no process any more
         for trial_id, stand_in in list(self._stand_ins.open.items()):
             if stand_in.phase is Desired.PENDING:
                 self.begins(stand_in)
             doing = stand_in.doing
             if doing is Actual.SAVING:
                 continue  # all running trials may be saving, step after step
+            if self._keeps_process(stand_in):
+                continue
             move = self._next_action(stand_in, doing)
             if move is not Action.NOTHING:
                 self._make(move, stand_in)
@@ -287,9 +293,10 @@ class TrialActions:
             validations.emit(Waited(time=validations.time(), trial_id=trial_id, seconds=seconds))
 
     def lenders(self) -> dict[str, Trial]:
-        """Return the trials that wait and in whose place a validation fits.
+        """Return the trials that stand still and in whose place a validation fits.
 
-        Trials that give their resources back are not among them.
+        They wait for a score, or were stopped and keep their processes. Trials that give their
+        resources back are not among them.
         """
         validator = self._validations.validator
         if self._validations.config.on_pending == "pause":
@@ -298,10 +305,19 @@ class TrialActions:
             trial_id: stand_in.real
             for trial_id, stand_in in self._stand_ins.open.items()
             if stand_in.doing is Actual.HELD
-            and self._waiting.waits(trial_id)
+            and (self._waiting.waits(trial_id) or self._keeps_process(stand_in))
             and not validator.lends(trial_id)
             and validator.fits_in(self._place_of(stand_in))
         }
+
+    def _keeps_process(self, stand_in: StandIn) -> bool:
+        """Return whether a trial that was stopped is not ended yet: others validate there."""
+        stopped = stand_in.phase is Desired.ENDED and stand_in.doing is Actual.HELD
+        validator = self._validations.validator
+        return stopped and (
+            validator.lends(stand_in.trial_id)
+            or (validator.wants_processes and validator.fits_in(self._place_of(stand_in)))
+        )
 
     def _place_of(self, stand_in: StandIn) -> Mapping[str, float]:
         """Return a trial's place: the resources of its actor in one bundle."""

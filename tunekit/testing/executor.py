@@ -42,6 +42,7 @@ class FakeExecutor:
     """
 
     poll_interval_s = 0.0
+    in_trials = False
 
     def __init__(
         self,

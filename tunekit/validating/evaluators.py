@@ -105,6 +105,7 @@ class EvaluatorExecutor:
     """
 
     poll_interval_s = 0.01
+    in_trials = False
 
     def __init__(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 import ray
 from ray.exceptions import (
     OutOfMemoryError,
+    RayActorError,
     RayTaskError,
     TaskCancelledError,
     WorkerCrashedError,
@@ -22,7 +24,7 @@ from ray.util.scheduling_strategies import (
     PlacementGroupSchedulingStrategy,
 )
 
-from tunekit._ray.cluster import node_of, waiting_for
+from tunekit._ray.cluster import generator_in, kill, node_of, waiting_for
 from tunekit._ray.raised import ends_the_process, in_worker
 from tunekit.core.calls import takes_resume
 from tunekit.core.metrics import distinct
@@ -40,6 +42,7 @@ from tunekit.core.values import (
 from tunekit.pickles import pack, travels, unpack
 from tunekit.validating.cache import Lookup
 from tunekit.validating.context import Told, telling
+from tunekit.validating.undisturbed import undisturbed
 
 __all__ = [
     "Began",
@@ -48,6 +51,7 @@ __all__ = [
     "Event",
     "Executor",
     "Failed",
+    "Lost",
     "RayExecutor",
     "Returned",
     "Scored",
@@ -65,6 +69,12 @@ __all__ = [
     "received",
     "unstarted",
 ]
+
+
+logger = logging.getLogger(__name__)
+
+# The options of a task that say what it needs, and nothing about its process.
+_NEEDS = {"num_cpus", "num_gpus", "memory", "resources", "max_retries", "scheduling_strategy"}
 
 
 @dataclass(frozen=True)
@@ -106,7 +116,18 @@ class Failed:
     error: str | None = None
 
 
-Event = Began | Estimated | Returned | Failed
+@dataclass(frozen=True)
+class Lost:
+    """The process of a trial has ended with an attempt that ran in it.
+
+    Attributes:
+        trial_id: The trial.
+    """
+
+    trial_id: str
+
+
+Event = Began | Estimated | Returned | Failed | Lost
 
 
 class Executor(Protocol):
@@ -114,9 +135,11 @@ class Executor(Protocol):
 
     Attributes:
         poll_interval_s: Seconds to let pass between two polls: 100 times what one costs.
+        in_trials: Whether attempts in the place of a trial run in its process.
     """
 
     poll_interval_s: float
+    in_trials: bool
 
     @property
     def need(self) -> dict[str, float]:
@@ -215,6 +238,11 @@ class RayExecutor:
     that neither the driver's nor a trial's can capture it. It is a streaming generator, whose first
     item says that it has begun to run.
 
+    In the place of a trial, an attempt runs in the trial's own process, in which nothing has to be
+    started or imported, and which is then as before (:func:`undisturbed`). What an option asks of
+    its process makes it a task there, too; so is what is tried again, and everything once a
+    trial's process has ended with an attempt in it.
+
     Args:
         fn: ``fn(checkpoint, **kwargs) -> dict``.
         ray_remote_kwargs: Options of the task.
@@ -242,6 +270,10 @@ class RayExecutor:
         # Ray itself is to retry after an exception, so it has to see it.
         self._raises = bool(options.get("retry_exceptions"))
         self._own = own_resources(options)
+        #: See :class:`Executor`.
+        self.in_trials = options.keys() <= _NEEDS and self._name is None
+        # The trials in whose processes attempts run.
+        self._hosts: dict[str, Trial] = {}
         self._slots = 0
         self._group: PlacementGroup | None = None
         self._in_group: set[str] = set()
@@ -268,41 +300,46 @@ class RayExecutor:
 
     def fits_in(self, resources: Mapping[str, float]) -> bool:
         """See :class:`Executor`."""
-        return not self._placed and fits_in(self._own, resources)
+        return not self._placed and fits_in(self._own, resources, in_process=self.in_trials)
 
     def start(self, attempt: Attempt, *, lender: Trial | None = None) -> None:
         """See :class:`Executor`."""
-        request = attempt.request
-        name = self._name or f"validate {request.trial_id}@{request.iteration}"
         try:
-            if self._task is None:
-                self._fn_ref = ray.put(self._fn)
-                self._task = ray.remote(num_returns="streaming", **self._options)(_validate)
-            options = {"name": name}
-            if lender is not None:
-                self._lent.add(attempt.id)
-                options.update(in_place_of(lender))
-            elif len(self._in_group) < self._slots:
-                self._in_group.add(attempt.id)
-                options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
-                    self._group, placement_group_capture_child_tasks=False
-                )
-            # In a list, the function is only fetched after the task has said that it has begun.
-            stream = self._task.options(**options).remote(
-                [self._fn_ref],
-                request.checkpoint,
-                arguments(self._fn, request),
-                self._configs.told(attempt),
-                self._raises,
-                self._lookup(request),
-            )
+            stream = self._started(attempt, lender)
         except Exception as error:  # it cannot be pickled, for example
             self._unstarted.append(unstarted(attempt, error))
             self._in_group.discard(attempt.id)
             self._lent.discard(attempt.id)
+            self._hosts.pop(attempt.id, None)
             return
         self._streams[stream] = attempt
         self._by_id[attempt.id] = stream
+
+    def _started(self, attempt: Attempt, lender: Trial | None) -> Any:
+        """Start an attempt where it belongs; return the stream of what comes from it."""
+        request = attempt.request
+        if self._task is None:
+            self._fn_ref = ray.put(self._fn)
+            self._task = ray.remote(num_returns="streaming", **self._options)(_validate)
+        name = self._name or f"validate {request.trial_id}@{request.iteration}"
+        options: dict[str, Any] = {"name": name}
+        # In a list, the function is only fetched after the task has said that it has begun.
+        told = [self._fn_ref], request.checkpoint, arguments(self._fn, request)
+        more = self._configs.told(attempt), self._raises, self._lookup(request)
+        if lender is not None:
+            self._lent.add(attempt.id)
+            home = self.in_trials and attempt.number == 1
+            run = generator_in(lender, name) if home else None
+            if run is not None:
+                self._hosts[attempt.id] = lender
+                return run(_validate_in_trial, *told, *more)
+            options.update(in_place_of(lender))
+        elif len(self._in_group) < self._slots:
+            self._in_group.add(attempt.id)
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
+                self._group, placement_group_capture_child_tasks=False
+            )
+        return self._task.options(**options).remote(*told, *more)
 
     def poll(self) -> list[Event]:
         """See :class:`Executor`."""
@@ -322,10 +359,15 @@ class RayExecutor:
 
     def cancel(self, attempt: Attempt) -> None:
         """See :class:`Executor`."""
-        stream = self._by_id.get(attempt.id)
-        if stream is not None:
-            self._forget(stream)
+        stream, host = self._by_id.get(attempt.id), self._hosts.get(attempt.id)
+        if stream is None:
+            return
+        self._forget(stream)
+        if host is None:
             ray.cancel(stream, force=True)
+        else:
+            kill(host)
+            self._unstarted.append(self._leave(host, attempt, "it had to be ended"))
 
     def stop(self, attempt: Attempt) -> None:
         """See :class:`Executor`."""
@@ -365,6 +407,7 @@ class RayExecutor:
 
     def close(self) -> None:
         """See :class:`Executor`."""
+        self.in_trials = False
         if self._group is not None:
             remove_placement_group(self._group)
             self._group, self._slots = None, 0
@@ -377,8 +420,12 @@ class RayExecutor:
             self._forget(stream)
             yield Failed(attempt_id, "ended without a result")
         except Exception as error:  # anything that a task can end with, including Ray's own errors
+            attempt, host = self._streams[stream], self._hosts.get(attempt_id)
             self._forget(stream)
-            yield Failed(attempt_id, *explain(error))
+            reason, trace = explain(error)
+            if host is not None and not isinstance(error, (RayTaskError, TaskCancelledError)):
+                yield self._leave(host, attempt, reason)
+            yield Failed(attempt_id, reason, trace)
         else:
             if attempt_id not in self._begun:
                 self._begun.add(attempt_id)
@@ -395,6 +442,23 @@ class RayExecutor:
         self._begun.discard(attempt_id)
         self._in_group.discard(attempt_id)
         self._lent.discard(attempt_id)
+        self._hosts.pop(attempt_id, None)
+
+    def _leave(self, host: Trial, attempt: Attempt, why: str) -> Lost:
+        """Run nothing in the processes of trials any more."""
+        if self.in_trials:
+            self.in_trials = False
+            request = attempt.request
+            logger.warning(
+                "The process of trial %s has ended with the validation of %s@%s: %s. The trial "
+                "goes on from its newest checkpoint. From now on, validations run in processes of "
+                "their own.",
+                host.trial_id,
+                request.trial_id,
+                request.iteration,
+                why,
+            )
+        return Lost(host.trial_id)
 
 
 def in_place_of(lender: Trial) -> dict[str, Any]:
@@ -419,6 +483,12 @@ def _validate(
 
     with telling(told):
         yield from looked_up(lookup, checkpoint, told, run)
+
+
+def _validate_in_trial(trainable: Any, *told: Any) -> Iterator[Any]:
+    """Validate in the process of a trial that stands still."""
+    with undisturbed():
+        yield from _validate(*told)
 
 
 @dataclass(frozen=True)
@@ -634,7 +704,7 @@ def explain(error: Exception) -> tuple[str, str]:
     trace = described(error).message
     if isinstance(error, OutOfMemoryError):
         return "its process was killed for running out of memory", trace
-    if isinstance(error, WorkerCrashedError):
+    if isinstance(error, (WorkerCrashedError, RayActorError)):
         return "its process died", trace
     if isinstance(error, TaskCancelledError):
         return "it was cancelled from outside", trace

@@ -22,6 +22,7 @@ from tunekit.core.events import (
     ValidationKey,
 )
 from tunekit.core.failures import Failures, place_of
+from tunekit.core.places import Places
 from tunekit.core.pool import Pool
 from tunekit.core.room import Loans, Shortage
 from tunekit.core.sequential import Evidence, Sequential, estimates_in
@@ -29,7 +30,15 @@ from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status, 
 from tunekit.core.values import left_out
 from tunekit.errors import ConfigError
 from tunekit.stage import Stage
-from tunekit.validating.executor import Began, Estimated, Executor, Failed, Returned, received
+from tunekit.validating.executor import (
+    Began,
+    Estimated,
+    Executor,
+    Failed,
+    Lost,
+    Returned,
+    received,
+)
 
 __all__ = ["Validator"]
 
@@ -59,6 +68,7 @@ class Validator:
             request's score is.
         waits_for_room: Returns whether nothing is started before resources are free. Otherwise, one
             is always started, and waits for them.
+        at_the_end: Returns whether no trial waits for being started or resumed, or ever will.
         gives_way: Returns whether nothing is started although resources are free, because others
             are about to need them.
         keep: Called with the name in the cache, the outcome and the function's name of each score
@@ -83,6 +93,7 @@ class Validator:
         all_count: Callable[[], bool] = lambda: True,
         alike: Callable[[Request, str, Interval], bool] = lambda *asked: False,
         waits_for_room: Callable[[], bool] = bool,
+        at_the_end: Callable[[], bool] = bool,
         gives_way: Callable[[], bool] = bool,
         keep: Callable[[str, Outcome, str], None] = lambda *kept: None,
     ):
@@ -101,7 +112,10 @@ class Validator:
         self._rejected: list[str] = []
         self._keep = keep
         self._lenders, self._others_wait = lenders, others_wait
-        self._loans = Loans()
+        self._at_the_end = at_the_end
+        self._loans, self._places = Loans(), Places()
+        # The trials whose processes have ended with a validation.
+        self._lost: list[str] = []
         self._fn, self._signature = config.fn, signature_of(config.fn)
         self._resumes = takes_resume(config.fn)
         self._retried = Failures()
@@ -143,6 +157,21 @@ class Validator:
         """Return whether a validation could run in the place of something with these resources."""
         return self._executor.fits_in(resources)
 
+    @property
+    def in_trials(self) -> bool:
+        """Return whether validations in the place of a trial run in its process."""
+        return self._executor.in_trials
+
+    @property
+    def are_short(self) -> bool:
+        """Return whether validations are so short that a trial stands still for each, as inline."""
+        return self._executor.in_trials and self._places.are_short()
+
+    def lost(self) -> list[str]:
+        """Return the trials whose processes have ended with a validation since the last call."""
+        lost, self._lost = self._lost, []
+        return lost
+
     def will_borrow(self, resources: Mapping[str, float]) -> bool:
         """Return whether a validation is going to run in the place of a trial that waits.
 
@@ -154,7 +183,7 @@ class Validator:
     def _to_borrow(self) -> int:
         """Return how many validations should run in the place of trials."""
         return self._loans.wanted(
-            deciding=self._pool.decisions_waiting,
+            deciding=self._pool.waiting if self.are_short else self._pool.decisions_waiting,
             in_flight=self._pool.running + self._pool.starting,
             others_wait=self._others_wait(),
         )
@@ -258,9 +287,9 @@ class Validator:
                 "restored.",
                 len(self.pending()),
             )
+        self.free()
         for attempt in self._pool.in_flight():
             self._executor.cancel(attempt)
-        self.free()
 
     def starved_s(self) -> float:
         """Return for how many seconds all started validations have lacked resources; 0 if not."""
@@ -277,8 +306,14 @@ class Validator:
                     request, number = event.attempt_id.rsplit("#", 1)
                     time, attempt = self._clock.time(), int(number)
                     self._emit(AttemptBegan(time=time, id=request, attempt=attempt))
+                    self._places.began(event.attempt_id, now)
                 self._pool.began(event.attempt_id, now)
                 continue
+            if isinstance(event, Lost):
+                self._lost.append(event.trial_id)
+                continue
+            if not isinstance(event, Estimated):
+                self._places.ended(event.attempt_id, now)
             wanted = self._pool.flies(event.attempt_id)
             if isinstance(event, Estimated):
                 outcome = self._take_estimate(event, now) if wanted else None
@@ -400,19 +435,41 @@ class Validator:
     def _start(self, now: float) -> None:
         asks = self._pool.needs_capacity and not self._gives_way()
         capacity = self._executor.capacity(self._promised()) if asks else 0
-        if capacity <= 0 and self._to_borrow() > 0:
+        if (capacity <= 0 or self.are_short) and self._to_borrow() > 0:
             self._borrow()
+        if capacity <= 0 and self.wants_processes:
+            self._use_up()
         for attempt in self._pool.start(capacity, now):
             self._emit(AttemptStarted.of(attempt, self._clock.time()))
+            self._places.started(attempt.id, now)
             self._executor.start(attempt)
 
     def _borrow(self) -> None:
         """Start validations in the place of trials, which wait until these have ended."""
         lenders = self._lenders()
-        for attempt in self._pool.start_deciding(min(len(lenders), self._to_borrow())):
+        places = min(len(lenders), self._to_borrow())
+        self._start_in(lenders, self._pool.start_in_trials(places))
+
+    def _use_up(self) -> None:
+        """Start what is left in the processes of trials that were stopped, and wait for that."""
+        lenders = self._lenders()
+        self._start_in(lenders, self._pool.start_in_trials(len(lenders)))
+
+    def _start_in(self, lenders: dict[str, Trial], attempts: list[Attempt]) -> None:
+        for attempt in attempts:
             lender = self._loans.take(attempt.id, of=attempt.request.trial_id, lenders=lenders)
             self._emit(AttemptStarted.of(attempt, self._clock.time()))
             self._executor.start(attempt, lender=lenders.pop(lender))
+
+    @property
+    def wants_processes(self) -> bool:
+        """Return whether trials that have nothing more to do keep their processes for a while.
+
+        No other trial needs their places then, and there are validations that could run there, for
+        which processes would have to start elsewhere.
+        """
+        left = self._pool.waiting > 0 and self._pool.can_start
+        return left and self._executor.in_trials and self._at_the_end()
 
     def lends(self, trial_id: str) -> bool:
         """Return whether a validation runs in the place of a trial."""
@@ -436,6 +493,7 @@ class Validator:
     def _cancel(self, cancelled: list[Attempt], outcomes: list[Outcome]) -> None:
         for attempt in cancelled:
             self._forget(attempt.id)
+            self._places.ended(attempt.id, self._clock.monotonic())
             self._executor.cancel(attempt)
         for outcome in outcomes:
             self._conclude(outcome)

@@ -222,18 +222,17 @@ def test_a_validation_of_a_rejected_trial_is_not_tried_again():
     assert pool.failed(attempt.id, "raised", None, now=2.0).status is Status.FAILED
 
 
-def test_in_the_place_of_trials_run_those_that_decide():
+def test_in_the_place_of_trials_run_those_that_decide_first():
     pool = filled(decoration("a", 1), request("b", 3), request("c", 1))
-    assert names(pool.start_deciding(places=1)) == ["b:0:3:1#1"]
-    assert names(pool.start_deciding(places=5)) == ["c:0:1:1#1"]
-    assert pool.start_deciding(places=5) == []
-    assert pool.waiting == 1
+    assert names(pool.start_in_trials(places=1)) == ["b:0:3:1#1"]
+    assert pool.decisions_waiting == 1
+    assert names(pool.start_in_trials(places=5)) == ["c:0:1:1#1", "a:0:1:1#1"]
 
 
 def test_the_limit_holds_in_the_place_of_trials():
     pool = filled(request("b", 3), request("c", 1), max_in_flight=1)
-    assert len(pool.start_deciding(places=5)) == 1
-    assert pool.start_deciding(places=5) == []
+    assert len(pool.start_in_trials(places=5)) == 1
+    assert pool.start_in_trials(places=5) == []
 
 
 def test_room_is_wanted_for_what_decides_unless_the_limit_keeps_it_waiting():

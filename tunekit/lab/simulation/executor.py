@@ -49,6 +49,7 @@ class VirtualExecutor:
     """
 
     poll_interval_s = 0.0
+    in_trials = False
 
     def __init__(
         self,

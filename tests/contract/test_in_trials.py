@@ -1,0 +1,138 @@
+"""Validations in the processes of trials that stand still: which, when, and what if one ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
+
+from tests.schedulers import seed_all
+from tests.sweeps import Endless, Ran, sweep
+from tunekit.core.validation import Attempt
+from tunekit.journal.lines import events_in
+from tunekit.testing import FakeExecutor, check_journal
+from tunekit.validating.executor import Event, Failed, Lost
+
+LENGTH = 9
+
+
+class InTrials(FakeExecutor):
+    """Nothing is free elsewhere while trials run; ``ends``: attempts that end a trial's process."""
+
+    in_trials = True
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self.lends = True
+        self.hosts: dict[str, str | None] = {}
+        self.ends: set[str] = set()
+        self.trials: Any = list
+
+    def capacity(self, promised: Any) -> int:
+        over = all(trial.is_finished() for trial in self.trials())
+        return super().capacity(promised) if over else 0
+
+    def start(self, attempt: Attempt, *, lender: Any = None) -> None:
+        self._starts = lambda _: 2.0 if lender is None else 0.0
+        super().start(attempt, lender=lender)
+        self.hosts[attempt.id] = lender and lender.trial_id
+
+    def poll(self) -> list[Event]:
+        events: list[Event] = []
+        for one in [one for one in self._live.values() if one.id in self.ends]:
+            self.ends.discard(one.id)
+            self.cancel(one)
+            self.in_trials = False
+            events += [Lost(str(self.hosts[one.id])), Failed(one.id, "its process died")]
+        return events + super().poll()
+
+
+def swept(folder: Path, seconds: float, *, ends: set[str] = frozenset(), **options: Any) -> Ran:
+    """Two of six trials at a time; a validation takes so many seconds, an iteration one."""
+    seed_all(0)
+    own = {"on_pending": "auto", "executor_class": InTrials, "slots": 2} | options
+    ran = sweep(
+        folder,
+        own.pop("base", None) or ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=3),
+        trainable=Endless,
+        trials=6,
+        validation_s=lambda attempt: seconds,
+        stop={"training_iteration": LENGTH},
+        run=False,
+        **own,
+    )
+    if isinstance(ran.executor, InTrials):
+        ran.executor.trials, ran.executor.ends = lambda: ran.sweep.trials, set(ends)
+        ran.validation.waiting.validate_themselves = True
+    ran.sweep.run(most=50_000)
+    lives = check_journal(events_in(ran.home))
+    assert lives.running == 0 and all(t.status == "TERMINATED" for t in ran.trials)
+    return ran
+
+
+def test_short_validations_run_at_each_checkpoint_as_inline(tmp_path):
+    ran = swept(tmp_path / "short", 0.01, slots=1)
+    stock = {"on_pending": "hold", "executor_class": FakeExecutor}
+    inline = swept(tmp_path / "inline", 0.01, slots=1, **stock)
+    assert ran.heard.results == inline.heard.results
+    for attempt in ran.executor.started:
+        request, host = attempt.request, ran.executor.hosts[attempt.id]
+        # With its last report, Tune ends a trial.
+        assert host == request.trial_id or request.iteration == LENGTH
+    assert {i: set(s) for i, s in ran.validated().items()} == {
+        i: set(range(1, length + 1)) for i, length in ran.lengths().items()
+    }
+
+
+def test_of_longer_ones_those_that_decide_run_there_and_the_others_at_the_end(tmp_path):
+    ran = swept(tmp_path, 1.0)
+    rungs, started = {1, 3, 9}, ran.executor.started
+    begun = [t.trial_id for t in sorted(ran.trials, key=lambda trial: trial.trial_id)]
+    first = next(n for n, one in enumerate(started) if one.request.trial_id == begun[-1])
+    # Until the first one has ended, they may be short, for all that is known.
+    assert {one.request.iteration for one in started[2:first]} <= rungs
+    assert None not in {ran.executor.hosts[one.id] for one in started[:first]}
+    others = [one for one in started if one.request.iteration not in rungs]
+    # The processes of trials that were stopped are used.
+    assert any(ran.executor.hosts[a.id] not in (None, a.request.trial_id) for a in others)
+
+
+@pytest.mark.parametrize("seconds", [0.01, 1.0])
+def test_a_trial_whose_process_has_ended_goes_on_from_its_checkpoint(tmp_path, seconds):
+    expected = swept(tmp_path / "undisturbed", seconds)
+    best = max(expected.trials, key=lambda t: t.last_result["accuracy"])
+    victim = next(
+        one
+        for one in expected.executor.started
+        if (one.request.trial_id, one.request.iteration) == (best.trial_id, 3)
+    )
+    starts: Counter[str] = Counter()
+
+    class Starts(tune.Callback):
+        def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+            starts[trial.trial_id] += 1
+
+    ran = swept(tmp_path / "hit", seconds, ends={victim.id}, more_callbacks=(Starts(),))
+    assert not ran.executor.ends, "it was hit"
+    hit = next(t for t in ran.trials if t.trial_id == ran.executor.hosts[victim.id])
+    assert hit.num_failures == 0
+    assert starts[hit.trial_id] == 2 and set(starts.values()) == {1, 2}
+    assert all(ran.validated().values())
+
+
+def test_trials_of_pbt_stand_still_for_what_they_are_compared_by(tmp_path):
+    base = PopulationBasedTraining(
+        time_attr="training_iteration",
+        perturbation_interval=3,
+        hyperparam_mutations={"lr": [0.1, 0.2, 0.4]},
+        synch=True,
+    )
+    ran = swept(tmp_path, 0.01, base=base, param_space={"lr": 0.1}, slots=6)
+    assert check_journal(events_in(ran.home)).exploits
+    assert None not in {
+        ran.executor.hosts[one.id] for one in ran.executor.started if one.request.iteration < LENGTH
+    }
