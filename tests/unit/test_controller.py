@@ -312,3 +312,20 @@ def test_the_next_trial_is_one_for_which_no_actor_starts():
     waiting = PendingTrials("abc", starts=starting.__contains__)
     assert waiting.pop() == "c"
     assert waiting.pop() == "a", "an actor starts for each"
+
+
+def test_what_tune_has_fetched_of_other_sessions_is_not_copied_back(tmp_path):
+    """Tune would write it over what is in the experiment's folder, in place, again and again."""
+    own, other = "2026-11-24_10-00-00", "2026-11-23_09-00-00"
+    kept = [f"experiment_state-{own}.json", f"callback-states-{own}.pkl", "trial_1/params.pkl"]
+    fetched = ["tuner.pkl", f"experiment_state-{other}.json", f"callback-states-{other}.pkl"]
+    for name in (*kept, *fetched):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    tune = Tune()
+    tune._storage = SimpleNamespace(experiment_driver_staging_path=str(tmp_path))
+    tune._session_str, tune._stopper = own, None
+    tune._cached_trial_decisions, tune._queued_trial_decisions = {}, {}
+    Controller(tune).begin_anew()
+    left = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")]
+    assert sorted(left) == sorted(kept)
