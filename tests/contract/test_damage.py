@@ -291,3 +291,16 @@ def test_a_damaged_folder_is_restored_to_the_same_end_or_not_at_all(interrupted,
         found = check_journal(events_in(home))
         found.running = expected.running
         assert (found.scores, found.decisions) == (expected.scores, expected.decisions)
+
+
+@pytest.mark.parametrize("make", [os.symlink, os.link])
+@pytest.mark.parametrize("name", [".validate_storage_marker", "Counting_*/result.json"])
+def test_nothing_is_restored_that_would_write_into_another_file(interrupted, tmp_path, make, name):
+    home = shutil.copytree(interrupted[0], tmp_path / "killed/sweep")
+    journal = home / "journal/000001.jsonl"
+    content, link = journal.read_bytes(), sorted(home.glob(name))[0]
+    link.unlink()
+    make(journal, link)
+    with pytest.raises(tunekit.RestoreError, match="is a link"):
+        prepare_restore(LocalFolder(home), events_in(home))
+    assert journal.read_bytes() == content
