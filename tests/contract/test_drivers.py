@@ -285,7 +285,7 @@ def test_a_driver_that_was_killed_keeps_nobody_waiting(tmp_path):
         driver.wait()
 
 
-@pytest.mark.parametrize("pid", [os.getpid(), os.getppid()])
+@pytest.mark.parametrize("pid", [os.getpid(), os.getppid()], ids=["own", "parent"])
 def test_a_process_that_has_the_number_of_a_dead_driver_is_not_that_driver(tmp_path, pid):
     """As in a container that was started again."""
     lock(tmp_path).claim()
