@@ -13,6 +13,7 @@ from ray.exceptions import RayActorError
 from tests.unit.test_executor import Stream
 from tunekit import ValidationConfig
 from tunekit.core.validation import Attempt, Request
+from tunekit.core.values import Raised
 from tunekit.validating import executor as module
 from tunekit.validating.evaluators import EvaluatorExecutor
 from tunekit.validating.executor import Began, Failed, Lost, RayExecutor, Returned
@@ -41,7 +42,7 @@ def test_what_options_allow(settings, kind, in_trials):
 
 
 @pytest.fixture
-def started(monkeypatch) -> list[tuple[str, Any]]:
+def started(monkeypatch) -> Any:
     """Where attempts are started, each with the stream of what comes from it; and who is killed."""
     found: list[tuple[str, Any]] = []
 
@@ -70,7 +71,7 @@ def started(monkeypatch) -> list[tuple[str, Any]]:
         module, "generator_in", lambda lender, name: lambda *told: run(lender.trial_id)
     )
     monkeypatch.setattr(module, "kill", lambda trial: found.append(("killed", trial.trial_id)))
-    return found_results  # type: ignore[return-value]
+    return found_results
 
 
 LENDER: Any = SimpleNamespace(trial_id="b")
@@ -86,8 +87,30 @@ def test_what_is_in_the_place_of_a_trial_runs_in_its_process(started):
     executor.start(one, lender=LENDER)
     assert executor.poll() == [Began(one.id), Returned(one.id, {"accuracy": 0.5})]
     executor.start(attempt(iteration=2))
-    executor.start(attempt(number=2), lender=LENDER)  # it is tried again
-    assert [place for place, _ in started.started] == ["b", "task", "in place"]
+    executor.start(attempt(number=2), lender=LENDER)
+    assert [place for place, _ in started.started] == ["b", "task", "b"]
+
+
+def test_what_is_tried_again_needs_no_resources_that_its_trial_holds(started):
+    """A task in the place of a trial would wait for the trial's GPU, and the trial for the task."""
+    started.results += [None, Raised("ValueError", "once", "")]
+    executor, one = RayExecutor(validate, {"num_gpus": 1}), attempt()
+    executor.start(one, lender=LENDER)
+    began, failed = executor.poll()
+    assert began == Began(one.id) and isinstance(failed, Failed)
+    assert executor.fits_in({"CPU": 1, "GPU": 1})
+    executor.start(attempt(number=2), lender=LENDER)
+    assert [place for place, _ in started.started] == ["b", "b"]
+
+
+@pytest.mark.parametrize("kind", ["OutOfMemoryError", "MemoryError"])
+def test_what_lacks_memory_in_a_trials_process_is_tried_again_elsewhere(started, caplog, kind):
+    started.results += [None, Raised(kind, "2 GiB", "")]
+    executor = RayExecutor(validate, {"num_gpus": 1})
+    executor.start(attempt(), lender=LENDER)
+    assert isinstance(executor.poll()[-1], Failed)
+    assert not executor.in_trials and not executor.fits_in({"CPU": 1, "GPU": 1})
+    assert "in the process of b. From now on, validations run in processes" in caplog.text
 
 
 def test_a_validation_that_ends_a_trials_process_is_the_last_in_any(started, caplog):
@@ -100,7 +123,9 @@ def test_a_validation_that_ends_a_trials_process_is_the_last_in_any(started, cap
     executor.start(attempt(iteration=2), lender=LENDER)
     assert [place for place, _ in started.started] == ["b", "in place"]
     [told] = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert "process of trial b has ended with the validation of a@1: its process died" in told
+    assert (
+        "validation of a@1 ended the process of trial b (its process died), which goes on" in told
+    )
 
 
 def test_what_has_to_end_at_once_ends_the_process_of_its_trial(started):

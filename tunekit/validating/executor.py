@@ -76,6 +76,9 @@ logger = logging.getLogger(__name__)
 # The options of a task that say what it needs, and nothing about its process.
 _NEEDS = {"num_cpus", "num_gpus", "memory", "resources", "max_retries", "scheduling_strategy"}
 
+# What is raised where the memory that training holds is missing; PyTorch's for GPUs.
+_MEMORY = {"MemoryError", "OutOfMemoryError"}
+
 
 @dataclass(frozen=True)
 class Began:
@@ -240,8 +243,8 @@ class RayExecutor:
 
     In the place of a trial, an attempt runs in the trial's own process, in which nothing has to be
     started or imported, and which is then as before (:func:`undisturbed`). What an option asks of
-    its process makes it a task there, too; so is what is tried again, and everything once a
-    trial's process has ended with an attempt in it.
+    its process makes it a task there, too; so is everything once a trial's process has ended with
+    an attempt in it, or had too little memory for one.
 
     Args:
         fn: ``fn(checkpoint, **kwargs) -> dict``.
@@ -271,9 +274,9 @@ class RayExecutor:
         self._raises = bool(options.get("retry_exceptions"))
         self._own = own_resources(options)
         #: See :class:`Executor`.
-        self.in_trials = options.keys() <= _NEEDS and self._name is None
-        # The trials in whose processes attempts run.
-        self._hosts: dict[str, Trial] = {}
+        self.in_trials = options.keys() <= _NEEDS
+        # The trials in whose processes attempts run, by attempt.
+        self._in_process: dict[str, Trial] = {}
         self._slots = 0
         self._group: PlacementGroup | None = None
         self._in_group: set[str] = set()
@@ -310,7 +313,7 @@ class RayExecutor:
             self._unstarted.append(unstarted(attempt, error))
             self._in_group.discard(attempt.id)
             self._lent.discard(attempt.id)
-            self._hosts.pop(attempt.id, None)
+            self._in_process.pop(attempt.id, None)
             return
         self._streams[stream] = attempt
         self._by_id[attempt.id] = stream
@@ -328,10 +331,9 @@ class RayExecutor:
         more = self._configs.told(attempt), self._raises, self._lookup(request)
         if lender is not None:
             self._lent.add(attempt.id)
-            home = self.in_trials and attempt.number == 1
-            run = generator_in(lender, name) if home else None
+            run = generator_in(lender, name) if self.in_trials else None
             if run is not None:
-                self._hosts[attempt.id] = lender
+                self._in_process[attempt.id] = lender
                 return run(_validate_in_trial, *told, *more)
             options.update(in_place_of(lender))
         elif len(self._in_group) < self._slots:
@@ -359,15 +361,15 @@ class RayExecutor:
 
     def cancel(self, attempt: Attempt) -> None:
         """See :class:`Executor`."""
-        stream, host = self._by_id.get(attempt.id), self._hosts.get(attempt.id)
+        stream, lender = self._by_id.get(attempt.id), self._in_process.get(attempt.id)
         if stream is None:
             return
         self._forget(stream)
-        if host is None:
+        if lender is None:
             ray.cancel(stream, force=True)
         else:
-            kill(host)
-            self._unstarted.append(self._leave(host, attempt, "it had to be ended"))
+            kill(lender)
+            self._unstarted.append(self._leave(lender, attempt, "it had to be ended"))
 
     def stop(self, attempt: Attempt) -> None:
         """See :class:`Executor`."""
@@ -420,11 +422,11 @@ class RayExecutor:
             self._forget(stream)
             yield Failed(attempt_id, "ended without a result")
         except Exception as error:  # anything that a task can end with, including Ray's own errors
-            attempt, host = self._streams[stream], self._hosts.get(attempt_id)
+            attempt, lender = self._streams[stream], self._in_process.get(attempt_id)
             self._forget(stream)
             reason, trace = explain(error)
-            if host is not None and not isinstance(error, (RayTaskError, TaskCancelledError)):
-                yield self._leave(host, attempt, reason)
+            if lender is not None and not isinstance(error, (RayTaskError, TaskCancelledError)):
+                yield self._leave(lender, attempt, reason)
             yield Failed(attempt_id, reason, trace)
         else:
             if attempt_id not in self._begun:
@@ -433,7 +435,10 @@ class RayExecutor:
             elif isinstance(value, Yielded):
                 yield Estimated(attempt_id, value.metrics)
             else:
+                lender, attempt = self._in_process.get(attempt_id), self._streams[stream]
                 self._forget(stream)
+                if lender is not None and isinstance(value, Raised) and value.kind in _MEMORY:
+                    self._stay_out(attempt, f"{value.reason}, in the process of {lender.trial_id}")
                 yield ended(attempt_id, value)
 
     def _forget(self, stream: Any) -> None:
@@ -442,23 +447,28 @@ class RayExecutor:
         self._begun.discard(attempt_id)
         self._in_group.discard(attempt_id)
         self._lent.discard(attempt_id)
-        self._hosts.pop(attempt_id, None)
+        self._in_process.pop(attempt_id, None)
 
-    def _leave(self, host: Trial, attempt: Attempt, why: str) -> Lost:
-        """Run nothing in the processes of trials any more."""
+    def _leave(self, lender: Trial, attempt: Attempt, why: str) -> Lost:
+        """Take that the process of a trial has ended with an attempt in it."""
+        self._stay_out(
+            attempt,
+            f"ended the process of trial {lender.trial_id} ({why}), which goes on from its newest "
+            "checkpoint",
+        )
+        return Lost(lender.trial_id)
+
+    def _stay_out(self, attempt: Attempt, what: str) -> None:
+        """Run nothing in the processes of trials any more; say so once."""
         if self.in_trials:
             self.in_trials = False
-            request = attempt.request
             logger.warning(
-                "The process of trial %s has ended with the validation of %s@%s: %s. The trial "
-                "goes on from its newest checkpoint. From now on, validations run in processes of "
-                "their own.",
-                host.trial_id,
-                request.trial_id,
-                request.iteration,
-                why,
+                "The validation of %s@%s %s. From now on, validations run in processes of their "
+                "own.",
+                attempt.request.trial_id,
+                attempt.request.iteration,
+                what,
             )
-        return Lost(host.trial_id)
 
 
 def in_place_of(lender: Trial) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -30,13 +30,10 @@ def undisturbed() -> Iterator[None]:
         >>> drawn == random.random()
         True
     """
-    put_back = [*_of_python(), *_of_numpy(), *_of_torch()]
-    try:
+    with ExitStack() as stack:  # one that fails, as in a folder that is gone, keeps none from it
+        for again in (release_unused, *_of_python(), *_of_numpy(), *_of_torch()):
+            stack.callback(again)
         yield
-    finally:
-        for again in put_back:
-            again()
-        release_unused()
 
 
 def _of_python() -> Iterator[Callable[[], Any]]:
