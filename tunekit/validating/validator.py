@@ -14,6 +14,7 @@ from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
 from tunekit.core.calls import name_of, signature_of, still_lacks, takes_resume
 from tunekit.core.confidence import Interval
+from tunekit.core.durations import Durations
 from tunekit.core.events import (
     AttemptBegan,
     AttemptStarted,
@@ -22,7 +23,6 @@ from tunekit.core.events import (
     ValidationKey,
 )
 from tunekit.core.failures import Failures, place_of
-from tunekit.core.places import Places
 from tunekit.core.pool import Pool
 from tunekit.core.room import Loans, Shortage
 from tunekit.core.sequential import Evidence, Sequential, estimates_in
@@ -113,7 +113,7 @@ class Validator:
         self._keep = keep
         self._lenders, self._others_wait = lenders, others_wait
         self._at_the_end = at_the_end
-        self._loans, self._places = Loans(), Places()
+        self._loans, self._durations = Loans(), Durations()
         # The trials whose processes have ended with a validation.
         self._lost: list[str] = []
         self._fn, self._signature = config.fn, signature_of(config.fn)
@@ -165,7 +165,7 @@ class Validator:
     @property
     def are_short(self) -> bool:
         """Return whether validations are so short that a trial stands still for each, as inline."""
-        return self._executor.in_trials and self._places.are_short()
+        return self._executor.in_trials and self._durations.are_short()
 
     def lost(self) -> list[str]:
         """Return the trials whose processes have ended with a validation since the last call."""
@@ -306,14 +306,14 @@ class Validator:
                     request, number = event.attempt_id.rsplit("#", 1)
                     time, attempt = self._clock.time(), int(number)
                     self._emit(AttemptBegan(time=time, id=request, attempt=attempt))
-                    self._places.began(event.attempt_id, now)
+                    self._durations.began(event.attempt_id, now)
                 self._pool.began(event.attempt_id, now)
                 continue
             if isinstance(event, Lost):
                 self._lost.append(event.trial_id)
                 continue
             if not isinstance(event, Estimated):
-                self._places.ended(event.attempt_id, now)
+                self._durations.ended(event.attempt_id, now)
             wanted = self._pool.flies(event.attempt_id)
             if isinstance(event, Estimated):
                 outcome = self._take_estimate(event, now) if wanted else None
@@ -441,7 +441,7 @@ class Validator:
             self._use_up()
         for attempt in self._pool.start(capacity, now):
             self._emit(AttemptStarted.of(attempt, self._clock.time()))
-            self._places.started(attempt.id, now)
+            self._durations.started(attempt.id, now)
             self._executor.start(attempt)
 
     def _borrow(self) -> None:
@@ -493,7 +493,7 @@ class Validator:
     def _cancel(self, cancelled: list[Attempt], outcomes: list[Outcome]) -> None:
         for attempt in cancelled:
             self._forget(attempt.id)
-            self._places.ended(attempt.id, self._clock.monotonic())
+            self._durations.ended(attempt.id, self._clock.monotonic())
             self._executor.cancel(attempt)
         for outcome in outcomes:
             self._conclude(outcome)

@@ -1,21 +1,23 @@
-"""Whether a validation is worth a process of its own."""
+"""How long processes take to start, and validations to run: whether a process is worth it."""
 
 from __future__ import annotations
 
 import statistics
 from collections import deque
 
-__all__ = ["Places"]
+__all__ = ["Durations"]
 
 # How long a process takes to start, until that was seen: to import PyTorch takes so long.
 _START_S = 2.0
+# What takes longer has waited for resources, rather than for its process.
+_LONGEST_START_S = 10.0
 # By how many of the newest ones to go.
 _NEWEST = 9
 # For how much of a start a trial may stand still although resources are free.
 _SHORT = 0.1
 
 
-class Places:
+class Durations:
     """Learns from validations how long processes take to start, and validations to run.
 
     In the process of a trial, nothing starts, and the trial does not train meanwhile. If
@@ -24,13 +26,21 @@ class Places:
     any, trials stand still only for the scores that decide.
 
     Example:
-        >>> places = Places()
-        >>> places.are_short()  # nothing is known yet
+        >>> known = Durations()
+        >>> known.are_short()  # nothing is known yet
         True
-        >>> places.started("a:0:1:1#1", now=0.0)
-        >>> places.began("a:0:1:1#1", now=1.5)
-        >>> places.ended("a:0:1:1#1", now=4.0)  # it ran for longer than its process to start
-        >>> places.are_short()
+        >>> known.started("a:0:1:1#1", now=0.0)
+        >>> known.began("a:0:1:1#1", now=1.5)
+        >>> known.ended("a:0:1:1#1", now=4.0)  # it ran for longer than its process to start
+        >>> known.are_short()
+        False
+
+    A wait for resources is no start:
+        >>> known = Durations()
+        >>> known.started("a:0:1:1#1", now=0.0)
+        >>> known.began("a:0:1:1#1", now=600.0)
+        >>> known.ended("a:0:1:1#1", now=630.0)
+        >>> known.are_short()
         False
     """
 
@@ -64,5 +74,5 @@ class Places:
         if not self._runs:
             return True
         # The longest: others may have found a process that had run before.
-        start = max(self._starts, default=_START_S)
+        start = min(max(self._starts, default=_START_S), _LONGEST_START_S)
         return statistics.median(self._runs) <= _SHORT * start
