@@ -187,11 +187,12 @@ def linked_file(root: Path) -> str | None:
         return None
     found = sorted(os.scandir(root), key=lambda entry: entry.name)
     inner = [entry for folder in found if folder.is_dir() for entry in os.scandir(folder.path)]
-    known: set[int] = set()
+    known: dict[int, str] = {}
     for entry in (*found, *inner):
         if entry.is_dir():
             continue
-        if entry.is_symlink() or entry.inode() in known:
+        # Numbers are alike on two disks, and all the same in some file systems of users' programs.
+        other = known.setdefault(entry.inode(), entry.path)
+        if entry.is_symlink() or (other != entry.path and os.path.samefile(other, entry.path)):
             return os.path.relpath(entry.path, root)
-        known.add(entry.inode())
     return None
