@@ -189,7 +189,6 @@ def test_charts_take_no_more_than_their_share_of_the_time(journal, home, monkeyp
         return {}
 
     monkeypatch.setattr("tunekit.board.serve.live.CHARTS", {"slow": slow})
-    monkeypatch.setattr("tunekit.board.serve.live._PIECES", ("slow",))
     live = LiveSweep(place_of(home), NOTHING, clock)
     for n in range(300):
         score(journal, "a", n + 2, 0.1)

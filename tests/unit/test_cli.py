@@ -25,6 +25,7 @@ from tests.sweeps import LENGTH, Ran, quality, sweep
 from tunekit.cli import commands, tensorboard
 from tunekit.cli.status import status_of, text_of
 from tunekit.cli.trainables import trainable_at
+from tunekit.journal import session
 from tunekit.journal.lock import LOCK, TAKE_OVER, lock_at
 
 
@@ -777,7 +778,7 @@ def test_simulate_compares_settings_with_validation_inline(ended):
 def test_simulate_as_json_says_what_each_setting_comes_to(ended):
     path, _ = ended
     given = ("--on-pending", "auto", "--every", "decision", "--slots", 3, "--json")
-    times = ("--train-s", 1, "--validate-s", 1, "--validators", 1, "--resume-s", 0)
+    times = ("--train-s", 1, "--validate-s", 1, "--validators", 1)
     beside, every, decisions = json.loads(tunekit_("simulate", path, *given, *times).stdout)
     assert beside["setting"] == "on_pending='auto'"
     assert beside["makespan_s"] <= decisions["makespan_s"] < every["makespan_s"]
@@ -793,6 +794,16 @@ def test_a_scheduler_that_is_not_known_is_simulated_in_python(tmp_path):
     result = tunekit_("simulate", tmp_path / "sweep")
     assert result.exit_code == 2
     assert "MedianStoppingRule" in result.stderr and "TuneConfig(scheduler=...)" in result.stderr
+
+
+def test_status_says_how_busy_the_slots_of_trials_were(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "_cluster", lambda: {"nodes": 1, "resources": {"CPU": 4.0}})
+    swept = tunekit.load(run(tmp_path, on_pending="continue", slots=4).home)
+    summary = swept.summary()
+    whole = 4 * (summary["last"] - summary["began"])
+    assert summary["training_busy"] == pytest.approx(summary["trained_s"] / whole)
+    assert summary["validation_busy"] == pytest.approx(summary["validations_ran_s"] / whole)
+    assert f"{summary['training_busy']:.0%} of the time training" in text_of(status_of(swept, 0.0))
 
 
 def test_status_says_how_late_scores_were_and_what_was_trained_past_a_stop(tmp_path):

@@ -654,9 +654,6 @@ def confirm(
     "--validate-s", type=click.FloatRange(0), help="Seconds of a validation; as recorded."
 )
 @click.option(
-    "--resume-s", type=click.FloatRange(0), default=0.0, help="Seconds to resume a trial; 0."
-)
-@click.option(
     "--start-s", type=click.FloatRange(0), default=0.0, help="Seconds to start a process; 0."
 )
 @_json
@@ -668,11 +665,8 @@ def simulate(
     every: str,
     slots: int | None,
     validators: int | None,
-    train_s: float | None,
-    validate_s: float | None,
-    resume_s: float,
-    start_s: float,
     as_json: bool,
+    **times: float | None,
 ) -> None:
     """Say what a sweep would have come to with other settings.
 
@@ -691,17 +685,14 @@ def simulate(
         sweep,
         ways,
         every=int(every) if every.isdigit() else every,
-        slots=machine[0] if slots is None else slots,
-        validators=machine[1] if validators is None else validators,
-        train_s=train_s,
-        validate_s=validate_s,
-        resume_s=resume_s,
-        start_s=start_s,
+        slots=slots or machine[0],
+        validation_slots=machine[1] if validators is None else validators,
+        **times,
     )
     if as_json:
         _print_json(rows)
     else:
-        click.echo(table_of(rows))
+        click.echo(table_of(rows, width_of_output()))
 
 
 @tunekit.command(short_help="Write a sweep's report, one HTML file.")

@@ -1,36 +1,49 @@
-"""What a sweep would have come to with other settings: as data, which JSON knows, and as text."""
+"""``tunekit simulate``: what a sweep would have come to with other settings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tunekit.core.words import duration, number, printable
-from tunekit.lab.simulation import Simulation
-from tunekit.lab.simulation.alternatives import INLINE, simulated
+from ray import tune
+from ray.tune.result import TRAINING_ITERATION
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, HyperBandScheduler, TrialScheduler
+
+from tunekit.cli.layout import grid
+from tunekit.config import ValidationConfig
+from tunekit.core.problems import Problems
+from tunekit.core.words import duration, number
+from tunekit.lab.simulation import not_called, simulate
+from tunekit.policies import AtDecisions, EveryIterations
 from tunekit.reading.sweep import Sweep
 
-__all__ = ["table_of", "what_if"]
+__all__ = ["scheduler_of", "table_of", "what_if"]
+
+# What most people would do instead of validating alongside training.
+_INLINE = {"inline, every iteration": "every", "inline, where it decides": "decision"}
+_SHOWN = (
+    "makespan_s",
+    "iterations",
+    "iterations_after_stop",
+    "validations",
+    "skipped",
+    "best",
+    "best_score",
+    "regret",
+    "extrapolated",
+)
 
 
 def what_if(
-    sweep: Sweep,
-    ways: Sequence[str],
-    *,
-    every: int | str,
-    slots: int,
-    validators: int,
-    **times: Any,
+    sweep: Sweep, ways: Sequence[str], *, every: int | str, **machine: Any
 ) -> list[dict[str, Any]]:
     """Simulate a sweep with each way of waiting for scores, and with validation inline.
 
     Args:
         sweep: The sweep.
         ways: Each an ``on_pending``.
-        every: As in ``ValidationConfig``.
-        slots: Those that trials and validations share.
-        validators: Those for validations alone.
-        **times: ``train_s``, ``validate_s``, ``resume_s`` and ``start_s``, where not as recorded.
+        every: As in ``ValidationConfig``; trials save where it needs that.
+        **machine: The slots and the times, as for :func:`tunekit.simulate`.
 
     Returns:
         One row for each: ``setting``, and what a :class:`tunekit.Simulation` has.
@@ -38,73 +51,89 @@ def what_if(
     Raises:
         tunekit.ConfigError: If the sweep cannot be simulated.
     """
-    rows = []
+    judged = tune.TuneConfig(metric=sweep.metric, mode=sweep.mode, scheduler=scheduler_of(sweep))
+    ran = {}
     for way in ways:
-        own: dict[str, Any] = {"every": every, "on_pending": way}
-        rows.append(
-            _row(f"on_pending={way!r}", simulated(sweep, slots, validators, **own, **times))
+        ran[f"on_pending={way!r}"] = simulate(
+            sweep,
+            tune_config=judged,
+            validation_config=ValidationConfig(fn=not_called, every=every, on_pending=way),
+            checkpoint_policy=AtDecisions() if every == "decision" else EveryIterations(1),
+            **machine,
         )
-    for name, inline in INLINE.items():
-        rows.append(_row(name, simulated(sweep, slots, validators, inline=inline, **times)))
-    return rows
+    for setting, inline in _INLINE.items():
+        ran[setting] = simulate(sweep, tune_config=judged, inline=inline, **machine)
+    return [
+        {"setting": setting, **{name: getattr(one, name) for name in _SHOWN}}
+        for setting, one in ran.items()
+    ]
 
 
-def _row(setting: str, ran: Simulation) -> dict[str, Any]:
-    names = (
-        "makespan_s",
-        "iterations",
-        "iterations_after_stop",
-        "validations",
-        "skipped",
-        "best",
-        "best_score",
-        "regret",
-        "extrapolated",
-    )
-    return {"setting": setting, **{name: getattr(ran, name) for name in names}}
-
-
-def table_of(rows: Sequence[Mapping[str, Any]]) -> str:
+def table_of(rows: Sequence[Mapping[str, Any]], width: int) -> str:
     """Return the rows as a table, and what was not recorded.
 
     Example:
         >>> row = {"setting": "on_pending='auto'", "makespan_s": 61.0, "iterations": 240}
         >>> row |= {"iterations_after_stop": 0, "validations": 90, "skipped": 2}
         >>> row |= {"best": "a_3", "best_score": 0.91, "regret": 0.0, "extrapolated": 24}
-        >>> print(table_of([row]))
+        >>> print(table_of([row], 100))
         setting            time  iterations  after a stop  validated  best score  trial
         on_pending='auto'  61 s         240             0         90      0.9100  a_3
         <BLANKLINE>
         Up to 24 iterations were not recorded: the last values of their trials stand for them.
     """
-    rows = printable(rows)
-    heads = ("setting", "time", "iterations", "after a stop", "validated", "best score", "trial")
-    cells = [
-        (
-            row["setting"],
-            duration(row["makespan_s"]),
-            str(row["iterations"]),
-            str(row["iterations_after_stop"]),
-            str(row["validations"]),
-            number(row["best_score"]),
-            str(row["best"]),
+    table = [("setting", "time", "iterations", "after a stop", "validated", "best score", "trial")]
+    for row in rows:
+        counts = (row["iterations"], row["iterations_after_stop"], row["validations"])
+        score = number(row["best_score"])
+        table.append(
+            (row["setting"], duration(row["makespan_s"]), *map(str, counts), score, row["best"])
         )
-        for row in rows
-    ]
-    widths = [max(len(line[i]) for line in (heads, *cells)) for i in range(len(heads))]
-    lines = []
-    for line in (heads, *cells):
-        left = {0, len(heads) - 1}
-        padded = (
-            f"{cell:<{width}}" if i in left else f"{cell:>{width}}"
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        lines.append("  ".join(padded).rstrip())
+    lines = grid(table, width, left=(0, 6))
     most = max(row["extrapolated"] for row in rows)
     if most:
         lines += [
             "",
-            f"Up to {most} iterations were not recorded: the last values of their trials stand for "
-            "them.",
+            f"Up to {most} iterations were not recorded: the last values of their trials ",
         ]
+        lines[-1] += "stand for them."
     return "\n".join(lines)
+
+
+def scheduler_of(sweep: Sweep) -> TrialScheduler:
+    """Return a scheduler like the one of a sweep.
+
+    Only those of its settings that are numbers are recorded. That is enough for FIFO, for ASHA with
+    one bracket that counts iterations, and for HyperBand.
+
+    Args:
+        sweep: The sweep.
+
+    Raises:
+        tunekit.ConfigError: If the sweep has another scheduler, or none is recorded.
+    """
+    known = (sweep.sessions[-1] if sweep.sessions else {}).get("scheduler") or {}
+    kind, settings = known.get("type"), known.get("settings", {})
+    rungs = known.get("rungs") or []
+    if kind == "FIFOScheduler":
+        return FIFOScheduler()
+    if kind == "AsyncHyperBandScheduler" and rungs:
+        return ASHAScheduler(
+            time_attr=TRAINING_ITERATION,
+            max_t=settings["max_t"],
+            grace_period=min(rungs),
+            reduction_factor=settings["reduction_factor"],
+        )
+    if kind == "HyperBandScheduler":
+        return HyperBandScheduler(
+            time_attr=settings["time_attr"],
+            max_t=settings["max_t_attr"],
+            reduction_factor=settings["eta"],
+        )
+    problems = Problems("tunekit simulate")
+    problems.add(
+        f"the sweep's scheduler, {kind or 'which is not recorded'}, cannot be made again from what "
+        "is recorded of it. In Python, pass it: tunekit.simulate(tunekit.load(path), "
+        "tune_config=TuneConfig(scheduler=...))."
+    )
+    raise problems.error()

@@ -38,7 +38,6 @@ from tunekit.core.words import (
 )
 from tunekit.extras import extra
 from tunekit.journal.storage import replace_file
-from tunekit.lab.simulation.alternatives import Alternatives, alternatives
 from tunekit.reading.sweep import Sweep
 from tunekit.version import VERSION
 
@@ -83,9 +82,8 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
     It has the ranking, to be sorted, filtered and exported, and of each trial its configuration,
     validated checkpoints and error; configurations over their seeds if the seed is known; learning
     curves with the validated points; what training and validation did when; what waiting for scores
-    cost, and what the sweep would have taken with other settings, by simulation, if it has at most
-    1,000 reports; ASHA's rungs, or PBT's family tree and schedule; what was validated later;
-    failures; how the sweep was run; how to go on with it and use its best checkpoint.
+    cost; ASHA's rungs, or PBT's family tree and schedule; what was validated later; failures; how
+    the sweep was run; how to go on with it and use its best checkpoint.
     What a sweep has nothing of is left out. Long lists are cut, the best trials first, and say so.
 
     Args:
@@ -136,15 +134,13 @@ def contents(
     sweep: Sweep,
     found: Findings | None = None,
     drawn: Mapping[str, Any] | None = None,
-    simulated: Alternatives | None = None,
 ) -> dict[str, Any]:
     """Everything that the report says, as data.
 
     Args:
         sweep: The sweep.
         found: What it has come to, if that is known already.
-        drawn: Its charts by name, if what takes long has been done already.
-        simulated: What other settings would have come to, in that case.
+        drawn: Its charts by name, if they have been drawn already.
     """
     found = found or Findings.of(sweep)
     ranked, verdict, seeds = found.ranked, found.verdict, found.seeds
@@ -179,7 +175,6 @@ def contents(
             "bars": max(0, len(ranked) - MOST_BARS),
             "means": 0 if seeds is None else max(0, len(seeds.ranked) - MOST_MEANS),
         },
-        "alternatives": alternatives(sweep) if drawn is None else simulated,
         "later": figures.later(sweep),
         "errors": errors,
         "causes": causes[:_CAUSES],

@@ -13,19 +13,15 @@ from tunekit.board.page.side_by_side import Side, side_by_side, title_of
 from tunekit.board.serve.catalogue import Place
 from tunekit.board.serve.view import View
 from tunekit.clock import Clock, SystemClock
-from tunekit.core.comparison import distinct_names
 from tunekit.core.pace import Pace
 from tunekit.errors import ConfigError, TunekitError
-from tunekit.lab.comparison import compare
-from tunekit.lab.simulation.alternatives import Alternatives, alternatives
+from tunekit.lab.comparison import compare, distinct_names
 from tunekit.reading.follower import Follower
 
 __all__ = ["LiveComparison", "LiveSweep"]
 
-# What is drawn, and what is simulated: each is a piece of work.
-_PIECES = (*CHARTS, "alternatives")
-# Of the time, so much may go into the page's text, and into each of these.
-_TEXT_SHARE, _PIECE_SHARE, _PIECE_LEAST_S = 0.3, 0.03, 2.0
+# Of the time, so much may go into the page's text, and into each of its charts.
+_TEXT_SHARE, _CHART_SHARE, _CHART_LEAST_S = 0.3, 0.03, 2.0
 
 
 class LiveSweep:
@@ -48,12 +44,11 @@ class LiveSweep:
             place.filesystem, place.path, place.source, **options, clock=self._clock
         )
         self._drawn: dict[str, dict[str, Any]] = {}
-        self._simulated: Alternatives | None = None
         # Whether the text is due; whether it was what the last step did.
         self._text_due, self._told = False, False
         self._due: dict[str, None] = {}
         self._text_pace = Pace(_TEXT_SHARE)
-        self._paces = {name: Pace(_PIECE_SHARE, _PIECE_LEAST_S) for name in _PIECES}
+        self._paces = {name: Pace(_CHART_SHARE, _CHART_LEAST_S) for name in CHARTS}
         self._working = threading.Lock()
         #: Why the sweep cannot be read at the moment; None if it can.
         self.trouble: str | None = None
@@ -64,7 +59,7 @@ class LiveSweep:
             try:
                 if self._follower.poll():
                     self._text_due = True
-                    self._due = dict.fromkeys(_PIECES)
+                    self._due = dict.fromkeys(CHARTS)
                 self.trouble = None
             except (OSError, TunekitError) as error:
                 self.trouble = f"{type(error).__name__}: {error}"
@@ -109,16 +104,12 @@ class LiveSweep:
         self._text_due, self._told = False, True
         sweep = self._follower.sweep
         drawn = {name: spec for one in CHARTS for name, spec in self._drawn.get(one, {}).items()}
-        told = contents(sweep, Findings.of(sweep), drawn, self._simulated)
+        told = contents(sweep, Findings.of(sweep), drawn)
         self.view.show(sections_of(told))
 
     def _draw(self, name: str) -> None:
         self._told = False
         del self._due[name]
-        if name == "alternatives":
-            before, self._simulated = self._simulated, alternatives(self._follower.sweep)
-            self._text_due = self._text_due or before is not self._simulated
-            return
         drawn = CHARTS[name](Findings.of(self._follower.sweep))
         if list(drawn) != list(self._drawn.get(name, {})):
             self._text_due = True  # which has a place for each chart

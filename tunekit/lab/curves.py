@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from tunekit.core.problems import Problems
 from tunekit.core.values import number
-
-if TYPE_CHECKING:
-    import pandas
 
 __all__ = ["TRIAL", "Curves"]
 
@@ -72,7 +71,7 @@ class Curves:
         return Curves([self._rows[n] for n in known], [self.order[n] for n in known])
 
     @classmethod
-    def of(cls, table: pandas.DataFrame) -> Curves:
+    def of(cls, table: pd.DataFrame) -> Curves:
         """Take the curves of a table with the columns ``trial`` and ``training_iteration``.
 
         Raises:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import copy
 import logging
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
+import pandas as pd
 from ray import train, tune
 from ray.tune.experiment import Trial
 from ray.tune.result import DONE, TIME_THIS_ITER_S, TRAINING_ITERATION
@@ -31,17 +33,13 @@ from tunekit.core.slots import Slots
 from tunekit.core.validation import Attempt, Status
 from tunekit.core.values import number
 from tunekit.driver.callback import ValidationCallback
-from tunekit.lab.simulation.curves import TRIAL, Curves
-from tunekit.lab.simulation.executor import VirtualExecutor
-from tunekit.lab.simulation.outcome import Arrival, Decision, Score, Simulation, wrong_decisions
+from tunekit.lab.curves import TRIAL, Curves
+from tunekit.lab.executor import VirtualExecutor
 from tunekit.policies import CheckpointPolicy, EveryIterations
 from tunekit.reading.sweep import Sweep
 from tunekit.scheduling.scheduler import ValidatedScheduler, base_of
 
-if TYPE_CHECKING:
-    import pandas
-
-__all__ = ["not_called", "simulate"]
+__all__ = ["Decision", "Score", "Simulation", "not_called", "simulate"]
 
 _CURVE = "curve"
 _MACHINE = "machine"
@@ -54,8 +52,125 @@ _machines: dict[int, _Machine] = {}
 _LOGGERS = ("ray", "ray.train", "ray.tune", "tunekit")
 
 
+@dataclass(frozen=True)
+class Score:
+    """A score, and when it was known.
+
+    Attributes:
+        time_s: When, in seconds since the sweep began.
+        trial: The trial, as ``curves`` names it.
+        iteration: The iteration of the checkpoint.
+        value: The value of the metric.
+    """
+
+    time_s: float
+    trial: Any
+    iteration: int
+    value: float
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A decision of the scheduler.
+
+    Attributes:
+        time_s: When, in seconds since the sweep began.
+        trial: The trial, as ``curves`` names it.
+        iteration: The iteration of the result that the scheduler got.
+        reached: The iteration that the trial had reported by then.
+        score: The metric's value in that result; None if it had none.
+        decision: ``"CONTINUE"``, ``"PAUSE"``, ``"STOP"`` or ``"NOOP"``.
+    """
+
+    time_s: float
+    trial: Any
+    iteration: int
+    reached: int
+    score: float | None
+    decision: str
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A sweep in virtual time: how long it took, what it trained, and what it found.
+
+    Attributes:
+        makespan_s: The time from its beginning to its end, in virtual seconds.
+        iterations: How many iterations were trained.
+        iterations_after_stop: How many of these were reported by trials that the scheduler had
+            stopped, or would stop for a score that was on its way: those beyond the iteration it
+            judged.
+        validations: How many validations ended with a score.
+        skipped: How many checkpoints should have been validated and were not.
+        best: The trial with the best score.
+        best_score: That score.
+        regret: How far that falls short of the best score of all curves, each as far as it was
+            recorded.
+        extrapolated: How many iterations were trained beyond what was recorded; the last recorded
+            values stand in for theirs.
+        training_busy: The share of the time of all slots during which trials trained.
+        validation_busy: The share during which validations ran.
+        scores: Every score, in the order in which they were known.
+        mode: ``"min"`` or ``"max"``: which scores are better.
+        decided: The decisions; :attr:`decisions` has them as a table.
+
+    Example:
+        >>> import pandas, ray.tune, tunekit
+        >>> rows = [(t, i, t + i / 4) for t in range(4) for i in (1, 2, 3)]
+        >>> curves = pandas.DataFrame(rows, columns=["trial", "training_iteration", "accuracy"])
+        >>> judged = ray.tune.TuneConfig(metric="accuracy", mode="max")
+        >>> ran = tunekit.simulate(curves, tune_config=judged, slots=2, train_s=1, validate_s=0.5)
+        >>> ran.iterations, ran.validations, ran.best, ran.best_score
+        (12, 12, 3, 3.75)
+    """
+
+    makespan_s: float
+    iterations: int
+    iterations_after_stop: int
+    validations: int
+    skipped: int
+    best: Any
+    best_score: float
+    regret: float
+    extrapolated: int
+    training_busy: float
+    validation_busy: float
+    mode: str = field(repr=False)
+    scores: Sequence[Score] = field(repr=False)
+    decided: Sequence[Decision] = field(repr=False)
+
+    def time_to(self, score: float) -> float | None:
+        """Return when a score at least this good was first known, in seconds; None if never.
+
+        Args:
+            score: The value of the metric.
+
+        Example:
+            >>> import pandas, ray.tune, tunekit
+            >>> rows = [("a", i, i / 10) for i in range(1, 5)]
+            >>> curves = pandas.DataFrame(rows, columns=["trial", "training_iteration", "accuracy"])
+            >>> judged = ray.tune.TuneConfig(metric="accuracy", mode="max")
+            >>> ran = tunekit.simulate(curves, tune_config=judged, train_s=1.0, validate_s=0.5)
+            >>> ran.time_to(0.2), ran.time_to(0.9)
+            (2.5, None)
+        """
+        sign = 1.0 if self.mode == "max" else -1.0
+        return next((s.time_s for s in self.scores if sign * s.value >= sign * score), None)
+
+    @property
+    def decisions(self) -> pd.DataFrame:
+        """Return one row per decision of the scheduler, in order.
+
+        Columns: ``time_s``: when; ``trial``; ``iteration``: that of the result that the scheduler
+        got; ``score``: the metric in it; ``reached``: the iteration that the trial had reported by
+        then; ``decision``.
+        """
+        columns = [field.name for field in fields(Decision)]
+        return pd.DataFrame([vars(one) for one in self.decided], columns=columns)
+
+
 def simulate(
-    curves: pandas.DataFrame | Sweep,
+    curves: pd.DataFrame | Sweep,
     *,
     tune_config: tune.TuneConfig | None = None,
     validation_config: train.ValidationConfig | None = None,
@@ -121,7 +236,8 @@ def simulate(
     """
     problems = Problems("tunekit.simulate")
     recorded = None
-    if problems.instance("curves", curves, _kinds(), "Pass a DataFrame, or tunekit.load(path)."):
+    kinds = (pd.DataFrame, Sweep)
+    if problems.instance("curves", curves, kinds, "Pass a DataFrame, or tunekit.load(path)."):
         recorded = _recorded(curves)
     config = copy.copy(tune_config) or tune.TuneConfig()
     metric, mode = config.metric, config.mode
@@ -152,7 +268,7 @@ def simulate(
             f"{sorted(columns)}."
         )
     problems.raise_any()
-    known = cast(Curves, known)
+    assert known is not None  # or it was raised
     measured = isinstance(curves, Sweep)
     scheduler = config.scheduler
     if isinstance(scheduler, str):
@@ -170,28 +286,26 @@ def simulate(
         inline=inline,
     )
     validation = ValidationConfig.of(validation_config or ValidationConfig(fn=not_called))
-    with machine.registered() as key, tempfile.TemporaryDirectory() as folder:
-        return machine.run(
-            Path(folder),
-            key,
-            validation,
-            checkpoint_policy or EveryIterations(1),
-            max_concurrent=config.max_concurrent_trials or 0,
-            reuse_actors=bool(config.reuse_actors),
-            seed=seed,
-        )
+    policy = copy.deepcopy(checkpoint_policy or EveryIterations(1))
+    _machines[id(machine)] = machine
+    try:
+        with _quietly(), tempfile.TemporaryDirectory() as folder:
+            return machine.run(
+                Path(folder),
+                validation,
+                policy,
+                max_concurrent=config.max_concurrent_trials or 0,
+                reuse_actors=bool(config.reuse_actors),
+                seed=seed,
+            )
+    finally:
+        del _machines[id(machine)]
 
 
 _RAN_S = "validation/ran_s"
 
 
-def _kinds() -> tuple[type, ...]:
-    import pandas as pd
-
-    return (pd.DataFrame, Sweep)
-
-
-def _recorded(curves: pandas.DataFrame | Sweep) -> Curves:
+def _recorded(curves: pd.DataFrame | Sweep) -> Curves:
     """Return the curves of a table, or of a sweep."""
     if not isinstance(curves, Sweep):
         return Curves.of(curves)
@@ -239,8 +353,7 @@ class _Machine:
     ):
         self.curves, self.metric, self.mode = curves, metric, mode
         self.inline = inline
-        self._untouched, self._base = copy.deepcopy(scheduler), copy.deepcopy(scheduler)
-        self._untouched.set_search_properties(metric, mode)
+        self._base = copy.deepcopy(scheduler)
         self._train_s, self._validate_s = train_s, validate_s
         self._slots, self._resume_s, self._start_s = slots, resume_s, start_s
         self._clock = VirtualClock()
@@ -251,27 +364,15 @@ class _Machine:
         self._reports: list[tuple[str, int]] = []
         self._scores: list[Score] = []
         self._decided: list[Decision] = []
-        self._arrivals: list[Arrival] = []
         self._newest: dict[str, int] = {}
         self._judged: dict[str, int] = {}
         self._paid: set[tuple[str, int]] = set()
         self._trained_s = self._inline_s = 0.0
         self._extrapolated = 0
 
-    @contextmanager
-    def registered(self) -> Iterator[int]:
-        """Let trials find it by a number."""
-        key = id(self)
-        _machines[key] = self
-        try:
-            yield key
-        finally:
-            del _machines[key]
-
     def run(
         self,
         folder: Path,
-        key: int,
         config: ValidationConfig,
         policy: CheckpointPolicy,
         *,
@@ -279,8 +380,9 @@ class _Machine:
         reuse_actors: bool,
         seed: int,
     ) -> Simulation:
-        """Run the sweep."""
+        """Run the sweep, with a policy that is its own."""
         self._listen()
+        policy.go_by(self._clock.monotonic)
         executor = VirtualExecutor(
             self._clock,
             self._slots,
@@ -295,7 +397,7 @@ class _Machine:
             validation = ValidationCallback(config, executor=executor, clock=self._clock)
             scheduler = ValidatedScheduler(self._base)
             validation.waiting.shares_with_trials = True
-            callbacks += [_in_virtual_time(policy, self._clock), validation]
+            callbacks += [policy, validation]
             reuse_actors = reuse_actors or config.on_pending == "yield"
             if not max_concurrent:
                 max_concurrent = self._leave_room(config, executor, swaps=reuse_actors)
@@ -305,7 +407,7 @@ class _Machine:
             self._clock,
             param_space={
                 _CURVE: tune.grid_search(list(range(len(self.curves)))),
-                _MACHINE: key,
+                _MACHINE: id(self),
             },
             scheduler=scheduler,
             callbacks=callbacks,
@@ -319,9 +421,8 @@ class _Machine:
             start_s=self._start_s,
             seed=seed,
         )
-        with _quietly():
-            sweep.run(most=10_000_000)
-        return self._outcome(sweep, validation, executor)
+        sweep.run(most=10_000_000)
+        return self._outcome(validation, executor)
 
     def _trials_fit(self, sweep: LocalSweep) -> int:
         self._slots.trials = sweep.running
@@ -432,9 +533,6 @@ class _Machine:
                     decision,
                 )
             )
-            made = (trial_id, iteration)
-            order = self._reports.index(made) if made in self._reports else len(self._reports)
-            self._arrivals.append(Arrival(order, getattr(trial, "real", trial), arrived, decision))
             return decision
 
         self._base.on_trial_result = listening
@@ -442,10 +540,7 @@ class _Machine:
     # What came of it ---------------------------------------------------------------------------
 
     def _outcome(
-        self,
-        sweep: LocalSweep,
-        validation: ValidationCallback | None,
-        executor: VirtualExecutor,
+        self, validation: ValidationCallback | None, executor: VirtualExecutor
     ) -> Simulation:
         makespan = self._now
         sign = 1.0 if self.mode == "max" else -1.0
@@ -475,7 +570,6 @@ class _Machine:
             extrapolated=self._extrapolated,
             training_busy=self._trained_s / whole,
             validation_busy=(executor.busy_s + self._inline_s) / whole,
-            wrong_decisions=wrong_decisions(self._untouched, sweep.trials, self._arrivals),
             mode=self.mode,
             scores=self._scores,
             decided=self._decided,
@@ -526,13 +620,6 @@ class _Reports(tune.Callback):
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
         self._machine.reported(trial, result)
-
-
-def _in_virtual_time(policy: CheckpointPolicy, clock: VirtualClock) -> CheckpointPolicy:
-    """Return a copy of a policy that goes by a clock."""
-    own = copy.deepcopy(policy)
-    own.go_by(clock.monotonic)
-    return own
 
 
 @contextmanager
