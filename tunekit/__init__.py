@@ -41,8 +41,7 @@ from tunekit.policies import (
     OnImprovement,
 )
 from tunekit.reading.best import BestCheckpoint
-from tunekit.reading.loading import load
-from tunekit.reading.sweep import Sweep
+from tunekit.reading.sweep import Sweep, load
 from tunekit.report import VALIDATION_KEY, checkpoint_with, report
 from tunekit.results.lineage import Lineage
 from tunekit.results.tensorboard import TensorBoardLogger

@@ -85,8 +85,7 @@ from tunekit.log import shown
 from tunekit.loggers import validated
 from tunekit.pickles import is_whole
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
-from tunekit.reading.loaded import confirmed
-from tunekit.reading.loading import load
+from tunekit.reading.sweep import confirmed, load
 from tunekit.results.grid import ConfirmedResults, ValidatedResults
 from tunekit.resuming import warn_of_beginning_anew
 from tunekit.scheduling.scheduler import ValidatedScheduler, base_of

@@ -323,7 +323,7 @@ def test_a_sweep_that_ends_while_it_is_read_has_ended(tmp_path, monkeypatch):
             ran.sweep.run()
         return driver_of(*where)
 
-    monkeypatch.setattr("tunekit.reading.folder.driver_of", driver_of_one_that_ends)
+    monkeypatch.setattr("tunekit.reading.sweep.driver_of", driver_of_one_that_ends)
     assert tunekit.load(ran.home).summary()["state"] == "finished"
 
 

@@ -40,8 +40,7 @@ from tunekit.journal.lock import TAKE_OVER
 from tunekit.lab.comparison import compare as compared
 from tunekit.log import shown
 from tunekit.reading.best import BestCheckpoint
-from tunekit.reading.loading import load
-from tunekit.reading.sweep import Sweep
+from tunekit.reading.sweep import Sweep, load
 from tunekit.terminal import terminal_width
 from tunekit.tuner import Tuner
 from tunekit.version import VERSION

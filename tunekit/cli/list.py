@@ -16,7 +16,7 @@ from tunekit.core.metrics import plain
 from tunekit.core.words import duration, number, printable
 from tunekit.errors import ConfigError, JournalError
 from tunekit.journal.experiments import sweeps_below
-from tunekit.reading.loading import load
+from tunekit.reading.sweep import load
 
 __all__ = ["RESULTS", "list_sweeps", "listing", "listing_as_text", "newest_or_given"]
 

@@ -25,8 +25,7 @@ from tunekit.core.problems import Problems
 from tunekit.core.timeline import better
 from tunekit.core.values import number, same
 from tunekit.core.words import setting
-from tunekit.reading.loading import load
-from tunekit.reading.sweep import Sweep
+from tunekit.reading.sweep import Sweep, load
 
 __all__ = ["SweepComparison", "compare", "distinct_names"]
 

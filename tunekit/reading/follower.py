@@ -14,8 +14,7 @@ from tunekit.evaluation.later import read_sessions
 from tunekit.journal.lines import JournalReader, Record
 from tunekit.journal.lock import Driver, driver_of
 from tunekit.journal.storage import folder_at
-from tunekit.reading.folder import UNTOLD
-from tunekit.reading.sweep import Sweep
+from tunekit.reading.sweep import UNTOLD, Sweep
 
 __all__ = ["Follower"]
 

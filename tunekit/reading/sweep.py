@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import math
 import os
+import posixpath
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from dataclasses import replace as replaced
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pyarrow.fs
 
+from tunekit._ray.storage import absolute, storage_at
 from tunekit.config import ValidationConfig
 from tunekit.confirm import Confirm
 from tunekit.core.calls import ValidationFunction
@@ -25,7 +32,7 @@ from tunekit.core.events import Event
 from tunekit.core.later_validations import LaterSession, began_of, in_force, rows_of, scores_of
 from tunekit.core.lineage import Ancestry, configs_of
 from tunekit.core.metrics import flatten
-from tunekit.core.names import meant
+from tunekit.core.names import listed, meant
 from tunekit.core.problems import Problems
 from tunekit.core.ranking import (
     Ranked,
@@ -36,29 +43,46 @@ from tunekit.core.ranking import (
     stands_for,
     whole_trials,
 )
-from tunekit.core.seeds import Configuration, Repeat, check_seed, checked_seed, configurations_of
+from tunekit.core.seeds import (
+    Configuration,
+    Repeat,
+    check_known,
+    check_seed,
+    checked_seed,
+    configurations_of,
+)
 from tunekit.core.story import story
 from tunekit.core.study import study_trials
 from tunekit.core.timeline import Scored, Timeline, TrialSummary
+from tunekit.core.words import confirmation_in_words
 from tunekit.errors import ConfigError, MetricNotFoundError
+from tunekit.evaluation.confirming import confirm_winner
+from tunekit.evaluation.later import Swept, read_sessions, validate_later
 from tunekit.extras import extra
-from tunekit.journal.lines import exploits_of, record_of
-from tunekit.journal.lock import Driver
+from tunekit.journal.experiments import no_sweep
+from tunekit.journal.lines import SERIES, exploits_of, record_of
+from tunekit.journal.lock import Driver, driver_of
 from tunekit.journal.places import Places
 from tunekit.journal.storage import folder_at
 from tunekit.log import shown
-from tunekit.reading import summary as sweep_summary
 from tunekit.reading import tables
 from tunekit.reading.best import BestCheckpoint, best_checkpoint_of
-from tunekit.reading.folder import read_trial_errors
-from tunekit.reading.loaded import confirmed, validated
+from tunekit.reading.summary import count, lag_in_short, later_in_short, slots_of, state_of
 from tunekit.results.lineage import Lineage
 
 if TYPE_CHECKING:
     with extra("optuna"):
         import optuna
 
-__all__ = ["Sweep"]
+__all__ = ["UNTOLD", "Sweep", "confirmed", "load"]
+
+#: Lines of the journal that no table needs.
+UNTOLD = ("saved", "snapshot")
+
+_TRIAL_ERROR = "error.txt"  # Tune writes this into the folder of a failed trial
+# Its end has the last failure.
+_MOST_ERROR_BYTES = 64 * 1024
+_NO_FOLDER = "the sweep is in no folder. Read it with tunekit.load(path)."
 
 
 class Sweep:
@@ -554,8 +578,17 @@ class Sweep:
             Traceback (most recent call last):
             tunekit.errors.ConfigError: Sweep.validate: the sweep is in no folder...
         """
+        problems = Problems("Sweep.validate")
+        if self.filesystem is None:
+            problems.add(_NO_FOLDER)
+        problems.raise_any()
+        config = validation
+        if not isinstance(config, ValidationConfig):
+            config = ValidationConfig(config)
         options: dict[str, Any] = {"name": name, "cache": cache, "replace": replace}
-        return validated(self, validation, checkpoints, progress=progress, **options)
+        swept = _swept(_anew(self))
+        validate_later(swept, config, checkpoints, progress=progress, **options)
+        return _anew(self)
 
     @shown()
     def confirm(
@@ -732,9 +765,21 @@ class Sweep:
 
         Where that cannot be read, the text says why.
         """
+        found: dict[str, str] = {}
         if self.filesystem is None:
-            return {}
-        return read_trial_errors(self.filesystem, self.path, self.timeline.trials.values())
+            return found
+        folder = folder_at(self.filesystem, self.path)
+        for trial in self.timeline.trials.values():
+            if trial.failures:
+                name = posixpath.join(trial.folder, _TRIAL_ERROR)
+                try:
+                    text = folder.end_of(name, _MOST_ERROR_BYTES).decode(errors="replace").strip()
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    text = f"{name} cannot be read: {error}"
+                found[trial.trial_id] = text
+        return found
 
     def story(self, trial_id: str, now: float | None = None) -> str:
         """Return what happened to a trial, what it does now, and why it waits, as text.
@@ -761,7 +806,7 @@ class Sweep:
         if self.filesystem is None:
             raise ConfigError("Sweep.story", ["the sweep is in no folder. Load it: tunekit.load."])
         record = record_of(folder_at(self.filesystem, self.path), without=("snapshot",))
-        state = sweep_summary.state_of(self.timeline.end, self.driver)
+        state = state_of(self.timeline.end, self.driver)
         now = time.time() if now is None else now
         return story(record.events, trial_id, sessions=record.sessions, state=state, now=now)
 
@@ -797,22 +842,47 @@ class Sweep:
         - ``confirmation``: what the confirmation of the winner has come to, as the fields of
           :class:`tunekit.core.confirmation.Confirmed`, and ``in_words``; None without one.
         """
+        timeline, driver = self.timeline, self.driver
+        trials = list(timeline.trials.values())
+        trained_s = sum(trial.trained_s for trial in trials)
+        validated_s = sum(row["ran_s"] or 0.0 for row in timeline.of_all_stages)
+        # How long the slots for trials could have been used, together.
+        whole = 0.0
+        if timeline.first is not None and timeline.last is not None and self.slots is not None:
+            whole = (timeline.last - timeline.first) * self.slots[0]
+        stages = dict.fromkeys(row["stage"] for row in timeline.of_all_stages if row["stage"])
+        confirmed = self.confirmation
         return {
             "path": self.path,
-            "state": sweep_summary.state_of(self.timeline.end, self.driver),
-            "driver": sweep_summary.driver_in_short(self.driver),
-            "began": self.timeline.first,
-            "last": self.timeline.last,
+            "state": state_of(timeline.end, driver),
+            "driver": driver
+            and {name: getattr(driver, name) for name in ("host", "pid", "since", "heard")},
+            "began": timeline.first,
+            "last": timeline.last,
             "sessions": len(self.sessions),
             "metric": self.metric,
             "mode": self.mode,
-            **sweep_summary.work_in_short(
-                self.timeline, self._later_rows, self.slots, len(self.ancestry)
-            ),
+            "trials": count(trial.status for trial in trials),
+            "validations": count(row["status"] for row in timeline.validations),
+            "stages": {
+                name: count(r["status"] for r in timeline.of_all_stages if r["stage"] == name)
+                for name in stages
+            },
+            "exploits": len(self.ancestry),
+            "later": later_in_short(self._later_rows),
+            "trained_s": trained_s,
+            "trials_waited_s": sum(trial.waited_s for trial in trials),
+            "validations_ran_s": validated_s,
+            "iterations": timeline.iterations,
+            "iterations_after_stop": timeline.iterations_after_stop,
+            "training_busy": trained_s / whole if whole else None,
+            "validation_busy": validated_s / whole if whole else None,
+            "lag_s": lag_in_short(timeline.validations),
             "best": self._best_in_short(),
             "seed": self.seed,
             "configuration": self._configuration_in_short(),
-            "confirmation": sweep_summary.confirmation_in_short(self.confirmation),
+            "confirmation": confirmed
+            and {**asdict(confirmed), "in_words": confirmation_in_words(confirmed)},
         }
 
     @property
@@ -824,7 +894,7 @@ class Sweep:
         trial = next(iter(self.timeline.trials.values()), None)
         if not self.sessions or trial is None:
             return None
-        return sweep_summary.slots_of(self.sessions[-1], trial.resources)
+        return slots_of(self.sessions[-1], trial.resources)
 
     def _best_in_short(self) -> dict[str, Any] | None:
         if self.metric is None or self.mode is None:
@@ -833,13 +903,214 @@ class Sweep:
             best = self.best(by="trial")
         except MetricNotFoundError:
             return None
-        return sweep_summary.best_in_short(best)
+        return {
+            "trial_id": best.trial_id,
+            "generation": best.generation,
+            "iteration": best.iteration,
+            "score": best.score,
+            "checkpoint": best.path,
+            "kept": best.checkpoint is not None,
+            "config": dict(best.config),
+        }
 
     def _configuration_in_short(self) -> dict[str, Any] | None:
         if self.metric is None or self.mode is None or not self.has_seeds:
             return None
-        return sweep_summary.configuration_in_short(self.ranked_configurations()[0])
+        best = self.ranked_configurations()[0]
+        if best.estimate is None:
+            return None
+        estimate = {name: getattr(best.estimate, name) for name in tables.MEANS}
+        return {
+            "config": dict(best.hyperparameters),
+            "seeds": best.seeds,
+            **{name: None if math.isnan(value) else value for name, value in estimate.items()},
+        }
 
     def __repr__(self) -> str:
         trials, validations = len(self.timeline.trials), len(self.timeline.validations)
         return f"Sweep({self.path!r}: {trials} trials, {validations} validations)"
+
+
+def load(
+    path: str | Path,
+    storage_filesystem: pyarrow.fs.FileSystem | None = None,
+    *,
+    metric: str | None = None,
+    mode: str | None = None,
+    seed: str | None = None,
+) -> Sweep:
+    """Read what became of a sweep, whether it is running, has ended or has crashed.
+
+    This reads the journal in the experiment's folder. It starts nothing, runs none of the sweep's
+    code and changes nothing. A running sweep is read as it is at that moment.
+
+    Args:
+        path: The experiment's folder, ``results.experiment_path``, or its URI, such as
+            ``s3://bucket/digits``.
+        storage_filesystem: The filesystem of ``path``, ``results.filesystem``, if it is one of your
+            own.
+        metric: The validated metric to rank by, as a flat name (``"eval/accuracy"``); by default
+            the one that the sweep is judged by.
+        mode: ``"min"`` or ``"max"``; by default the sweep's.
+        seed: The hyperparameter that is the random seed, as a flat name
+            (``"train_loop_config/seed"``); by default the one that the sweep was started with:
+            ``ValidationConfig(seed=...)``, or the index of a ``Repeater``.
+
+    Raises:
+        tunekit.ConfigError: If an argument is wrong, if the folder has no journal, or if no trial
+            has the hyperparameter ``seed``.
+        tunekit.JournalError: If the journal is damaged or of another version.
+        OSError: If the storage fails.
+
+    Example:
+        >>> load("/no/such/folder")
+        Traceback (most recent call last):
+        tunekit.errors.ConfigError: tunekit.load: path='/no/such/folder' does not exist...
+    """
+    problems = Problems("tunekit.load")
+    folder, home, filesystem = None, "", None
+    if problems.instance("path", path, (str, os.PathLike), "Pass an experiment's folder."):
+        try:
+            filesystem, home = storage_at(os.fspath(path), storage_filesystem)
+            folder = folder_at(filesystem, home)
+        except (OSError, ValueError) as error:
+            problems.add(
+                f"path={os.fspath(path)!r} cannot be reached: {error}. Pass a local path, or a URI "
+                "of a storage that pyarrow knows, such as s3://bucket/digits."
+            )
+    if folder is not None and filesystem is not None and not folder.names(SERIES):
+        given = os.fspath(path)
+        problems.add(f"path={given!r} {no_sweep(filesystem, home, given)}")
+    if mode is not None:
+        problems.choice("mode", mode, ["min", "max"])
+    check_seed(seed, problems)
+    problems.raise_any()
+    assert folder is not None and filesystem is not None  # or it was raised
+    source = None if storage_filesystem is not None else absolute(os.fspath(path))
+    with _without_collector():
+        before = driver_of(filesystem, home, time.time())
+        record = record_of(folder, without=UNTOLD)
+        driver = driver_of(filesystem, home, time.time())
+        if before is not None and driver is None:
+            # It has let go meanwhile, and recorded first how the sweep ended.
+            record = record_of(folder, without=UNTOLD)
+        sweep = Sweep(
+            record.events,
+            record.sessions,
+            path=home,
+            filesystem=filesystem,
+            source=source,
+            metric=metric,
+            mode=mode,
+            seed=seed,
+            driver=driver,
+            later=read_sessions(folder),
+        )
+    if seed is not None:
+        check_known(seed, sweep.hyperparameters(), problems)
+        problems.raise_any()
+    return sweep
+
+
+def confirmed(
+    sweep: Sweep,
+    settings: Confirm,
+    own: ValidationConfig | None = None,
+    progress: Callable[[Mapping[str, int]], None] | None = None,
+) -> Sweep:
+    """Confirm the winner of a sweep, as :meth:`Sweep.confirm` does; return the sweep read anew.
+
+    Args:
+        sweep: The sweep.
+        settings: How.
+        own: How the sweep itself validates, if that is known.
+        progress: As of :meth:`Sweep.validate`.
+    """
+    problems = Problems("Sweep.confirm")
+    if sweep.filesystem is None:
+        problems.add(_NO_FOLDER)
+    if sweep.metric is None or sweep.mode is None:
+        problems.add(
+            "nothing says by which metric the winner is the best. Pass the metric and the mode "
+            "to tunekit.load(path, metric=..., mode=...)."
+        )
+    problems.raise_any()
+    assert sweep.metric and sweep.mode  # or it was raised
+    seed = None if sweep.seed_as_started else sweep.seed
+    newest = _anew(sweep, seed)
+    swept, by = _swept(newest), "trial"
+    if newest.has_seeds:
+        best = [one.best for one in newest.ranked_configurations()]
+        ranked = {one.trial_id: swept.ranked[one.trial_id] for one in best if one is not None}
+        swept, by = replaced(swept, ranked=ranked), "configuration"
+    if settings.fn is None and sweep.metric not in newest.timeline.own_names and swept.ranked:
+        problems.add(
+            f"the sweep's own function does not validate {sweep.metric!r}, by which it is "
+            f"ranked here: it has {listed(newest.timeline.own_names)}. Pass a function that does."
+        )
+        problems.raise_any()
+    rows = newest.timeline.validations
+    confirm_winner(
+        swept,
+        settings,
+        metric=sweep.metric,
+        mode=sweep.mode,
+        by=by,
+        validated=sum(row["status"] == "validated" for row in rows),
+        functions=[one.get("validation", {}).get("fn") for one in newest.sessions],
+        own=own,
+        progress=progress,
+    )
+    return _anew(sweep, seed)
+
+
+def _anew(sweep: Sweep, seed: str | None = None) -> Sweep:
+    """Return the sweep read anew, ranked by the same metric."""
+    where: tuple[Any, ...] = (sweep.path, sweep.filesystem)
+    if sweep.source is not None:
+        where = (sweep.source,)
+    return load(*where, metric=sweep.metric, mode=sweep.mode, seed=seed)
+
+
+def _swept(sweep: Sweep) -> Swept:
+    """Return what a later validation has to know of the sweep."""
+    assert sweep.filesystem is not None
+    own = set(sweep.timeline.own_names)
+    later = set(sweep.timeline.names) - own
+    for trial_id in sweep.timeline.trials:
+        for row in sweep.timeline.rows(trial_id):
+            own.update(name for name in flatten(row) if name not in later)
+    return Swept(
+        filesystem=sweep.filesystem,
+        path=sweep.path,
+        began=began_of(sweep.sessions),
+        ranked={one.trial_id: _places_of(sweep, one) for one in sweep.ranking()},
+        names=own,
+        run_of=sweep.timeline.run_of,
+        config_of=sweep.config_of,
+    )
+
+
+def _places_of(sweep: Sweep, one: Ranked) -> list[tuple[int, int]]:
+    """Return where a trial has scores, the best first; none if it is not ranked."""
+    if one.best is None or sweep.metric is None:
+        return []
+    scored = [
+        (value, (score.generation, score.iteration))
+        for score in sweep.timeline.scores(one.trial_id)
+        if (value := score.value(sweep.metric)) is not None
+    ]
+    scored.sort(key=lambda found: found[0], reverse=sweep.mode == "max")
+    return [place for _, place in scored]
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Suspend garbage collection: where many objects are made and kept, it takes half the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
