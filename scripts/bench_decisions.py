@@ -5,7 +5,7 @@
 Trials sleep to train, to save and to be validated, so that the ratio of the sweeps' times is what
 saving and validating cost. ASHA decides by who comes first: trials begin together, one a little
 after the other, so that they come to each rung in the same order, and both sweeps take the same
-decisions with on_pending="hold".
+decisions with on_pending="wait".
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def run(options, every, policy):
             task_config=train.ValidationTaskConfig(fn_kwargs={"seconds": options.validation_s}),
             every=every,
             max_in_flight=4,
-            on_pending="hold",
+            on_pending="wait",
         ),
         checkpoint_policy=policy,
     )

@@ -143,7 +143,7 @@ def validations(count):
                 ).fit()
                 stock = statistics.median(map(float, took.read_text().split())) - OWN_S
         with tempfile.TemporaryDirectory() as folder:
-            config = tunekit.ValidationConfig(**how, on_pending="hold")
+            config = tunekit.ValidationConfig(**how, on_pending="wait")
             results = fit(folder, trainer(length=count), validation_config=config)
             asked = {event["id"]: event["time"] for event in events(results, "requested")}
             waits = [e["time"] - asked[e["id"]] - OWN_S for e in events(results, "ended")]
@@ -212,7 +212,7 @@ def exploits():
         config = tunekit.ValidationConfig(
             fn=lambda checkpoint: {"score": random.random()},
             evaluators=1,
-            on_pending="hold",
+            on_pending="wait",
             ray_remote_kwargs={"num_cpus": 0.1},
         )
         with tempfile.TemporaryDirectory() as folder:

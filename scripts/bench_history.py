@@ -114,7 +114,7 @@ def real(validations: int, trials: int, folder: Path, meter: Meter) -> Path:
             checkpoint_config=tune.CheckpointConfig(num_to_keep=2),
         ),
         # Held trials keep step with their validations: no queue of them is left at the end.
-        validation_config=tunekit.ValidationConfig(fn=score, on_pending="hold"),
+        validation_config=tunekit.ValidationConfig(fn=score, on_pending="wait"),
         checkpoint_policy=tunekit.EveryIterations(1),
     ).fit()
     return Path(results.experiment_path)

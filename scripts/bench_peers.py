@@ -251,7 +251,7 @@ def systems() -> dict[str, Callable[[pd.DataFrame, float], Ran]]:
         "tunekit, every='decision'": simulated(**decisions),
         "the same, actors reused": simulated(**decisions, reuse=True),
         "  on_pending='continue'": simulated(**validating("decision", "continue")),
-        "  on_pending='hold'": simulated(**validating("decision", "hold")),
+        "  on_pending='wait'": simulated(**validating("decision", "wait")),
         "Ray inline, at rungs, eight slots": simulated(inline="decision", slots=8),
         "tunekit, default, 2 extra validators": simulated(**every, **two),
         "tunekit, 'decision', 2 extra": simulated(**decisions, **two),

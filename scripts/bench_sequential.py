@@ -180,7 +180,7 @@ def swept(
     base.on_trial_add, base.on_trial_result = on_trial_add, on_trial_result
     executor = FakeExecutor(clock, validate if sequential else fully)
     config = tunekit.ValidationConfig(
-        fn=lambda checkpoint: {}, every=every, sequential=sequential, on_pending="hold"
+        fn=lambda checkpoint: {}, every=every, sequential=sequential, on_pending="wait"
     )
     callback = tunekit.ValidationCallback(config, executor=executor, clock=clock)
     policy = tunekit.AtDecisions() if every == "decision" else tunekit.EveryIterations(1)

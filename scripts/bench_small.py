@@ -1,7 +1,7 @@
 """What a small machine costs: the README's example on one CPU against two, on one GPU against two.
 
     python scripts/bench_small.py
-    python scripts/bench_small.py --scheduler asha --on-pending hold --trials 4
+    python scripts/bench_small.py --scheduler asha --on-pending wait --trials 4
 
 Each has a Ray of its own, in a process of its own; they alternate. On one CPU, and on one GPU that
 both need, a trial and a validation can only run one after the other. The goal is no more than twice
@@ -119,7 +119,7 @@ def run(options) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scheduler", choices=["fifo", "asha", "pbt"], default="fifo")
-    parser.add_argument("--on-pending", choices=["continue", "hold", "pause"], default="continue")
+    parser.add_argument("--on-pending", choices=["auto", "wait", "continue"], default="continue")
     parser.add_argument("--trials", type=int, default=len(RATES))
     parser.add_argument("--evaluators", type=int)
     parser.add_argument("--reuse-actors", action="store_true")

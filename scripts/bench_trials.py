@@ -6,7 +6,7 @@
 The controller alone, without Ray: ASHA over so many trials with two hyperparameters, of which 64
 run at a time, each for at most three iterations, with a checkpoint at each. Stock Tune judges by
 what trials report; tunekit by what the validation of each checkpoint returns, the same number. With
-trials that are held until it does (``--on-pending hold``), both make the same decisions about the
+trials that are held until it does (``--on-pending wait``), both make the same decisions about the
 same results, and the difference is what tunekit does. Both write Tune's default log files, unless
 they are left out (``--no-loggers``).
 
@@ -164,7 +164,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 400, 1_600, 10_000])
     parser.add_argument("--repeats", type=int, default=3, help="runs of each (3; of large ones 1)")
-    parser.add_argument("--on-pending", default="continue", choices=["continue", "hold", "pause"])
+    parser.add_argument("--on-pending", default="continue", choices=["auto", "wait", "continue"])
     parser.add_argument("--no-loggers", action="store_true", help="without log files")
     options = parser.parse_args()
     print("ms of CPU per result, and grown to so many times; KB of memory per trial")

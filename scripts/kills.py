@@ -1,7 +1,7 @@
 """Kill the driver of a sweep with SIGKILL, restore it, and compare, again and again.
 
 Three sweeps on a Ray cluster that outlives them: FIFO with ``on_pending="continue"``, ASHA one
-trial after the other with ``"hold"``, and synchronous PBT with ``"pause"``. Each must come to the
+trial after the other and synchronous PBT with ``"wait"``. Each must come to the
 same scores, decisions and exploits as the same sweep undisturbed.
 
 A driver is killed at a random moment, or at a write: a session is watched for the files that it
@@ -9,7 +9,7 @@ writes in place more than once, and later sessions die in one of these writes, w
 bytes written. Only kills of sessions that are restores themselves count. This needs a C compiler.
 
     python scripts/kills.py --at random --kills 30
-    python scripts/kills.py --at writes --kills 36 --sweeps pbt-pause
+    python scripts/kills.py --at writes --kills 36 --sweeps pbt-wait
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tunekit.core.events import SnapshotTaken, TrialAdded
 from tunekit.journal.lines import events_in
 from tunekit.testing import JournalSummary, check_journal
 
-SWEEPS = ("fifo-continue", "asha-hold", "pbt-pause")
+SWEEPS = ("fifo-continue", "asha-wait", "pbt-wait")
 
 # Loaded before the C library: of the KILLS_NTH write to a file that KILLS_FILE matches, half is
 # written, and the process is killed.
@@ -133,8 +133,8 @@ def tuner(name: str, folder: str) -> tunekit.Tuner:
             metric="accuracy",
             mode="max",
             scheduler={"pbt": pbt, "asha": asha, "fifo": None}[name.split("-")[0]],
-            max_concurrent_trials=1 if name == "asha-hold" else None,
-            reuse_actors=name != "pbt-pause",
+            max_concurrent_trials=1 if name == "asha-wait" else None,
+            reuse_actors=name != "pbt-wait",
         ),
         run_config=tune.RunConfig(
             name=name,
@@ -331,7 +331,7 @@ def differs(name: str, lives: JournalSummary, expected: JournalSummary) -> list[
         "exploits": (lives.exploits, expected.exploits),
         "best trial": (best_of(lives), best_of(expected)),
     }
-    if name == "asha-hold":
+    if name == "asha-wait":
         pairs["decisions"] = (lives.decisions, expected.decisions)
     elif name == "fifo-continue":  # the trials train side by side
         pairs["decisions"] = (sorted(lives.decisions), sorted(expected.decisions))

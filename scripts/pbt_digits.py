@@ -8,7 +8,7 @@ and are judged by validated accuracy. The learning rate is sampled over four dec
 The budget is counted in epochs, those included that were trained and then overwritten. A population
 that is not synchronous trains somewhat more or less than its trials' length says, so it runs first,
 and random search then trains as many epochs, rounded up to whole epochs of each trial. Trials are
-held until their scores are there (on_pending="hold"): were they to train on meanwhile, what they
+held until their scores are there (on_pending="wait"): were they to train on meanwhile, what they
 trained would count, and would be lost when they are overwritten. A seed fixes the first
 configurations, the weights, the batches and the draws of the mutations; which trial is compared
 when is a matter of timing, so population based training comes out slightly different each time.
@@ -89,7 +89,7 @@ def sweep(
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
             verbose=0,
         ),
-        validation_config=tunekit.ValidationConfig(fn=perceptron.validate, on_pending="hold"),
+        validation_config=tunekit.ValidationConfig(fn=perceptron.validate, on_pending="wait"),
         checkpoint_policy=tunekit.EveryIterations(interval),
     )
     began = time.perf_counter()

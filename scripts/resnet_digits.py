@@ -79,7 +79,7 @@ def sweep(scheduler="asha", validation="evaluator", *, trials=None, epochs=9, fo
         ),
         run_config=tune.RunConfig(name=f"{scheduler}-{validation}", storage_path=folder, verbose=0),
         validation_config=tunekit.ValidationConfig(
-            **VALIDATION_KEY[validation], on_pending="hold" if scheduler == "pbt" else "continue"
+            **VALIDATION_KEY[validation], on_pending="wait" if scheduler == "pbt" else "continue"
         ),
     )
     return tuner, tuner.fit()

@@ -31,7 +31,9 @@ from ray.tune.search import Searcher
 import tunekit
 from tunekit.schedulers import PromotionASHA
 
-MODES = ["auto", "yield", "continue", "hold", "pause"]
+#: What ``on_pending`` is tried with: ``"wait"`` also in actors that are reused, and where nothing
+#: fits next to a trial, so that each that waits pauses: see ``tests.sweeps.sweep``.
+MODES = ["auto", "wait", "wait-reused", "wait-paused", "continue"]
 
 
 class Pausable(Searcher):
@@ -181,7 +183,7 @@ CASES: dict[str, Case] = {
     "pbt": Case(lambda _: pbt(), clones=True, options=space),
     "pbt-sync": Case(
         lambda _: pbt(synch=True),
-        modes=["auto", "yield", "hold", "pause"],
+        modes=["auto", "wait-reused", "wait", "wait-paused"],
         clones=True,
         options=space,
     ),
@@ -192,7 +194,7 @@ CASES: dict[str, Case] = {
     ),
     "pb2-sync": Case(
         lambda folder: pb2(folder, synch=True),
-        modes=["yield", "hold", "pause"],
+        modes=["wait-reused", "wait", "wait-paused"],
         clones=True,
         slow=True,
         options=space,
@@ -201,7 +203,7 @@ CASES: dict[str, Case] = {
         lambda _: ResourceChangingScheduler(
             ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3), more_and_less
         ),
-        modes=[mode for mode in MODES if mode != "yield"],
+        modes=[mode for mode in MODES if mode != "wait-reused"],
         stops=True,
     ),
 }

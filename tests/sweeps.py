@@ -221,7 +221,8 @@ def sweep(
         slots=validation_slots,
         lends=on_pending == "auto",
     )
-    if on_pending == "yield":
+    on_pending, _, how = on_pending.partition("-")
+    if how == "reused":
         options.setdefault("reuse_actors", True)
     by_itself = {
         "fn": lambda checkpoint: {},
@@ -236,6 +237,9 @@ def sweep(
     validation = tunekit.ValidationCallback(
         config, executor=executor, stage_executors=stage_executors, clock=clock
     )
+    if how == "paused":
+        validation.waiting.one_at_a_time = lambda: True
+        validation.waiting.validations_first = lambda: False
     if mended is not None:
         validation.recover(mended)
     heard = listen(base) if listening else Heard()

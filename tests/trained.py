@@ -66,7 +66,7 @@ def trained(folder: Path, name: str) -> Path:
         sweep(
             folder,
             pbt if name == "pbt-killed" else asha,
-            on_pending="hold" if name == "pbt-killed" else "continue",
+            on_pending="wait" if name == "pbt-killed" else "continue",
             trainable=Approaching,
             trials=1,
             param_space={"lr": tune.grid_search([0.3, 0.2, 0.15, 0.1])},

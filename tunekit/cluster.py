@@ -12,7 +12,7 @@ from ray.tune.search import ConcurrencyLimiter, SearchAlgorithm
 from tunekit._ray.cluster import cannot_grow
 from tunekit._ray.tuner import Settings, trial_bundles
 from tunekit.combinations import pauses
-from tunekit.core.pending import are_paused, needs_room
+from tunekit.core.pending import needs_room
 from tunekit.core.problems import Problems
 from tunekit.core.room import one_at_a_time, room_to_leave, total
 from tunekit.driver.callback import ValidationCallback
@@ -80,7 +80,7 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
     swaps = bool(config.reuse_actors)
     validation.waiting.shares_with_trials = any(name in per_validation for name in per_trial)
     _say_what_trials_do(on_pending, lends=lends, swaps=swaps)
-    if config.max_concurrent_trials or on_pending == "pause":
+    if config.max_concurrent_trials:
         return
     room = room_to_leave(
         cluster,
@@ -88,7 +88,7 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
         per_validation,
         validation.config.most_in_flight or 1,
         needed=needed,
-        paused=are_paused(on_pending, swaps=swaps, scheduler=pauses(scheduler)),
+        paused=pauses(scheduler) or (swaps and on_pending != "continue"),
     )
     if room is not None and room.reserved:
         if room.validations:
@@ -115,8 +115,8 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
     elif any(name in per_validation for name in per_trial):
         logger.warning(
             "A trial (%s) and a validation (%s) do not fit beside each other on this cluster "
-            "(%s): scores arrive when trials end. Ask for less with ray_remote_kwargs or "
-            "tune.with_resources, or use on_pending='pause'.",
+            "(%s): scores arrive when trials end, or wait for them. Ask for less with "
+            "ray_remote_kwargs or tune.with_resources, or use on_pending='wait'.",
             listed(per_trial),
             listed(per_validation),
             listed({name: cluster.get(name, 0.0) for name in per_validation}),

@@ -46,8 +46,7 @@ def wrong_together(
         if is_synchronous(decides) and on_pending == "continue":
             problems.add(
                 f"{name}(synch=True) compares all trials at the same iteration, and "
-                "on_pending='continue' lets them train on. Use on_pending='pause' (or 'hold'), or "
-                "synch=False."
+                "on_pending='continue' lets them train on. Use on_pending='wait', or synch=False."
             )
         if search_alg is not None and not isinstance(search_alg, tune.search.BasicVariantGenerator):
             problems.add(

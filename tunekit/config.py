@@ -24,20 +24,7 @@ from tunekit.core.seeds import check_seed
 from tunekit.core.sequential import Sequential
 from tunekit.stage import Stage, check_stages
 
-__all__ = ["PAUSE_NEEDS_OWN_ACTORS", "YIELD_NEEDS_REUSE", "ValidationConfig", "is_built"]
-
-#: Why ``on_pending="pause"`` and ``reuse_actors=True`` cannot be combined.
-PAUSE_NEEDS_OWN_ACTORS = (
-    "on_pending='pause' gives a trial's resources back by ending its actor, and reuse_actors=True "
-    "keeps it. Set TuneConfig(reuse_actors=False), or use on_pending='hold'."
-)
-
-#: Why ``on_pending="yield"`` needs ``reuse_actors=True``.
-YIELD_NEEDS_REUSE = (
-    "on_pending='yield' lets the actor of a trial that waits go on with the next one. Set "
-    "TuneConfig(reuse_actors=True), for a class trainable with a reset_config() that returns "
-    "True, or use on_pending='auto'."
-)
+__all__ = ["ValidationConfig", "is_built"]
 
 
 class ValidationConfig(Limits, train.ValidationConfig):
@@ -86,17 +73,16 @@ class ValidationConfig(Limits, train.ValidationConfig):
             as many as free resources allow, and at least one.
         max_retries: How many more attempts a validation gets after it raised, timed out or lost its
             process. A return value that is not a score is not retried.
-        on_pending: What a trial does while a score that it is judged by is pending. ``"yield"``: it
-            waits where its scheduler decides, and meanwhile lends its place to a validation
-            that fits there and waits for resources, or to the next trial, in the same process
-            (``reuse_actors``); it comes back when its score arrives. ``"continue"``: it trains on,
-            up to where the next decision is due, and a STOP takes effect as soon as it is known.
-            ``"hold"``: it keeps its actor and waits for each score. ``"pause"``: it gives its
-            resources back and waits. With all but ``"continue"``, every decision is the one that
-            validating inline would give for the same order of results. ``"auto"`` is ``"yield"``
-            where a trial's place can be used in one of these ways, and ``"continue"`` elsewhere:
-            a trial also trains on while nobody could use its place, as at the end of a sweep. With
-            a scheduler that compares all trials at the same time, it never trains on.
+        on_pending: What a trial does while a score that it is judged by is pending. ``"wait"``: it
+            waits for each score, so that every decision is the one that validating inline would
+            give for the same order of results. Meanwhile its place is used by a validation that
+            fits there and waits for resources, or by the next trial, in the same process
+            (``reuse_actors``); where validations could not run otherwise, it gives its resources
+            back. ``"continue"``: it trains on, up to where the next decision is due, and a STOP
+            takes effect as soon as it is known. ``"auto"``: it waits where its scheduler decides,
+            if its place can be used in one of these ways, and trains on as with ``"continue"``
+            elsewhere, or while nobody could use its place, as at the end of a sweep. With a
+            scheduler that compares all trials at the same time, it never trains on.
         on_failure: ``"record"`` records a failed validation and ranks the trial by its other
             scores. When three have failed alike (apart from numbers, ids and paths in their
             reasons) and none has succeeded, the function is considered broken: the sweep ends with
@@ -137,7 +123,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
         ...     fn=validate,
         ...     task_config=ValidationTaskConfig(fn_kwargs={"batch_size": 512}, timeout_s=600),
         ...     ray_remote_kwargs={"num_cpus": 1},
-        ...     on_pending="hold",
+        ...     on_pending="wait",
         ... )
         >>> config.every, config.max_retries, config.on_failure
         (1, 1, 'record')

@@ -40,12 +40,10 @@ class WorkerReuseConfig:
             settings and unused CUDA memory are reset, and what else the loop has changed in its
             process is not. Switch it off if the loop leaves something behind. Workers start anew
             in any case for another ``ScalingConfig``, for trainers with ``datasets`` or
-            ``RunConfig(callbacks=)``, for backends other than torch's, and with
-            ``on_pending="pause"``, which gives their resources back.
+            ``RunConfig(callbacks=)``, and for backends other than torch's.
         reports_ahead: From how many reports workers may return before Tune has decided what
-            becomes of the trial; with ``on_pending="hold"``, ``"yield"`` or ``"pause"`` from
-            none, whatever this says. 0 lets each report wait for Tune, about as long as a report
-            takes to it.
+            becomes of the trial; with ``on_pending="wait"`` from none, whatever this says. 0 lets
+            each report wait for Tune, about as long as a report takes to it.
         takeover_timeout_s: After how many seconds workers that have not come to a report, to take
             over, are ended, and others started.
 
@@ -259,11 +257,8 @@ def trials_of(
 def settle(trainable: Any, validation: train.ValidationConfig) -> None:
     """Let the trials of a trainer wait for scores as the sweep does."""
     trainable.validates = True
-    on_pending = getattr(validation, "on_pending", "auto")
-    if on_pending not in ("auto", "continue"):
+    if getattr(validation, "on_pending", "auto") == "wait":
         trainable.ahead = 0
-    if on_pending == "pause":
-        trainable.keep_warm = False
 
 
 def keeps_warm(trainable: Any) -> bool:

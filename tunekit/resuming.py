@@ -52,12 +52,10 @@ def _reasons(
 ) -> Iterator[str]:
     """Yield why trials of a sweep will be resumed; nothing if none will be unless disturbed."""
     on_pending = "continue" if validation is None else validation.on_pending
-    if on_pending in ("auto", "yield") and settings.tune_config.reuse_actors:
+    if on_pending != "continue" and settings.tune_config.reuse_actors:
         yield f"on_pending={on_pending!r} resumes a trial when its score is there"
-    if on_pending == "pause":
-        yield "on_pending='pause' pauses each trial that waits for a score"
-    elif on_pending == "hold":
-        yield "on_pending='hold' pauses trials where validations get no resources otherwise"
+    elif on_pending == "wait":
+        yield "on_pending='wait' pauses trials where validations get no resources otherwise"
     decides = innermost(scheduler)
     if pauses(scheduler) or isinstance(decides, PopulationBasedTrainingReplay):
         yield f"{type(decides).__name__} pauses or overwrites trials"

@@ -53,7 +53,7 @@ from tunekit._ray.tuner import (
 )
 from tunekit.cluster import leave_room
 from tunekit.combinations import check_space, wrong_together
-from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, YIELD_NEEDS_REUSE, ValidationConfig
+from tunekit.config import ValidationConfig
 from tunekit.confirm import Confirm
 from tunekit.core.problems import Problems
 from tunekit.core.resume_command import how_to_resume
@@ -137,7 +137,6 @@ class Tuner(tune.Tuner):
     is limited so that ``max_in_flight`` validations (one, if that is None) fit beside them, if the
     cluster has room for both. With schedulers that pause trials (HyperBand, population based
     training), whose trials take turns, resources for that many validations are reserved instead.
-    ``on_pending="pause"`` frees resources by itself, so no room is left.
 
     A ``TorchTrainer``, or another data-parallel trainer from Ray Train, makes distributed trials.
     Each of them is a run of the trainer, whose workers call ``ray.train.report`` and
@@ -226,14 +225,6 @@ class Tuner(tune.Tuner):
                 CheckpointPolicy,
                 "Pass tunekit.EveryIterations(n), for example; combine policies with |.",
             )
-        if getattr(validation_config, "on_pending", None) == "pause" and getattr(
-            tune_config, "reuse_actors", False
-        ):
-            problems.add(PAUSE_NEEDS_OWN_ACTORS)
-        if getattr(validation_config, "on_pending", None) == "yield" and not (
-            distributed or problems or can_be_reset(trainable) or _is_function(trainable)
-        ):
-            problems.add(YIELD_NEEDS_REUSE)
         if validation_config is not None and isinstance(tune_config, tune.TuneConfig):
             wrong_together(
                 base_of(tune_config.scheduler),
@@ -806,9 +797,9 @@ def _check_tune_config(tune_config: Any, problems: Problems) -> None:
 
 def _hands_over(trainable: Any, config: ValidationConfig, scheduler: Any) -> bool:
     """Return whether actors of trials that wait for scores are handed over to other trials."""
-    if config.on_pending not in ("auto", "yield") or innermost(scheduler) is not scheduler:
+    if config.on_pending == "continue" or innermost(scheduler) is not scheduler:
         return False  # one that changes resources restarts trials
-    return config.on_pending == "yield" or can_be_reset(trainable)
+    return can_be_reset(trainable)
 
 
 def _is_function(trainable: Any) -> bool:

@@ -65,7 +65,7 @@ def pbt(folder: Path, **options: Any) -> Ran:
         base,
         trials=4,
         loggers=True,
-        on_pending="hold",
+        on_pending="wait",
         param_space={"lr": 0.1},
         validation_s=lambda a: 1.5,
         **options,
@@ -357,7 +357,7 @@ def test_the_rungs_of_the_report_by_promotion(tmp_path):
         tmp_path,
         PromotionASHA(max_t=9, grace_period=1, reduction_factor=3),
         trials=12,
-        on_pending="pause",
+        on_pending="wait-paused",
         param_space={"lr": tune.loguniform(1e-3, 1e-1)},
     )
     points = values(drawn(render(tunekit.load(ran.home)))["rungs"], "points")
@@ -473,7 +473,7 @@ def killed_and_read(folder: Path, seed: int) -> tuple[Ran, list[tunekit.Sweep]]:
         if (home / "journal").is_dir():
             seen.append(tunekit.load(home))
             render(seen[-1])
-        return asha(folder, run=False, listening=False, on_pending="hold", **options)
+        return asha(folder, run=False, listening=False, on_pending="wait", **options)
 
     lives = iter([draw.randrange(30, 160) for _ in range(4)])
     ran, _ = run_killed(folder, make, lives, torn=bool(seed % 2))

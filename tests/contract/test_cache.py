@@ -93,7 +93,7 @@ def ran(folder: Path, name: str, fn: Any = score, base: Any = None, **options: A
         base or asha,
         validate=through,
         settings=settings,
-        on_pending="hold",
+        on_pending="wait",
         **options,
     )
     check_journal(events_in(over.home))

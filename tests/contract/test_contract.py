@@ -375,7 +375,7 @@ def test_fair_and_within_the_limit(tmp_path, on_pending):
 
 def test_the_same_state_saved_again_is_not_validated_again(tmp_path):
     """A scheduler may ask a trial that has just saved to save once more."""
-    ran = sweep(tmp_path, FIFOScheduler(), on_pending="hold", trials=1, run=False)
+    ran = sweep(tmp_path, FIFOScheduler(), on_pending="wait", trials=1, run=False)
     controller, again = ran.sweep.controller, 0
     while not controller.is_finished():
         ran.sweep.step()
@@ -401,7 +401,7 @@ def test_a_stopping_criterion_on_a_validated_metric(tmp_path):
             stop={"accuracy": 0.5, "training_iteration": 50},
             trials=2,
         )
-        reached = 5 if on_pending in ("hold", "pause") else 6  # the others wait for decisions only
+        reached = 5 if on_pending.startswith("wait") else 6  # the others wait for decisions only
         assert set(ran.lengths().values()) == {reached}
 
 

@@ -245,7 +245,7 @@ def one_after_the_other(folder: Path, **options: Any) -> Any:
     return sweep(
         folder,
         ASHAScheduler(max_t=5, grace_period=1, reduction_factor=2),
-        on_pending="hold",
+        on_pending="wait",
         trials=4,
         search_alg=generator,
         listening=False,

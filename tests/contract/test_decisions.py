@@ -43,7 +43,7 @@ def saved(ran):
 
 
 @pytest.mark.parametrize("make", [asha, promotion])
-@pytest.mark.parametrize("on_pending", ["hold", "pause"])
+@pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
 def test_the_same_is_decided_with_five_checkpoints_as_with_81(tmp_path, on_pending, make):
     full = 0
     for seed in range(3):
@@ -144,7 +144,7 @@ def test_a_failed_validation_at_a_rung_is_made_up_for(tmp_path):
     ran = sweep(
         tmp_path,
         HyperBandScheduler(max_t=9, reduction_factor=3),
-        on_pending="hold",
+        on_pending="wait",
         trials=5,
         validate=lambda attempt: (
             {"accuracy": 0.5} if attempt.request.iteration != 3 else "no score"
@@ -161,7 +161,7 @@ def test_with_checkpoints_elsewhere_the_first_after_a_rung_is_validated(tmp_path
     ran = sweep(
         tmp_path,
         ASHAScheduler(max_t=9, grace_period=2, reduction_factor=2),
-        on_pending="hold",
+        on_pending="wait",
         trials=4,
         settings={"every": "decision"},
         policy=tunekit.EveryIterations(3),

@@ -107,7 +107,7 @@ def fifo(folder: Path, on_pending: str, **options: Any) -> Ran:
 
 
 @pytest.mark.parametrize("make", [asha, fifo])
-@pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
+@pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
 def test_each_session_has_the_whole_time_budget_and_goes_on_with_what_it_cut_short(
     tmp_path, make, on_pending, _a_second_per_step
 ):
@@ -134,11 +134,11 @@ def test_each_session_has_the_whole_time_budget_and_goes_on_with_what_it_cut_sho
 def test_trials_that_are_not_to_go_on_end_where_the_time_budget_has_cut_them_short(
     tmp_path, _a_second_per_step
 ):
-    fifo(tmp_path, "hold", stop=TimeoutStopper(25))
+    fifo(tmp_path, "wait", stop=TimeoutStopper(25))
     first = tunekit.load(tmp_path / "sweep")
     assert set(first.trials["status"]) != {"terminated"} and first.summary()["state"] != "finished"
     skip = ResumeConfig(unfinished=ResumeConfig.ResumeType.SKIP)
-    ran = fifo(tmp_path, "hold", **{**mended(tmp_path), "resume": skip})
+    ran = fifo(tmp_path, "wait", **{**mended(tmp_path), "resume": skip})
     cut = [t for t in ran.trials if t.last_result.get("training_iteration", 0) < LENGTH]
     assert cut and len(ran.trials) == 5, "those that were not made yet are made"
     assert {trial.status for trial in ran.trials} == {"TERMINATED"}
@@ -164,15 +164,15 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("at", [15, 60])
 def test_rays_own_restore_of_an_experiment_of_a_tuner_changes_nothing(tmp_path, monkeypatch, at):
     with pytest.raises(Killed), killed_after(at):
-        fifo(tmp_path, "hold")
+        fifo(tmp_path, "wait")
     before = contents(tmp_path / "sweep")
     monkeypatch.setattr(ValidationCallback, "_run_by_ray", True)  # as tunekit.Tuner leaves it
     with pytest.raises(tunekit.RestoreError, match="Nothing was changed") as caught:
-        fifo(tmp_path, "hold", resume=ResumeConfig())
+        fifo(tmp_path, "wait", resume=ResumeConfig())
     assert f"    tunekit resume {tmp_path}/sweep" in str(caught.value)
     assert contents(tmp_path / "sweep") == before
     monkeypatch.undo()
-    ran = fifo(tmp_path, "hold", **mended(tmp_path))
+    ran = fifo(tmp_path, "wait", **mended(tmp_path))
     assert {len(scores) for scores in ran.scores().values()} == {LENGTH}
 
 

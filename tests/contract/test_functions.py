@@ -95,7 +95,7 @@ WHOLE = [(n, n) for n in range(1, LENGTH + 1)]
 
 @pytest.mark.parametrize("ask", [from_tune, from_train, in_a_thread])
 def test_a_function_that_asks_for_its_checkpoint_goes_on_from_it(tmp_path, ask):
-    sweep = ran(tmp_path, counting(ask), on_pending="pause", trials=2)
+    sweep = ran(tmp_path, counting(ask), on_pending="wait-paused", trials=2)
     assert rows(sweep) == [WHOLE, WHOLE]
     assert [trial.status for trial in sweep.trials] == ["TERMINATED"] * 2
 
@@ -104,7 +104,7 @@ def test_a_function_that_asks_for_its_checkpoint_goes_on_from_it(tmp_path, ask):
 def test_a_function_that_begins_anew_fails_with_what_to_write_and_is_not_retried(
     tmp_path, max_failures
 ):
-    sweep = ran(tmp_path, counting(), on_pending="pause", trials=2, max_failures=max_failures)
+    sweep = ran(tmp_path, counting(), on_pending="wait-paused", trials=2, max_failures=max_failures)
     assert rows(sweep) == [[(1, 1)], [(1, 1)]], "no report of a second life is anywhere"
     for trial in sweep.trials:
         assert trial.status == "ERROR" and trial.num_failures == 1
@@ -147,7 +147,7 @@ def test_a_function_that_needs_nothing_asks_and_ignores_it(tmp_path):
         for step in range(LENGTH):
             tune.report({"steps": step})
 
-    sweep = ran(tmp_path, function, on_pending="pause", stop={"training_iteration": 4})
+    sweep = ran(tmp_path, function, on_pending="wait-paused", stop={"training_iteration": 4})
     assert [trial.status for trial in sweep.trials] == ["TERMINATED"]
 
 

@@ -63,7 +63,7 @@ def check(ran: Ran, hears: Hears) -> None:
         assert hears.settled.count(trial.trial_id) == 1
 
 
-@pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
+@pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
 def test_scores_in_any_order_are_heard_in_order(tmp_path, on_pending):
     hears = Hears()
     ran = sweep(

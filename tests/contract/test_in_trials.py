@@ -76,7 +76,7 @@ def swept(folder: Path, seconds: float, *, ends: set[str] = frozenset(), **optio
 
 def test_short_validations_run_at_each_checkpoint_as_inline(tmp_path):
     ran = swept(tmp_path / "short", 0.01, slots=1)
-    stock = {"on_pending": "hold", "executor_class": FakeExecutor}
+    stock = {"on_pending": "wait", "executor_class": FakeExecutor}
     inline = swept(tmp_path / "inline", 0.01, slots=1, **stock)
     assert ran.heard.results == inline.heard.results
     for attempt in ran.executor.started:
@@ -136,3 +136,10 @@ def test_trials_of_pbt_stand_still_for_what_they_are_compared_by(tmp_path):
     assert None not in {
         ran.executor.hosts[one.id] for one in ran.executor.started if one.request.iteration < LENGTH
     }
+
+
+def test_what_trials_wait_for_runs_there_whether_or_not_it_decides(tmp_path):
+    ran = swept(tmp_path, 1.0, on_pending="wait")
+    for attempt in ran.executor.started:
+        host, last = ran.executor.hosts[attempt.id], attempt.request.iteration == LENGTH
+        assert host is not None or last

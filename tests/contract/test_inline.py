@@ -80,7 +80,7 @@ def run_inline(folder, base, trainable, seed, trials, slots):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("trainable", [Counting, Endless])
 @pytest.mark.parametrize("name", SCHEDULERS)
-@pytest.mark.parametrize("on_pending", ["hold", "pause"])
+@pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
 def test_decisions_equal_those_of_validating_inline(tmp_path, name, on_pending, trainable):
     decided = 0
     for seed in seeds(1):
@@ -88,7 +88,7 @@ def test_decisions_equal_those_of_validating_inline(tmp_path, name, on_pending, 
         # A trial that pauses, or ends by itself, makes room for the next one before its score is
         # there; the order of arrival is the same as inline only where that does not matter.
         ended_by_scheduler = trainable is Endless and name.startswith("asha")
-        slots = 4 if on_pending == "hold" and ended_by_scheduler else trials
+        slots = 4 if on_pending == "wait" and ended_by_scheduler else trials
         inline, lengths, configs = run_inline(
             tmp_path / f"inline{seed}", SCHEDULERS[name](), trainable, seed, trials, slots
         )

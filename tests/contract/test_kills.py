@@ -28,7 +28,7 @@ from tunekit.testing.journal import JournalSummary, check_journal
 #: Each so-and-so-manieth write is one to be killed at.
 STRIDE = 1 if SCHEDULES > 10 else 13
 
-BOTH = pytest.mark.parametrize("on_pending", ["hold", "pause"])
+BOTH = pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
 
 
 def happened(folder: Path) -> JournalSummary:
@@ -243,7 +243,7 @@ def optuna_sweep(folder: Path, **options: Any) -> Ran:
     return sweep(
         folder,
         CASES["fifo"].make(folder),
-        on_pending="hold",
+        on_pending="wait",
         search_alg=ConcurrencyLimiter(tunekit.ValidatedSearcher(search), max_concurrent=1),
         trials=5,
         validate=lambda attempt: {"accuracy": attempt.request.report["config"]["lr"]},
@@ -344,7 +344,7 @@ class StopsAnother(FIFOScheduler):
 
 
 @pytest.mark.parametrize("at", [30, 59, 70])  # at 59 its own scores are still to come
-@pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
+@pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
 def test_a_scheduler_that_stops_a_trial_in_a_restore_hears_no_more_of_it(tmp_path, on_pending, at):
     """Unless the trial ran on before: then it runs on, and the scheduler hears of no end."""
     made: list[StopsAnother] = []
@@ -379,7 +379,7 @@ def test_each_iteration_has_one_row_after_50_pauses_and_5_restores(tmp_path):
         return sweep(
             folder,
             CASES["fifo"].make(folder),
-            on_pending="pause",
+            on_pending="wait-paused",
             trainable=Endless,
             trials=1,
             stop={"training_iteration": 55},

@@ -98,7 +98,7 @@ def check(ran: Ran, store: Store) -> None:
         assert store.ends[trial.trial_id] == (trial.status == Trial.ERROR)
 
 
-@pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
+@pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
 def test_validated_rows_come_in_order_and_before_the_end(tmp_path, on_pending):
     ran, store = run(tmp_path, on_pending=on_pending, trials=4)
     check(ran, store)

@@ -12,7 +12,7 @@ from ray.tune.schedulers import FIFOScheduler
 import tunekit
 from tests.sweeps import LENGTH, Counting, Endless, sweep
 
-MODES = ["continue", "hold", "pause"]
+MODES = ["continue", "wait", "wait-paused"]
 
 
 class Boasting(Counting):

@@ -158,7 +158,7 @@ def test_exploits_are_attributes_and_parameters_those_of_the_value(tmp_path):
         resample_probability=0.0,  # by 0.8 or 1.2, also out of the space
     )
     space = {"lr": tune.uniform(0.1, 0.2)}
-    options: dict[str, Any] = {"on_pending": "hold", "param_space": space, "run": False}
+    options: dict[str, Any] = {"on_pending": "wait", "param_space": space, "run": False}
     ran = recorded(sweep(tmp_path, base, trials=4, **options), space)
     loaded = tunekit.load(ran.home)
     study = loaded.to_optuna()

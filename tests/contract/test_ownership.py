@@ -22,7 +22,7 @@ from tests.kills import run_killed
 from tests.sweeps import LENGTH, Counting, Ran, index_of, sweep
 from tunekit.board.page.figures import curves
 
-MODES = ["continue", "hold", "pause"]
+MODES = ["continue", "wait", "wait-paused"]
 FLAT, NESTED = {"val/acc": 0.99}, {"val": {"acc": 0.99}}
 
 
@@ -240,7 +240,7 @@ def test_a_sweep_may_be_judged_by_what_only_training_reports(tmp_path, on_pendin
         assert ran.heard.of(index) == list(range(1, len(ran.heard.of(index)) + 1)) != []
 
 
-@pytest.mark.parametrize("on_pending", ["hold", "pause"])
+@pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
 @pytest.mark.parametrize("at", [12, 25, 40, 60])
 def test_a_restored_sweep_judges_by_the_same(tmp_path, on_pending, at):
     def make(folder, **options):

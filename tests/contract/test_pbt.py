@@ -64,7 +64,7 @@ def check_exact(ran: Ran, versions: Versions) -> int:
     return exact
 
 
-@pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
+@pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
 def test_every_clone_is_the_version_that_was_scored(tmp_path, on_pending):
     exact, runs = 0, seeds(5 if on_pending == "continue" else 3)
     for seed in runs:
@@ -80,7 +80,7 @@ def test_every_clone_is_the_version_that_was_scored(tmp_path, on_pending):
     assert exact >= 12 * len(runs)
 
 
-@pytest.mark.parametrize("on_pending", ["hold", "pause"])
+@pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
 def test_synchronous(tmp_path, on_pending):
     exact, runs = 0, seeds(2)
     for seed in runs:
@@ -99,7 +99,7 @@ def test_synchronous(tmp_path, on_pending):
 )
 @given(
     seed=st.integers(0, 2**16),
-    mode=st.sampled_from(["continue", "hold", "pause", "synch-hold", "synch-pause"]),
+    mode=st.sampled_from(["continue", "wait", "wait-paused", "synch-wait", "synch-wait-paused"]),
     slots=st.sampled_from([2, 3, 8]),
     keep=st.sampled_from([None, 1, 2]),
     save_s=st.sampled_from([0.0, 0.4, 1.7]),
@@ -205,7 +205,7 @@ def test_scores_of_a_former_generation_are_recorded_and_not_delivered(tmp_path):
 
 def test_the_lineage_tells_where_weights_came_from(tmp_path):
     ran, versions = run(
-        tmp_path, seed=2, trials=8, on_pending="hold", stop={"training_iteration": 16}
+        tmp_path, seed=2, trials=8, on_pending="wait", stop={"training_iteration": 16}
     )
     lineage = ran.validation.lineage
     table = lineage.to_dataframe()
@@ -228,7 +228,7 @@ def test_the_lineage_tells_where_weights_came_from(tmp_path):
 
 def test_the_schedule_can_be_replayed(tmp_path):
     ran, _ = run(
-        tmp_path / "pbt", seed=2, trials=8, on_pending="hold", stop={"training_iteration": 16}
+        tmp_path / "pbt", seed=2, trials=8, on_pending="wait", stop={"training_iteration": 16}
     )
     lineage = ran.validation.lineage
     best = max(ran.trials, key=lambda t: len(lineage.ancestors(t.trial_id)))
@@ -238,7 +238,7 @@ def test_the_schedule_can_be_replayed(tmp_path):
         tmp_path / "replay",
         base=PopulationBasedTrainingReplay(str(policy)),
         trials=1,
-        on_pending="hold",
+        on_pending="wait",
         stop={"training_iteration": 16},
         param_space={},
     )
@@ -267,7 +267,7 @@ def test_pb2_searches_by_itself(tmp_path, monkeypatch):
     seed_all(1)
     base = case.make(tmp_path / "made")
     options = {"trials": 4, "stop": {"training_iteration": 5}, **case.options()}
-    ran = sweep(tmp_path, base, on_pending="hold", trainable=Endless, **options)
+    ran = sweep(tmp_path, base, on_pending="wait", trainable=Endless, **options)
     exploits = list(ran.validation.ancestry)
     assert exploits and all(0 <= exploit.config["lr"] <= 1 for exploit in exploits)
     assert set(ran.lengths().values()) == {5}

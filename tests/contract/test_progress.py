@@ -192,7 +192,7 @@ def test_generations_are_shown_once_there_are_any(tmp_path, capsys):
             hyperparam_mutations={"lr": [0.1, 0.2]},
         ),
         trials=4,
-        on_pending="hold",
+        on_pending="wait",
         param_space={"lr": 0.1},
         more_callbacks=(reporter,),
     )
@@ -362,7 +362,7 @@ def test_a_sweep_that_is_over_waits_for_nothing(tmp_path):
     assert ran.validation.progress() == ["Validations: 2 validated"]
 
 
-@pytest.mark.parametrize("on_pending", ["hold", "pause"])
+@pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
 def test_trials_that_all_wait_for_scores_are_counted(tmp_path, on_pending):
     ran = sweep(
         tmp_path,

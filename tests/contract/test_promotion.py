@@ -254,7 +254,7 @@ def test_it_is_the_worst_of_the_lowest_rung_that_makes_room(tmp_path):
     ran = sweep(
         tmp_path,
         promotion(),
-        on_pending="pause",
+        on_pending="wait-paused",
         trainable=Endless,
         trials=12,
         search_alg=search,

@@ -22,7 +22,7 @@ def test_held_trials_give_way_when_they_keep_validations_from_starting(tmp_path,
     ran = sweep(
         tmp_path,
         FIFOScheduler(),
-        on_pending="hold",
+        on_pending="wait",
         trainable=Counting,
         trials=2,
         slots=2,
@@ -66,7 +66,7 @@ def statuses_and_words(ran):
 
 def held(tmp_path, **options):
     """Two trials that hold their actors while they wait for scores; the machine has room."""
-    ran = sweep(tmp_path, FIFOScheduler(), on_pending="hold", trials=2, run=False, **options)
+    ran = sweep(tmp_path, FIFOScheduler(), on_pending="wait", trials=2, run=False, **options)
 
     def soon():
         """Time passes in small steps, as on a real machine."""

@@ -78,7 +78,7 @@ def complete(ran: Ran, length: int = 6) -> bool:
 
 
 @pytest.mark.parametrize("at", [40, 75, 110])
-@pytest.mark.parametrize("on_pending", ["continue", "hold"])
+@pytest.mark.parametrize("on_pending", ["continue", "wait"])
 def test_an_experiment_that_was_moved_goes_on_where_it_is(tmp_path, at, on_pending):
     kill(tmp_path / "old", at, on_pending=on_pending)
     shutil.move(tmp_path / "old", tmp_path / "elsewhere")
@@ -285,7 +285,7 @@ class Budget(tune.Stopper):
         return self.left <= 0
 
 
-@pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
+@pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
 def test_a_sweep_that_ran_out_of_its_budget(tmp_path, on_pending):
     ran = fifo(tmp_path / "once", stop=Budget(10), on_pending=on_pending)
     ran.sweep.run(most=50_000)
@@ -406,7 +406,7 @@ def test_trials_that_failed_go_on_with_any_scheduler(tmp_path, name, failures):
                 stop={"training_iteration": 9},
                 param_space={"folder": str(folder), "lr": 0.1},
                 max_failures=failures,
-                on_pending="hold",
+                on_pending="wait",
                 listening=False,
                 run=False,
                 **options,

@@ -36,7 +36,7 @@ from tunekit.tuner import _validated_search_alg as as_in_a_tuner
 
 pytestmark = pytest.mark.sampled(2)
 
-MODES = ["continue", "hold", "pause"]
+MODES = ["continue", "wait", "wait-paused"]
 SPACE = {"lr": tune.uniform(0.0, 1.0), "momentum": tune.uniform(0.5, 1.0)}
 TRIALS = 8
 

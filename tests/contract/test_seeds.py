@@ -168,7 +168,7 @@ def asha(folder: Path, trainable: Any = Endless, **options: Any) -> tunekit.Swee
     base = ASHAScheduler(
         time_attr="training_iteration", max_t=LENGTH, grace_period=1, reduction_factor=2
     )
-    ran = run(folder, base, trainable=trainable, on_pending="hold", **options)
+    ran = run(folder, base, trainable=trainable, on_pending="wait", **options)
     return tunekit.load(ran.home)
 
 
@@ -244,7 +244,7 @@ def test_a_trial_that_was_overwritten_is_no_repetition(tmp_path):
         hyperparam_mutations={"lr": list(LRS)},
         quantile_fraction=0.25,
     )
-    loaded = tunekit.load(run(tmp_path, base, on_pending="hold").home)
+    loaded = tunekit.load(run(tmp_path, base, on_pending="wait").home)
     overwritten = set(loaded.trials.trial_id[loaded.trials.generation > 0])
     assert overwritten
     for row in loaded.configurations().itertuples():

@@ -46,7 +46,7 @@ def in_full(attempt: Attempt) -> dict[str, float]:
     return {"accuracy": quality(index_of(attempt), attempt.request.iteration)}
 
 
-def ran(tmp_path, name: str, validate: Any, on_pending: str = "hold", **options: Any) -> Any:
+def ran(tmp_path, name: str, validate: Any, on_pending: str = "wait", **options: Any) -> Any:
     case = CASES[name]
     seed_all(1)
     return sweep(
@@ -148,7 +148,7 @@ def test_a_scheduler_that_is_not_known_is_asked_as_a_copy(tmp_path):
         return sweep(
             tmp_path / validate.__name__,
             base,
-            on_pending="hold",
+            on_pending="wait",
             validate=validate,
             validation_s=lambda attempt: 0.0,
             slots=1,
@@ -166,7 +166,7 @@ def test_a_scheduler_that_is_not_known_is_asked_as_a_copy(tmp_path):
 
 
 def test_without_a_decision_to_make_what_may_be_the_best_is_evaluated_in_full(tmp_path):
-    few = sweep(tmp_path, FIFOScheduler(), validate=exact, on_pending="hold")
+    few = sweep(tmp_path, FIFOScheduler(), validate=exact, on_pending="wait")
     scores = [
         (m["accuracy"], m["accuracy_n"])
         for t in few.trials
@@ -188,7 +188,7 @@ def test_an_attempt_that_yields_nonsense_fails_once_and_is_not_tried_again(tmp_p
         trials=1,
         trainable=Endless,
         stop={"training_iteration": 2},
-        on_pending="hold",
+        on_pending="wait",
     )
     assert made.validation.summary()["failed"] == 2
     assert len(made.executor.started) == 2
@@ -211,7 +211,7 @@ def test_another_attempt_goes_on_from_what_was_yielded(tmp_path):
         validate=validate,
         trials=1,
         stop={"training_iteration": 1},
-        on_pending="hold",
+        on_pending="wait",
         settings={"sequential": Sequential(min_examples=1_000)},
     )
     assert given == [{}, {"accuracy": 100}]
@@ -220,7 +220,7 @@ def test_another_attempt_goes_on_from_what_was_yielded(tmp_path):
 
 def test_a_stopping_criterion_is_decided_by_more_examples(tmp_path):
     made = sweep(
-        tmp_path, FIFOScheduler(), validate=exact, on_pending="hold", stop={"accuracy": 5.0}
+        tmp_path, FIFOScheduler(), validate=exact, on_pending="wait", stop={"accuracy": 5.0}
     )
     for trial in made.trials:
         scores = dict(made.validation.history.scores(trial.trial_id))
@@ -243,7 +243,7 @@ def resumed(attempt: Attempt) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["asha", "hyperband", "pbt", "promotion"])
-@pytest.mark.parametrize("on_pending", ["hold", "yield"])
+@pytest.mark.parametrize("on_pending", ["wait", "wait-reused"])
 def test_killed_sweeps_with_estimates_lose_nothing(tmp_path, name, on_pending):
     case = CASES[name]
 
@@ -293,7 +293,7 @@ def test_a_killed_validation_goes_on_from_what_was_written_down(tmp_path):
         return sweep(
             folder,
             FIFOScheduler(),
-            on_pending="hold",
+            on_pending="wait",
             trials=1,
             stop={"training_iteration": 1},
             validate=validate,
@@ -320,7 +320,7 @@ def test_a_killed_validation_goes_on_from_what_was_written_down(tmp_path):
 
 
 def test_the_report_has_the_interval_of_each_score(tmp_path):
-    made = sweep(tmp_path, FIFOScheduler(), validate=exact, on_pending="hold", trials=2)
+    made = sweep(tmp_path, FIFOScheduler(), validate=exact, on_pending="wait", trials=2)
     loaded = load(made.home)
     points = curves(loaded, [trial.trial_id for trial in made.trials], "accuracy")
     assert points and all(point["low"] < point["value"] < point["high"] for point in points)
@@ -337,7 +337,7 @@ def test_a_validation_that_had_seen_everything_before_a_kill_has_its_score(tmp_p
     made = sweep(
         tmp_path,
         FIFOScheduler(),
-        on_pending="hold",
+        on_pending="wait",
         trials=1,
         stop={"training_iteration": 1},
         validate=validate,

@@ -52,7 +52,7 @@ def asha() -> ASHAScheduler:
 
 
 def ran(folder: Path, *stages: tunekit.Stage, base: Any = None, **options: Any) -> Any:
-    options.setdefault("on_pending", "hold")
+    options.setdefault("on_pending", "wait")
     return sweep(folder, base or asha(), settings={"stages": list(stages)}, **options)
 
 
@@ -167,7 +167,7 @@ def there(attempt: Attempt) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("every", ["promoted", "last", 2])
-@pytest.mark.parametrize("on_pending", ["hold", "continue"])
+@pytest.mark.parametrize("on_pending", ["wait", "continue"])
 def test_what_it_is_to_validate_is_kept_until_it_has(tmp_path, every, on_pending):
     over = ran(
         tmp_path,

@@ -38,9 +38,9 @@ BASES: dict[str, Callable[[], TrialScheduler]] = {
     "fifo": FIFOScheduler,
     "asha": lambda: ASHAScheduler(max_t=1000, grace_period=500),
 }
-every_way = pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
+every_way = pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
 every_base = pytest.mark.parametrize("base", BASES)
-exactly = pytest.mark.parametrize("on_pending", ["hold", "pause"])
+exactly = pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
 
 #: When a trial ends that nothing stops.
 END = 12
@@ -72,7 +72,7 @@ def rises_to(most: int) -> Callable[[Attempt], dict[str, Any]]:
 
 
 def stopped(folder: Path, stop: Any, **options: Any) -> Ran:
-    given = {"base": FIFOScheduler(), "trials": 2, "trainable": Net, "on_pending": "hold"}
+    given = {"base": FIFOScheduler(), "trials": 2, "trainable": Net, "on_pending": "wait"}
     given |= {"validate": rises_to(4), "listening": False, "stop": stop}
     return sweep(folder, **{**given, **options})
 

@@ -51,7 +51,7 @@ def killed(folder: Path, writes: int, **options: Any) -> dict[str, list[str]]:
 
 def test_a_trial_that_waits_for_a_late_score_says_for_which_and_why_that_is_late(tmp_path):
     told = killed(
-        tmp_path, 60, on_pending="hold", validation_s=lambda attempt: 5.5, validation_slots=1
+        tmp_path, 60, on_pending="wait", validation_s=lambda attempt: 5.5, validation_slots=1
     )
     first, second, third, fourth = told.values()
     assert first == [
@@ -87,7 +87,13 @@ def test_a_trial_that_waits_for_a_late_score_says_for_which_and_why_that_is_late
 
 @pytest.mark.parametrize(
     ("make", "on_pending"),
-    [(asha, "hold"), (asha, "pause"), (asha, "yield"), (pbt, "hold"), (promotion, "hold")],
+    [
+        (asha, "wait"),
+        (asha, "wait-paused"),
+        (asha, "wait-reused"),
+        (pbt, "wait"),
+        (promotion, "wait"),
+    ],
 )
 def test_a_trial_waits_or_is_paused_in_its_story_whenever_it_is(tmp_path, make, on_pending):
     seen: set[str] = set()
@@ -102,7 +108,7 @@ def test_a_trial_waits_or_is_paused_in_its_story_whenever_it_is(tmp_path, make, 
                 waits = ran.validation.waiting.waits(trial.trial_id)
                 assert ("It waits for the score of" in told) == waits, told
                 paused = trial.status == Trial.PAUSED and not waits
-                if paused and on_pending == "hold":
+                if paused and on_pending == "wait":
                     assert "Its scheduler has paused it" in told, told
                 seen.add("waits" if waits else "is paused" if paused else "trains")
 
@@ -116,7 +122,7 @@ def test_a_trial_waits_or_is_paused_in_its_story_whenever_it_is(tmp_path, make, 
 
 
 def test_a_trial_that_was_overwritten_says_with_what_and_which_it_was(tmp_path):
-    pbt(tmp_path, "hold").sweep.run(most=50_000)
+    pbt(tmp_path, "wait").sweep.run(most=50_000)
     told = stories(tmp_path / "sweep")
     exploits = [one for one in events_in(tmp_path / "sweep") if isinstance(one, Exploited)]
     assert exploits
@@ -175,7 +181,7 @@ def test_a_trial_that_fails_is_started_again_and_reports_share_a_line(tmp_path):
 
 def test_a_sweep_that_was_restored_says_so(tmp_path):
     def made(folder: Path, **options: Any) -> Ran:
-        return in_order(folder, "hold", **options)
+        return in_order(folder, "wait", **options)
 
     run_killed(tmp_path, made, iter([60]))
     told = stories(tmp_path / "sweep").values()

@@ -156,12 +156,12 @@ def draw(seed: int, *, restores: int = 0, **fixed: Any) -> Settings:
 def _compatible(settings: Settings) -> Settings:
     """The same, without what does not go together."""
     if settings.kind == "pbt-sync" and settings.on_pending == "continue":
-        settings = replace(settings, on_pending="hold")
-    if settings.on_pending == "yield" and settings.kind == "resources-pbt":
-        settings = replace(settings, on_pending="hold")
-    if settings.on_pending == "yield":
+        settings = replace(settings, on_pending="wait")
+    if settings.on_pending == "wait-reused" and settings.kind == "resources-pbt":
+        settings = replace(settings, on_pending="wait")
+    if settings.on_pending == "wait-reused":
         settings = replace(settings, reuse=True)
-    if settings.on_pending == "pause" or settings.kind == "resources-pbt":
+    if settings.on_pending == "wait-paused" or settings.kind == "resources-pbt":
         settings = replace(settings, reuse=False)
     if settings.kind == "replay":
         settings = replace(settings, trials=1)
@@ -681,7 +681,7 @@ def test_a_checkpoint_that_is_gone_already_ends_no_sweep(tmp_path):
         tmp_path,
         FIFOScheduler(),
         trials=1,
-        on_pending="hold",
+        on_pending="wait",
         validate=lambda attempt: {"accuracy": attempt.request.iteration},
         checkpoint_config=tune.CheckpointConfig(
             num_to_keep=1, checkpoint_score_attribute="accuracy"
@@ -713,5 +713,5 @@ def test_the_saved_state_of_a_trial_knows_no_deleted_checkpoint(tmp_path):
             for result in manager._checkpoint_results:
                 assert Path(result.checkpoint.path).exists()
 
-    settings = calm(500, kind="pbt", lag_s=4.0, on_pending="pause", ranked=True)
+    settings = calm(500, kind="pbt", lag_s=4.0, on_pending="wait-paused", ranked=True)
     Population(500, tmp_path, settings, watch).run()

@@ -163,7 +163,7 @@ def test_groups_and_names(tmp_path):
         )
 
 
-@pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
+@pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
 def test_steps_after_pauses_and_with_scores_in_any_order(tmp_path, on_pending):
     ran = sweep(
         tmp_path,

@@ -95,7 +95,10 @@ def test_the_first_that_waits_is_offered_in_a_restored_sweep(tmp_path, chosen, o
             **options,
         )
 
-    with pytest.raises(Killed), killed_after(180 if on_pending in ("pause", "yield") else 120):
+    with (
+        pytest.raises(Killed),
+        killed_after(180 if on_pending in ("wait-paused", "wait-reused") else 120),
+    ):
         made().sweep.run(most=50_000)
     home = tmp_path / "sweep"
     bury(home)

@@ -136,7 +136,7 @@ def configured(
     )
 
 
-@pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
+@pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
 def test_validation_is_told_what_the_checkpoint_was_trained_with(tmp_path, on_pending):
     asked: list[tuple[Any, Any]] = []
     ran = configured(tmp_path, 0, asked, (Relu, Tanh, Swish), on_pending=on_pending)
@@ -145,7 +145,7 @@ def test_validation_is_told_what_the_checkpoint_was_trained_with(tmp_path, on_pe
     assert [told for told, _ in asked] == [lies for _, lies in asked]
 
 
-@pytest.mark.parametrize(("on_pending", "seed"), [("continue", 3), ("hold", 2), ("pause", 2)])
+@pytest.mark.parametrize(("on_pending", "seed"), [("continue", 3), ("wait", 2), ("wait-paused", 2)])
 def test_so_it_is_after_kills(tmp_path, on_pending, seed):
     asked: list[tuple[Any, Any]] = []
     moments = random.Random(seed)

@@ -119,7 +119,7 @@ def everything() -> dict[str, Any]:
     return own
 
 
-@pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
+@pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
 def test_every_odd_value_in_one_report(tmp_path, on_pending):
     ran = odd_sweep(tmp_path, report=everything, on_pending=on_pending, asha=False)
     loaded = can_be_read(ran, page=True)
@@ -198,7 +198,7 @@ def stock_dies_of(space: dict[str, Any]) -> bool:
     row=ROW,
     validated=ROW,
     raises=st.none() | st.sampled_from(EXCEPTIONS),
-    on_pending=st.sampled_from(["continue", "hold", "pause"]),
+    on_pending=st.sampled_from(["continue", "wait", "wait-paused"]),
     killed=st.none() | st.integers(8, 60),
 )
 def test_a_sweep_ends_whatever_its_values(

@@ -74,7 +74,7 @@ def on_workstation(folder, base, *, told=True, reuse=False, **options):
     if told:
         ran.validation.waiting.one_at_a_time = lambda: True
     ran.executor.lends = False  # it is a GPU
-    ran.sweep.controller._reuse_actors = reuse or options.get("on_pending") == "yield"
+    ran.sweep.controller._reuse_actors = reuse or options.get("on_pending") == "wait-reused"
     return ran
 
 
@@ -96,7 +96,7 @@ def test_a_sweep_ends_with_every_checkpoint_validated_or_skipped(tmp_path, base,
         assert ran.clock.monotonic() < 1.2 * (work + saved)
 
 
-@pytest.mark.parametrize("on_pending", ["continue", "hold"])
+@pytest.mark.parametrize("on_pending", ["continue", "wait"])
 @pytest.mark.parametrize("base", ["fifo", "asha"])
 def test_actors_that_are_kept_for_the_next_trial_make_room(tmp_path, base, on_pending):
     ran = on_workstation(tmp_path, base, on_pending=on_pending, reuse=True)

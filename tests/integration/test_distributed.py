@@ -117,7 +117,7 @@ def test_clones_take_up_what_was_scored_on_all_ranks(ray_cluster, tmp_path):
             fn=validate,
             evaluators=1,
             every="decision",
-            on_pending="hold",
+            on_pending="wait",
             ray_remote_kwargs={"num_cpus": 0.5},
         ),
     )
@@ -232,7 +232,7 @@ def test_held_workers_wait_in_the_report(ray_cluster, tmp_path):
             fn=validate,
             evaluators=1,
             task_config=train.ValidationTaskConfig(fn_kwargs={"sleep_s": 0.5}),
-            on_pending="hold",
+            on_pending="wait",
             ray_remote_kwargs={"num_cpus": 0.5},
         ),
     )
@@ -242,22 +242,13 @@ def test_held_workers_wait_in_the_report(ray_cluster, tmp_path):
 def test_trials_that_hold_everything_make_room(ray_cluster, tmp_path):
     """Their warm workers would keep the resources that validations wait for."""
     results, _ = fit(
-        trainer(tmp_path, length=1, cpus=3),
-        tmp_path,
-        tune_config=tune.TuneConfig(num_samples=1),
-        validation_config=tunekit.ValidationConfig(fn=validate, on_pending="hold"),
-    )
-    assert not results.errors
-    assert results[0].metrics["validated_iteration"] == 1
-
-
-def test_pausing_gives_the_resources_back(ray_cluster, tmp_path):
-    results, _ = fit(
         trainer(tmp_path, length=2, cpus=3),
         tmp_path,
-        validation_config=tunekit.ValidationConfig(fn=validate, on_pending="pause"),
+        tune_config=tune.TuneConfig(num_samples=1),
+        validation_config=tunekit.ValidationConfig(fn=validate, on_pending="wait"),
     )
     assert not results.errors
+    assert results[0].metrics["validated_iteration"] == 2
     assert results[0].metrics_dataframe["accuracy"].notna().all()
 
 
@@ -273,7 +264,11 @@ def test_a_paused_loop_that_begins_anew_fails_with_what_to_write(ray_cluster, tm
         TorchTrainer(forgetful, scaling_config=train.ScalingConfig(num_workers=2)),
         tmp_path,
         failure_config=tune.FailureConfig(max_failures=-1),
-        validation_config=tunekit.ValidationConfig(fn=validate, on_pending="pause"),
+        validation_config=tunekit.ValidationConfig(
+            fn=validate,
+            on_pending="wait",
+            ray_remote_kwargs={"num_cpus": 6},  # all that there are: the trial pauses for it
+        ),
     )
     [error] = results.errors
     assert isinstance(error.cause, tunekit.NotResumedError)
@@ -356,7 +351,7 @@ class Interrupts(tune.Callback):
 def test_an_interrupted_sweep_goes_on_from_the_workers_checkpoints(ray_cluster, tmp_path):
     source = trainer(tmp_path, length=8, sleep_s=0.1)
     hold = tunekit.ValidationConfig(
-        fn=validate, on_pending="hold", ray_remote_kwargs={"num_cpus": 0.5}
+        fn=validate, on_pending="wait", ray_remote_kwargs={"num_cpus": 0.5}
     )
     interrupted, _ = fit(
         source, tmp_path, callbacks=[Interrupts(tmp_path / "mark")], validation_config=hold

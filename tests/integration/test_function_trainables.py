@@ -210,7 +210,11 @@ def test_a_paused_function_that_begins_anew_fails_with_what_to_write(tmp_path, c
         forgetful,
         tmp_path,
         max_failures=-1,
-        validation_config=tunekit.ValidationConfig(fn=validate_steps, on_pending="pause"),
+        validation_config=tunekit.ValidationConfig(
+            fn=validate_steps,
+            on_pending="wait",
+            ray_remote_kwargs={"num_cpus": 6},  # all that there are: the trial pauses for it
+        ),
         checkpoint_policy=tunekit.EveryIterations(2),
     )
     assert "forgetful saves checkpoints and does not seem to call" in caplog.text

@@ -118,7 +118,7 @@ def check(results, validation, versions):
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize(("on_pending", "exploits"), [("continue", 5), ("hold", 20)])
+@pytest.mark.parametrize(("on_pending", "exploits"), [("continue", 5), ("wait", 20)])
 def test_clones_are_exact_in_reused_actors(ray_cluster, tmp_path, on_pending, exploits):
     """Half of the population runs at a time, one checkpoint is kept.
 
@@ -147,7 +147,7 @@ def test_clones_are_exact_in_a_function_that_holds(ray_cluster, tmp_path):
         tmp_path,
         versioned,
         pbt(synch=True),
-        on_pending="hold",
+        on_pending="wait",
         stop={"training_iteration": 6},
         reuse_actors=True,
     )
@@ -167,7 +167,7 @@ def test_hyperband_pauses_resumes_and_stops_by_validated_accuracy(ray_cluster, t
         ),
         validation_config=tunekit.ValidationConfig(
             fn=validate,
-            on_pending="hold",
+            on_pending="wait",
             every="decision",
             ray_remote_kwargs={"num_cpus": 0.25},
         ),

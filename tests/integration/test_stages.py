@@ -57,7 +57,7 @@ def test_a_full_validation_of_the_winners_and_one_that_is_broken(ray_cluster, tm
         checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
         validation_config=tunekit.ValidationConfig(
             fn=quick,
-            on_pending="hold",
+            on_pending="wait",
             stages=[
                 tunekit.Stage(
                     "full",
@@ -87,7 +87,7 @@ def test_a_full_validation_of_the_winners_and_one_that_is_broken(ray_cluster, tm
 
 
 def test_the_demonstration_validates_less_and_confirms_its_winner(ray_cluster, tmp_path):
-    validation = staged_validation("hold")
+    validation = staged_validation("wait")
     results = fit(
         digits.train_digits,
         tmp_path,

@@ -36,9 +36,9 @@ def journal(results: tune.ResultGrid) -> list[dict]:
     return read(results.experiment_path)
 
 
-@pytest.mark.parametrize("on_pending", ["continue", "hold", "pause"])
+@pytest.mark.parametrize("on_pending", ["auto", "wait", "continue"])
 def test_asha_ranks_by_validated_accuracy(tmp_path, on_pending, monkeypatch, capsys):
-    new_output = on_pending != "pause"  # each of Tune's ways to show a sweep
+    new_output = on_pending != "auto"  # each of Tune's ways to show a sweep
     monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "1" if new_output else "0")
     results = fit(
         counting,
@@ -101,7 +101,7 @@ def test_pausing_after_every_report_loses_no_row(tmp_path, validated_scheduler):
             tmp_path,
             param_space={"length": 9},
             tune_config=tune.TuneConfig(scheduler=PausesAfterEveryReport()),
-            validation_config=tunekit.ValidationConfig(fn=validate, on_pending="hold"),
+            validation_config=tunekit.ValidationConfig(fn=validate, on_pending="wait"),
             checkpoint_policy=EACH,
         )
     else:  # the parts, with a plain Tuner and a scheduler that is not wrapped
@@ -375,7 +375,7 @@ def test_a_broken_validation_is_mended_and_the_sweep_restored(tmp_path):
         )
     assert "first 3 validations have failed alike" in str(caught.value)
     path = str(tmp_path / "sweep")
-    wrong = tunekit.ValidationConfig(fn=validate, every=2, on_pending="hold")
+    wrong = tunekit.ValidationConfig(fn=validate, every=2, on_pending="wait")
     with pytest.raises(tunekit.ConfigError, match="is not the sweep's") as refused:
         tunekit.Tuner.restore(path, counting, validation_config=wrong)
     assert len(refused.value.problems) == 2

@@ -770,7 +770,7 @@ def test_simulate_compares_settings_with_validation_inline(ended):
     assert result.exit_code == 0 and result.stderr == ""
     lines = result.stdout.splitlines()
     assert lines[0].split()[:2] == ["setting", "time"]
-    settings = ["on_pending='auto'", "on_pending='continue'", "on_pending='hold'", "inline, every"]
+    settings = ["on_pending='auto'", "on_pending='wait'", "on_pending='continue'", "inline, every"]
     for line, setting in zip(lines[1:], [*settings, "inline, where"], strict=False):
         assert line.startswith(setting)
 

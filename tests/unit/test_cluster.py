@@ -56,7 +56,6 @@ def on_cluster(monkeypatch, tmp_path):
         (8, {"max_in_flight": 3}, 2),
         (8, {"evaluators": 4}, 2),
         (8, {"fn": BY_WORKERS}, 2),  # 1 for the validation itself, and 3 for its workers
-        (8, {"on_pending": "pause"}, None),
     ],
 )
 def test_trials_workers_and_validations_fit_together(on_cluster, cpus, options, limit):
@@ -64,9 +63,9 @@ def test_trials_workers_and_validations_fit_together(on_cluster, cpus, options, 
     assert on_cluster(cpus, ASHAScheduler(), **options) == (limit, [])
 
 
-def test_trials_that_yield_leave_resources_for_validation(on_cluster):
+def test_trials_that_swap_leave_resources_for_validation(on_cluster):
     assert on_cluster(8, ASHAScheduler()) == (None, [1])  # a limit would count those that wait
-    assert on_cluster(8, ASHAScheduler(), on_pending="yield", evaluators=4) == (None, [4])
+    assert on_cluster(8, ASHAScheduler(), on_pending="wait", evaluators=4) == (None, [4])
     assert on_cluster(8, ASHAScheduler(), fn=BY_WORKERS) == (None, [1])
 
 
@@ -74,7 +73,6 @@ def test_trials_that_take_turns_leave_resources_for_validation(on_cluster):
     assert on_cluster(8, HyperBandScheduler(), evaluators=2) == (None, [2])
     # With as many as are wanted there would be no room for a trial.
     assert on_cluster(4, HyperBandScheduler(), evaluators=3) == (None, [2])
-    assert on_cluster(8, HyperBandScheduler(), on_pending="pause") == (None, [])
 
 
 @pytest.mark.parametrize("grows", [True, False])

@@ -36,10 +36,7 @@ WRONG = [
     ({"max_in_flight": -3}, "max_in_flight=-3"),
     ({"max_retries": -1}, "max_retries=-1 must be a whole number of at least 0"),
     ({"max_retries": None}, "max_retries=None"),
-    (
-        {"on_pending": "wait"},
-        "on_pending='wait' is not one of 'auto', 'yield', 'continue', 'hold', 'pause'",
-    ),
+    ({"on_pending": "hold"}, "on_pending='hold' is not one of 'auto', 'wait', 'continue'"),
     ({"on_failure": None}, "on_failure=None is not one of 'record', 'raise', 'ignore'"),
     ({"fn": None}, "fn=None is not callable"),
     ({"fn": no_arguments}, "cannot be called as fn(checkpoint)"),

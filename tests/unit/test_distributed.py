@@ -106,15 +106,12 @@ def test_a_factory_says_what_each_trial_takes(tmp_path):
         bad.trainable.default_resource_request({})
 
 
-@pytest.mark.parametrize(
-    ("on_pending", "ahead", "warm"),
-    [("continue", 1, True), ("hold", 0, True), ("pause", 0, False)],
-)
-def test_workers_wait_and_stay_as_the_sweep_does(tmp_path, on_pending, ahead, warm):
+@pytest.mark.parametrize(("on_pending", "ahead"), [("auto", 1), ("continue", 1), ("wait", 0)])
+def test_workers_wait_as_the_sweep_does(tmp_path, on_pending, ahead):
     config = tunekit.ValidationConfig(fn=validate, on_pending=on_pending)
     settings = make(trainer(), tmp_path, validation_config=config)
     assert settings.trainable.ahead == ahead
-    assert settings.trainable.keep_warm == settings.tune_config.reuse_actors == warm
+    assert settings.trainable.keep_warm and settings.tune_config.reuse_actors
     assert settings.trainable.validates
 
 

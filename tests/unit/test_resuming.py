@@ -189,8 +189,7 @@ def pbt():
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"on_pending": "pause"}, "on_pending='pause' pauses each trial"),
-        ({"on_pending": "hold"}, "on_pending='hold' pauses trials where"),
+        ({"on_pending": "wait"}, "on_pending='wait' pauses trials where"),
         ({"scheduler": pbt()}, "PopulationBasedTraining pauses or overwrites trials"),
         ({"scheduler": pbt(), "validates": False}, "PopulationBasedTraining pauses or overwrites"),
         ({"scheduler": HyperBandScheduler()}, "HyperBandScheduler pauses or overwrites trials"),
@@ -223,8 +222,8 @@ def test_classes_and_parameters(said):
 
         def save_checkpoint(self, folder): ...
 
-    assert said(Net, on_pending="pause") == ""
-    assert "with_data" in said(tune.with_parameters(with_data, data=1), on_pending="pause")
-    assert said(tune.with_parameters(with_data_that_resumes, data=1), on_pending="pause") == ""
+    assert said(Net, on_pending="wait") == ""
+    assert "with_data" in said(tune.with_parameters(with_data, data=1), on_pending="wait")
+    assert said(tune.with_parameters(with_data_that_resumes, data=1), on_pending="wait") == ""
     tune.register_trainable("forgets_by_name", forgets)
-    assert "forgets" in said("forgets_by_name", on_pending="pause")
+    assert "forgets" in said("forgets_by_name", on_pending="wait")

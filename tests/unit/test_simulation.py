@@ -88,7 +88,7 @@ def test_decisions_in_the_place_of_trials_are_those_of_validating_inline_at_rung
 
 
 @pytest.mark.parametrize("scheduler", [asha, HyperBandScheduler])
-@pytest.mark.parametrize("on_pending", ["auto", "yield", "continue", "hold", "pause"])
+@pytest.mark.parametrize("on_pending", ["auto", "wait", "continue"])
 def test_every_checkpoint_has_an_outcome(scheduler, on_pending):
     kind = {} if scheduler is asha else {"max_t": LENGTH}
     ran = tunekit.simulate(
@@ -99,7 +99,7 @@ def test_every_checkpoint_has_an_outcome(scheduler, on_pending):
     )
     assert ran.validations + ran.skipped == ran.iterations
     assert len(ran.scores) == ran.validations
-    if on_pending in ("yield", "hold", "pause"):
+    if on_pending == "wait":
         assert ran.iterations_after_stop == 0
 
 
@@ -175,7 +175,7 @@ def beside_one_slot(trials: int, on_pending: str) -> tunekit.Simulation:
 
 
 def test_a_trial_trains_on_while_its_score_is_pending_where_nobody_could_use_its_place():
-    stands, trains = beside_one_slot(1, "yield"), beside_one_slot(1, "auto")
+    stands, trains = beside_one_slot(1, "wait"), beside_one_slot(1, "auto")
     # It waits at the rungs 1 and 3, and both wait for the last score.
     assert stands.makespan_s == pytest.approx(LENGTH + 2 + 1, abs=0.01)
     assert trains.makespan_s == pytest.approx(LENGTH + 1, abs=0.01)
@@ -195,10 +195,11 @@ def test_the_users_scheduler_is_not_changed():
     assert first == second
 
 
-def test_pause_pays_for_each_resume():
-    options = {"tune_config": judged(asha()), "slots": 3}
-    free = tunekit.simulate(table(), **options, **only_decisions(on_pending="pause"))
-    dear = tunekit.simulate(table(), **options, **only_decisions(on_pending="pause"), resume_s=3.0)
+def test_who_lets_another_trial_go_on_in_its_place_pays_for_its_resume():
+    options = {"tune_config": judged(asha(), reuse_actors=True), "slots": 3}
+    options["validation_slots"] = 1
+    free = tunekit.simulate(table(), **options, **only_decisions(on_pending="wait"))
+    dear = tunekit.simulate(table(), **options, **only_decisions(on_pending="wait"), resume_s=3.0)
     assert dear.makespan_s > free.makespan_s + 3.0
 
 

@@ -295,14 +295,14 @@ def pbt(**settings):
 @pytest.mark.parametrize(
     ("settings", "on_pending", "fix"),
     [
-        ({"scheduler": pbt(synch=True)}, "continue", "on_pending='pause' .or 'hold'., or"),
+        ({"scheduler": pbt(synch=True)}, "continue", "on_pending='wait', or"),
         ({"scheduler": ResourceChangingScheduler(pbt(synch=True))}, "continue", "synch=False"),
-        ({"scheduler": pbt(), "search_alg": OptunaSearch()}, "hold", "Leave search_alg out"),
-        ({"scheduler": HyperBandForBOHB()}, "hold", "TuneBOHB"),
-        ({"scheduler": HyperBandForBOHB(), "search_alg": OptunaSearch()}, "hold", "TuneBOHB"),
+        ({"scheduler": pbt(), "search_alg": OptunaSearch()}, "wait", "Leave search_alg out"),
+        ({"scheduler": HyperBandForBOHB()}, "wait", "TuneBOHB"),
+        ({"scheduler": HyperBandForBOHB(), "search_alg": OptunaSearch()}, "wait", "TuneBOHB"),
         (
             {"scheduler": ResourceChangingScheduler(), "reuse_actors": True},
-            "hold",
+            "wait",
             "reuse_actors=False",
         ),
     ],
@@ -318,7 +318,7 @@ def test_what_cannot_be_right_together_is_refused(settings, on_pending, fix):
 
 @pytest.mark.parametrize(
     ("scheduler", "on_pending"),
-    [(pbt(), "continue"), (pbt(synch=True), "hold"), (HyperBandScheduler(), "continue")],
+    [(pbt(), "continue"), (pbt(synch=True), "wait"), (HyperBandScheduler(), "continue")],
 )
 def test_what_is_right_together_is_not(scheduler, on_pending):
     tunekit.Tuner(
@@ -326,15 +326,6 @@ def test_what_is_right_together_is_not(scheduler, on_pending):
         tune_config=tune.TuneConfig(scheduler=scheduler, metric="accuracy", mode="max"),
         validation_config=tunekit.ValidationConfig(fn=validate, on_pending=on_pending),
     )
-
-
-def test_pausing_needs_actors_of_its_own():
-    with pytest.raises(tunekit.ConfigError, match="reuse_actors"):
-        tunekit.Tuner(
-            trainable,
-            tune_config=tune.TuneConfig(reuse_actors=True),
-            validation_config=tunekit.ValidationConfig(fn=validate, on_pending="pause"),
-        )
 
 
 def test_callbacks_come_in_the_order_that_works(tmp_path):

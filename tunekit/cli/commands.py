@@ -628,7 +628,7 @@ def confirm(
     "ways",
     type=click.Choice(ON_PENDING),
     multiple=True,
-    default=("auto", "continue", "hold"),
+    default=ON_PENDING,
     show_default=True,
     help="What trials do while scores are pending; may be given several times.",
 )

@@ -77,26 +77,24 @@ def no_room(trial_id: str, *, trials: int) -> str:
     Example:
         >>> print(no_room("a", trials=3))
         Validations get no resources because the 3 running trials hold theirs while they wait for
-        scores; trial a is paused to make room. Set max_concurrent_trials to less than 3, or use
-        on_pending='pause'.
+        scores; trial a is paused to make room. Set max_concurrent_trials to less than 3.
         >>> print(no_room("a", trials=1))
         Validations get no resources because the only running trial holds what they need while it
         waits for a score; trial a is paused to make room. Give trials less (tune.with_resources),
-        validations no more than is left beside one (ray_remote_kwargs), or the cluster more; or
-        use on_pending='pause'.
+        validations no more than is left beside one (ray_remote_kwargs), or the cluster more.
     """
     if trials > 1:
         why = f"the {trials} running trials hold theirs while they wait for scores"
-        how = f"Set max_concurrent_trials to less than {trials}, or"
+        how = f"Set max_concurrent_trials to less than {trials}."
     else:
         why = "the only running trial holds what they need while it waits for a score"
         how = (
             "Give trials less (tune.with_resources), validations no more than is left beside one "
-            "(ray_remote_kwargs), or the cluster more; or"
+            "(ray_remote_kwargs), or the cluster more."
         )
     return (
         f"Validations get no resources because {why}; trial {trial_id} is paused to make room. "
-        f"{how} use on_pending='pause'."
+        f"{how}"
     )
 
 

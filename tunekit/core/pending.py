@@ -1,50 +1,105 @@
-"""What a trial does while scores that it is judged by are pending."""
+"""What a trial does while scores that it is judged by are pending: the one rule of that.
+
+Its steps, in the order in which a sweep comes to them: for which scores a trial waits
+(:func:`waits_for`), whether it waits now (:func:`stands_still`), and what it does then
+(:func:`while_it_waits`). Before that, :func:`needs_room` says what is left for validations.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
 
 __all__ = [
     "ON_PENDING",
-    "are_paused",
-    "chosen",
-    "gives_way",
+    "Place",
+    "Waits",
+    "Way",
     "needs_room",
     "stands_still",
-    "trains_on",
+    "waits_for",
+    "while_it_waits",
 ]
 
 #: What ``ValidationConfig(on_pending=...)`` may be.
-ON_PENDING = ("auto", "yield", "continue", "hold", "pause")
+ON_PENDING = ("auto", "wait", "continue")
 
 
-def chosen(on_pending: str, *, lends: bool, swaps: bool, synchronous: bool = False) -> str:
-    """Return what a trial does about pending scores, with ``"auto"`` resolved for it.
+class Waits(Enum):
+    """For which of its pending scores a trial waits."""
 
-    Standing still costs nothing if the trial's place is used meanwhile, by the validation that it
-    waits for or by another trial.
+    EACH = "each"  #: for every one, as with validation inline
+    DECISIONS = "decisions"  #: for those that its scheduler decides by
+    LATE = "late"  #: for none, until its next decision is due
+
+
+class Way(Enum):
+    """What a trial does that would wait."""
+
+    TRAIN = "train"  #: train on: nothing could use its place
+    KEEP = "keep"  #: keep its actor, in whose place a validation may run
+    SWAP = "swap"  #: let another trial go on in its actor, or with its resources
+    RELEASE = "release"  #: give its resources back, to validations
+
+
+@dataclass(frozen=True)
+class Place:
+    """What could use the place of a trial that waits.
+
+    Attributes:
+        borrowed: Whether a validation is about to run there.
+        ready: Whether a trial that gave way itself waits to go on.
+        new_trials: Whether a trial waits to be started.
+        reused: Whether another trial could go on in its actor.
+        alone: Whether trials and validations can only run one after the other.
+    """
+
+    borrowed: bool = False
+    ready: bool = False
+    new_trials: bool = False
+    reused: bool = False
+    alone: bool = False
+
+
+def waits_for(
+    on_pending: str,
+    *,
+    lends: bool = True,
+    swaps: bool = False,
+    short: bool = False,
+    synchronous: bool = False,
+) -> Waits:
+    """Return for which scores a trial waits.
+
+    With ``"auto"``, for those that decide, if its place is used meanwhile, by the validation that
+    it waits for or by another trial: then standing still costs nothing.
 
     Args:
         on_pending: What the user wants.
         lends: Whether a validation can run in the trial's place.
         swaps: Whether its actor can go on with another trial, and the trial can be resumed.
+        short: Whether validations run in its process, in a fraction of the time that another
+            process takes to start.
         synchronous: Whether the scheduler compares all trials at the same time.
 
     Example:
-        >>> chosen("auto", lends=True, swaps=False), chosen("auto", lends=False, swaps=False)
-        ('yield', 'continue')
-        >>> chosen("hold", lends=True, swaps=True)
-        'hold'
+        >>> waits_for("auto"), waits_for("auto", short=True), waits_for("auto", lends=False)
+        (<Waits.DECISIONS: 'decisions'>, <Waits.EACH: 'each'>, <Waits.LATE: 'late'>)
+        >>> waits_for("wait"), waits_for("continue")
+        (<Waits.EACH: 'each'>, <Waits.LATE: 'late'>)
     """
-    if on_pending != "auto":
-        return on_pending
+    if on_pending == "continue":
+        return Waits.LATE
+    if on_pending == "wait" or short:
+        return Waits.EACH
     if lends or swaps:
-        return "yield"
-    return "hold" if synchronous else "continue"
+        return Waits.DECISIONS
+    return Waits.EACH if synchronous else Waits.LATE
 
 
 def stands_still(
-    on_pending: str,
+    waits: Waits,
     *,
     scores: int,
     decisions: int,
@@ -59,113 +114,76 @@ def stands_still(
     again waits.
 
     Args:
-        on_pending: What the user wants.
+        waits: For which scores the trial waits.
         scores: How many scores of the trial are pending.
         decisions: How many of them the scheduler will decide by.
         past_last: Returns whether the trial has reported after the last report that the scheduler
             can decide by. It is called only if the answer depends on it.
 
     Example:
-        >>> stands_still("hold", scores=1, decisions=0)
+        >>> stands_still(Waits.EACH, scores=1, decisions=0)
         True
-        >>> [stands_still("yield", scores=2, decisions=n) for n in (0, 1)]
+        >>> [stands_still(Waits.DECISIONS, scores=2, decisions=n) for n in (0, 1)]
         [False, True]
-        >>> [stands_still("continue", scores=2, decisions=n) for n in (0, 1, 2)]
+        >>> [stands_still(Waits.LATE, scores=2, decisions=n) for n in (0, 1, 2)]
         [False, False, True]
-        >>> stands_still("continue", scores=2, decisions=1, past_last=lambda: True)
+        >>> stands_still(Waits.LATE, scores=2, decisions=1, past_last=lambda: True)
         True
     """
-    if on_pending in ("hold", "pause"):
+    if waits is Waits.EACH:
         return scores > 0
-    if on_pending == "continue" and decisions == 1:
+    if waits is Waits.LATE and decisions == 1:
         return past_last()
     return decisions > 0
 
 
-def trains_on(
+def while_it_waits(
     on_pending: str,
+    waits: Waits,
+    place: Place,
     *,
-    decisions: int,
-    idle: bool,
-    decides_again: Callable[[], bool],
+    decisions: int = 0,
     synchronous: bool = False,
-) -> bool:
-    """Return whether a trial that would wait trains on.
+    decides_again: Callable[[], bool] = lambda: True,
+) -> Way:
+    """Return what a trial does that would wait.
 
-    If nothing could use its place meanwhile, what it trains costs nothing, even if the pending
-    score turns out to be a STOP. This is asked again after each iteration, so the trial makes room
-    when something can use its place.
-
-    It waits nevertheless if the scheduler compares all trials at the same time, or will not decide
-    by a later report of the trial.
+    With ``"auto"``, it trains on while nothing could use its place: what it trains costs nothing,
+    even if the pending score turns out to be a STOP. This is asked again after each iteration, so
+    that it makes room when something can. It waits nevertheless if the scheduler compares all
+    trials at the same time, or will not decide by a later report of the trial.
 
     Args:
         on_pending: What the user wants.
-        decisions: How many pending scores of the trial the scheduler will decide by.
-        idle: Whether its place would be idle if it waited.
+        waits: For which scores the trial waits.
+        place: What could use its place.
+        decisions: How many of its pending scores the scheduler will decide by.
+        synchronous: Whether the scheduler compares all trials at the same time.
         decides_again: Returns whether the scheduler can decide by a later report of the trial, too.
             It is called only if the answer depends on it.
-        synchronous: Whether the scheduler compares all trials at the same time.
 
     Example:
-        >>> yes = lambda: True
-        >>> [trains_on("auto", decisions=1, idle=i, decides_again=yes) for i in (True, False)]
-        [True, False]
-        >>> trains_on("auto", decisions=2, idle=True, decides_again=yes)  # its next one is due
-        False
-        >>> trains_on("auto", decisions=1, idle=True, decides_again=lambda: False)
-        False
-        >>> trains_on("auto", decisions=1, idle=True, decides_again=yes, synchronous=True)
-        False
-        >>> trains_on("yield", decisions=1, idle=True, decides_again=yes)
-        False
+        >>> while_it_waits("wait", Waits.EACH, Place()), while_it_waits("auto", Waits.LATE, Place())
+        (<Way.KEEP: 'keep'>, <Way.TRAIN: 'train'>)
+        >>> while_it_waits("wait", Waits.EACH, Place(new_trials=True, reused=True))
+        <Way.SWAP: 'swap'>
+        >>> while_it_waits("wait", Waits.EACH, Place(alone=True))
+        <Way.RELEASE: 'release'>
+        >>> while_it_waits("wait", Waits.EACH, Place(alone=True, borrowed=True))
+        <Way.KEEP: 'keep'>
     """
-    if on_pending != "auto" or synchronous or not idle:
-        return False
-    return decisions <= 1 and decides_again()
-
-
-def gives_way(
-    on_pending: str, *, will_lend: bool, ready: bool, alone: bool, others_wait: bool
-) -> bool:
-    """Return whether a trial that waits gives up its actor to others.
-
-    Args:
-        on_pending: What the trial does: never ``"auto"``.
-        will_lend: Whether a validation is about to run in its place.
-        ready: Whether a trial that gave way itself is waiting to go on.
-        alone: Whether trials and validations can only run one after the other.
-        others_wait: Whether another trial could go on in its actor.
-
-    Example:
-        >>> known = {"ready": False, "alone": False, "others_wait": True}
-        >>> [gives_way("yield", will_lend=lends, **known) for lends in (True, False)]
-        [False, True]
-        >>> gives_way("hold", will_lend=False, **known)
-        False
-    """
-    if on_pending == "pause":
-        return True
-    if will_lend:
-        return False
-    return ready or alone or (on_pending == "yield" and others_wait)
-
-
-def are_paused(on_pending: str, *, swaps: bool, scheduler: bool) -> bool:
-    """Return whether trials are paused in the course of a sweep while others run.
-
-    Args:
-        on_pending: What the user wants.
-        swaps: Whether an actor can go on with another trial.
-        scheduler: Whether the scheduler pauses trials.
-
-    Example:
-        >>> are_paused("auto", swaps=True, scheduler=False)
-        True
-        >>> are_paused("hold", swaps=True, scheduler=False)
-        False
-    """
-    return scheduler or (swaps and on_pending in ("auto", "yield"))
+    if place.borrowed:
+        return Way.KEEP  # it would lose its actor, and the validation its place
+    idle = not (place.ready or place.new_trials or place.alone)
+    hedges = on_pending == "auto" and not synchronous
+    if idle and hedges and decisions <= 1 and decides_again():
+        return Way.TRAIN
+    if place.alone:
+        return Way.RELEASE
+    # Whoever stands still at each report does not wait long, unless the user has asked for that.
+    swaps = place.new_trials and place.reused
+    swaps = swaps and (on_pending == "wait" or waits is Waits.DECISIONS)
+    return Way.SWAP if place.ready or swaps else Way.KEEP
 
 
 def needs_room(on_pending: str, every: int | str, *, lends: bool, in_trials: bool = False) -> bool:
@@ -186,8 +204,4 @@ def needs_room(on_pending: str, every: int | str, *, lends: bool, in_trials: boo
         >>> needs_room("auto", 1, lends=True, in_trials=True)
         False
     """
-    if on_pending == "pause":
-        return False
-    return not (
-        lends and (every == "decision" or in_trials) and on_pending in ("auto", "yield", "hold")
-    )
+    return on_pending == "continue" or not lends or not (every == "decision" or in_trials)

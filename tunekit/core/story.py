@@ -34,7 +34,7 @@ from tunekit.core.events import (
 )
 from tunekit.core.history import GENERATION, ITERATION
 from tunekit.core.metrics import flatten
-from tunekit.core.pending import stands_still
+from tunekit.core.pending import Waits, stands_still, waits_for
 from tunekit.core.reconcile import Action, Actual, Desired, next_action
 from tunekit.core.timeline import UNENDED, Timeline
 from tunekit.core.validation import Request
@@ -75,7 +75,7 @@ def story(
         ...     CheckpointSaved(time=2.0, **saved, used=True),
         ...     ValidationRequested(time=2.0, **saved),
         ...     AttemptBegan(time=2.5, id="a:0:1:1", attempt=1),
-        ... ], "a", sessions=[{"validation": {"on_pending": "hold"}}], now=9.0))
+        ... ], "a", sessions=[{"validation": {"on_pending": "wait"}}], now=9.0))
         Trial a, from 1970-01-01 00:00:01 UTC: lr=0.1
           +0.0 s  added
           +1.0 s  iteration 1 reported, checkpoint saved, validation requested
@@ -255,7 +255,8 @@ def _now(told: _Told, timeline: Timeline, state: str, until: float) -> list[str]
     delivery, on_pending = engine.delivery, told.on_pending
     pending = delivery.pending(trial_id)
     deciding = [one for one in pending if one.used]
-    waits = stands_still(on_pending, scores=len(pending), decisions=len(deciding))
+    way = waits_for(on_pending)
+    waits = stands_still(way, scores=len(pending), decisions=len(deciding))
     action = next_action(told.phase, told.doing, waits=waits and bool(pending))
     lines = []
     if state in ("killed", "interrupted") and not delivery.over(trial_id):
@@ -278,7 +279,7 @@ def _now(told: _Told, timeline: Timeline, state: str, until: float) -> list[str]
         until_then = " on up to its next decision" if deciding else ""
         what = f"It trains{until_then}; it has reached {newest}."
     else:
-        scores = pending if on_pending in ("hold", "pause") else deciding
+        scores = pending if way is Waits.EACH else deciding
         named = ", ".join(place_in_words(*one.place) for one in scores)
         what = f"It waits for the score of {named}"
         hedge = ', or trains on while nothing can use its slot (on_pending="auto")'

@@ -48,7 +48,7 @@ def demo(storage: str | None, **options: Any) -> None:
     \b
     Examples:
       tunekit demo --trials 6
-      tunekit demo --on-pending hold --storage ~/sweeps --report
+      tunekit demo --on-pending wait --storage ~/sweeps --report
       tunekit demo --staged
     """
     with suppress(ModuleNotFoundError):  # of which the import below tells

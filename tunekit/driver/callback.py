@@ -17,7 +17,7 @@ from tunekit._ray.controller import Controller
 from tunekit._ray.failures import fail_for_good
 from tunekit._ray.progress import Display
 from tunekit.clock import Clock, SystemClock
-from tunekit.config import PAUSE_NEEDS_OWN_ACTORS, YIELD_NEEDS_REUSE, ValidationConfig
+from tunekit.config import ValidationConfig
 from tunekit.core.commands import (
     Ask,
     Cancel,
@@ -378,10 +378,6 @@ class ValidationCallback(tune.Callback):
         searcher: SearcherConsumer | None,
     ) -> None:
         """Connect the parts of a sweep; the scheduler calls this when Tune adds the first trial."""
-        if self.config.on_pending == "pause" and controller.reuses_actors:
-            raise ConfigError("ValidationConfig", [PAUSE_NEEDS_OWN_ACTORS])
-        if self.config.on_pending == "yield" and not controller.reuses_actors:
-            raise ConfigError("ValidationConfig", [YIELD_NEEDS_REUSE])
         self._controller, self._scheduler = controller, scheduler
         self.deliveries.scheduler, self.deliveries.searcher = scheduler, searcher
         self.requests.scheduler = scheduler

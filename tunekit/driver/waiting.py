@@ -8,7 +8,7 @@ from ray.tune.experiment import Trial
 
 from tunekit._ray.controller import Controller
 from tunekit.core.engine import Engine
-from tunekit.core.pending import chosen, stands_still
+from tunekit.core.pending import Waits, stands_still, waits_for
 from tunekit.driver.consumers import SchedulerConsumer
 from tunekit.validating.validator import Validator
 
@@ -25,7 +25,7 @@ class Waiting:
         validator: Returns what runs the validations.
 
     Example:
-        >>> waiting = Waiting("hold", {}, Engine(), validator=lambda: None)
+        >>> waiting = Waiting("wait", {}, Engine(), validator=lambda: None)
         >>> waiting.waits("a")  # it has not reported
         False
     """
@@ -53,18 +53,16 @@ class Waiting:
         """Take the sweep's controller and scheduler; nobody waits or lends before."""
         self._controller, self._scheduler = controller, scheduler
 
-    def on_pending(self, trial_id: str) -> str:
-        """Return what a trial does while scores are pending, with ``"auto"`` resolved for it."""
-        asked, controller, scheduler = self._asked, self._controller, self._scheduler
-        if asked != "auto" or controller is None or scheduler is None:
-            return asked
-        if self.validate_themselves and self._validator().are_short:
-            return "hold"
-        trial = self._trials.get(trial_id)
-        return chosen(
-            asked,
+    def waits_for(self, trial_id: str) -> Waits:
+        """Return for which of its pending scores a trial waits."""
+        controller, scheduler, trial = self._controller, self._scheduler, self._trials.get(trial_id)
+        if self._asked != "auto" or controller is None or scheduler is None:
+            return waits_for(self._asked)
+        return waits_for(
+            self._asked,
             lends=trial is not None and self._validator().fits_in(controller.resources_of(trial)),
             swaps=controller.reuses_actors,
+            short=self.validate_themselves and self._validator().are_short,
             synchronous=scheduler.compares_all,
         )
 
@@ -73,11 +71,11 @@ class Waiting:
         delivery = self._state.delivery
         if not delivery.waits(trial_id):
             return False
-        on_pending = self.on_pending(trial_id)
-        if on_pending == "continue" and self.one_at_a_time():
+        waits = self.waits_for(trial_id)
+        if waits is Waits.LATE and self.one_at_a_time():
             return False  # nothing is validated before it ends
         return stands_still(
-            on_pending,
+            waits,
             scores=1,
             decisions=delivery.decisions(trial_id),
             past_last=lambda: self._past_last(trial_id),

@@ -26,7 +26,7 @@ from tunekit.clock import VirtualClock
 from tunekit.combinations import pauses
 from tunekit.config import ValidationConfig
 from tunekit.core.decisions import Decisions
-from tunekit.core.pending import are_paused, needs_room
+from tunekit.core.pending import needs_room
 from tunekit.core.problems import Problems
 from tunekit.core.room import room_to_leave
 from tunekit.core.slots import Slots
@@ -398,7 +398,6 @@ class _Machine:
             scheduler = ValidatedScheduler(self._base)
             validation.waiting.shares_with_trials = True
             callbacks += [policy, validation]
-            reuse_actors = reuse_actors or config.on_pending == "yield"
             if not max_concurrent:
                 max_concurrent = self._leave_room(config, executor, swaps=reuse_actors)
         sweep = LocalSweep(
@@ -432,7 +431,7 @@ class _Machine:
         self, config: ValidationConfig, executor: VirtualExecutor, *, swaps: bool
     ) -> int:
         """Leave room for validations as a sweep does by default; return for how many trials."""
-        if self._slots.own or config.on_pending == "pause":
+        if self._slots.own:
             return 0
         one = {"CPU": 1.0}
         room = room_to_leave(
@@ -441,7 +440,7 @@ class _Machine:
             one,
             config.most_in_flight or 1,
             needed=needs_room(config.on_pending, config.every, lends=True),
-            paused=are_paused(config.on_pending, swaps=swaps, scheduler=pauses(self._base)),
+            paused=pauses(self._base) or (swaps and config.on_pending != "continue"),
         )
         if room is None:
             return 0

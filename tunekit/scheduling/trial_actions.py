@@ -17,7 +17,7 @@ from tunekit.config import ValidationConfig
 from tunekit.core.advice import no_room
 from tunekit.core.engine import Engine
 from tunekit.core.events import Event, Waited
-from tunekit.core.pending import gives_way, stands_still, trains_on
+from tunekit.core.pending import Place, Waits, Way, stands_still, while_it_waits
 from tunekit.core.reconcile import Action, Actual, Desired, next_action
 from tunekit.driver.deliveries import Deliveries
 from tunekit.scheduling.base import BaseScheduler
@@ -47,12 +47,8 @@ class _Waiting(Protocol):
         """Return whether a trial that has reported waits for pending scores."""
         ...
 
-    def on_pending(self, trial_id: str) -> str:
-        """Return what a trial does while scores are pending: never ``"auto"``."""
-        ...
-
-    def others_wait(self) -> bool:
-        """Return whether a trial could go on in the place of one that waits."""
+    def waits_for(self, trial_id: str) -> Waits:
+        """Return for which of its pending scores a trial waits."""
         ...
 
 
@@ -124,13 +120,13 @@ class TrialActions:
         If so, it is told to wait. Whether it does depends on whether its report is saved and
         validated.
         """
-        on_pending = self._waiting.on_pending(stand_in.trial_id)
-        if on_pending in ("hold", "pause"):
+        waits = self._waiting.waits_for(stand_in.trial_id)
+        if waits is Waits.EACH:
             return True
         used = self._base.usage.uses(stand_in, result)
         pending = self._validations.state.delivery.decisions(stand_in.trial_id)
         return stands_still(
-            on_pending,
+            waits,
             scores=1,
             decisions=pending + used,
             past_last=lambda: self._base.usage.past_last(stand_in),
@@ -185,43 +181,34 @@ class TrialActions:
         )
 
     def _next_action(self, stand_in: StandIn, doing: Actual) -> Action:
-        held, waits = doing is Actual.HELD, self._waiting.waits(stand_in.trial_id)
+        waits = self._waiting.waits(stand_in.trial_id)
+        way = self._way(stand_in) if waits and doing is Actual.HELD else Way.KEEP
         return next_action(
             stand_in.phase,
             doing,
             overwritten=stand_in.change.restored_from is not None,
             changed=bool(stand_in.change),
-            waits=waits and not (held and self._trains_on(stand_in)),
+            waits=waits and way is not Way.TRAIN,
             lends=self._validations.validator.lends(stand_in.trial_id),
-            # Those that had to give way, to let validations run, get their turn.
-            gives_way=held and self._gives_way(stand_in),
+            gives_way=way in (Way.SWAP, Way.RELEASE),
         )
 
-    def _trains_on(self, stand_in: StandIn) -> bool:
-        """Return whether a trial trains on while its score is pending: its place would be idle."""
-        validations = self._validations
-        return trains_on(
+    def _way(self, stand_in: StandIn) -> Way:
+        """Return what a trial does that would wait, by what could use its place."""
+        validations, controller = self._validations, self._controller
+        return while_it_waits(
             validations.config.on_pending,
-            decisions=validations.state.delivery.decisions(stand_in.trial_id),
-            idle=not (
-                self._ready
-                or self._controller.has_new_trials
-                or self._waiting.one_at_a_time()
-                or validations.validator.will_borrow(self._place_of(stand_in))
+            self._waiting.waits_for(stand_in.trial_id),
+            Place(
+                borrowed=validations.validator.will_borrow(self._place_of(stand_in)),
+                ready=bool(self._ready),
+                new_trials=controller.has_new_trials,
+                reused=controller.reuses_actors,
+                alone=self._waiting.one_at_a_time(),
             ),
-            decides_again=lambda: self._base.usage.decides_again(stand_in),
+            decisions=validations.state.delivery.decisions(stand_in.trial_id),
             synchronous=self._base.compares_all,
-        )
-
-    def _gives_way(self, stand_in: StandIn) -> bool:
-        """Return whether a trial that waits gives its place to others meanwhile."""
-        waiting = self._waiting
-        return gives_way(
-            waiting.on_pending(stand_in.trial_id),
-            will_lend=self._validations.validator.will_borrow(self._place_of(stand_in)),
-            ready=bool(self._ready),
-            alone=waiting.one_at_a_time(),
-            others_wait=waiting.others_wait(),
+            decides_again=lambda: self._base.usage.decides_again(stand_in),
         )
 
     def _make(self, move: Action, stand_in: StandIn) -> None:
@@ -299,8 +286,6 @@ class TrialActions:
         resources back are not among them.
         """
         validator = self._validations.validator
-        if self._validations.config.on_pending == "pause":
-            return {}
         return {
             trial_id: stand_in.real
             for trial_id, stand_in in self._stand_ins.open.items()
@@ -345,7 +330,7 @@ class TrialActions:
         if not waiting or len(waiting) < len(controller.running):
             return
         first = waiting[0]
-        if self._waiting.on_pending(first.trial_id) == "continue":
+        if self._waiting.waits_for(first.trial_id) is Waits.LATE:
             self._make(Action.TRAIN, first)  # it might not be able to resume
         else:
             logger.warning("%s", no_room(first.trial_id, trials=len(controller.running)))

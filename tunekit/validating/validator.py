@@ -116,6 +116,7 @@ class Validator:
         self._loans, self._durations = Loans(), Durations()
         # The trials whose processes have ended with a validation.
         self._lost: list[str] = []
+        self._on_pending = getattr(config, "on_pending", "auto")
         self._fn, self._signature = config.fn, signature_of(config.fn)
         self._resumes = takes_resume(config.fn)
         self._retried = Failures()
@@ -183,10 +184,15 @@ class Validator:
     def _to_borrow(self) -> int:
         """Return how many validations should run in the place of trials."""
         return self._loans.wanted(
-            deciding=self._pool.waiting if self.are_short else self._pool.decisions_waiting,
+            # Trials stand still for each score then.
+            deciding=self._pool.waiting if self._each() else self._pool.decisions_waiting,
             in_flight=self._pool.running + self._pool.starting,
             others_wait=self._others_wait(),
         )
+
+    def _each(self) -> bool:
+        """Return whether trials stand still for each score, not only for those that decide."""
+        return self.are_short or self._on_pending == "wait"
 
     def spare(self) -> None:
         """Give back what only waits for work: trials need it, and there is nothing to validate."""
