@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -394,49 +393,12 @@ def test_tensorboard_becomes_tensorboard(ended, monkeypatch):
     assert became == [(sys.executable, [sys.executable, "-m", "tensorboard.main", *told])]
 
 
-# Writes down what it is shown as soon as there is one run more, and ends with 3.
-SHOWN = """
-import os, sys, time
-path, file, before = sys.argv[1:]
-while len(os.listdir(path)) <= int(before):
-    time.sleep(0.01)
-runs = {name: os.path.realpath(os.path.join(path, name)) for name in os.listdir(path)}
-open(file, "w").write(repr((path, runs)))
-sys.exit(3)
-"""
-
-
-def test_tensorboard_calls_the_runs_of_a_sweep_by_their_trials(tmp_path, monkeypatch):
-    home = tmp_path / "digits"
-    folders = {
-        f"0000{n}": home / f"train_8e906_0000{n}_{n}_lr=0.1,width=8_2026-11-22_21-13-26"
-        for n in range(3)
-    }
-    (home / "journal").mkdir(parents=True)
-    for name in ("00000", "00001"):
-        folders[name].mkdir()
-    file = tmp_path / "shown"
-
-    def command_of(folder: str, port: int | None, host: str | None) -> list[str]:
-        if folder != str(home):
-            folders["00002"].mkdir()  # while it is shown
-        return [sys.executable, "-c", SHOWN, folder, str(file), "2"]
-
-    monkeypatch.setattr(tensorboard, "command_of", command_of)
-    monkeypatch.setattr(tensorboard, "_LOOK_AGAIN_S", 0.02)
-    assert tunekit_("tensorboard", home).exit_code == 3
-    shown, runs = ast.literal_eval(file.read_text())
-    assert runs == {name: str(folder) for name, folder in folders.items()}
-    assert not Path(shown).exists() and all(folder.is_dir() for folder in folders.values())
-
-
 @pytest.mark.parametrize(
     ("path", "says"),
     [
         ("/no/such/folder", "is no folder"),
         ("s3://bucket/digits?endpoint_override=localhost", "S3_ENDPOINT"),
         ("s3://bucket/digits", "pip install boto3"),
-        ("gopher://digits", "pass a local copy"),
     ],
 )
 def test_tensorboard_says_what_it_cannot_read(path, says, monkeypatch):

@@ -7,10 +7,10 @@ import os
 import sys
 import time
 import webbrowser
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 import ray
@@ -18,7 +18,6 @@ from click.core import ParameterSource
 from ray.train import ValidationTaskConfig
 
 from tunekit._ray.storage import absolute
-from tunekit.cli import tensorboard as board
 from tunekit.cli.compare import comparison_as_data, comparison_as_text
 from tunekit.cli.confirmation import confirmation_as_data, confirmation_as_text
 from tunekit.cli.later import Progress, later_as_data, later_as_text
@@ -27,6 +26,7 @@ from tunekit.cli.list import list_sweeps, newest_or_given
 from tunekit.cli.seeds import seeds_as_data, seeds_as_lines
 from tunekit.cli.serve import serve
 from tunekit.cli.status import status_of, text_of
+from tunekit.cli.tensorboard import tensorboard_at
 from tunekit.cli.trainables import importable_here, lasting, trainable_at
 from tunekit.cli.what_if import table_of, what_if
 from tunekit.config import ValidationConfig
@@ -52,25 +52,18 @@ _RECENT_S = 60.0
 
 
 class _Failed(click.ClickException):
-    """Something failed while it ran; told in its own words, without a traceback."""
+    """Something failed, told in its own words, without a traceback.
 
-    exit_code = 1
+    The exit code is 1 if it failed while it ran, 2 if it cannot be, 3 if there is nothing to show.
+    """
+
+    def __init__(self, message: str, exit_code: int = 1):
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]  # click sets it likewise
 
     def format_message(self) -> str:
         """Return the words, with what a sweep has put into them as a terminal may show it."""
         return "\n".join(printable(self.message.split("\n")))
-
-
-class _Wrong(_Failed):
-    """What was asked for cannot be."""
-
-    exit_code = 2
-
-
-class _Nothing(_Failed):
-    """There is nothing to show yet."""
-
-    exit_code = 3
 
 
 class _Group(click.Group):
@@ -81,7 +74,7 @@ class _Group(click.Group):
             with shown():
                 return super().invoke(ctx)
         except ConfigError as error:
-            raise _Wrong(str(error)) from error
+            raise _Failed(str(error), 2) from error
         except TunekitError as error:
             raise _Failed(str(error)) from error
 
@@ -247,7 +240,7 @@ def best(
     try:
         found = sweep.best(scope=scope, by=by)
     except MetricNotFoundError as error:
-        raise _Nothing(str(error)) from error
+        raise _Failed(str(error), 3) from error
     if as_json:
         _print_json(_best_as_data(found, sweep, scope))
     else:
@@ -429,18 +422,12 @@ def validate(
     trials: tuple[str, ...],
     every: bool,
     name: str | None,
-    kwargs: dict[str, Any],
-    num_cpus: float | None,
-    num_gpus: float | None,
-    max_in_flight: int | None,
-    max_retries: int,
-    timeout: float | None,
-    evaluators: int | None,
     cache: str | None,
     replace: bool,
     metric: str | None,
     mode: str | None,
     as_json: bool,
+    **how: Any,
 ) -> None:
     """Validate checkpoints of a sweep with another function, beside what it was decided by.
 
@@ -458,59 +445,68 @@ def validate(
     if (top is not None) + bool(trials) + every > 1:
         raise click.UsageError("Pass one of --top, --trials and --all.")
     sweep = load(path, metric=metric, mode=mode)
-    fn = trainable_at(where, "--fn")
+    config = _config_of(where, **how)
     name = name or where.rpartition(":")[2].rpartition(".")[2]
-    config = _config_of(
-        fn, kwargs, num_cpus, num_gpus, max_in_flight, max_retries, timeout, evaluators
-    )
     which = ALL if every else list(trials) or top or 10
-    started = not ray.is_initialized()
-    with redirect_stdout(sys.stderr) if as_json else nullcontext(), Progress() as progress:
-        try:
-            sweep = sweep.validate(
-                config,
-                which,
-                name=name,
-                cache=cache and absolute(cache),
-                replace=replace,
-                progress=progress.show if progress.shows else None,
-            )
-        except KeyboardInterrupt:
-            raise _Failed(
-                "Interrupted. The same command goes on; what has been validated stays."
-            ) from None
-        finally:
-            if started:
-                ray.shutdown()
+    with _validating(as_json) as progress:
+        sweep = sweep.validate(
+            config,
+            which,
+            name=name,
+            cache=cache and absolute(cache),
+            replace=replace,
+            progress=progress,
+        )
     known = later_as_data(sweep, name)
     if as_json:
         _print_json(known)
     else:
         click.echo(later_as_text(known, path))
     if known["unscored"]:
-        raise click.exceptions.Exit(_Failed.exit_code)
+        raise click.exceptions.Exit(1)
 
 
 def _config_of(
-    fn: Any,
+    where: str,
+    *,
     kwargs: dict[str, Any],
     num_cpus: float | None,
     num_gpus: float | None,
-    max_in_flight: int | None,
-    max_retries: int,
     timeout: float | None,
-    evaluators: int | None,
+    **settings: Any,
 ) -> ValidationConfig:
     """Return what the options of :func:`_how_to_validate` say."""
     amounts = {"num_cpus": num_cpus, "num_gpus": num_gpus}
     return ValidationConfig(
-        fn,
+        trainable_at(where, "--fn"),
         ValidationTaskConfig(fn_kwargs=kwargs, timeout_s=timeout),
         {option: amount for option, amount in amounts.items() if amount is not None},
-        evaluators=evaluators,
-        max_in_flight=max_in_flight,
-        max_retries=max_retries,
+        **settings,
     )
+
+
+@contextmanager
+def _on_ray(as_json: bool) -> Iterator[None]:
+    """Shut Ray down if it was started meanwhile, and print to stderr beside an object of JSON."""
+    started = not ray.is_initialized()
+    # Ray prints what workers have said until it has been shut down.
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        try:
+            yield
+        finally:
+            if started:
+                ray.shutdown()
+
+
+@contextmanager
+def _validating(as_json: bool) -> Iterator[Callable[[Mapping[str, int]], None] | None]:
+    """Yield what shows how far validations are, if anything does."""
+    with _on_ray(as_json), Progress() as progress:
+        try:
+            yield progress.show if progress.shows else None
+        except KeyboardInterrupt:
+            text = "Interrupted. The same command goes on; what has been validated stays."
+            raise _Failed(text) from None
 
 
 @tunekit.command(short_help="Evaluate the best checkpoints once more: which is the best?")
@@ -590,25 +586,10 @@ def confirm(
         raise click.UsageError(f"{options}: the sweep's own settings hold without --fn. Pass --fn.")
     if where is None:
         importable_here()
-    config = None if where is None else _config_of(trainable_at(where, "--fn"), **how)
-    started = not ray.is_initialized()
-    with redirect_stdout(sys.stderr) if as_json else nullcontext(), Progress() as progress:
-        try:
-            sweep = sweep.confirm(
-                config,
-                top=top,
-                confidence=confidence,
-                max_rounds=max_rounds,
-                name=name,
-                progress=progress.show if progress.shows else None,
-            )
-        except KeyboardInterrupt:
-            raise _Failed(
-                "Interrupted. The same command goes on; what has been evaluated stays."
-            ) from None
-        finally:
-            if started:
-                ray.shutdown()
+    config = None if where is None else _config_of(where, **how)
+    how_sure: dict[str, Any] = {"top": top, "confidence": confidence, "max_rounds": max_rounds}
+    with _validating(as_json) as progress:
+        sweep = sweep.confirm(config, **how_sure, name=name, progress=progress)
     known = confirmation_as_data(sweep, name)
     if as_json:
         _print_json(known)
@@ -616,7 +597,7 @@ def confirm(
         click.echo(confirmation_as_text(known))
     found = known["confirmation"]
     if found is None or any(one["mean"] is None for one in found["candidates"]):
-        raise click.exceptions.Exit(_Failed.exit_code)
+        raise click.exceptions.Exit(1)
 
 
 @tunekit.command(short_help="What it would have come to with other settings, in virtual time.")
@@ -739,7 +720,6 @@ tunekit.add_command(serve)
 def tensorboard(path: str, port: int | None, host: str | None) -> None:
     """Show a sweep in TensorBoard, until Ctrl-C.
 
-    Runs of a sweep on this machine are called by the numbers of their trials.
     Local and mounted folders always work. TensorBoard reads s3:// with boto3 installed, and other
     storages with what fsspec needs for them. An S3 server of your own is named by the environment:
     S3_ENDPOINT=http://localhost:9000.
@@ -749,15 +729,8 @@ def tensorboard(path: str, port: int | None, host: str | None) -> None:
       tunekit tensorboard ~/ray_results/digits
       tunekit tensorboard ~/ray_results/digits --host 0.0.0.0 --port 6007
     """
-    command = board.command_of(path, port, host)
+    command = tensorboard_at(path, port, host)
     click.echo(f"TensorBoard on {printable(path)}; Ctrl-C ends it.", err=True)
-    if not board.is_local_sweep(path) or not board.has_links():
-        _become(command)
-    code = board.show_linked(path, lambda folder: board.command_of(folder, port, host))
-    raise click.exceptions.Exit(128 - code if code < 0 else code)
-
-
-def _become(command: list[str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(command[0], command)
@@ -804,26 +777,20 @@ def resume(
         os.environ[TAKE_OVER] = "1"
     else:
         _warn_of_a_driver(sweep)
-    started = not ray.is_initialized()
-    # Ray prints what workers have said until it has been shut down.
-    with redirect_stdout(sys.stderr) if as_json else nullcontext():
-        try:
-            tuner = Tuner.restore(
-                path, trainable, resume_errored=errored, restart_errored=restart_errored
-            )
-            if tuner.validation is not None:
-                tuner.validation.trainable = lasting(where)
-            tuner.fit()
-        finally:
-            if started:
-                ray.shutdown()
+    with _on_ray(as_json):
+        tuner = Tuner.restore(
+            path, trainable, resume_errored=errored, restart_errored=restart_errored
+        )
+        if tuner.validation is not None:
+            tuner.validation.trainable = lasting(where)
+        tuner.fit()
     known = status_of(load(path), time.time())
     if as_json:
         _print_json(known)
     else:
         click.echo(text_of(known, width=terminal_width()))
     if known["state"] != "finished" or set(known["trials"]) == {"error"}:
-        raise click.exceptions.Exit(_Failed.exit_code)
+        raise click.exceptions.Exit(1)
 
 
 def _written_down(sweep: Sweep) -> str:

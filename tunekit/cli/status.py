@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
 import click
 
-from tunekit.cli.layout import WIDTH, cut
-from tunekit.core.failures import kind_of, place_of
+from tunekit.cli.layout import WIDTH, Column, cut, table
+from tunekit.core.failures import place_of
 from tunekit.core.metrics import flatten
 from tunekit.core.ranking import Ranked
 from tunekit.core.seeds import Estimate
@@ -25,6 +25,7 @@ from tunekit.core.words import (
     printable,
     setting,
 )
+from tunekit.reading.failures import causes_of, failures_of
 from tunekit.reading.sweep import Sweep
 
 __all__ = ["status_of", "text_of"]
@@ -33,7 +34,7 @@ _LABEL = 13
 # So many of the checkpoints are named whose validations failed alike.
 _MOST_PLACES = 5
 _ESTIMATE = ("mean", "std", "low", "high")
-_FAILED = ("failed", "timed_out")
+_FAILURE = ("of", "trial_id", "generation", "iteration", "status", "times", "reason")
 _STATES = {
     "open": "cyan",
     "running": "cyan",
@@ -41,7 +42,6 @@ _STATES = {
     "finished": "green",
     "interrupted": "yellow",
 }
-_Column = tuple[str, str, list[str]]  # heading, alignment, cells
 _COLOURS = {"running": "cyan", "error": "red"}
 
 
@@ -72,7 +72,7 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
     summary = sweep.summary()
     last = summary["last"]
     until = now if summary["state"] in ("open", "running") else last
-    failures = [*_failed_trials(sweep), *_failed_validations(sweep)]
+    failures = [row for row in failures_of(sweep) if row["of"] != "later validation"]
     known: dict[str, Any] = {
         **summary,
         "heard_s": None if last is None else max(0.0, now - last),
@@ -84,52 +84,22 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
             for row in sweep.timeline.of_all_stages
             if row["status"] in UNENDED
         ],
-        "failures": failures,
-        "causes": _causes(failures),
+        "failures": [{name: row[name] for name in _FAILURE} for row in failures],
+        "causes": [
+            {
+                "of": cause[0]["of"],
+                "count": len(cause),
+                "reason": cause[0]["reason"] or cause[0]["status"],
+                "places": [
+                    place_of(row["trial_id"], row["iteration"], row["generation"]) for row in cause
+                ],
+            }
+            for cause in causes_of(failures)
+        ],
         "stops": sum(row["decision"] == "STOP" for row in sweep.timeline.decisions),
         "ranking": [_ranked(one) for one in sweep.ranking()],
     }
     return known
-
-
-def _failed_trials(sweep: Sweep) -> Iterable[dict[str, Any]]:
-    errors = sweep.trial_errors()
-    for story in sweep.timeline.trials.values():
-        if story.failures:
-            lines = errors.get(story.trial_id, "").splitlines()
-            yield {
-                "of": "trial",
-                "trial_id": story.trial_id,
-                "generation": story.generation,
-                "iteration": story.iteration,
-                "status": story.status,
-                "times": story.failures,
-                "reason": lines[-1].strip() if lines else None,
-            }
-
-
-def _failed_validations(sweep: Sweep) -> Iterable[dict[str, Any]]:
-    names = ("trial_id", "generation", "iteration", "status")
-    for row in sweep.timeline.of_all_stages:
-        if row["status"] in _FAILED:
-            yield {
-                "of": "validation",
-                **{name: row[name] for name in names},
-                "times": row["attempts"],
-                "reason": row["reason"],
-            }
-
-
-def _causes(failures: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Put together the failures that are alike, but for numbers, ids and paths."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in failures:
-        reason = row["reason"] or row["status"]
-        cause = {"of": row["of"], "count": 0, "reason": reason, "places": []}
-        own = found.setdefault((row["of"], kind_of(reason)), cause)
-        own["count"] += 1
-        own["places"].append(place_of(row["trial_id"], row["iteration"], row["generation"]))
-    return sorted(found.values(), key=lambda one: (one["of"] != "trial", -one["count"]))
 
 
 def _ranked(one: Ranked) -> dict[str, Any]:
@@ -280,53 +250,34 @@ def _lags(status: Mapping[str, Any]) -> str:
 
 
 def _table(status: Mapping[str, Any], top: int, width: int) -> str:
-    shown = status["ranking"][:top]
-    generations = any(row["generation"] for row in status["ranking"])
-    scores = any(row["last"] is not None for row in shown)
-    columns: list[_Column] = [
+    every = status["ranking"]
+    shown = every[:top]
+    generations = any(row["generation"] for row in every)
+    columns: list[Column] = [
         ("rank", ">", ["" if row["rank"] is None else str(row["rank"]) for row in shown]),
         ("trial", "<", [row["trial_id"] for row in shown]),
         ("status", "<", [_as_of(status, _status(row)) for row in shown]),
         ("iteration", ">", [_place_short(row, "", generations) for row in shown]),
     ]
-    if scores:
+    if any(row["last"] is not None for row in shown):
         for name in ("best", "last"):
-            columns.append((name, ">", [number(row[name]) for row in shown]))
-            columns.append(
-                ("at", ">", [_place_short(row, f"{name}_", generations) for row in shown])
-            )
+            at = [_place_short(row, f"{name}_", generations) for row in shown]
+            columns += [(name, ">", [number(row[name]) for row in shown]), ("at", ">", at)]
     configs = [flatten(row["config"]) for row in shown]
-    left_out = []
-    for name in _varied(status["ranking"]):
-        values = [setting(config[name]) if name in config else "" for config in configs]
-        column = (name, ">", values)
-        if _width_of([*columns, column]) <= width:
-            columns.append(column)
-        else:
-            left_out.append(name)
-    padded = [
-        [f"{cell:{side}{_width_of([(heading, side, cells)])}}" for cell in (heading, *cells)]
-        for heading, side, cells in columns
+    varied = [
+        (name, ">", [setting(config[name]) if name in config else "" for config in configs])
+        for name in _varied(every)
     ]
-    heading, *lines = [cut("  ".join(cells).rstrip(), width) for cells in zip(*padded, strict=True)]
-    lines = [
-        click.style(line, fg=_COLOURS[row["status"]]) if row["status"] in _COLOURS else line
-        for row, line in zip(shown, lines, strict=True)
-    ]
+    heading, *lines = table(columns, width, more=varied)
+    for n, row in enumerate(shown):
+        if row["status"] in _COLOURS:
+            lines[n] = click.style(lines[n], fg=_COLOURS[row["status"]])
     lines.insert(0, click.style(heading, bold=True))
-    if left_out:
-        lines.append(cut(f"Not shown: {', '.join(left_out)}. --json has all.", width))
-    left = len(status["ranking"]) - len(shown)
-    if left:
-        lines.append(f"and {left} more: --top, or --json for all")
+    if len(every) > top:
+        lines.append(f"and {len(every) - top} more: --top, or --json for all")
     if generations:
         lines.append("2:7 is iteration 7 of the trial's generation 2.")
     return "\n".join(lines)
-
-
-def _width_of(columns: Sequence[_Column]) -> int:
-    widths = (max(len(heading), *map(len, cells), 0) for heading, _, cells in columns)
-    return sum(widths) + 2 * (len(columns) - 1)
 
 
 def _failures(causes: Sequence[Mapping[str, Any]], top: int, width: int | None) -> str:
