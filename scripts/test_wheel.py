@@ -162,7 +162,7 @@ def used(python: Path, scratch: Path, environ: dict[str, str]) -> None:
     advice = {}
     for extra, arguments in [("demo", []), ("report", [folder]), ("tensorboard", [folder])]:
         told = run(tunekit, extra, *arguments, expected=1, **where)
-        wanted = f"pip install 'tunekit[{extra}]'"
+        wanted = f"pip install 'ray-tunekit[{extra}]'"
         check(wanted in told and "Traceback" not in told, f"tunekit {extra} says\n{told}")
         advice[extra] = wanted
     say("tunekit demo, report and tensorboard say which extra they need")

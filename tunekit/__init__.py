@@ -3,6 +3,8 @@
 Start with :class:`tunekit.Tuner`. Its parts also work with a plain ``ray.tune.Tuner``.
 """
 
+import warnings as _warnings
+
 from tunekit import schedulers as schedulers
 from tunekit._ray.compat import TESTED as RAY_TESTED
 from tunekit.config import ValidationConfig
@@ -53,6 +55,7 @@ from tunekit.tuner import Tuner, checkpointable
 from tunekit.validating.context import ValidationContext, get_validation_context
 from tunekit.validating.trainer import TrainerValidation
 from tunekit.version import VERSION
+from tunekit.version import of_another_project as _of_another_project
 
 __all__ = [
     "RAY_TESTED",
@@ -111,3 +114,6 @@ __all__ = [
 ]
 
 __version__ = VERSION
+
+if (_other := _of_another_project()) is not None:
+    _warnings.warn(_other, RuntimeWarning, stacklevel=2)

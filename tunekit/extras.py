@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tunekit.errors import MissingExtraError
+from tunekit.version import DISTRIBUTION
 
 __all__ = ["extra"]
 
@@ -37,6 +38,6 @@ def extra(name: str) -> Iterator[None]:
         text = str(error).partition(". ")[0].rstrip(".")
         lacks = text if package is None else f"{package} is not installed"
         raise MissingExtraError(
-            f"{lacks}; the extra {name!r} brings it. Run: pip install 'tunekit[{name}]'",
+            f"{lacks}; the extra {name!r} brings it. Run: pip install '{DISTRIBUTION}[{name}]'",
             name=package,
         ) from None

@@ -6,6 +6,7 @@ import ast
 import configparser
 import importlib.metadata
 import json
+import os
 import pickle
 import re
 import subprocess
@@ -45,7 +46,7 @@ def required(lines: str) -> set[str]:
         match = re.match(r"([\w.-]+)(?:\[(.*?)\])?", line)
         assert match, line
         name, extras = normal(match[1]), match[2]
-        if name == "tunekit":
+        if name == SETUP["metadata"]["name"]:
             for one in extras.split(","):
                 found |= required(SETUP["options.extras_require"][one.strip()])
         else:
@@ -178,6 +179,7 @@ def test_extras_that_are_named_anywhere_exist():
     texts = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "tunekit").rglob("*.py")]
     for path in texts:
         text = path.read_text()
+        assert not re.search(r"(?<!ray-)\btunekit\[[a-z]", text), f"{path}: that is not our name"
         for named in re.findall(r"tunekit\[([a-z\d,]+)\]", text):
             assert set(named.split(",")) <= set(EXTRAS), path
         for named in re.findall(r"\bextra\(\"(\w+)\"\)", text):
@@ -189,7 +191,7 @@ def test_a_missing_package_is_told_with_the_extra_that_brings_it():
         import no_such_package.inner  # noqa: F401
     assert raised.value.name == "no_such_package"
     assert "no_such_package is not installed" in str(raised.value)
-    assert "pip install 'tunekit[report]'" in str(raised.value)
+    assert "pip install 'ray-tunekit[report]'" in str(raised.value)
     again = pickle.loads(pickle.dumps(raised.value))  # as a worker of Ray's sends it
     assert (str(again), again.name) == (str(raised.value), "no_such_package")
 
@@ -288,13 +290,13 @@ def test_a_command_says_which_extra_it_needs(plainly, command):
     code, output, error = plainly[command]
     assert code == 1, error
     assert output.startswith("Error: ")
-    assert f"pip install 'tunekit[{command}]'" in output
+    assert f"pip install 'ray-tunekit[{command}]'" in output
 
 
 def test_the_demo_run_as_a_module_says_which_extra_it_needs(plainly):
     code, output = plainly["module"]
     assert code == 1
-    assert "pip install 'tunekit[demo]'" in output
+    assert "pip install 'ray-tunekit[demo]'" in output
 
 
 @pytest.mark.parametrize(
@@ -309,7 +311,24 @@ def test_the_demo_run_as_a_module_says_which_extra_it_needs(plainly):
 def test_a_module_that_an_extra_is_for_says_so(plainly, module, name):
     kind, told = plainly[module]
     assert kind == "MissingExtraError"
-    assert f"pip install 'tunekit[{name}]'" in told
+    assert f"pip install 'ray-tunekit[{name}]'" in told
+
+
+def test_another_projects_package_of_the_same_name_is_noticed(tmp_path):
+    about = tmp_path / "tunekit-0.1.1.dist-info/METADATA"
+    about.parent.mkdir()
+    about.write_text("Metadata-Version: 2.1\nName: tunekit\nVersion: 0.1.1\n")
+    paths = os.pathsep.join([str(ROOT), str(tmp_path)])
+    done = subprocess.run(
+        [sys.executable, "-m", "tunekit", "--version"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.startswith("tunekit, version"), done.stderr
+    assert "tunekit 0.1.1 is installed here, too. It is another project's" in done.stderr
+    assert "pip uninstall -y tunekit ray-tunekit && pip install ray-tunekit" in done.stderr
 
 
 def test_what_tunekit_or_its_tests_do_that_will_stop_working_is_an_error_here():
