@@ -269,7 +269,7 @@ def plainly(tmp_path_factory):
         if found & (brought_by(name) - PLAIN)
     }
     # What those of a plain install bring in their turn.
-    packages -= {"numpy", "yaml"}
+    packages -= {"fsspec", "numpy", "yaml"}
     folder = str(tmp_path_factory.mktemp("sweep"))
     code = f"BLOCKED, FOLDER = {packages!r}, {folder!r}\n{PLAINLY}"
     done = subprocess.run(
