@@ -31,7 +31,7 @@ from tests.contract.test_analysis import asha, moody
 from tests.contract.test_follower import grown, killed
 from tests.serving import Browser
 from tests.sweeps import sweep
-from tunekit.board.page.drawing import Findings, draw
+from tunekit.board.page.charts import Findings, draw
 from tunekit.board.page.page import contents, in_script, render_panels, sections_of
 from tunekit.board.page.side_by_side import side_by_side
 from tunekit.board.serve import server

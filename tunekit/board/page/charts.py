@@ -1,38 +1,43 @@
-"""The report's charts, as Vega-Lite specifications."""
+"""The report's charts, as Vega-Lite specifications; each is drawn independently of the others."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from tunekit.board.page import figures
 from tunekit.core.ranking import Ranked
 from tunekit.core.timeline import Span
 from tunekit.extras import extra
+from tunekit.reading.sweep import Sweep
 
 with extra("report"):
     import altair as alt
 
 __all__ = [
-    "IN_COLOUR",
+    "CHARTS",
+    "MOST_BARS",
+    "MOST_CURVES",
     "MOST_DOTS",
+    "MOST_MEANS",
+    "MOST_POINTS",
+    "OTHER_POINTS",
+    "Findings",
     "bests_chart",
-    "curves_chart",
-    "decisions_chart",
-    "family_chart",
+    "draw",
     "progress_chart",
-    "rungs_chart",
-    "seeds_chart",
-    "timeline_chart",
     "unit_of",
 ]
 
 # Okabe and Ito's palette, which people with any colour vision can tell apart.
 _TOP = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"]
-#: So many trials are in colour.
-IN_COLOUR = len(_TOP)
+# So many trials are in colour.
+_IN_COLOUR = len(_TOP)
 _OTHERS = "#B9C0C7"
 _SPANS = {
     "training": "#0072B2",
@@ -53,6 +58,18 @@ _POWER = (
     " ? format(datum.value, '~e') : format(datum.value, '~')"
 )
 
+_TEXT = {"labelFontSize": 12, "titleFontWeight": "normal"}
+_CONFIG = {
+    "font": "system-ui, sans-serif",
+    "background": "white",
+    "aria": False,
+    "view": {"stroke": None},
+    "axis": {**_TEXT, "titleFontSize": 13, "titleColor": "#333", "labelLimit": 160}
+    | {"gridColor": "#ECEFF1", "domainColor": "#90989F"},
+    "legend": {**_TEXT, "titleFontSize": 12, "labelLimit": 260}
+    | {"orient": "top", "direction": "horizontal", "offset": 12},
+}
+
 #: With more points than that in a chart of curves, only the trials in colour have dots.
 MOST_DOTS = 2_000
 
@@ -69,35 +86,9 @@ def _finished(chart: Any, height: int = _HEIGHT, **datasets: Sequence[Mapping[st
         height: Of what is inside its axes, in pixels.
         datasets: The data.
     """
-    sized = chart.properties(
-        width="container",
-        height=height,
-        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
-    )
-    styled = (
-        sized.configure(font="system-ui, sans-serif", background="white", aria=False)
-        .configure_axis(
-            labelFontSize=12,
-            titleFontSize=13,
-            titleFontWeight="normal",
-            titleColor="#333",
-            gridColor="#ECEFF1",
-            domainColor="#90989F",
-            labelLimit=160,
-        )
-        .configure_legend(
-            orient="top",
-            direction="horizontal",
-            offset=12,
-            labelFontSize=12,
-            titleFontSize=12,
-            titleFontWeight="normal",
-            labelLimit=260,
-        )
-        .configure_view(stroke=None)
-    )
-    spec: Spec = styled.to_dict()
-    return {**spec, "datasets": {name: list(rows) for name, rows in datasets.items()}}
+    size = alt.AutoSizeParams(type="fit-x", contains="padding")
+    spec: Spec = chart.properties(width="container", height=height, autosize=size).to_dict()
+    return {**spec, "config": _CONFIG, "datasets": {n: list(rows) for n, rows in datasets.items()}}
 
 
 def _rows_high(count: int) -> int:
@@ -380,21 +371,24 @@ def _sweep(order: Sequence[str], *, legend: bool = True) -> alt.Color:
     return alt.Color("sweep:N", title="sweep", scale=scale, legend=own)
 
 
-def rungs_chart(points: Sequence[Mapping[str, Any]], metric: str) -> Spec:
-    """The scores at each rung, of trials that went on and of those that paused, or were stopped,
-    there."""
+def decisions_chart(points: Sequence[Mapping[str, Any]], metric: str) -> Spec:
+    """Return what the scheduler decided on each score: by rung, where points have one."""
     outcomes = [name for name in _DECISIONS if any(p["outcome"] == name for p in points)]
+    colours = alt.Scale(domain=outcomes, range=[_DECISIONS[name] for name in outcomes])
+    where: dict[str, Any] = {"x": _iterations("iteration:Q")}
+    if "rung" in points[0]:
+        axis = alt.Axis(labelAngle=0)
+        where = {"x": alt.X("rung:O", title="rung (training iteration)", axis=axis)}
+        where["xOffset"] = alt.XOffset("outcome:N", sort=outcomes)
     chart = (
         alt.Chart(alt.NamedData("points"))
-        .mark_circle(size=70, opacity=0.75)
+        .mark_circle(size=65, opacity=0.75)
         .encode(
-            x=alt.X("rung:O", title="rung (training iteration)", axis=alt.Axis(labelAngle=0)),
-            xOffset=alt.XOffset("outcome:N", sort=outcomes),
+            **where,
             y=alt.Y("score:Q", title=f"{metric} (validated)", scale=alt.Scale(zero=False)),
-            color=_outcome(outcomes),
+            color=alt.Color("outcome:N", title="the trial", scale=colours),
             tooltip=[
                 "trial:N",
-                "rung:O",
                 "iteration:Q",
                 alt.Tooltip("score:Q", title=metric, format=".5g"),
                 "outcome:N",
@@ -403,29 +397,6 @@ def rungs_chart(points: Sequence[Mapping[str, Any]], metric: str) -> Spec:
         )
     )
     return _finished(chart, points=points)
-
-
-def decisions_chart(points: Sequence[Mapping[str, Any]], metric: str) -> Spec:
-    """Return what the scheduler decided on each score."""
-    outcomes = [name for name in _DECISIONS if any(p["outcome"] == name for p in points)]
-    chart = (
-        alt.Chart(alt.NamedData("points"))
-        .mark_circle(size=55, opacity=0.8)
-        .encode(
-            x=_iterations("iteration:Q"),
-            y=alt.Y("score:Q", title=f"{metric} (validated)", scale=alt.Scale(zero=False)),
-            color=_outcome(outcomes),
-            tooltip=["trial:N", "iteration:Q", alt.Tooltip("score:Q", format=".5g"), "outcome:N"],
-        )
-    )
-    return _finished(chart, points=points)
-
-
-def _outcome(outcomes: Sequence[str]) -> alt.Color:
-    colours = [_DECISIONS[name] for name in outcomes]
-    return alt.Color(
-        "outcome:N", title="the trial", scale=alt.Scale(domain=list(outcomes), range=colours)
-    )
 
 
 def family_chart(
@@ -523,3 +494,155 @@ def _abreast(moves: Sequence[dict[str, Any]]) -> None:
         iteration = move["iteration"]
         move["at"] = round(iteration + (drawn[iteration] - (many[iteration] - 1) / 2) * step, 4)
         drawn[iteration] += 1
+
+
+# What a sweep has charts of ---------------------------------------------------------------------
+
+#: So many trials' curves and bars, and configurations' means, a chart shows, the best first.
+MOST_CURVES, MOST_BARS, MOST_MEANS = 100, 40, 20
+
+#: A curve has no more points than that; those that are not in colour have so many together.
+MOST_POINTS, OTHER_POINTS = 200, 5_000
+
+Charts = dict[str, Spec]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a sweep has come to, as far as more than one part of the report needs it.
+
+    Attributes:
+        sweep: The sweep.
+        ranked: Its ranking.
+    """
+
+    sweep: Sweep
+    ranked: list[Ranked]
+
+    @classmethod
+    def of(cls, sweep: Sweep) -> Findings:
+        """Return those of a sweep."""
+        return cls(sweep, sweep.ranking())
+
+    @property
+    def metric(self) -> str:
+        """Return the name of the metric that trials are ranked by."""
+        return self.sweep.metric or "score"
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """Return what trials are called."""
+        return {one.trial_id: one.name for one in self.ranked}
+
+    @cached_property
+    def verdict(self) -> figures.Verdict | None:
+        """Return which trial is best; None if there is no score."""
+        return figures.verdict(self.sweep, self.ranked)
+
+    @cached_property
+    def seeds(self) -> figures.OverSeeds | None:
+        """Return the configurations over their seeds; None if no seed is known."""
+        return figures.over_seeds(self.sweep)
+
+    @cached_property
+    def shown(self) -> list[str]:
+        """Return the trials that have a curve."""
+        return [one.trial_id for one in self.ranked[:MOST_CURVES]]
+
+
+def draw(found: Findings) -> Charts:
+    """Return all charts that there is something to show in, by name."""
+    return {name: chart for one in CHARTS.values() for name, chart in one(found).items()}
+
+
+def _validated(found: Findings) -> Charts:
+    metric = found.sweep.metric
+    if metric is None or found.verdict is None:
+        return {}
+    points = _curves(found, metric)
+    return {"validated": curves_chart(points, found.ranked, metric, validated=True)}
+
+
+def _curves(found: Findings, metric: str) -> list[dict[str, Any]]:
+    """Return the points of all curves, each with no more than a chart can show."""
+    shown = []
+    fewer = max(MOST_POINTS // 10, OTHER_POINTS // max(1, len(found.shown)))
+    first = {one.trial_id for one in found.ranked[:_IN_COLOUR]}
+    for trial_id in found.shown:
+        by_generation: dict[int, list[dict[str, Any]]] = {}
+        for point in figures.curves(found.sweep, [trial_id], metric):
+            by_generation.setdefault(point["generation"], []).append(point)
+        most = MOST_POINTS if trial_id in first else min(MOST_POINTS, fewer)
+        shown += [one for own in by_generation.values() for one in figures.thinned(own, most)]
+    return shown
+
+
+def _training(place: int) -> Callable[[Findings], Charts]:
+    """Return what draws one of the first metrics that training reports."""
+
+    def drawn(found: Findings) -> Charts:
+        for name in figures.training_metrics(found.sweep)[place : place + 1]:
+            points = _curves(found, name)
+            if points:
+                chart = curves_chart(points, found.ranked, name, validated=False)
+                return {f"training{place}": chart}
+        return {}
+
+    return drawn
+
+
+def _seeds(found: Findings) -> Charts:
+    sweep, seeds = found.sweep, found.seeds
+    if seeds is None or sweep.metric is None:
+        return {}
+    points, means = figures.seed_points(seeds, str(sweep.seed), MOST_MEANS)
+    return {"seeds": seeds_chart(points, means, sweep.metric)} if means else {}
+
+
+def _timeline(found: Findings) -> Charts:
+    sweep = found.sweep
+    spans = figures.timeline(sweep, [one.trial_id for one in found.ranked[:MOST_BARS]])
+    if not spans:
+        return {}
+    return {"timeline": timeline_chart(spans, found.names, sweep.timeline.first or 0.0)}
+
+
+def _decisions(found: Findings) -> Charts:
+    sweep = found.sweep
+    exploits = figures.exploits(sweep)
+    if exploits:
+        line, branches = _line_of(sweep, found.verdict), figures.branches(sweep)
+        return {"family": family_chart(branches, exploits, found.names, line)}
+    rungs, decided = figures.rungs(sweep), figures.decided(sweep)
+    judged = sweep.judged or found.metric
+    if rungs:
+        return {"rungs": decisions_chart(rungs, judged)}
+    if any(point["outcome"] != "went on" for point in decided):
+        return {"decisions": decisions_chart(decided, judged)}
+    return {}
+
+
+def _line_of(sweep: Sweep, verdict: figures.Verdict | None) -> set[tuple[str, int]]:
+    """The generations that led to the best checkpoint, with its own."""
+    if verdict is None or verdict.winner.best is None:
+        return set()
+    trial_id, generation = verdict.winner.trial_id, verdict.winner.best.generation
+    if verdict.confirmed is not None:
+        generation = verdict.confirmed.winner.generation
+    line = {(trial_id, generation)}
+    for exploit in sweep.ancestry.line(trial_id, generation):
+        line |= {
+            (exploit.trial_id, exploit.generation),
+            (exploit.donor_id, exploit.donor_generation),
+        }
+    return line
+
+
+#: What draws charts: each returns those that there is something to show in, by name.
+CHARTS: Mapping[str, Callable[[Findings], Charts]] = {
+    "validated": _validated,
+    **{f"training{place}": _training(place) for place in range(3)},
+    "seeds": _seeds,
+    "timeline": _timeline,
+    "decisions": _decisions,
+}

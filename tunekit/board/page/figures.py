@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tunekit.core.confirmation import Confirmed
-from tunekit.core.failures import kind_of
 from tunekit.core.metrics import flatten
 from tunekit.core.names import FILLED_IN
 from tunekit.core.ranking import Ranked
@@ -20,17 +19,13 @@ from tunekit.reading.later_scores import later_scores, names_in
 from tunekit.reading.sweep import Sweep
 
 __all__ = [
-    "Cause",
-    "Failure",
     "OverSeeds",
     "Verdict",
     "branches",
-    "causes",
     "changed",
     "curves",
     "decided",
     "exploits",
-    "failures",
     "later",
     "over_seeds",
     "rungs",
@@ -360,92 +355,6 @@ def changed(schedule: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _from(row: Mapping[str, Any]) -> int:
     return int(row["from iteration"])
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Something that failed.
-
-    Attributes:
-        what: What failed, for a heading.
-        reason: Why, in a line.
-        details: The traceback, if there is one.
-        trial_id: Whose failure it is.
-    """
-
-    what: str
-    reason: str
-    details: str | None
-    trial_id: str
-
-
-@dataclass(frozen=True)
-class Cause:
-    """Failures that are alike: they differ in nothing but numbers, ids and paths.
-
-    Attributes:
-        kind: What they have in common.
-        failures: All of them, in order.
-    """
-
-    kind: str
-    failures: list[Failure]
-
-    @property
-    def reason(self) -> str:
-        """Return why the first of them failed."""
-        return self.failures[0].reason
-
-    @property
-    def details(self) -> str | None:
-        """Return the first traceback."""
-        return next((one.details for one in self.failures if one.details), None)
-
-
-def causes(failures: Iterable[Failure]) -> list[Cause]:
-    """Return failures by what has caused them, the most frequent cause first.
-
-    Example:
-        >>> failures = [Failure(f"{n}", f"raised ValueError: {n}", None, "a") for n in range(3)]
-        >>> [(cause.reason, len(cause.failures)) for cause in causes(failures)]
-        [('raised ValueError: 0', 3)]
-    """
-    found: dict[str, list[Failure]] = {}
-    for failure in failures:
-        found.setdefault(kind_of(failure.reason), []).append(failure)
-    every = [Cause(kind, alike) for kind, alike in found.items()]
-    return sorted(every, key=lambda cause: -len(cause.failures))
-
-
-def failures(sweep: Sweep, errors: Mapping[str, str]) -> list[Failure]:
-    """Trials that failed, and validations, later ones included, that failed or took too long.
-
-    Args:
-        sweep: The sweep.
-        errors: What Tune recorded of failures, by trial.
-    """
-    found = []
-    for trial_id, story in sweep.timeline.trials.items():
-        if story.failures:
-            text = errors.get(trial_id)
-            times = "once" if story.failures == 1 else f"{story.failures} times"
-            how = "for good" if story.status == "error" else "and went on"
-            last = text.splitlines()[-1] if text else "Its folder says no more."
-            what = f"Trial {trial_id} failed {times}, {how}"
-            found.append(Failure(what, last, text, trial_id))
-    for row in sweep.timeline.of_all_stages:
-        if row["status"] in ("failed", "timed_out"):
-            verb = row["status"].replace("_", " ")
-            what = f"Validation of {row['trial_id']} at iteration {row['iteration']}: {verb}"
-            found.append(Failure(what, row["reason"] or "", row["error"], row["trial_id"]))
-    for later_row in sweep.later_validations.to_dict("records"):
-        if later_row["status"] in ("failed", "timed_out"):
-            verb = later_row["status"].replace("_", " ")
-            where = f"{later_row['trial_id']} at iteration {later_row['iteration']}"
-            what = f"Later validation of {where}, {later_row['name']}: {verb}"
-            reason, trial_id = later_row["reason"] or "", later_row["trial_id"]
-            found.append(Failure(what, reason, later_row["error"], trial_id))
-    return found
 
 
 def later(sweep: Sweep) -> list[dict[str, Any]]:

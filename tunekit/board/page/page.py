@@ -15,10 +15,10 @@ from typing import Any
 from pyarrow.fs import LocalFileSystem
 
 from tunekit.board.page import figures
-from tunekit.board.page.charts import MOST_DOTS
-from tunekit.board.page.drawing import (
+from tunekit.board.page.charts import (
     MOST_BARS,
     MOST_CURVES,
+    MOST_DOTS,
     MOST_MEANS,
     MOST_POINTS,
     OTHER_POINTS,
@@ -26,6 +26,7 @@ from tunekit.board.page.drawing import (
     draw,
 )
 from tunekit.board.page.trials import panels, status_in_words
+from tunekit.core.failures import kind_of
 from tunekit.core.metrics import plain
 from tunekit.core.problems import Problems
 from tunekit.core.values import writable
@@ -38,6 +39,7 @@ from tunekit.core.words import (
 )
 from tunekit.extras import extra
 from tunekit.journal.storage import replace_file
+from tunekit.reading.failures import causes_of, failures_of
 from tunekit.reading.sweep import Sweep
 from tunekit.version import VERSION
 
@@ -144,8 +146,8 @@ def contents(
     """
     found = found or Findings.of(sweep)
     ranked, verdict, seeds = found.ranked, found.verdict, found.seeds
-    errors = sweep.trial_errors()
-    causes = figures.causes(figures.failures(sweep, errors))
+    failures = failures_of(sweep)
+    causes = causes_of(failures)
     charts = draw(found) if drawn is None else drawn
     columns = list(dict.fromkeys(name for one in ranked for name in one.hyperparameters))
     schedule = [] if verdict is None else figures.schedule(sweep, verdict.winner)
@@ -176,8 +178,16 @@ def contents(
             "means": 0 if seeds is None else max(0, len(seeds.ranked) - MOST_MEANS),
         },
         "later": figures.later(sweep),
-        "errors": errors,
-        "causes": causes[:_CAUSES],
+        "errors": {row["trial_id"]: row["details"] for row in failures if row["of"] == "trial"},
+        "causes": [
+            {
+                "kind": kind_of(cause[0]["reason"] or cause[0]["status"]),
+                "reason": cause[0]["reason"] or "no reason is known",
+                "details": next((row["details"] for row in cause if row["details"]), None),
+                "failures": cause,
+            }
+            for cause in causes[:_CAUSES]
+        ],
         "more_causes": max(0, len(causes) - _CAUSES),
         "sessions": sweep.sessions,
         "settings": sweep.sessions[-1] if sweep.sessions else {},

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from tunekit.board.page.drawing import CHARTS, Findings
+from tunekit.board.page.charts import CHARTS, Findings
 from tunekit.board.page.page import contents, in_script, render_panels, sections_of
 from tunekit.board.page.side_by_side import Side, side_by_side, title_of
 from tunekit.board.serve.catalogue import Place
