@@ -21,7 +21,7 @@ from tunekit.journal.lines import events_in
 from tunekit.testing import check_journal
 from tunekit.validating.cache import FunctionMark, SweepCache
 from tunekit.validating.context import Told
-from tunekit.validating.executor import Scored, Yielded, looked_up, produced
+from tunekit.validating.process import Estimated, Returned, looked_up, produced
 
 LOCAL = pyarrow.fs.LocalFileSystem()
 BATCH_OF_8 = train.ValidationTaskConfig(fn_kwargs={"batch": 8})
@@ -77,10 +77,11 @@ class Through:
         checkpoint = SimpleNamespace(filesystem=LOCAL, path=str(path))
         told = Told(request.trial_id, 0, request.iteration, attempt.number, request.config)
         lookup = self.cache.lookup(self.mark, request.kwargs)
-        for step in looked_up(lookup, checkpoint, told, lambda: produced(call)):
-            if not isinstance(step, Yielded):
+        run = lambda: produced(attempt.id, call)  # noqa: E731
+        for step in looked_up(attempt.id, lookup, checkpoint, told, run):
+            if not isinstance(step, Estimated):
                 return step
-            yield step.metrics
+            yield step.value
 
 
 def ran(folder: Path, name: str, fn: Any = score, base: Any = None, **options: Any) -> Any:
@@ -168,7 +169,7 @@ def test_what_an_attempt_had_yielded_is_no_matter_if_the_score_is_there(tmp_path
             yield {"accuracy": tunekit.Estimate(1.0, 9_000, bounds=(0, 1))}
             raise ValueError("no memory left")
         whole = {"accuracy": tunekit.Estimate(0.5, 10_000, bounds=(0, 1))}
-        return Scored(whole, "key", found=True)
+        return Returned(attempt.id, whole, "key", cached=True)
 
     settings = {"fn": lambda checkpoint, resume: {}, "cache": tmp_path / "scores"}
     over = sweep(tmp_path, FIFOScheduler(), validate=validate, settings=settings, trials=1)

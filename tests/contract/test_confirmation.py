@@ -32,7 +32,8 @@ from tunekit.evaluation.later import read_sessions
 from tunekit.journal.lines import events_in
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeExecutor
-from tunekit.validating.executor import Event, arguments
+from tunekit.validating.executor import arguments
+from tunekit.validating.process import Event
 
 SIZE, BATCH = 20_000, 500
 CALLS: Counter[str] = Counter()

@@ -15,7 +15,7 @@ from tests.sweeps import Endless, Ran, sweep
 from tunekit.core.validation import Attempt
 from tunekit.journal.lines import events_in
 from tunekit.testing import FakeExecutor, check_journal
-from tunekit.validating.executor import Event, Failed, Lost
+from tunekit.validating.process import Event, Failed, Lost
 
 LENGTH = 9
 

@@ -30,7 +30,7 @@ from tunekit.evaluation import later as later_validations
 from tunekit.journal.lines import read
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeExecutor
-from tunekit.validating.executor import Event
+from tunekit.validating.process import Event
 
 CALLS: Counter[str] = Counter()
 

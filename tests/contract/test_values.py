@@ -27,7 +27,7 @@ from tunekit.board.page.page import contents
 from tunekit.cli.status import status_of, text_of
 from tunekit.journal.lines import read
 from tunekit.testing import FakeClock, LocalSweep
-from tunekit.validating.executor import plain
+from tunekit.validating.process import plain
 
 ROUNDS = 3
 

@@ -19,9 +19,8 @@ from tunekit.core.values import unparcelled
 from tunekit.journal.lines import read
 from tunekit.pickles import unpack
 from tunekit.validating.cache import SweepCache
-from tunekit.validating.evaluators import EvaluatorExecutor
-from tunekit.validating.executor import Estimated, Failed, Returned
-from tunekit.validating.executors import executor_of
+from tunekit.validating.executor import RayExecutor, executor_of
+from tunekit.validating.process import Estimated, Failed, Returned
 
 pytestmark = pytest.mark.ray
 
@@ -76,7 +75,7 @@ def test_a_function_on_evaluators_starts_no_process_for_each(ray_cluster, tmp_pa
 
 
 def test_one_that_dies_with_nothing_to_do_costs_no_attempt(ray_cluster):
-    executor = EvaluatorExecutor(lambda checkpoint: {"pid": os.getpid()}, 1, {"num_cpus": 0.1})
+    executor = RayExecutor(lambda checkpoint: {"pid": os.getpid()}, {"num_cpus": 0.1}, evaluators=1)
 
     def validated(iteration):
         executor.start(Attempt(Request("a", iteration), 1))
@@ -89,8 +88,8 @@ def test_one_that_dies_with_nothing_to_do_costs_no_attempt(ray_cluster):
     first = validated(1)
     assert validated(2) == first
     os.kill(first, 9)
-    (evaluator,) = executor._evaluators
-    while not has_died(evaluator.actor):
+    (actor,) = executor._actors
+    while not has_died(actor.handle):
         time.sleep(0.02)
     assert validated(3) != first
     executor.close()
@@ -106,7 +105,7 @@ def endless(checkpoint):
 
 def test_one_that_ends_an_attempt_goes_on_with_the_next_in_its_process(ray_cluster):
     """The only evaluator is not joined by another one while it is still ending an attempt."""
-    executor = EvaluatorExecutor(endless, 1, {"num_cpus": 0.1})
+    executor = RayExecutor(endless, {"num_cpus": 0.1}, evaluators=1)
     first, second = (
         Attempt(Request(name, iteration=1, checkpoint=name), 1) for name in ("first", "second")
     )
@@ -149,7 +148,7 @@ def in_shares(config, resume):
 
 def test_all_workers_leave_a_loop_at_the_same_yield_and_go_on_with_the_next(ray_cluster, tmp_path):
     validate = tunekit.TrainerValidation(in_shares, train.ScalingConfig(num_workers=2))
-    executor = EvaluatorExecutor(validate, 1, {"num_cpus": 0})
+    executor = RayExecutor(validate, {"num_cpus": 0}, evaluators=1)
 
     def attempt(name, batches, together=True, **known):
         kwargs = {"batches": batches, "marks": str(tmp_path), "together": together}

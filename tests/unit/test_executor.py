@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,25 +13,16 @@ from ray.exceptions import (
     ObjectLostError,
     OutOfMemoryError,
     OwnerDiedError,
+    TaskCancelledError,
     WorkerCrashedError,
 )
 
 from tunekit._ray import cluster, raised
 from tunekit.core.failures import kind_of
 from tunekit.core.validation import Attempt, Request
-from tunekit.core.values import Raised
-from tunekit.validating import evaluators as module
-from tunekit.validating.evaluators import EvaluatorExecutor
-from tunekit.validating.executor import (
-    Began,
-    Estimated,
-    Failed,
-    RayExecutor,
-    Returned,
-    Yielded,
-    outcome_of,
-    produced,
-)
+from tunekit.validating import executor as module
+from tunekit.validating.executor import RayExecutor
+from tunekit.validating.process import Began, Estimated, Failed, Returned, outcome_of, produced
 
 
 class Stream:
@@ -43,17 +35,26 @@ class Stream:
         return next(self._results)
 
 
-def events_of(monkeypatch, *results):
-    def get(result):
-        if isinstance(result, Exception):
-            raise result
-        return result
+ID = "a:0:1:1#1"
 
-    stream, executor = Stream(*results), RayExecutor(lambda checkpoint: {}, {"num_cpus": 1})
+
+def get(result):
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def in_flight(executor, attempt, stream, **known):
+    """Let an executor have an attempt that was started."""
+    executor._flights[attempt.id] = module._Flight(attempt, lent=False, stream=stream, **known)
+    return executor._flights[attempt.id]
+
+
+def events_of(monkeypatch, *results):
+    executor = RayExecutor(lambda checkpoint: {}, {"num_cpus": 1})
     monkeypatch.setattr(ray, "get", get)
     monkeypatch.setattr(ray, "wait", lambda streams, **options: (streams, []))
-    attempt = Attempt(Request("a", 1), 1)
-    executor._streams[stream], executor._by_id[attempt.id] = attempt, stream
+    in_flight(executor, Attempt(Request("a", 1), 1), Stream(*results))
     return executor.poll()
 
 
@@ -71,20 +72,20 @@ LOST = [
 def test_what_ray_loses_is_a_failed_attempt_that_can_be_tried_again(
     monkeypatch, error, reason, begun
 ):
-    results = [None, error] if begun else [error]
+    results = [Began(ID), error] if begun else [error]
     *before, failed = events_of(monkeypatch, *results)
-    assert before == ([Began("a:0:1:1#1")] if begun else [])
+    assert before == ([Began(ID)] if begun else [])
     assert isinstance(failed, Failed)
-    assert (failed.attempt_id, failed.reason) == ("a:0:1:1#1", reason)
+    assert (failed.attempt_id, failed.reason) == (ID, reason)
 
 
 def test_a_result_that_arrives(monkeypatch):
-    events = events_of(monkeypatch, None, {"accuracy": 0.5})
-    assert events == [Began("a:0:1:1#1"), Returned("a:0:1:1#1", {"accuracy": 0.5})]
+    known = [Began(ID), Returned(ID, {"accuracy": 0.5})]
+    assert events_of(monkeypatch, *known) == known
 
 
 def test_a_task_that_ends_without_a_result(monkeypatch):
-    *_, failed = events_of(monkeypatch, None)
+    *_, failed = events_of(monkeypatch, Began(ID))
     assert isinstance(failed, Failed) and failed.reason == "ended without a result"
 
 
@@ -129,9 +130,7 @@ def ray_says(monkeypatch):
 def handed_over(attempts, begun=0):
     executor = RayExecutor(lambda checkpoint: {}, {"num_cpus": 1})
     for n in range(attempts):
-        attempt, stream = Attempt(Request("a", n), 1), object()
-        executor._streams[stream], executor._by_id[attempt.id] = attempt, stream
-    executor._begun = set(list(executor._by_id)[:begun])
+        in_flight(executor, Attempt(Request("a", n), 1), object(), begun=n < begun)
     return executor
 
 
@@ -155,154 +154,154 @@ def test_where_ray_does_not_say_what_waits_it_goes_by_what_is_free(ray_says):
 def test_what_waits_elsewhere_moves_to_a_reserve_that_nobody_uses(monkeypatch):
     """A reserve moves when its node is lost, and takes what another validation waits for."""
     executor = handed_over(4, begun=1)
-    _begun, one, two, three = executor._by_id
+    _begun, one, two, _three = executor._flights.values()
     cancelled, started = [], []
     monkeypatch.setattr(ray, "cancel", lambda stream, force: cancelled.append(stream))
     monkeypatch.setattr(executor, "start", lambda attempt: started.append(attempt.id))
-    executor._lent = {one}
+    one.lent = True
 
     executor.use_reserve()
     assert not started, "there is no reserve"
 
-    executor._slots, first = 1, executor._by_id[two]
+    executor._reserved = ["group"]
+    executor._free = ["group"]
     executor.use_reserve()
-    assert (cancelled, started) == ([first], [two])
+    assert (cancelled, started) == ([two.stream], [two.attempt.id])
 
-    executor._in_group = {three}
+    executor._free = []
     executor.use_reserve()
-    assert started == [two], "the reserve is full"
+    assert started == [two.attempt.id], "the reserve is full"
 
 
-class Call:
-    """Stands in for an actor's method, which yields this."""
+class Handle:
+    """Stands in for an actor's handle, whose method yields this."""
 
-    yields: tuple[Any, ...] = (None,)
+    def __init__(self, *yields: Any):
+        self.yields, self.killed = list(yields), False
+        self.evaluate = SimpleNamespace(options=lambda **options: self)
 
-    def options(self, **options):
-        return self
-
-    def remote(self, *args):
-        return iter(self.yields)
-
-
-class Actor:
-    """Stands in for an actor's handle."""
-
-    evaluate = Call()
+    def remote(self, *args: Any) -> Any:
+        return Stream(*self.yields)
 
 
-def evaluators(monkeypatch, *known):
-    """An executor with evaluators: (how far, whether it has work, state of its placement group)."""
-    monkeypatch.setattr(ray, "kill", lambda actor: None)
+@dataclass
+class Known:
+    """An evaluator: whether its process is up, whether it has work, its placement group."""
+
+    up: bool = True
+    works: bool = True
+    group: str | None = None
+    place: str | None = None
+    handle: Handle = field(default_factory=Handle)
+
+
+def evaluators(monkeypatch, *known, count=9, **options):
+    executor = RayExecutor(lambda checkpoint: {}, {"num_cpus": 1, **options}, evaluators=count)
+    monkeypatch.setattr(ray, "kill", lambda handle: setattr(handle, "killed", True))
+    monkeypatch.setattr(ray, "put", lambda value: value)
+    monkeypatch.setattr(ray, "cancel", lambda stream, force: None)
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(module, "has_died", lambda handle: handle.killed)
     monkeypatch.setattr(module, "placement_group_table", lambda group: {"state": group})
-    executor = EvaluatorExecutor(lambda checkpoint: {}, 9, {"num_cpus": 1})
-    for stage, works, group in known:
-        evaluator = module._Evaluator(Actor(), group, None, module._Phase(stage))
-        evaluator.attempt = Attempt(Request("a", len(executor._evaluators)), 1) if works else None
-        executor._evaluators.append(evaluator)
+    monkeypatch.setattr(executor, "_configs", SimpleNamespace(told=lambda attempt: None))
+    executor._remote = SimpleNamespace(remote=lambda first_bundle: Handle())
+    for n, one in enumerate(known):
+        actor = module._Actor(one.handle, one.group, one.place, up=one.up)
+        executor._actors.append(actor)
+        if one.works:
+            attempt = Attempt(Request("a", n), 1)
+            actor.flight = in_flight(executor, attempt, one.handle.remote(), actor=actor)
+            actor.calls = 1
     return executor
 
 
 def test_evaluators_whose_processes_start_do_not_wait_for_resources(monkeypatch, ray_says):
     ray_says(({"CPU": 1.0}, 1))
-    assert evaluators(monkeypatch, ("starting", True, None), ("built", True, None)).queued() == 1
-    assert evaluators(monkeypatch, ("building", True, None)).queued() == 0
-    assert evaluators(monkeypatch, ("starting", True, "CREATED")).queued() == 0
-    assert evaluators(monkeypatch, ("starting", True, "PENDING")).queued() == 1
+    assert evaluators(monkeypatch, Known(up=False), Known()).queued() == 1
+    assert evaluators(monkeypatch, Known()).queued() == 0
+    assert evaluators(monkeypatch, Known(up=False, group="CREATED")).queued() == 0
+    assert evaluators(monkeypatch, Known(up=False, group="PENDING")).queued() == 1
     ray_says(({"CPU": 1.0}, 0))  # after one was killed, another starts
-    assert evaluators(monkeypatch, ("starting", True, None)).queued() == 0
+    assert evaluators(monkeypatch, Known(up=False)).queued() == 0
 
 
-def test_evaluators_in_the_place_of_trials_do_not_count_as_those_that_are_kept(monkeypatch):
-    executor = evaluators(monkeypatch, ("built", False, "kept"), ("built", False, None))
-    executor._kept = 1
-    kept, lent = executor._evaluators
-    lent.place = "10.0.0.1"
+def test_evaluators_in_the_reserve_stay_and_what_is_reserved_outlives_them(monkeypatch):
+    executor = evaluators(
+        monkeypatch, Known(works=False, group="kept"), Known(works=False, place="10.0.0.1")
+    )
+    executor._reserved = ["kept"]
+    kept, lent = executor._actors
     executor.spare()
-    assert executor._evaluators == [kept, lent], "one is kept, the other takes no resources"
+    assert executor._actors == [kept, lent], "one is kept, the other takes no resources"
     executor._end(kept)  # it has died: its placement group is for the one that replaces it
-    assert executor._spare == ["kept"]
+    assert executor._free == ["kept"]
 
 
-def returns(monkeypatch, executor, value):
-    """What comes of it when an evaluator calls its function, and that returns a value."""
-    monkeypatch.setattr(executor, "_configs", SimpleNamespace(told=lambda attempt: None))
-    monkeypatch.setattr(ray, "wait", lambda refs, **options: (refs, []))
-    monkeypatch.setattr(ray, "get", lambda ref: value)
-    (evaluator,) = executor._evaluators
-    executor._call(evaluator)
-    return executor.poll()
+def step_by_step(monkeypatch, executor):
+    """Let each poll take one thing from each stream."""
+
+    def poll() -> list[Any]:
+        left = [True]
+
+        def wait(streams: Any, **options: Any) -> Any:
+            return (streams, []) if left and left.pop() else ([], [])
+
+        monkeypatch.setattr(ray, "wait", wait)
+        return executor.poll()
+
+    return poll
 
 
 @pytest.mark.parametrize(("most", "left"), [(0, 1), (1, 0), (2, 1)])
 def test_an_evaluator_is_replaced_after_so_many_calls(monkeypatch, most, left):
-    executor = evaluators(monkeypatch, ("built", True, None))
-    executor._max_calls = most
-    assert [type(event) for event in returns(monkeypatch, executor, {})] == [Returned]
-    assert len(executor._evaluators) == left
+    known = Known(handle=Handle(Returned(ID, {})))
+    executor = evaluators(monkeypatch, known, max_calls=most)
+    assert [type(event) for event in step_by_step(monkeypatch, executor)()] == [Returned]
+    assert len(executor._actors) == left
 
 
-def yielding(monkeypatch, *yields):
-    """An executor whose only evaluator has been called, and yields this."""
-    executor = evaluators(monkeypatch, ("built", True, None))
-    monkeypatch.setattr(executor, "_configs", SimpleNamespace(told=lambda attempt: None))
-    monkeypatch.setattr(Call, "yields", yields)
-    monkeypatch.setattr(ray, "get", lambda ref: ref)
-    monkeypatch.setattr(ray, "cancel", lambda stream: None)
-    ready = []
-    monkeypatch.setattr(ray, "wait", lambda refs, **options: (refs if ready else [], []))
-    (evaluator,) = executor._evaluators
-    executor._call(evaluator)
-
-    def poll() -> list[Any]:
-        ready.append(True)
-        monkeypatch.setattr(
-            ray, "wait", lambda refs, **options: ([ready.pop()] and refs if ready else [], [])
-        )
-        return executor.poll()
-
-    return executor, evaluator, poll
-
-
-def test_what_an_evaluator_yields_comes_out_one_by_one(monkeypatch):
-    executor, evaluator, poll = yielding(monkeypatch, Yielded({"accuracy": 0.5}), {"accuracy": 0.6})
-    assert [(type(one), one.value) for one in poll()] == [(Estimated, {"accuracy": 0.5})]
-    assert evaluator.attempt is not None
-    assert [(type(one), one.value) for one in poll()] == [(Returned, {"accuracy": 0.6})]
-    assert evaluator.attempt is None and executor._evaluators == [evaluator]
-
-
-@pytest.mark.parametrize("rest", [(), (Yielded({}),), ({"accuracy": 0.6},)])
+@pytest.mark.parametrize(
+    "rest", [(), (Estimated(ID, {}),), (Returned(ID, {}),), (TaskCancelledError(),)]
+)
 def test_an_evaluator_that_has_yielded_enough_works_until_its_next_yield_and_lives_on(
     monkeypatch, rest
 ):
-    executor, evaluator, poll = yielding(monkeypatch, Yielded({"accuracy": 0.5}), *rest)
-    assert len(poll()) == 1
-    executor.stop(evaluator.attempt)
-    assert evaluator.attempt is not None, "it takes nothing else before"
-    assert [poll(), poll()] == [[], []], "nothing more is said of it"
-    assert evaluator.attempt is None and executor._evaluators == [evaluator]
+    first = Estimated(ID, {"accuracy": 0.5})
+    executor = evaluators(monkeypatch, Known(handle=Handle(first, *rest)), count=1)
+    [actor], poll = executor._actors, step_by_step(monkeypatch, executor)
+    assert poll() == [first]
+    stopped = actor.flight
+    executor.stop(stopped.attempt)
+    assert executor.awaited() == [stopped.stream], "it may take a while"
+    following = Attempt(Request("b", 1), 1)
+    executor.start(following)
+    assert executor._actors == [actor] and actor.flight.attempt is following, "it waits for that"
+    actor.flight.stream = Stream(Began(following.id), *[Estimated(following.id, {})] * 9)
+    said = [*poll(), *poll()]
+    assert {event.attempt_id for event in said} == {following.id}, "nothing is said of the other"
+    assert not actor.handle.killed and actor.flight.attempt is following
 
 
-def test_an_evaluator_whose_call_is_cancelled_from_outside_fails_its_attempt(monkeypatch):
-    executor, _, poll = yielding(monkeypatch)
-    assert [(type(one), one.reason) for one in poll()] == [(Failed, "ended without a result")]
-    assert executor._evaluators == []
+@pytest.mark.parametrize("last", [(), (TaskCancelledError(),), (Failed(ID, "CUDA error"),)])
+def test_an_evaluator_whose_validation_has_failed_is_replaced(monkeypatch, last):
+    known = Known(handle=Handle(*last))
+    executor = evaluators(monkeypatch, known)
+    assert [type(event) for event in step_by_step(monkeypatch, executor)()] == [Failed]
+    assert known.handle.killed and not executor._actors
 
 
-def test_an_evaluator_whose_validation_has_failed_is_replaced(monkeypatch):
-    executor = evaluators(monkeypatch, ("built", True, None))
-    raised = Raised("RuntimeError", "CUDA error: device-side assert triggered", "Traceback")
-    assert [type(event) for event in returns(monkeypatch, executor, raised)] == [Failed]
-    assert executor._evaluators == []
+def test_one_that_has_died_with_nothing_to_do_costs_no_attempt(monkeypatch):
+    executor = evaluators(monkeypatch, Known(works=False))
+    executor._actors[0].handle.killed = True
+    executor.start(Attempt(Request("a", 1), 1))
+    [actor] = executor._actors
+    assert not actor.handle.killed
 
 
 def test_evaluators_without_work_end_when_their_resources_are_needed(monkeypatch):
-    executor = evaluators(
-        monkeypatch, ("built", False, None), ("built", True, None), ("building", False, None)
-    )
+    executor = evaluators(monkeypatch, Known(works=False), Known(), Known(up=False, works=False))
     executor.spare()
-    assert [evaluator.attempt is not None for evaluator in executor._evaluators] == [True]
+    assert [actor.flight is not None for actor in executor._actors] == [True]
 
 
 def raises():
@@ -316,11 +315,11 @@ def yields_and_raises():
 
 @pytest.mark.parametrize(("fn", "before"), [(raises, 0), (yields_and_raises, 1)])
 def test_what_a_function_raises_comes_last_and_as_it_is(fn, before):
-    *yielded, last = produced(fn)
-    assert yielded == [Yielded({"accuracy": 0.5})] * before
-    assert isinstance(last, Raised) and last.reason == "raised RuntimeError: no data here"
+    *yielded, last = produced(ID, fn)
+    assert yielded == [Estimated(ID, {"accuracy": 0.5})] * before
+    assert isinstance(last, Failed) and last.reason == "raised RuntimeError: no data here"
     with pytest.raises(RuntimeError, match="no data here"):
-        list(produced(fn, raises=True))
+        list(produced(ID, fn, raises=True))
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), GeneratorExit()])

@@ -10,14 +10,12 @@ import pytest
 import ray
 from ray.exceptions import RayActorError
 
-from tests.unit.test_executor import Stream
+from tests.unit.test_executor import ID, Stream, get
 from tunekit import ValidationConfig
 from tunekit.core.validation import Attempt, Request
-from tunekit.core.values import Raised
 from tunekit.validating import executor as module
-from tunekit.validating.evaluators import EvaluatorExecutor
-from tunekit.validating.executor import Began, Failed, Lost, RayExecutor, Returned
-from tunekit.validating.executors import executor_of
+from tunekit.validating.executor import RayExecutor, executor_of
+from tunekit.validating.process import Began, Failed, Lost, Returned
 
 
 def validate(checkpoint):
@@ -25,20 +23,19 @@ def validate(checkpoint):
 
 
 @pytest.mark.parametrize(
-    ("settings", "kind", "in_trials"),
+    ("settings", "in_trials"),
     [
-        ({}, RayExecutor, True),
-        ({"ray_remote_kwargs": {"num_cpus": 0.5, "num_gpus": 1}}, RayExecutor, True),
-        ({"evaluators": 2}, EvaluatorExecutor, False),
+        ({}, True),
+        ({"ray_remote_kwargs": {"num_cpus": 0.5, "num_gpus": 1}}, True),
+        ({"evaluators": 2}, False),
         # What these options ask of a process, that of a trial does not have.
-        ({"ray_remote_kwargs": {"runtime_env": {}}}, RayExecutor, False),
-        ({"ray_remote_kwargs": {"max_calls": 1}}, RayExecutor, False),
-        ({"ray_remote_kwargs": {"retry_exceptions": True, "max_retries": 2}}, RayExecutor, False),
+        ({"ray_remote_kwargs": {"runtime_env": {}}}, False),
+        ({"ray_remote_kwargs": {"max_calls": 1}}, False),
+        ({"ray_remote_kwargs": {"retry_exceptions": True, "max_retries": 2}}, False),
     ],
 )
-def test_what_options_allow(settings, kind, in_trials):
-    executor = executor_of(ValidationConfig(fn=validate, **settings))
-    assert (type(executor), executor.in_trials) == (kind, in_trials)
+def test_what_options_allow(settings, in_trials):
+    assert executor_of(ValidationConfig(fn=validate, **settings)).in_trials == in_trials
 
 
 @pytest.fixture
@@ -54,11 +51,6 @@ def started(monkeypatch) -> Any:
     def run(place: str) -> Any:
         found.append((place, Stream(*results)))
         return found[-1][1]
-
-    def get(result: Any) -> Any:
-        if isinstance(result, Exception):
-            raise result
-        return result
 
     results: list[Any] = []
     found_results = SimpleNamespace(started=found, results=results)
@@ -82,7 +74,7 @@ def attempt(number: int = 1, iteration: int = 1) -> Attempt:
 
 
 def test_what_is_in_the_place_of_a_trial_runs_in_its_process(started):
-    started.results += [None, {"accuracy": 0.5}]
+    started.results += [Began(ID), Returned(ID, {"accuracy": 0.5})]
     executor, one = RayExecutor(validate, {}), attempt()
     executor.start(one, lender=LENDER)
     assert executor.poll() == [Began(one.id), Returned(one.id, {"accuracy": 0.5})]
@@ -93,7 +85,7 @@ def test_what_is_in_the_place_of_a_trial_runs_in_its_process(started):
 
 def test_what_is_tried_again_needs_no_resources_that_its_trial_holds(started):
     """A task in the place of a trial would wait for the trial's GPU, and the trial for the task."""
-    started.results += [None, Raised("ValueError", "once", "")]
+    started.results += [Began(ID), Failed(ID, "raised ValueError: once")]
     executor, one = RayExecutor(validate, {"num_gpus": 1}), attempt()
     executor.start(one, lender=LENDER)
     began, failed = executor.poll()
@@ -105,7 +97,7 @@ def test_what_is_tried_again_needs_no_resources_that_its_trial_holds(started):
 
 @pytest.mark.parametrize("kind", ["OutOfMemoryError", "MemoryError"])
 def test_what_lacks_memory_in_a_trials_process_is_tried_again_elsewhere(started, caplog, kind):
-    started.results += [None, Raised(kind, "2 GiB", "")]
+    started.results += [Began(ID), Failed(ID, f"raised {kind}: 2 GiB", kind=kind)]
     executor = RayExecutor(validate, {"num_gpus": 1})
     executor.start(attempt(), lender=LENDER)
     assert isinstance(executor.poll()[-1], Failed)
@@ -114,7 +106,7 @@ def test_what_lacks_memory_in_a_trials_process_is_tried_again_elsewhere(started,
 
 
 def test_a_validation_that_ends_a_trials_process_is_the_last_in_any(started, caplog):
-    started.results += [None, RayActorError()]
+    started.results += [Began(ID), RayActorError()]
     executor, one = RayExecutor(validate, {}), attempt()
     executor.start(one, lender=LENDER)
     began, lost, failed = executor.poll()
@@ -129,7 +121,7 @@ def test_a_validation_that_ends_a_trials_process_is_the_last_in_any(started, cap
 
 
 def test_what_has_to_end_at_once_ends_the_process_of_its_trial(started):
-    started.results += [None]
+    started.results += [Began(ID)]
     executor, one = RayExecutor(validate, {}), attempt()
     executor.start(one, lender=LENDER)
     executor.cancel(one)

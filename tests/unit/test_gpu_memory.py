@@ -9,9 +9,11 @@ import pytest
 from ray.tune.trainable import FunctionTrainable
 
 from tunekit._ray import functions, workers
+from tunekit.core.validation import Attempt, Request
 from tunekit.gpu_memory import release_unused
 from tunekit.testing import FakeClock
-from tunekit.validating.evaluators import EvaluatorExecutor, _Actor, _Evaluator, _Phase
+from tunekit.validating.executor import RayExecutor, _Actor, _Flight
+from tunekit.validating.process import Evaluator
 
 
 class Cuda:
@@ -71,7 +73,7 @@ class Actor:
     """The handle of an evaluator's process; what is called on it is done at once."""
 
     def __init__(self):
-        inside = _Actor([None], None)
+        inside = Evaluator()
         self.release = SimpleNamespace(remote=inside.release)
 
 
@@ -79,11 +81,16 @@ class Actor:
 def evaluator():
     """An executor whose only evaluator has just ended an attempt, and its clock."""
     clock = FakeClock()
-    executor = EvaluatorExecutor(lambda checkpoint: {}, 1, {}, monotonic=clock.monotonic)
-    one = _Evaluator(Actor(), None, None, _Phase.BUILT, calls=1)
-    executor._evaluators.append(one)
-    executor._rest(one)
+    executor = RayExecutor(lambda checkpoint: {}, {}, evaluators=1, monotonic=clock.monotonic)
+    one = _Actor(Actor(), None, None, up=True, calls=1)
+    executor._actors.append(one)
+    has_ended(executor, one)
     return executor, one, clock
+
+
+def has_ended(executor, actor):
+    actor.flight = _Flight(Attempt(Request("a", 1), 1), lent=False, actor=actor)
+    executor._land(actor.flight)
 
 
 def test_an_evaluator_gives_it_back_once_it_has_had_nothing_to_do_for_a_second(cuda, evaluator):
@@ -96,7 +103,7 @@ def test_an_evaluator_gives_it_back_once_it_has_had_nothing_to_do_for_a_second(c
         clock.sleep(second)
         executor.poll()
     assert double.emptied == 1, "once, and it lives on"
-    executor._rest(one)  # another attempt has ended
+    has_ended(executor, one)
     clock.sleep(1.1)
     executor.poll()
     assert double.emptied == 2
@@ -104,7 +111,7 @@ def test_an_evaluator_gives_it_back_once_it_has_had_nothing_to_do_for_a_second(c
 
 def test_an_evaluator_that_evaluates_keeps_what_it_has(cuda, evaluator):
     double, (executor, one, clock) = cuda(), evaluator
-    one.attempt = object()
+    one.flight = object()
     clock.sleep(10.0)
     executor.poll()
     assert double.emptied == 0

@@ -39,8 +39,9 @@ from tunekit.journal.lines import Journal, read
 from tunekit.journal.recorded import resolve_opaque, to_json
 from tunekit.journal.storage import LocalFolder
 from tunekit.pickles import pack, to_text, travels, unpack
-from tunekit.validating.executor import explain, outcome_of, plain
-from tunekit.validating.executor import received as delivered
+from tunekit.validating.executor import explain
+from tunekit.validating.process import outcome_of, plain
+from tunekit.validating.process import received as delivered
 
 MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -82,8 +82,7 @@ from tunekit.results.lineage import Lineage
 from tunekit.results.tensorboard import TensorBoardLogger
 from tunekit.results.trial_files import TrialFiles
 from tunekit.validating.cache import SweepCache
-from tunekit.validating.executor import Executor
-from tunekit.validating.executors import executor_of
+from tunekit.validating.executor import Executor, executor_of
 from tunekit.validating.validator import Validator
 
 __all__ = ["ValidationCallback"]

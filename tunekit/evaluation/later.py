@@ -57,8 +57,7 @@ from tunekit.journal.session import about, import_path
 from tunekit.journal.storage import Folder, folder_at
 from tunekit.validating.cache import FunctionMark, ValidationCache, digest_of
 from tunekit.validating.capacity import say_what_is_too_much
-from tunekit.validating.executor import Executor
-from tunekit.validating.executors import executor_of
+from tunekit.validating.executor import Executor, executor_of
 from tunekit.validating.fingerprint import fingerprint
 from tunekit.validating.validator import Validator
 from tunekit.validating.watch import watched

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tunekit.clock import Clock
 from tunekit.core.slots import Slots
 from tunekit.core.validation import Attempt
-from tunekit.validating.executor import Began, Event, Returned
+from tunekit.validating.executor import Executor
+from tunekit.validating.process import Began, Event, Returned
 
 __all__ = ["VirtualExecutor"]
 
 
-class VirtualExecutor:
+class VirtualExecutor(Executor):
     """An executor whose validations end when their time has come.
 
     Each waits for a slot, in the order in which they were started, and begins when there is one.
@@ -48,9 +49,6 @@ class VirtualExecutor:
         ([Began(attempt_id='a:0:1:1#1')], 5.0)
     """
 
-    poll_interval_s = 0.0
-    in_trials = False
-
     def __init__(
         self,
         clock: Clock,
@@ -77,11 +75,6 @@ class VirtualExecutor:
     def _slots(self) -> Slots:
         self._all.trials = self._trials()
         return self._all
-
-    @property
-    def need(self) -> dict[str, float]:
-        """Return one CPU, which stands for a slot."""
-        return {"CPU": 1.0}
 
     def reserve(self, slots: int) -> None:
         """See :class:`tunekit.validating.executor.Executor`."""
@@ -126,10 +119,6 @@ class VirtualExecutor:
         self._idle = max(0, self._idle - 1)
         heapq.heappush(self._ends, (began + seconds, self._order, attempt))
 
-    def awaited(self) -> Collection[Any]:
-        """Return nothing: there are no Ray objects to wait for."""
-        return ()
-
     def cancel(self, attempt: Attempt) -> None:
         """See :class:`tunekit.validating.executor.Executor`."""
         if attempt in self._waiting:
@@ -137,10 +126,6 @@ class VirtualExecutor:
         elif any(attempt.id == running.id for _, _, running in self._ends):
             self._cancelled.add(attempt.id)
             self._ended(attempt)
-
-    def stop(self, attempt: Attempt) -> None:
-        """See :class:`tunekit.validating.executor.Executor`."""
-        self.cancel(attempt)
 
     def _ended(self, attempt: Attempt) -> None:
         if attempt.id in self._lent:
@@ -157,15 +142,6 @@ class VirtualExecutor:
     def queued(self) -> int:
         """See :class:`tunekit.validating.executor.Executor`."""
         return len(self._waiting)
-
-    def use_reserve(self) -> None:
-        """See :class:`tunekit.validating.executor.Executor`."""
-
-    def spare(self) -> None:
-        """See :class:`tunekit.validating.executor.Executor`."""
-
-    def close(self) -> None:
-        """See :class:`tunekit.validating.executor.Executor`."""
 
     def next_due(self) -> float | None:
         """Return when the next validation ends; now, if one can begin; None if there is none."""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tunekit.core.validation import Attempt
 from tunekit.core.values import described
 from tunekit.testing.clock import FakeClock
-from tunekit.validating.executor import Began, Estimated, Event, Failed, ended
+from tunekit.validating.executor import Executor
+from tunekit.validating.process import Began, Estimated, Event, Failed, Returned
 
 __all__ = ["FakeExecutor"]
 
 
-class FakeExecutor:
+class FakeExecutor(Executor):
     """An executor that calls a function when its time has come.
 
     Args:
@@ -40,9 +42,6 @@ class FakeExecutor:
         >>> executor.poll()
         [Returned(attempt_id='trial_1:0:3:1#1', value={'accuracy': 0.9})]
     """
-
-    poll_interval_s = 0.0
-    in_trials = False
 
     def __init__(
         self,
@@ -77,14 +76,6 @@ class FakeExecutor:
         #: Every attempt that was cancelled, in order.
         self.cancelled: list[Attempt] = []
 
-    @property
-    def need(self) -> dict[str, float]:
-        """One CPU."""
-        return {"CPU": 1.0}
-
-    def reserve(self, slots: int) -> None:
-        """See :class:`tunekit.validating.executor.Executor`."""
-
     def fits_in(self, resources: Mapping[str, float]) -> bool:
         """No attempt runs in the place of a trial, unless ``lends`` is set."""
         return self.lends
@@ -117,19 +108,17 @@ class FakeExecutor:
                     self._steps[attempt.id] = value
                     self._push(now + self._seconds(attempt), "step", attempt)
                     continue
-                events.append(ended(attempt.id, value))
             except StopIteration as end:
-                newest = self._newest.get(attempt.id)
-                events.append(ended(attempt.id, newest if end.value is None else end.value))
+                value = self._newest.get(attempt.id) if end.value is None else end.value
             except Exception as error:  # the test's own way to let a validation fail
                 reason = described(error).reason
-                events.append(Failed(attempt.id, reason, error="Traceback of a test"))
+                value = Failed(attempt.id, reason, error="Traceback of a test")
+            if isinstance(value, (Returned, Failed)):
+                events.append(replace(value, attempt_id=attempt.id))
+            else:
+                events.append(Returned(attempt.id, value))
             del self._live[attempt.id]
         return events
-
-    def awaited(self) -> Collection[Any]:
-        """Nothing of Ray's."""
-        return ()
 
     def stop(self, attempt: Attempt) -> None:
         """See :class:`~tunekit.validating.executor.Executor`."""
@@ -149,15 +138,6 @@ class FakeExecutor:
         """See :class:`tunekit.validating.executor.Executor`."""
         now = self._clock.monotonic()
         return sum(self._placed[attempt_id] > now for attempt_id in self._live)
-
-    def use_reserve(self) -> None:
-        """See :class:`tunekit.validating.executor.Executor`."""
-
-    def spare(self) -> None:
-        """See :class:`tunekit.validating.executor.Executor`."""
-
-    def close(self) -> None:
-        """See :class:`tunekit.validating.executor.Executor`."""
 
     def hurry(self) -> None:
         """Let everything that waits for resources begin now."""

@@ -1,13 +1,13 @@
-"""Where validations run: one interface, and Ray tasks behind it."""
+"""Where validations run: one interface, and Ray behind it."""
 
 from __future__ import annotations
 
-import inspect
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import ray
 from ray.exceptions import (
@@ -18,122 +18,55 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 from ray.tune.experiment import Trial
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 from ray.util.scheduling_strategies import (
     NodeAffinitySchedulingStrategy,
     PlacementGroupSchedulingStrategy,
 )
 
-from tunekit._ray.cluster import generator_in, kill, node_of, waiting_for
-from tunekit._ray.raised import ends_the_process, in_worker
+from tunekit._ray.cluster import generator_in, has_died, kill, node_of, waiting_for
+from tunekit.config import ValidationConfig
 from tunekit.core.calls import takes_resume
-from tunekit.core.metrics import distinct
-from tunekit.core.room import fits, fits_in
+from tunekit.core.room import fits, fits_in, total
 from tunekit.core.validation import Attempt, Request
-from tunekit.core.values import (
-    Raised,
-    admitted,
-    bounded,
-    described,
-    parcelled,
-    singled,
-    unparcelled,
+from tunekit.core.values import described
+from tunekit.stage import Stage
+from tunekit.validating.cache import FunctionMark, Lookup, SweepCache
+from tunekit.validating.context import Told
+from tunekit.validating.process import (
+    Began,
+    Estimated,
+    Evaluator,
+    Event,
+    Failed,
+    Lost,
+    in_task,
+    in_trial,
 )
-from tunekit.pickles import pack, travels, unpack
-from tunekit.validating.cache import Lookup
-from tunekit.validating.context import Told, telling
-from tunekit.validating.undisturbed import undisturbed
 
-__all__ = [
-    "Began",
-    "Configs",
-    "Estimated",
-    "Event",
-    "Executor",
-    "Failed",
-    "Lost",
-    "RayExecutor",
-    "Returned",
-    "Scored",
-    "Yielded",
-    "arguments",
-    "ended",
-    "explain",
-    "in_place_of",
-    "is_cancelled",
-    "looked_up",
-    "outcome_of",
-    "own_resources",
-    "plain",
-    "produced",
-    "received",
-    "unstarted",
-]
-
+__all__ = ["Configs", "Executor", "RayExecutor", "arguments", "executor_of", "explain"]
 
 logger = logging.getLogger(__name__)
 
 # The options of a task that say what it needs, and nothing about its process.
 _NEEDS = {"num_cpus", "num_gpus", "memory", "resources", "max_retries", "scheduling_strategy"}
-
+# Those of tasks that actors do not have.
+_OF_TASKS = ("max_retries", "max_calls")
 # What is raised where the memory that training holds is missing; PyTorch's for GPUs.
 _MEMORY = {"MemoryError", "OutOfMemoryError"}
+# As many evaluators as there is room for.
+_ANY_NUMBER = 1_000_000
+# The seconds without work after which an evaluator ends, and after which it gives back GPU memory
+# that it does not use: not between two attempts that follow each other.
+_IDLE_S, _RELEASE_AFTER_S = 30.0, 1.0
 
 
-@dataclass(frozen=True)
-class Began:
-    """An attempt has got its resources and runs."""
-
-    attempt_id: str
-
-
-@dataclass(frozen=True)
-class Estimated:
-    """An attempt's function has yielded what it knows so far."""
-
-    attempt_id: str
-    value: Any
-
-
-@dataclass(frozen=True)
-class Returned:
-    """An attempt's function has returned a value.
-
-    Attributes:
-        key: The name that the score has in the cache; None without a cache.
-        cached: Whether it was there, and the function was not called.
-    """
-
-    attempt_id: str
-    value: Any
-    key: str | None = field(default=None, repr=False)
-    cached: bool = field(default=False, repr=False)
-
-
-@dataclass(frozen=True)
-class Failed:
-    """An attempt's function has raised, or its process is gone."""
-
-    attempt_id: str
-    reason: str
-    error: str | None = None
-
-
-@dataclass(frozen=True)
-class Lost:
-    """The process of a trial has ended with an attempt that ran in it.
-
-    Attributes:
-        trial_id: The trial.
-    """
-
-    trial_id: str
-
-
-Event = Began | Estimated | Returned | Failed | Lost
-
-
-class Executor(Protocol):
+class Executor:
     """Runs attempts alongside the sweep. No method waits for one to end.
 
     Attributes:
@@ -141,17 +74,13 @@ class Executor(Protocol):
         in_trials: Whether attempts in the place of a trial run in its process.
     """
 
-    poll_interval_s: float
-    in_trials: bool
+    poll_interval_s: float = 0.0
+    in_trials: bool = False
 
     @property
     def need(self) -> dict[str, float]:
         """Return the logical resources of one attempt: ``{"CPU": 1, ...}``."""
-        ...
-
-    def reserve(self, slots: int) -> None:
-        """Keep resources for this many attempts from now on, whatever else wants them."""
-        ...
+        return {"CPU": 1.0}
 
     def fits_in(self, resources: Mapping[str, float]) -> bool:
         """Return whether an attempt could run in the place of a trial that waits.
@@ -159,7 +88,7 @@ class Executor(Protocol):
         Args:
             resources: What the trial holds and does not use meanwhile.
         """
-        ...
+        return False
 
     def start(self, attempt: Attempt, *, lender: Trial | None = None) -> None:
         """Start an attempt; whatever goes wrong with it comes out of :meth:`poll`.
@@ -168,26 +97,26 @@ class Executor(Protocol):
             attempt: The attempt.
             lender: The trial in whose place it runs, taking no resources of its own.
         """
-        ...
+        raise NotImplementedError
 
     def poll(self) -> list[Event]:
         """Return what has happened since the last call, in order."""
-        ...
+        raise NotImplementedError
 
     def awaited(self) -> Collection[Any]:
         """Return references to Ray objects; once one is ready, a :meth:`poll` is worthwhile."""
-        ...
+        return ()
 
     def cancel(self, attempt: Attempt) -> None:
         """End an attempt at once; :meth:`poll` says nothing more about it."""
-        ...
+        raise NotImplementedError
 
     def stop(self, attempt: Attempt) -> None:
         """End an attempt that has yielded enough, at its next yield; its process lives on.
 
         :meth:`poll` says nothing more about it.
         """
-        ...
+        self.cancel(attempt)
 
     def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
         """Return how many more attempts the free resources can run now.
@@ -196,61 +125,93 @@ class Executor(Protocol):
             promised: The needs of others that wait for resources and go first; iterated over at
                 most once.
         """
-        ...
+        raise NotImplementedError
 
     def queued(self) -> int:
         """Return how many attempts were started and wait for resources because none are free.
 
         Attempts that have their resources and whose processes are starting are not among them.
         """
-        ...
+        return 0
+
+    def reserve(self, slots: int) -> None:
+        """Keep resources for this many attempts from now on, whatever else wants them."""
 
     def use_reserve(self) -> None:
         """Move what :meth:`queued` counts to what :meth:`reserve` keeps, as far as it has room."""
-        ...
 
     def spare(self) -> None:
         """Give back what is kept only for later attempts: others need it now."""
-        ...
 
     def close(self) -> None:
         """Give back what it holds: nothing more will run."""
-        ...
 
 
-def own_resources(options: Mapping[str, Any]) -> dict[str, float]:
-    """Return what a task or actor with these options of ``ray.remote`` takes.
+@dataclass(eq=False)
+class _Actor:
+    """An evaluator, and what it is doing."""
 
-    Example:
-        >>> own_resources({"num_gpus": 0.5, "resources": {"validation": 1}})
-        {'CPU': 1, 'GPU': 0.5, 'validation': 1}
-    """
-    own = {
-        "CPU": options.get("num_cpus", 1),
-        "GPU": options.get("num_gpus"),
-        "memory": options.get("memory"),
-        **(options.get("resources") or {}),
-    }
-    return {name: amount for name, amount in own.items() if amount}
+    handle: Any
+    #: Where it and its workers are placed; None: wherever there is room.
+    group: PlacementGroup | None
+    #: The node on which it runs in the place of trials; None if it has resources of its own.
+    place: str | None
+    #: Whether its process has started.
+    up: bool = False
+    flight: _Flight | None = None
+    calls: int = 0
+    idle_since: float = 0.0
+    #: Whether it has given back the GPU memory that it does not use since its newest attempt.
+    released: bool = True
 
 
-class RayExecutor:
-    """Runs each attempt as a Ray task, started from the driver.
+@dataclass(eq=False)
+class _Flight:
+    """An attempt that was started, and where it runs."""
 
-    The task is placed outside any placement group (unless ``ray_remote_kwargs`` says otherwise), so
-    that neither the driver's nor a trial's can capture it. It is a streaming generator, whose first
-    item says that it has begun to run.
+    attempt: Attempt
+    #: Whether it runs in the place of a trial.
+    lent: bool
+    #: The trial in whose process it runs.
+    host: Trial | None = None
+    actor: _Actor | None = None
+    #: The part of the reserve in which it runs.
+    group: PlacementGroup | None = None
+    stream: Any = None
+    begun: bool = False
+    #: Whether it has yielded enough, and ends.
+    stopping: bool = False
 
-    In the place of a trial, an attempt runs in the trial's own process, in which nothing has to be
-    started or imported, and which is then as before (:func:`undisturbed`). What an option asks of
-    its process makes it a task there, too; so is everything once a trial's process has ended with
-    an attempt in it, or had too little memory for one.
+
+class RayExecutor(Executor):
+    """Runs attempts as streaming generators of Ray's, whose first item says that they have begun.
+
+    Without ``evaluators``, each is a task, started from the driver and placed outside any placement
+    group (unless ``ray_remote_kwargs`` says otherwise), so that neither the driver's nor a trial's
+    can capture it. In the place of a trial, it runs in the trial's own process, in which nothing
+    has to be started or imported, and which is then as before (``undisturbed``). What an option
+    asks of its process makes it a task there, too; so is everything once a trial's process has
+    ended with an attempt in it, or had too little memory for one.
+
+    With ``evaluators``, it runs on an actor that builds the function once. Actors start when there
+    is something to do. One that dies is replaced when it is needed, and so is one whose attempt has
+    failed: whatever went wrong in its process, such as an error of CUDA, must not fail the next.
+    One that has had nothing to do for a second returns the GPU memory that it does not use, and
+    after a while it gives its resources back.
 
     Args:
-        fn: ``fn(checkpoint, **kwargs) -> dict``.
-        ray_remote_kwargs: Options of the task.
+        fn: ``fn(checkpoint, **kwargs) -> dict``; with ``evaluators``, also a class (or a
+            ``functools.partial`` of one) whose instances are called so. If it has ``bundles``,
+            which a call takes in addition, an actor is placed together with them, and told so
+            (``placed``).
+        ray_remote_kwargs: Options of the task or actor. Each takes one CPU unless they say
+            otherwise. ``max_calls`` is also the number of attempts after which an actor is
+            replaced; 0 for never.
+        evaluators: How many actors there may be; None for tasks.
         lookup: Returns where a request's score is looked for before the function is called; None:
             nowhere.
+        idle_s: The seconds without work after which an actor ends.
+        monotonic: Returns the time, in seconds.
     """
 
     poll_interval_s = 0.02
@@ -260,137 +221,247 @@ class RayExecutor:
         fn: Callable[..., Any],
         ray_remote_kwargs: Mapping[str, Any],
         *,
+        evaluators: int | None = None,
         lookup: Callable[[Request], Lookup | None] = lambda request: None,
+        idle_s: float = _IDLE_S,
+        monotonic: Callable[[], float] = time.monotonic,
     ):
-        self._fn, self._lookup = fn, lookup
-        options = dict(ray_remote_kwargs)
-        options.setdefault("max_retries", 0)
+        self._fn, self._lookup, self._most = fn, lookup, evaluators
+        self._idle_s, self._monotonic = idle_s, monotonic
+        options = {"max_retries": 0, **ray_remote_kwargs}
         self._placed = "placement_group" in options or "scheduling_strategy" in options
         if "placement_group" not in options:
             options.setdefault("scheduling_strategy", "DEFAULT")
         self._name = options.pop("name", None)
-        self._options = options
-        # Ray itself is to retry after an exception, so it has to see it.
-        self._raises = bool(options.get("retry_exceptions"))
-        self._own = own_resources(options)
         #: See :class:`Executor`.
-        self.in_trials = options.keys() <= _NEEDS
-        # The trials in whose processes attempts run, by attempt.
-        self._in_process: dict[str, Trial] = {}
-        self._slots = 0
-        self._group: PlacementGroup | None = None
-        self._in_group: set[str] = set()
-        #: The attempts that run in the place of a trial.
-        self._lent: set[str] = set()
-        self._task: Any = None
+        self.in_trials = evaluators is None and options.keys() <= _NEEDS
+        # Ray itself is to retry after an exception, so it has to see it.
+        self._raises = evaluators is None and bool(options.get("retry_exceptions"))
+        self._max_calls = 0 if evaluators is None else options.get("max_calls", 0)
+        if evaluators is not None:
+            options = {name: one for name, one in options.items() if name not in _OF_TASKS}
+            options.setdefault("num_cpus", 1)
+        self._options = options
+        amounts = {"CPU": options.get("num_cpus", 1), "GPU": options.get("num_gpus") or 0}
+        amounts["memory"] = options.get("memory") or 0
+        self._own = total({**amounts, **(options.get("resources") or {})})
+        self._bundles = [dict(bundle) for bundle in getattr(fn, "bundles", [])]
+        self._need = total(self._own, *self._bundles)
+        self._remote: Any = None
         self._fn_ref: Any = None
-        self._streams: dict[Any, Attempt] = {}
-        self._by_id: dict[str, Any] = {}
-        self._begun: set[str] = set()
-        self._unstarted: list[Event] = []
+        self._flights: dict[str, _Flight] = {}
+        self._actors: list[_Actor] = []
+        #: All that is reserved, and the part of it that nothing uses.
+        self._reserved: list[PlacementGroup] = []
+        self._free: list[PlacementGroup] = []
+        self._events: list[Event] = []
         self._configs = Configs()
 
     @property
     def need(self) -> dict[str, float]:
         """See :class:`Executor`."""
-        return dict(self._own)
+        return dict(self._need)
+
+    def fits_in(self, resources: Mapping[str, float]) -> bool:
+        """See :class:`Executor`."""
+        if self._placed or self._bundles:
+            return False
+        return fits_in(self._own, resources, in_process=self.in_trials)
+
+    # What runs ---------------------------------------------------------------------------------
+
+    def start(self, attempt: Attempt, *, lender: Trial | None = None) -> None:
+        """See :class:`Executor`."""
+        flight = _Flight(attempt, lent=lender is not None)
+        try:
+            flight.stream = self._begin(flight, lender)
+        except Exception as error:  # it cannot be pickled, for example
+            reason = described(error).reason.removeprefix("raised ")
+            self._events.append(Failed(attempt.id, f"could not be started: {reason}"))
+            self._leave(flight)
+            return
+        self._flights[attempt.id] = flight
+
+    def _begin(self, flight: _Flight, lender: Trial | None) -> Any:
+        """Start an attempt where it belongs; return the stream of what comes from it."""
+        attempt, request = flight.attempt, flight.attempt.request
+        if self._remote is None:
+            self._fn_ref = ray.put(self._fn)
+            if self._most is None:
+                self._remote = ray.remote(num_returns="streaming", **self._options)(in_task)
+            else:
+                self._remote = ray.remote(**self._options)(Evaluator)
+        told, kwargs = self._configs.told(attempt), arguments(self._fn, request)
+        name = self._name or f"validate {request.trial_id}@{request.iteration}"
+        # In a list, the function is only fetched after the task has said that it has begun.
+        given = attempt.id, [self._fn_ref], request.checkpoint, kwargs, told, self._lookup(request)
+        if self._most is not None:
+            actor = flight.actor = self._actor_for(lender)
+            actor.flight, actor.calls = flight, actor.calls + 1
+            call = actor.handle.evaluate.options(name=name, num_returns="streaming")
+            return call.remote(*given)
+        options: dict[str, Any] = {"name": name}
+        if lender is not None:
+            run = generator_in(lender, name) if self.in_trials else None
+            if run is not None:
+                flight.host = lender
+                return run(in_trial, *given)
+            options.update(in_place_of(lender))
+        elif self._free:
+            flight.group = self._free.pop()
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
+                flight.group, placement_group_capture_child_tasks=False
+            )
+        return self._remote.options(**options).remote(*given, self._raises)
+
+    def poll(self) -> list[Event]:
+        """See :class:`Executor`."""
+        events, self._events = self._events, []
+        while self._flights:
+            streams = {flight.stream: flight for flight in self._flights.values()}
+            ready, _ = ray.wait(list(streams), num_returns=len(streams), timeout=0)
+            if not ready:
+                break
+            for stream in ready:
+                events.extend(self._advance(streams[stream]))
+        self._end_idle()
+        return events
+
+    def _advance(self, flight: _Flight) -> Iterator[Event]:
+        """Yield the next thing that comes from an attempt."""
+        event: Event
+        host, as_told = flight.host, False
+        try:
+            event = ray.get(next(flight.stream))
+        except Exception as error:  # anything that a task can end with, including Ray's own errors
+            event = Failed(flight.attempt.id, *explain(error))
+            as_told = flight.stopping and isinstance(error, (StopIteration, TaskCancelledError))
+            lives_on = isinstance(error, (StopIteration, RayTaskError, TaskCancelledError))
+            if host is not None and not lives_on:
+                yield self._lost(flight, event.reason)
+        if isinstance(event, Began):
+            flight.begun = True
+            if flight.actor is not None:
+                flight.actor.up = True
+        elif not isinstance(event, Estimated):
+            self._land(flight, failed=isinstance(event, Failed) and not as_told)
+            if host is not None and isinstance(event, Failed) and event.kind in _MEMORY:
+                self._stay_out(flight, f"{event.reason}, in the process of {host.trial_id}")
+        if not flight.stopping:
+            yield event
+
+    def awaited(self) -> Collection[Any]:
+        """See :class:`Executor`."""
+        return [flight.stream for flight in self._flights.values()]
+
+    def cancel(self, attempt: Attempt) -> None:
+        """See :class:`Executor`."""
+        flight = self._flights.get(attempt.id)
+        if flight is None:
+            return
+        self._land(flight, failed=True)
+        if flight.host is not None:
+            kill(flight.host)
+            self._events.append(self._lost(flight, "it had to be ended"))
+        elif flight.actor is None:
+            ray.cancel(flight.stream, force=True)
+
+    def stop(self, attempt: Attempt) -> None:
+        """See :class:`Executor`."""
+        flight = self._flights.get(attempt.id)
+        if flight is not None:
+            ray.cancel(flight.stream, force=False)
+            flight.stopping = True
+            if flight.actor is None:
+                self._land(flight)
+
+    def _land(self, flight: _Flight, *, failed: bool = False) -> None:
+        """Take that an attempt has ended, in whatever way."""
+        self._flights.pop(flight.attempt.id, None)
+        self._leave(flight, failed=failed)
+
+    def _leave(self, flight: _Flight, *, failed: bool = False) -> None:
+        """Let others have the place of an attempt."""
+        if flight.group in self._reserved:
+            self._free.append(flight.group)
+        actor, flight.group = flight.actor, None
+        if actor is None or actor.flight is not flight:
+            return  # the next one is waiting for the actor
+        actor.flight, actor.idle_since, actor.released = None, self._monotonic(), False
+        if failed or actor.calls == self._max_calls:
+            self._end(actor)
+
+    def _lost(self, flight: _Flight, why: str) -> Lost:
+        """Take that the process of a trial has ended with an attempt in it."""
+        assert flight.host is not None
+        trial_id = flight.host.trial_id
+        self._stay_out(
+            flight,
+            f"ended the process of trial {trial_id} ({why}), which goes on from its newest "
+            "checkpoint",
+        )
+        return Lost(trial_id)
+
+    def _stay_out(self, flight: _Flight, what: str) -> None:
+        """Run nothing in the processes of trials any more; say so once."""
+        if self.in_trials:
+            self.in_trials = False
+            logger.warning(
+                "The validation of %s@%s %s. From now on, validations run in processes of their "
+                "own.",
+                flight.attempt.request.trial_id,
+                flight.attempt.request.iteration,
+                what,
+            )
+
+    # What there is room for --------------------------------------------------------------------
+
+    def _elsewhere(self) -> list[_Flight]:
+        """Return what has not begun, and takes its resources from what is free."""
+        return [
+            flight
+            for flight in self._flights.values()
+            if not (flight.begun or flight.lent or flight.group)
+            and (flight.actor is None or not (flight.actor.up or flight.actor.group))
+        ]
+
+    def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
+        """See :class:`Executor`."""
+        if self._need:
+            room = fits(ray.available_resources(), promised, self._need)
+            room = len(self._free) + max(0, room - len(self._elsewhere()))
+        else:  # it still runs on a core
+            room = int(ray.cluster_resources().get("CPU", 1)) - len(self._flights)
+        if self._most is None:
+            return room
+        own = self._holding()
+        idle = sum(actor.flight is None for actor in own)
+        return idle + max(0, min(room, self._most - len(own)))
+
+    def queued(self) -> int:
+        """See :class:`Executor`."""
+        placed = [flight.actor.group if flight.actor else flight.group for flight in self._new()]
+        waiting = sum(not _is_ready(group) for group in placed if group is not None)
+        anywhere = len(self._elsewhere())
+        return waiting + (min(anywhere, waiting_for(self._own)) if anywhere else 0)
+
+    def _new(self) -> list[_Flight]:
+        """Return what has not begun and whose process may not have started."""
+        return [
+            flight
+            for flight in self._flights.values()
+            if not (flight.begun or (flight.actor and flight.actor.up))
+        ]
 
     def reserve(self, slots: int) -> None:
         """See :class:`Executor`."""
         if self._own and not self._placed:
-            self._slots = slots
-            self._group = placement_group([dict(self._own)] * slots)
+            slots = min(slots, self._most or slots)
+            self._reserved = [self._grouped() for _ in range(slots)]
+            self._free = list(self._reserved)
 
-    def fits_in(self, resources: Mapping[str, float]) -> bool:
-        """See :class:`Executor`."""
-        return not self._placed and fits_in(self._own, resources, in_process=self.in_trials)
-
-    def start(self, attempt: Attempt, *, lender: Trial | None = None) -> None:
-        """See :class:`Executor`."""
-        try:
-            stream = self._started(attempt, lender)
-        except Exception as error:  # it cannot be pickled, for example
-            self._unstarted.append(unstarted(attempt, error))
-            self._in_group.discard(attempt.id)
-            self._lent.discard(attempt.id)
-            self._in_process.pop(attempt.id, None)
-            return
-        self._streams[stream] = attempt
-        self._by_id[attempt.id] = stream
-
-    def _started(self, attempt: Attempt, lender: Trial | None) -> Any:
-        """Start an attempt where it belongs; return the stream of what comes from it."""
-        request = attempt.request
-        if self._task is None:
-            self._fn_ref = ray.put(self._fn)
-            self._task = ray.remote(num_returns="streaming", **self._options)(_validate)
-        name = self._name or f"validate {request.trial_id}@{request.iteration}"
-        options: dict[str, Any] = {"name": name}
-        # In a list, the function is only fetched after the task has said that it has begun.
-        told = [self._fn_ref], request.checkpoint, arguments(self._fn, request)
-        more = self._configs.told(attempt), self._raises, self._lookup(request)
-        if lender is not None:
-            self._lent.add(attempt.id)
-            run = generator_in(lender, name) if self.in_trials else None
-            if run is not None:
-                self._in_process[attempt.id] = lender
-                return run(_validate_in_trial, *told, *more)
-            options.update(in_place_of(lender))
-        elif len(self._in_group) < self._slots:
-            self._in_group.add(attempt.id)
-            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
-                self._group, placement_group_capture_child_tasks=False
-            )
-        return self._task.options(**options).remote(*told, *more)
-
-    def poll(self) -> list[Event]:
-        """See :class:`Executor`."""
-        events, self._unstarted = self._unstarted, []
-        while self._streams:
-            streams = list(self._streams)
-            ready, _ = ray.wait(streams, num_returns=len(streams), timeout=0)
-            if not ready:
-                break
-            for stream in ready:
-                events.extend(self._advance(stream))
-        return events
-
-    def awaited(self) -> Collection[Any]:
-        """See :class:`Executor`."""
-        return self._streams.keys()
-
-    def cancel(self, attempt: Attempt) -> None:
-        """See :class:`Executor`."""
-        stream, lender = self._by_id.get(attempt.id), self._in_process.get(attempt.id)
-        if stream is None:
-            return
-        self._forget(stream)
-        if lender is None:
-            ray.cancel(stream, force=True)
-        else:
-            kill(lender)
-            self._unstarted.append(self._leave(lender, attempt, "it had to be ended"))
-
-    def stop(self, attempt: Attempt) -> None:
-        """See :class:`Executor`."""
-        stream = self._by_id.get(attempt.id)
-        if stream is not None:
-            self._forget(stream)
-            ray.cancel(stream, force=False)
-
-    def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
-        """See :class:`Executor`."""
-        if not self._own:  # it still runs on a core
-            return int(ray.cluster_resources().get("CPU", 1)) - len(self._streams)
-        elsewhere = self._in_group | self._lent | self._begun
-        waiting_for_resources = len(self._by_id.keys() - elsewhere)
-        room = fits(ray.available_resources(), promised, self._own)
-        return self._slots - len(self._in_group) + max(0, room - waiting_for_resources)
-
-    def queued(self) -> int:
-        """See :class:`Executor`."""
-        starting = len(self._by_id.keys() - self._begun - self._lent)
-        return min(starting, waiting_for(self._own)) if starting else 0
+    def _grouped(self) -> PlacementGroup:
+        return placement_group([bundle for bundle in (dict(self._own), *self._bundles) if bundle])
 
     def use_reserve(self) -> None:
         """See :class:`Executor`.
@@ -398,77 +469,91 @@ class RayExecutor:
         What the attempts wait for may be in the reserve itself: when its node is lost, it moves to
         another one, and takes what looked free there when they were started.
         """
-        elsewhere = self._in_group | self._lent | self._begun
-        waiting = [one for one in self._streams.values() if one.id not in elsewhere]
-        for attempt in waiting[: self._slots - len(self._in_group)]:
-            self.cancel(attempt)
-            self.start(attempt)
+        for flight in self._elsewhere()[: len(self._free)]:
+            self.cancel(flight.attempt)
+            self.start(flight.attempt)
 
     def spare(self) -> None:
         """See :class:`Executor`."""
+        for actor in self._holding():
+            if actor.flight is None and actor.group not in self._reserved:
+                self._end(actor)
 
     def close(self) -> None:
         """See :class:`Executor`."""
         self.in_trials = False
-        if self._group is not None:
-            remove_placement_group(self._group)
-            self._group, self._slots = None, 0
+        for actor in list(self._actors):
+            self._end(actor)
+        for group in self._reserved:
+            remove_placement_group(group)
+        self._reserved, self._free = [], []
 
-    def _advance(self, stream: Any) -> Iterator[Event]:
-        attempt_id = self._streams[stream].id
-        try:
-            value = ray.get(next(stream))
-        except StopIteration:
-            self._forget(stream)
-            yield Failed(attempt_id, "ended without a result")
-        except Exception as error:  # anything that a task can end with, including Ray's own errors
-            attempt, lender = self._streams[stream], self._in_process.get(attempt_id)
-            self._forget(stream)
-            reason, trace = explain(error)
-            if lender is not None and not isinstance(error, (RayTaskError, TaskCancelledError)):
-                yield self._leave(lender, attempt, reason)
-            yield Failed(attempt_id, reason, trace)
-        else:
-            if attempt_id not in self._begun:
-                self._begun.add(attempt_id)
-                yield Began(attempt_id)
-            elif isinstance(value, Yielded):
-                yield Estimated(attempt_id, value.metrics)
-            else:
-                lender, attempt = self._in_process.get(attempt_id), self._streams[stream]
-                self._forget(stream)
-                if lender is not None and isinstance(value, Raised) and value.kind in _MEMORY:
-                    self._stay_out(attempt, f"{value.reason}, in the process of {lender.trial_id}")
-                yield ended(attempt_id, value)
+    # Evaluators --------------------------------------------------------------------------------
 
-    def _forget(self, stream: Any) -> None:
-        attempt_id = self._streams.pop(stream).id
-        del self._by_id[attempt_id]
-        self._begun.discard(attempt_id)
-        self._in_group.discard(attempt_id)
-        self._lent.discard(attempt_id)
-        self._in_process.pop(attempt_id, None)
+    def _holding(self) -> list[_Actor]:
+        """Return the evaluators that hold resources of their own."""
+        return [actor for actor in self._actors if actor.place is None]
 
-    def _leave(self, lender: Trial, attempt: Attempt, why: str) -> Lost:
-        """Take that the process of a trial has ended with an attempt in it."""
-        self._stay_out(
-            attempt,
-            f"ended the process of trial {lender.trial_id} ({why}), which goes on from its newest "
-            "checkpoint",
-        )
-        return Lost(lender.trial_id)
+    def _actor_for(self, lender: Trial | None) -> _Actor:
+        """Return an evaluator that has nothing to do, or will soon, or a new one."""
+        for actor in list(self._actors):  # no attempt is lost with one that has died meanwhile
+            if actor.flight is None and has_died(actor.handle):
+                self._end(actor)
+        place = None if lender is None else lender.node_ip
+        known = [actor for actor in self._actors if actor.place == place]
+        known.sort(key=lambda actor: actor.up, reverse=True)
+        idle = next((actor for actor in known if actor.flight is None), None)
+        if idle is None and lender is None and len(known) >= (self._most or 0):
+            idle = next((one for one in known if one.flight and one.flight.stopping), None)
+        return idle or self._build(lender)
 
-    def _stay_out(self, attempt: Attempt, what: str) -> None:
-        """Run nothing in the processes of trials any more; say so once."""
-        if self.in_trials:
-            self.in_trials = False
-            logger.warning(
-                "The validation of %s@%s %s. From now on, validations run in processes of their "
-                "own.",
-                attempt.request.trial_id,
-                attempt.request.iteration,
-                what,
+    def _build(self, lender: Trial | None) -> _Actor:
+        """Start one more evaluator, with resources of its own or in the place of a trial."""
+        remote, group = self._remote, None
+        if lender is not None:
+            remote = remote.options(**in_place_of(lender))
+        elif not self._placed and (self._bundles or self._free):
+            group = self._free.pop() if self._free else self._grouped()
+            strategy = PlacementGroupSchedulingStrategy(
+                group, placement_group_bundle_index=0, placement_group_capture_child_tasks=False
             )
+            remote = remote.options(scheduling_strategy=strategy)
+        try:
+            handle = remote.remote(int(bool(self._own)) if self._bundles else None)
+        except Exception:
+            self._drop(group)
+            raise
+        actor = _Actor(handle, group, None if lender is None else lender.node_ip)
+        self._actors.append(actor)
+        return actor
+
+    def _end(self, actor: _Actor) -> None:
+        """End an evaluator; what is reserved is kept for the one that replaces it."""
+        if actor in self._actors:
+            self._actors.remove(actor)
+            ray.kill(actor.handle)
+            self._drop(actor.group)
+
+    def _drop(self, group: PlacementGroup | None) -> None:
+        if group in self._reserved:
+            self._free.append(group)
+        elif group is not None:
+            remove_placement_group(group)
+
+    def _end_idle(self) -> None:
+        now = self._monotonic()
+        for actor in list(self._actors):
+            idle_s = 0.0 if actor.flight else now - actor.idle_since
+            if idle_s >= self._idle_s and actor.group not in self._reserved:
+                self._end(actor)
+            elif idle_s >= _RELEASE_AFTER_S and not actor.released:
+                actor.released = True
+                actor.handle.release.remote()
+
+
+def _is_ready(group: PlacementGroup) -> bool:
+    """Return whether a placement group has its resources."""
+    return bool(placement_group_table(group).get("state") == "CREATED")
 
 
 def in_place_of(lender: Trial) -> dict[str, Any]:
@@ -476,125 +561,6 @@ def in_place_of(lender: Trial) -> dict[str, Any]:
     node = node_of(lender)
     place = "DEFAULT" if node is None else NodeAffinitySchedulingStrategy(node, soft=True)
     return {"num_cpus": 0, "scheduling_strategy": place}
-
-
-def _validate(
-    fn_ref: list[Any],
-    checkpoint: Any,
-    kwargs: dict[str, Any],
-    told: Told,
-    raises: bool,
-    lookup: Lookup | None,
-) -> Iterator[Any]:
-    yield None  # has begun
-
-    def run() -> Iterator[Any]:
-        return produced(lambda: ray.get(fn_ref[0])(checkpoint, **kwargs), raises=raises)
-
-    with telling(told):
-        yield from looked_up(lookup, checkpoint, told, run)
-
-
-def _validate_in_trial(trainable: Any, *told: Any) -> Iterator[Any]:
-    """Validate in the process of a trial that stands still."""
-    with undisturbed():
-        yield from _validate(*told)
-
-
-@dataclass(frozen=True)
-class Yielded:
-    """What a validation has yielded, on its way to the driver."""
-
-    metrics: Any
-
-
-@dataclass(frozen=True)
-class Scored:
-    """What a validation has returned, on its way to the driver, if there is a cache.
-
-    Attributes:
-        value: What it has returned.
-        key: The name that the score has in the cache.
-        found: Whether it was there.
-    """
-
-    value: Any
-    key: str
-    found: bool = False
-
-
-def looked_up(
-    lookup: Lookup | None, checkpoint: Any, told: Told, run: Callable[[], Iterator[Any]]
-) -> Iterator[Any]:
-    """Yield what a validation yields, unless its score is in the cache: then yield that.
-
-    Args:
-        lookup: Where to look; None: nowhere.
-        checkpoint: The checkpoint.
-        told: Whose it is.
-        run: Runs the validation, as :func:`produced` does.
-    """
-    if lookup is None:
-        yield from run()
-        return
-    key, known = lookup.find(checkpoint, lambda: told.context().config)
-    if key is None:
-        yield from run()
-    elif known is not None:
-        yield Scored(known, key, found=True)
-    else:
-        for step in run():
-            yield Scored(step, key) if isinstance(step, Mapping) else step
-
-
-def produced(call: Callable[[], Any], *, raises: bool = False) -> Iterator[Any]:
-    """Yield what a validation yields, as :class:`Yielded`, and then what it returns or raises.
-
-    A generator that returns nothing has returned what it yielded last.
-
-    Args:
-        call: Calls the validation function.
-        raises: Whether to raise what it raises, rather than yield a description of that.
-
-    Example:
-        >>> def validate():
-        ...     yield {"accuracy": 0.8}
-        ...     yield {"accuracy": 0.9}
-        >>> list(produced(validate))[1:]
-        [Yielded(metrics={'accuracy': 0.9}), {'accuracy': 0.9}]
-    """
-    safely = (lambda step: step()) if raises else outcome_of
-    returned = safely(call)
-    if isinstance(returned, Raised):
-        yield returned
-        return
-    if not inspect.isgenerator(returned):
-        yield safely(lambda: plain(returned))
-        return
-    newest: Any = None
-    while True:
-        step = safely(lambda: _next(returned))
-        if not isinstance(step, Yielded):
-            yield newest if step is None else step
-            return
-        newest = step.metrics
-        yield step
-        if is_cancelled():
-            returned.close()
-            return
-
-
-def _next(generator: Iterator[Any]) -> Any:
-    """Return what a generator yields next, as :class:`Yielded`, or what it returns at its end."""
-    try:
-        return Yielded(plain(next(generator)))
-    except StopIteration as end:
-        return None if end.value is None else plain(end.value)
-
-
-def is_cancelled() -> bool:
-    """Return whether the driver wants this attempt to end."""
-    return in_worker() and bool(ray.get_runtime_context().is_canceled())
 
 
 def arguments(fn: Callable[..., Any], request: Request) -> dict[str, Any]:
@@ -646,68 +612,10 @@ class Configs:
         return Told(*of, request.iteration, attempt.number, ref, stage=request.stage)
 
 
-def outcome_of(call: Callable[[], Any]) -> Any:
-    """Return what a call returns, or a description of what it raised: no exception is pickled.
-
-    Example:
-        >>> outcome_of(lambda: 1 / 0).reason
-        'raised ZeroDivisionError: division by zero'
-    """
-    try:
-        return call()
-    except TaskCancelledError:
-        raise
-    except RayTaskError as error:  # from a task that the function started
-        return replace(described(error.cause or error), trace=described(error).message)
-    except BaseException as error:  # anything that the user's function can raise
-        if ends_the_process(error):
-            raise
-        return described(error)
-
-
-def ended(attempt_id: str, value: Any) -> Event:
-    """Return the event of an attempt's end, given what :func:`outcome_of` returned."""
-    if isinstance(value, Raised):
-        return Failed(attempt_id, value.reason, value.trace)
-    if isinstance(value, Scored):
-        return Returned(attempt_id, value.value, value.key, value.found)
-    return Returned(attempt_id, value)
-
-
-def unstarted(attempt: Attempt, error: Exception) -> Failed:
-    """Return the failure of an attempt that could not be started."""
-    reason = described(error).reason.removeprefix("raised ")
-    return Failed(attempt.id, f"could not be started: {reason}")
-
-
-def plain(value: Any) -> Any:
-    """Return what a validation function returned, in a form that another process can read.
-
-    Arrays and tensors of one element are replaced by the number in them, other objects by parcels,
-    so the driver needs neither torch nor the user's classes, and what is too large by a text.
-
-    Example:
-        >>> import numpy
-        >>> plain({"accuracy": numpy.float32(0.5), "by_class": {"7": numpy.array([1])}})
-        {'accuracy': 0.5, 'by_class': {'7': 1}}
-    """
-    own = singled(admitted(value, travels))
-    return bounded(parcelled(admitted(own, travels), pack))
-
-
-def received(value: Any) -> Any:
-    """Return what a validation returned, in a form that every part of a sweep can handle.
-
-    Example:
-        >>> received(plain({"accuracy": 0.5, "seen": {3}}))
-        {'accuracy': 0.5, 'seen': {3}}
-    """
-    own = admitted(unparcelled(admitted(value, travels), unpack), travels)
-    return distinct(own) if isinstance(own, dict) else own
-
-
-def explain(error: Exception) -> tuple[str, str]:
-    """Return one line that says what happened, and the traceback."""
+def explain(error: Exception) -> tuple[str, str | None]:
+    """Return one line that says what happened, and the traceback, if there is one."""
+    if isinstance(error, StopIteration):
+        return "ended without a result", None
     if isinstance(error, RayTaskError):
         cause = getattr(error, "cause", error)
         return described(cause).reason, described(error).message
@@ -719,3 +627,20 @@ def explain(error: Exception) -> tuple[str, str]:
     if isinstance(error, TaskCancelledError):
         return "it was cancelled from outside", trace
     return f"was lost: {type(error).__name__}", trace
+
+
+def executor_of(config: ValidationConfig | Stage, cache: SweepCache | None = None) -> Executor:
+    """Return where a stage's validations run, and look for their scores first if there is a cache.
+
+    Validations with workers of their own always run on evaluators: only a placement group that the
+    driver owns can keep the workers' resources for them, and give them back whatever happens.
+    """
+    evaluators, mark = config.evaluators, FunctionMark(config.fn)
+    if evaluators is None and hasattr(config.fn, "bundles"):
+        evaluators = _ANY_NUMBER
+    return RayExecutor(
+        config.fn,
+        config.ray_remote_kwargs,
+        evaluators=evaluators,
+        lookup=lambda request: None if cache is None else cache.lookup(mark, request.kwargs),
+    )

@@ -22,7 +22,7 @@ from tunekit.core.values import unparcelled
 from tunekit.extras import extra
 from tunekit.pickles import unpack
 from tunekit.validating.context import Told, telling, told_now
-from tunekit.validating.executor import is_cancelled, plain
+from tunekit.validating.process import is_cancelled, plain
 
 __all__ = ["TrainerValidation"]
 

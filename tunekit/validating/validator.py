@@ -30,15 +30,8 @@ from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status, 
 from tunekit.core.values import left_out
 from tunekit.errors import ConfigError
 from tunekit.stage import Stage
-from tunekit.validating.executor import (
-    Began,
-    Estimated,
-    Executor,
-    Failed,
-    Lost,
-    Returned,
-    received,
-)
+from tunekit.validating.executor import Executor
+from tunekit.validating.process import Began, Estimated, Failed, Lost, Returned, received
 
 __all__ = ["Validator"]
 

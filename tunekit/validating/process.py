@@ -1,0 +1,324 @@
+"""What runs in the process of a validation, and the events that it tells the driver."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import ray
+from ray.exceptions import RayTaskError, TaskCancelledError
+
+from tunekit._ray.raised import ends_the_process, in_worker
+from tunekit.core.calls import is_built
+from tunekit.core.metrics import distinct
+from tunekit.core.values import (
+    Raised,
+    admitted,
+    bounded,
+    described,
+    parcelled,
+    singled,
+    unparcelled,
+)
+from tunekit.gpu_memory import release_unused
+from tunekit.pickles import pack, travels, unpack
+from tunekit.validating.cache import Lookup
+from tunekit.validating.context import Told, telling
+from tunekit.validating.undisturbed import undisturbed
+
+__all__ = [
+    "Began",
+    "Estimated",
+    "Evaluator",
+    "Event",
+    "Failed",
+    "Lost",
+    "Returned",
+    "in_task",
+    "in_trial",
+    "is_cancelled",
+    "looked_up",
+    "outcome_of",
+    "plain",
+    "produced",
+    "received",
+]
+
+
+@dataclass(frozen=True)
+class Began:
+    """An attempt has got its resources and runs."""
+
+    attempt_id: str
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """An attempt's function has yielded what it knows so far."""
+
+    attempt_id: str
+    value: Any
+
+
+@dataclass(frozen=True)
+class Returned:
+    """An attempt's function has returned a value.
+
+    Attributes:
+        key: The name that the score has in the cache; None without a cache.
+        cached: Whether it was there, and the function was not called.
+    """
+
+    attempt_id: str
+    value: Any
+    key: str | None = field(default=None, repr=False)
+    cached: bool = field(default=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """An attempt's function has raised, or its process is gone.
+
+    Attributes:
+        error: The traceback.
+        kind: The name of the exception's class, if the function has raised one.
+    """
+
+    attempt_id: str
+    reason: str
+    error: str | None = None
+    kind: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The process of a trial has ended with an attempt that ran in it.
+
+    Attributes:
+        trial_id: The trial.
+    """
+
+    trial_id: str
+
+
+Event = Began | Estimated | Returned | Failed | Lost
+
+
+# Where it runs ---------------------------------------------------------------------------------
+
+
+def in_task(
+    attempt_id: str,
+    fn_ref: list[Any],
+    checkpoint: Any,
+    kwargs: dict[str, Any],
+    told: Told,
+    lookup: Lookup | None,
+    raises: bool = False,
+) -> Iterator[Event]:
+    """Validate, and yield what happens; the function is fetched after it has begun.
+
+    Args:
+        attempt_id: The attempt.
+        fn_ref: A reference to the function, in a list, so that Ray does not fetch it before.
+        checkpoint: The checkpoint.
+        kwargs: The keyword arguments.
+        told: Whose checkpoint it is.
+        lookup: Where to look for the score before; None: nowhere.
+        raises: Whether to raise what the function raises.
+    """
+    yield Began(attempt_id)
+
+    def run() -> Iterator[Event]:
+        call = lambda: ray.get(fn_ref[0])(checkpoint, **kwargs)  # noqa: E731
+        return produced(attempt_id, call, raises=raises)
+
+    with telling(told):
+        yield from looked_up(attempt_id, lookup, checkpoint, told, run)
+
+
+def in_trial(trainable: Any, *given: Any) -> Iterator[Event]:
+    """Validate in the process of a trial that stands still, as in a task."""
+    with undisturbed():
+        yield from in_task(*given)
+
+
+class Evaluator:
+    """An actor that builds the validation function, and calls it for one checkpoint after another.
+
+    Args:
+        first_bundle: The first bundle of its placement group that is for the function's own
+            workers; None if it has none.
+    """
+
+    def __init__(self, first_bundle: int | None = None):
+        self._first_bundle = first_bundle
+        self._evaluate: Any = None
+
+    def evaluate(
+        self,
+        attempt_id: str,
+        fn_ref: list[Any],
+        checkpoint: Any,
+        kwargs: dict[str, Any],
+        told: Told,
+        lookup: Lookup | None,
+        raises: bool = False,
+    ) -> Iterator[Event]:
+        """Do as :func:`in_task` does."""
+        yield Began(attempt_id)
+        failed = outcome_of(lambda: self._build(fn_ref)) if self._evaluate is None else None
+        if failed is not None:
+            why = f"its evaluator could not be built: it {failed.reason}"
+            yield Failed(attempt_id, why, failed.trace)
+            return
+
+        def run() -> Iterator[Event]:
+            return produced(attempt_id, lambda: self._evaluate(checkpoint, **kwargs))
+
+        with telling(told):
+            yield from looked_up(attempt_id, lookup, checkpoint, told, run)
+
+    def _build(self, fn_ref: list[Any]) -> None:
+        fn = ray.get(fn_ref[0])
+        with telling(None, building=True):
+            built = fn() if is_built(fn) else fn
+        if self._first_bundle is not None:
+            built.placed(self._first_bundle)
+        self._evaluate = built
+
+    def release(self) -> None:
+        """Give back GPU memory that is not used."""
+        release_unused()
+
+
+# What comes of it ------------------------------------------------------------------------------
+
+
+def looked_up(
+    attempt_id: str,
+    lookup: Lookup | None,
+    checkpoint: Any,
+    told: Told,
+    run: Callable[[], Iterator[Event]],
+) -> Iterator[Event]:
+    """Yield what a validation yields, unless its score is in the cache: then yield that.
+
+    Args:
+        attempt_id: The attempt.
+        lookup: Where to look; None: nowhere.
+        checkpoint: The checkpoint.
+        told: Whose it is.
+        run: Runs the validation, as :func:`produced` does.
+    """
+    key, known = None, None
+    if lookup is not None:
+        key, known = lookup.find(checkpoint, lambda: told.context().config)
+    if known is not None:
+        yield Returned(attempt_id, known, key, cached=True)
+        return
+    for step in run():
+        yield replace(step, key=key) if isinstance(step, Returned) else step
+
+
+def produced(
+    attempt_id: str, call: Callable[[], Any], *, raises: bool = False
+) -> Iterator[Estimated | Returned | Failed]:
+    """Yield what a validation yields, and then what it returns or raises.
+
+    A generator that returns nothing has returned what it yielded last.
+
+    Args:
+        attempt_id: The attempt.
+        call: Calls the validation function.
+        raises: Whether to raise what it raises, rather than yield a description of that.
+
+    Example:
+        >>> def validate():
+        ...     yield {"accuracy": 0.8}
+        ...     yield {"accuracy": 0.9}
+        >>> list(produced("a", validate))[1:]
+        [Estimated(attempt_id='a', value={'accuracy': 0.9}),
+         Returned(attempt_id='a', value={'accuracy': 0.9})]
+    """
+    safely = (lambda step: step()) if raises else outcome_of
+    found = safely(call)
+    steps = found if inspect.isgenerator(found) else _returning(found)
+    newest: Any = None
+
+    def step() -> Estimated | Returned:
+        try:
+            return Estimated(attempt_id, plain(next(steps)))
+        except StopIteration as end:
+            return Returned(attempt_id, newest if end.value is None else plain(end.value))
+
+    while not isinstance(found, Raised):
+        found = safely(step)
+        if isinstance(found, Returned):
+            yield found
+            return
+        if isinstance(found, Estimated):
+            newest = found.value
+            yield found
+            if is_cancelled():
+                steps.close()
+                return
+    yield Failed(attempt_id, found.reason, found.trace, found.kind)
+
+
+def _returning(value: Any) -> Generator[None, None, Any]:
+    """Return a generator that returns this at once."""
+    yield from ()
+    return value
+
+
+def is_cancelled() -> bool:
+    """Return whether the driver wants this attempt to end."""
+    return in_worker() and bool(ray.get_runtime_context().is_canceled())
+
+
+def outcome_of(call: Callable[[], Any]) -> Any:
+    """Return what a call returns, or a description of what it raised: no exception is pickled.
+
+    Example:
+        >>> outcome_of(lambda: 1 / 0).reason
+        'raised ZeroDivisionError: division by zero'
+    """
+    try:
+        return call()
+    except TaskCancelledError:
+        raise
+    except RayTaskError as error:  # from a task that the function started
+        return replace(described(error.cause or error), trace=described(error).message)
+    except BaseException as error:  # anything that the user's function can raise
+        if ends_the_process(error):
+            raise
+        return described(error)
+
+
+def plain(value: Any) -> Any:
+    """Return what a validation function returned, in a form that another process can read.
+
+    Arrays and tensors of one element are replaced by the number in them, other objects by parcels,
+    so the driver needs neither torch nor the user's classes, and what is too large by a text.
+
+    Example:
+        >>> import numpy
+        >>> plain({"accuracy": numpy.float32(0.5), "by_class": {"7": numpy.array([1])}})
+        {'accuracy': 0.5, 'by_class': {'7': 1}}
+    """
+    own = singled(admitted(value, travels))
+    return bounded(parcelled(admitted(own, travels), pack))
+
+
+def received(value: Any) -> Any:
+    """Return what a validation returned, in a form that every part of a sweep can handle.
+
+    Example:
+        >>> received(plain({"accuracy": 0.5, "seen": {3}}))
+        {'accuracy': 0.5, 'seen': {3}}
+    """
+    own = admitted(unparcelled(admitted(value, travels), unpack), travels)
+    return distinct(own) if isinstance(own, dict) else own
