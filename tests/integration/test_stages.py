@@ -13,8 +13,6 @@ from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 from tests.integration.runs import counting, fit
-from tunekit.demo import digits
-from tunekit.demo.sweep import in_stages, staged_validation
 from tunekit.journal.lines import read
 
 pytestmark = pytest.mark.ray
@@ -84,28 +82,3 @@ def test_a_full_validation_of_the_winners_and_one_that_is_broken(ray_cluster, tm
     assert "is given up" in caplog.text and "/data/other" in caplog.text
     ended = [event["id"] for event in read(results.experiment_path) if event["event"] == "ended"]
     assert len(ended) == len(set(ended))
-
-
-def test_the_demonstration_validates_less_and_confirms_its_winner(ray_cluster, tmp_path):
-    validation = staged_validation("wait")
-    results = fit(
-        digits.train_digits,
-        tmp_path,
-        param_space={**digits.SPACE, "epochs": 3},
-        tune_config=tune.TuneConfig(
-            metric="accuracy",
-            mode="max",
-            num_samples=5,
-            scheduler=ASHAScheduler(max_t=3, grace_period=1, reduction_factor=3),
-            search_alg=tune.search.BasicVariantGenerator(max_concurrent=2, random_state=0),
-        ),
-        validation_config=validation,
-        checkpoint_policy=tunekit.EveryIterations(1),
-    )
-    sweep = tunekit.load(results.experiment_path)
-    assert sweep.confirmation.certain and len(sweep.confirmation.candidates) == 3
-    assert results.get_best_result().metrics["trial_id"] == sweep.best().trial_id
-    told = "\n".join(in_stages(sweep))
-    assert "to decide" in told and "promoted" in told and "is the best of 3" in told
-    scored = sweep.validations.query("stage == ''")
-    assert scored["metrics/accuracy_n"].min() < digits.EXAMPLES

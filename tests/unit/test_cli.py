@@ -712,7 +712,6 @@ def test_the_demo_takes_its_options(monkeypatch, tmp_path):
         "verbose": 0,
         "storage": None,
         "report": False,
-        "staged": False,
     }
     assert called[1] == {
         **called[0],

@@ -33,12 +33,6 @@ __all__ = ["demo"]
 )
 @click.option("--storage", help="Where the results go; by default a new temporary folder.")
 @click.option("--report", is_flag=True, help="Write the sweep's report at the end, an HTML file.")
-@click.option(
-    "--staged",
-    is_flag=True,
-    help="Validate only as many images as a decision needs, promoted networks otherwise, too, and "
-    "confirm the winner.",
-)
 def demo(storage: str | None, **options: Any) -> None:
     """Sweep a small network over handwritten digits with ASHA, and say what came of it.
 
@@ -49,7 +43,6 @@ def demo(storage: str | None, **options: Any) -> None:
     Examples:
       tunekit demo --trials 6
       tunekit demo --on-pending wait --storage ~/sweeps --report
-      tunekit demo --staged
     """
     with suppress(ModuleNotFoundError):  # of which the import below tells
         if importlib.util.find_spec("torch") is not None:

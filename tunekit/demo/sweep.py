@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import tempfile
+import time
 from typing import Any
 
 import ray
@@ -12,68 +14,14 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
-from tunekit.core.words import confirmation_in_words
+from tunekit.core.parameters import parameters_of
+from tunekit.core.progress import News, counted
+from tunekit.core.words import duration, setting
 from tunekit.demo import digits
-from tunekit.demo.progress import Progress
-from tunekit.demo.words import bought_and_cost, next_commands, ranking, winner
 
 EPOCHS = 27
 # Trials that train at once; one more place is left for validation.
 TRAINING = 3
-# How many of the best checkpoints are confirmed.
-_TOP = 3
-
-
-def staged_validation(on_pending: str = "auto") -> tunekit.ValidationConfig:
-    """Return how checkpoints are validated: in batches; promoted ones also by another function.
-
-    At the end, the winner is confirmed.
-
-    Args:
-        on_pending: As in :class:`tunekit.ValidationConfig`.
-
-    Example:
-        >>> [stage.name for stage in staged_validation().stages], staged_validation().confirm.top
-        (['plain'], 3)
-    """
-    return tunekit.ValidationConfig(
-        fn=digits.validate_in_batches,
-        on_pending=on_pending,
-        sequential=tunekit.Sequential(min_examples=300),
-        stages=[tunekit.Stage("plain", digits.validate, every="promoted")],
-        confirm=tunekit.Confirm(top=_TOP),
-    )
-
-
-def in_stages(sweep: tunekit.Sweep) -> list[str]:
-    """Say how many images the sweep took, what was validated besides, and how sure the winner is.
-
-    Args:
-        sweep: A sweep that was validated by :func:`staged_validation`.
-    """
-    table = sweep.validations
-    scored = table[table.status == "validated"]
-    decided, plain = scored[scored.stage == ""], scored[scored.stage == "plain"]
-    seen, all_ = int(decided["metrics/accuracy_n"].sum()), len(decided) * digits.EXAMPLES
-    lines = [
-        "Validated in stages:",
-        f"  to decide  {seen:,} images, where full validations take {all_:,}: {seen / all_:.0%}",
-        "             (8 in 9 of them are moved by a pixel, which is hard)",
-    ]
-    if len(plain):
-        best = plain["metrics/accuracy"].max()
-        lines.append(
-            f"  promoted   {len(plain)} checkpoints were right on up to {best:.2%} of images that "
-            "are not moved"
-        )
-    found = sweep.confirmation
-    if found is not None:
-        more = sum(one.n or 0 for one in found.candidates)
-        lines += [
-            f"  confirmed  {confirmation_in_words(found)},",
-            f"             by {more:,} images",
-        ]
-    return lines
 
 
 def run(
@@ -83,9 +31,8 @@ def run(
     verbose: int = 0,
     storage: str | None = None,
     report: bool = False,
-    staged: bool = False,
 ) -> None:
-    """Run the sweep, and say how far it is, which checkpoint is best and what it has cost.
+    """Run the sweep, and say how far it is, and which checkpoint is best.
 
     Args:
         trials: How many to sample.
@@ -94,7 +41,6 @@ def run(
         verbose: Tune's verbosity, 0 to 2.
         storage: Where the results go; by default a new temporary folder.
         report: Whether the sweep's report is written at the end.
-        staged: Whether to validate less: in batches, with a stage and a confirmation.
     """
     if report:
         from tunekit.board.page import write_page
@@ -104,7 +50,7 @@ def run(
         log_to_driver=False,
         logging_level=logging.ERROR,
     )
-    progress = Progress("accuracy") if verbose == 0 else None
+    progress = Progress()
     tuner = tunekit.Tuner(
         digits.train_digits,
         param_space={**digits.SPACE, "epochs": EPOCHS},
@@ -112,7 +58,7 @@ def run(
             metric="accuracy",
             mode="max",
             num_samples=trials,
-            scheduler=_asha(),
+            scheduler=ASHAScheduler(max_t=EPOCHS, grace_period=1, reduction_factor=3),
             search_alg=tune.search.BasicVariantGenerator(
                 max_concurrent=TRAINING, random_state=seed
             ),
@@ -121,49 +67,93 @@ def run(
             name="digits",
             storage_path=storage or tempfile.mkdtemp(prefix="tunekit-demo-"),
             verbose=verbose,
-            callbacks=[] if progress is None else [progress],
+            callbacks=[progress] if verbose == 0 else [],
         ),
-        validation_config=staged_validation(on_pending)
-        if staged
-        else tunekit.ValidationConfig(fn=digits.validate, on_pending=on_pending),
+        validation_config=tunekit.ValidationConfig(fn=digits.validate, on_pending=on_pending),
         checkpoint_policy=tunekit.EveryIterations(1),
     )
-    if progress is not None:
-        progress.validation = tuner.validation
+    progress.validation = tuner.validation
     print(
         f"Sweeping {trials} networks over scikit-learn's digits, {EPOCHS} epochs at most.",
         flush=True,
     )
     results = tuner.fit()
-    if progress is not None:
-        progress.close()
     sweep = tunekit.load(results.experiment_path, results.filesystem)
     print("", *ranking(sweep), sep="\n")
     best = sweep.best()
     tested = None if best.checkpoint is None else digits.accuracy_of(best.checkpoint)
-    print("", winner(best, tested), "", sep="\n")
-    if staged:
-        print(*in_stages(sweep), "", sep="\n")
-    print(*bought_and_cost(sweep, *in_virtual_time(sweep, on_pending)), sep="\n")
+    print("", winner(best, tested), sep="\n")
     if report:
         print("", f"Report: {write_page(sweep)}", sep="\n")
     print("", *next_commands(sweep.source or results.experiment_path), sep="\n")
     ray.shutdown()
 
 
-def _asha() -> ASHAScheduler:
-    return ASHAScheduler(
-        max_t=EPOCHS, grace_period=1, reduction_factor=3, time_attr="training_iteration"
-    )
+class Progress(tune.Callback):
+    """Prints how far the sweep is: after a second, and every 10 s from then on."""
+
+    def __init__(self) -> None:
+        #: Whose validations are counted.
+        self.validation: tunekit.ValidationCallback | None = None
+        self._news, self._began = News(1.0, 10.0), time.monotonic()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Print nothing in another process: Tune pickles callbacks."""
+        return (Progress, ())
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Print a line, if it is time."""
+        now = time.monotonic()
+        if self.validation is not None and self._news.due(now):
+            ended = sum(trial.status in ("TERMINATED", "ERROR") for trial in trials)
+            runs = sum(trial.status == "RUNNING" for trial in trials)
+            told = f"{duration(now - self._began)}: {ended} trials ended, {runs} running."
+            print(f"{told} {counted(self.validation.summary())}", flush=True)
 
 
-def in_virtual_time(sweep: tunekit.Sweep, on_pending: str) -> tuple[float, float]:
-    """Return how long the sweep takes in virtual time, and with validation inline, in seconds."""
-    judged = tune.TuneConfig(
-        metric="accuracy", mode="max", scheduler=_asha(), max_concurrent_trials=TRAINING
+def ranking(sweep: tunekit.Sweep) -> list[str]:
+    """Return the trials as the lines of a table, ranked by the best checkpoint of each."""
+    ranked = sweep.ranking()
+    parameters = parameters_of([one.hyperparameters for one in ranked], {})
+    names = [name for name, one in parameters.items() if len(ranked) == 1 or not one.single]
+    rows = [["rank", "trial", "accuracy", "at epoch", "of", *names]]
+    for one in ranked:
+        known = one.hyperparameters
+        rows.append(
+            [
+                "" if one.rank is None else str(one.rank),
+                one.name,
+                "" if one.best_value is None else f"{one.best_value:.2%}",
+                "" if one.best is None else str(one.best.iteration),
+                str(one.story.iteration),
+                *(setting(known[name]) if name in known else "" for name in names),
+            ]
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
+
+
+def winner(best: tunekit.BestCheckpoint, tested: float | None) -> str:
+    """Say which checkpoint is the best; ``tested``: its accuracy on the test images."""
+    told = (
+        f"The best checkpoint is that of trial {best.trial_id} at epoch {best.iteration}: right on "
+        f"{best.score:.2%} of the validation images"
     )
-    places: dict[str, Any] = {"tune_config": judged, "slots": TRAINING + 1}
-    config = tunekit.ValidationConfig(fn=digits.validate, on_pending=on_pending)
-    beside = tunekit.simulate(sweep, validation_config=config, **places)
-    inline = tunekit.simulate(sweep, inline="every", **places)
-    return beside.makespan_s, inline.makespan_s
+    return told + ("." if tested is None else f", and on {tested:.2%} of the test images.")
+
+
+def next_commands(path: str) -> list[str]:
+    """Return what to type next.
+
+    Example:
+        >>> next_commands("/my results/digits")[1:]
+        ["  tunekit status '/my results/digits'",
+         "  tunekit best '/my results/digits'",
+         "  tunekit report '/my results/digits' --open"]
+    """
+    where = shlex.quote(path)
+    commands = (f"status {where}", f"best {where}", f"report {where} --open")
+    return ["Next:", *(f"  tunekit {command}" for command in commands)]
