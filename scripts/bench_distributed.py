@@ -73,7 +73,7 @@ class Evaluator:
         return validate(checkpoint)
 
 
-validate_by_workers = tunekit.TrainerValidation(
+validate_by_workers = tunekit.distributed.TrainerValidation(
     lambda config: validate(config["checkpoint"]), train.ScalingConfig(num_workers=2)
 )
 
@@ -208,7 +208,7 @@ def exploits():
     print(f"{'':22}{'cold':>8}{'warm':>8}{'ratio':>8}")
     rows = {"pause and resume": [], "exploit": [], "next trial": []}
     for warm in (False, True):
-        workers = tunekit.WorkerReuseConfig(keep_warm=warm)
+        workers = tunekit.distributed.WorkerReuseConfig(keep_warm=warm)
         config = tunekit.ValidationConfig(
             fn=lambda checkpoint: {"score": random.random()},
             evaluators=1,
@@ -280,7 +280,7 @@ def sweep(trials):
             fit(
                 folder,
                 trainer(2, length=2),
-                workers=tunekit.WorkerReuseConfig(keep_warm=warm),
+                workers=tunekit.distributed.WorkerReuseConfig(keep_warm=warm),
                 tune_config=tune.TuneConfig(num_samples=trials, max_concurrent_trials=1),
             )
             took.append(time.time() - began)

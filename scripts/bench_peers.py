@@ -7,8 +7,8 @@
 54 configurations, ASHA (max_t=27, reduction_factor=3) or what is nearest to it, an iteration of
 0.4 s, a validation of so many times that. The curves are made here: noisy, crossing, another table
 for each order. Each system's own decision code runs, in virtual time: Tune's controller and tunekit
-by ``tunekit.simulate``, Optuna's pruners by ask and tell, Syne Tune's scheduler likewise (if it can
-be imported). Six slots for everyone, which training and validation share.
+by ``tunekit.lab.simulate``, Optuna's pruners by ask and tell, Syne Tune's scheduler likewise (if
+it can be imported). Six slots for everyone, which training and validation share.
 
 Times are ratios to stock Ray that validates at ASHA's rungs, on six slots: of the mean time of the
 sweeps. *found*: the share of sweeps whose best score is within 0.01 of the best of all curves.
@@ -99,7 +99,7 @@ def simulated(
     **how,
 ) -> Callable[[pd.DataFrame, float], Ran]:
     def run(curves: pd.DataFrame, ratio: float) -> Ran:
-        ran = tunekit.simulate(
+        ran = tunekit.lab.simulate(
             curves,
             tune_config=judged(scheduler, reuse_actors=reuse),
             train_s=TRAIN_S,

@@ -293,7 +293,7 @@ class Run:
         while True:
             if self.driver.poll() is not None or time.monotonic() > ends:
                 raise RuntimeError((self.cluster.folder / "driver.log").read_text()[-3000:])
-            with contextlib.suppress(tunekit.TunekitError, OSError):
+            with contextlib.suppress(tunekit.errors.TunekitError, OSError):
                 ended = self.load().validations["status"].notna()
                 if ended.sum() >= validations:
                     return

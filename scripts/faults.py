@@ -320,7 +320,7 @@ def tuner_of(case: Case, folder: Path, *, stock: bool) -> tune.Tuner:
             fn = Evaluator  # type: ignore
         elif case.validation == "trainer":
             own = {"num_cpus": 0}
-            fn = tunekit.TrainerValidation(  # type: ignore
+            fn = tunekit.distributed.TrainerValidation(  # type: ignore
                 validation_loop,
                 train.ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
             )

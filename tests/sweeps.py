@@ -185,7 +185,7 @@ def sweep(
     validation_s: Callable[[Attempt], float] = lambda attempt: 1.0,
     training_s: Callable[[Trial, str], float] | None = None,
     settings: dict[str, Any] | None = None,
-    policy: tunekit.CheckpointPolicy | None = None,
+    policy: tunekit.policies.CheckpointPolicy | None = None,
     more_callbacks: tuple[tune.Callback, ...] = (),
     later_callbacks: tuple[tune.Callback, ...] = (),
     loggers: bool = False,

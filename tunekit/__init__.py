@@ -1,119 +1,101 @@
 """Ray Tune sweeps ranked by validated accuracy, without stopping training to validate.
 
-Start with :class:`tunekit.Tuner`. Its parts also work with a plain ``ray.tune.Tuner``.
+Start with :class:`tunekit.Tuner`. Its parts also work with a plain ``ray.tune.Tuner``. The rest is
+in submodules: :mod:`tunekit.policies`, :mod:`tunekit.schedulers`, :mod:`tunekit.loggers`,
+:mod:`tunekit.distributed`, :mod:`tunekit.lab`, :mod:`tunekit.errors`, :mod:`tunekit.testing`.
 """
 
-import warnings as _warnings
+# Each trial and each validation imports tunekit in its own process: nothing is loaded until it is
+# used.
 
-from tunekit import schedulers as schedulers
-from tunekit._ray.compat import TESTED as RAY_TESTED
-from tunekit.config import ValidationConfig
-from tunekit.confirm import Confirm
-from tunekit.core.estimates import Estimate
-from tunekit.core.sequential import Sequential
-from tunekit.distributed import TrainerFactory, WorkerReuseConfig
-from tunekit.driver.callback import ValidationCallback
-from tunekit.errors import (
-    AlreadyRunningError,
-    ConfigError,
-    DistributedTrialError,
-    JournalError,
-    MetricNotFoundError,
-    MissingExtraError,
-    NotResumedError,
-    RestoreError,
-    StopperError,
-    SweepNotFoundError,
-    TunekitError,
-    UnsafeFileError,
-    UnsupportedRayError,
-    ValidationFailedError,
-    WiringError,
-)
-from tunekit.lab.comparison import SweepComparison, compare
-from tunekit.lab.simulation import Simulation, simulate
-from tunekit.loggers import JsonLogger, ValidatedLoggerCallback
-from tunekit.policies import (
-    AnyOf,
-    AtDecisions,
-    CheckpointPolicy,
-    CheckpointWhen,
-    EveryIterations,
-    EverySeconds,
-    OnImprovement,
-)
-from tunekit.reading.best import BestCheckpoint
-from tunekit.reading.sweep import Sweep, load
-from tunekit.report import VALIDATION_KEY, checkpoint_with, report
-from tunekit.results.lineage import Lineage
-from tunekit.results.tensorboard import TensorBoardLogger
-from tunekit.scheduling.scheduler import ValidatedScheduler
-from tunekit.scheduling.searcher import ValidatedSearcher
-from tunekit.stage import Stage
-from tunekit.states import load_state
-from tunekit.tuner import Tuner, checkpointable
-from tunekit.validating.context import ValidationContext, get_validation_context
-from tunekit.validating.trainer import TrainerValidation
+from __future__ import annotations
+
+import warnings as _warnings
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from tunekit.version import VERSION
 from tunekit.version import of_another_project as _of_another_project
 
+if TYPE_CHECKING:
+    from tunekit import distributed as distributed
+    from tunekit import errors as errors
+    from tunekit import lab as lab
+    from tunekit import loggers as loggers
+    from tunekit import policies as policies
+    from tunekit import schedulers as schedulers
+    from tunekit import testing as testing
+    from tunekit.config import ValidationConfig
+    from tunekit.confirm import Confirm
+    from tunekit.core.estimates import Estimate
+    from tunekit.core.sequential import Sequential
+    from tunekit.driver.callback import ValidationCallback
+    from tunekit.policies import AtDecisions, EveryIterations
+    from tunekit.reading.sweep import Sweep, load
+    from tunekit.scheduling.scheduler import ValidatedScheduler
+    from tunekit.scheduling.searcher import ValidatedSearcher
+    from tunekit.stage import Stage
+    from tunekit.training import VALIDATION_KEY, checkpoint_with, report, state_of
+    from tunekit.tuner import Tuner, checkpointable
+    from tunekit.validating.context import ValidationContext, get_validation_context
+
 __all__ = [
-    "RAY_TESTED",
     "VALIDATION_KEY",
-    "AlreadyRunningError",
-    "AnyOf",
     "AtDecisions",
-    "BestCheckpoint",
-    "CheckpointPolicy",
-    "CheckpointWhen",
-    "ConfigError",
     "Confirm",
-    "DistributedTrialError",
     "Estimate",
     "EveryIterations",
-    "EverySeconds",
-    "JournalError",
-    "JsonLogger",
-    "Lineage",
-    "MetricNotFoundError",
-    "MissingExtraError",
-    "NotResumedError",
-    "OnImprovement",
-    "RestoreError",
     "Sequential",
-    "Simulation",
     "Stage",
-    "StopperError",
     "Sweep",
-    "SweepComparison",
-    "SweepNotFoundError",
-    "TensorBoardLogger",
-    "TrainerFactory",
-    "TrainerValidation",
-    "TunekitError",
     "Tuner",
-    "UnsafeFileError",
-    "UnsupportedRayError",
-    "ValidatedLoggerCallback",
     "ValidatedScheduler",
     "ValidatedSearcher",
     "ValidationCallback",
     "ValidationConfig",
     "ValidationContext",
-    "ValidationFailedError",
-    "WiringError",
-    "WorkerReuseConfig",
     "checkpoint_with",
     "checkpointable",
-    "compare",
     "get_validation_context",
     "load",
-    "load_state",
     "report",
-    "simulate",
+    "state_of",
 ]
 
 __version__ = VERSION
+
+_SUBMODULES = {"distributed", "errors", "lab", "loggers", "policies", "schedulers", "testing"}
+_HOMES = {
+    "tunekit.config": ("ValidationConfig",),
+    "tunekit.confirm": ("Confirm",),
+    "tunekit.core.estimates": ("Estimate",),
+    "tunekit.core.sequential": ("Sequential",),
+    "tunekit.driver.callback": ("ValidationCallback",),
+    "tunekit.policies": ("AtDecisions", "EveryIterations"),
+    "tunekit.reading.sweep": ("Sweep", "load"),
+    "tunekit.scheduling.scheduler": ("ValidatedScheduler",),
+    "tunekit.scheduling.searcher": ("ValidatedSearcher",),
+    "tunekit.stage": ("Stage",),
+    "tunekit.training": ("VALIDATION_KEY", "checkpoint_with", "report", "state_of"),
+    "tunekit.tuner": ("Tuner", "checkpointable"),
+    "tunekit.validating.context": ("ValidationContext", "get_validation_context"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name in _SUBMODULES:
+        return import_module(f"tunekit.{name}")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'tunekit' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 if (_other := _of_another_project()) is not None:
     _warnings.warn(_other, RuntimeWarning, stacklevel=2)

@@ -39,8 +39,8 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
         validation: The sweep's validations.
 
     Raises:
-        tunekit.ConfigError: If a trial or a validation needs what this machine does not have and no
-            other machine can join.
+        tunekit.errors.ConfigError: If a trial or a validation needs what this machine does not
+            have and no other machine can join.
     """
     if not ray.is_initialized():
         ray.init()

@@ -59,9 +59,9 @@ class ValidationConfig(Limits, train.ValidationConfig):
             waits for. ``ray_remote_kwargs`` are then options of the actor, and ``max_calls`` among
             them is the number of validations after which a process is replaced. None: each
             validation runs in a task of its own. Those in the place of a trial also run in
-            long-lived processes, and those of a :class:`~tunekit.TrainerValidation` always do,
-            unless ``ray_remote_kwargs`` asks for what tasks do: ``max_calls``, ``max_retries``,
-            ``retry_exceptions``.
+            long-lived processes, and those of a :class:`~tunekit.distributed.TrainerValidation`
+            always do, unless ``ray_remote_kwargs`` asks for what tasks do: ``max_calls``,
+            ``max_retries``, ``retry_exceptions``.
         every: Which checkpoints to validate. A number n: every n-th checkpoint of a trial, counted
             from its first. ``"decision"``: only those whose score the scheduler will use (at the
             rungs of ASHA and HyperBand, at PBT's perturbation interval) and the one at the trial's
@@ -113,7 +113,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
             None: no cache.
 
     Raises:
-        tunekit.ConfigError: If any argument is wrong; the message lists them all.
+        tunekit.errors.ConfigError: If any argument is wrong; the message lists them all.
 
     Example:
         >>> from ray.train import ValidationTaskConfig
@@ -231,7 +231,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
                 whose ``timeout_s`` (seconds) is passed here instead.
 
         Raises:
-            tunekit.ConfigError: If any argument is wrong.
+            tunekit.errors.ConfigError: If any argument is wrong.
 
         Example:
             >>> def validate_fn(checkpoint, config):

@@ -11,22 +11,10 @@ from tunekit._ray.decisions import innermost
 from tunekit._ray.trials import SPACE, distributed_class
 from tunekit.config import ValidationConfig
 from tunekit.core.problems import Problems
-from tunekit.report import VALIDATION_KEY
+from tunekit.training import VALIDATION_KEY
+from tunekit.validating.trainer import TrainerValidation
 
-__all__ = [
-    "TrainerFactory",
-    "WorkerReuseConfig",
-    "check_saving",
-    "check_scheduler",
-    "check_trainer",
-    "check_workers",
-    "is_tunes",
-    "keeps_warm",
-    "run_config_of",
-    "settle",
-    "trials_of",
-    "validation_config_of",
-]
+__all__ = ["TrainerFactory", "TrainerValidation", "WorkerReuseConfig"]
 
 
 class WorkerReuseConfig:
@@ -48,7 +36,7 @@ class WorkerReuseConfig:
             over, are ended, and others started.
 
     Raises:
-        tunekit.ConfigError: If an argument is wrong; the message lists all that are.
+        tunekit.errors.ConfigError: If an argument is wrong; the message lists all that are.
 
     Example:
         >>> WorkerReuseConfig(keep_warm=False)
@@ -87,7 +75,7 @@ class TrainerFactory:
             the trial.
 
     Raises:
-        tunekit.ConfigError: If ``make`` is not callable.
+        tunekit.errors.ConfigError: If ``make`` is not callable.
 
     Example:
         >>> from ray import train
@@ -200,7 +188,10 @@ def check_workers(workers: Any, distributed: bool, problems: Problems) -> None:
     if workers is None:
         return
     if problems.instance(
-        "worker_config", workers, WorkerReuseConfig, "Pass tunekit.WorkerReuseConfig(...)."
+        "worker_config",
+        workers,
+        WorkerReuseConfig,
+        "Pass tunekit.distributed.WorkerReuseConfig(...).",
     ) and (not distributed):
         problems.add(
             f"worker_config={workers!r} is for the trials of trainers, and trainable is none. "

@@ -19,8 +19,8 @@ def extra(name: str) -> Iterator[None]:
         name: The extra, one of those in ``setup.cfg``.
 
     Raises:
-        tunekit.MissingExtraError: If a package is not installed. Any other error of an import
-            comes through.
+        tunekit.errors.MissingExtraError: If a package is not installed. Any other error of an
+            import comes through.
 
     Example:
         >>> with extra("report"):

@@ -20,8 +20,9 @@ from tunekit._ray.loggers import LocalFirst, adapt
 from tunekit.core.history import GENERATION
 from tunekit.core.metrics import flatten, hide, without
 from tunekit.core.problems import Problems
+from tunekit.results.tensorboard import TensorBoardLogger
 
-__all__ = ["JsonLogger", "ValidatedLoggerCallback", "validated"]
+__all__ = ["JsonLogger", "TensorBoardLogger", "ValidatedLoggerCallback"]
 
 # What of a report stands beside its validated metrics, where the report has it.
 _PLACE = (TRAINING_ITERATION, TIMESTEPS_TOTAL, GENERATION)
@@ -59,7 +60,7 @@ class ValidatedLoggerCallback(LoggerCallback):
         logger: The logger; of Tune's own ones, that of TensorBoard only.
 
     Raises:
-        tunekit.ConfigError: If ``logger`` is no logger, or is one whose files tunekit folds
+        tunekit.errors.ConfigError: If ``logger`` is no logger, or is one whose files tunekit folds
             validated metrics into already.
 
     Example:

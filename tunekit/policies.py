@@ -25,15 +25,8 @@ from tunekit.core import policy as rules
 from tunekit.core.problems import Problems
 from tunekit.errors import WiringError
 
-__all__ = [
-    "AnyOf",
-    "AtDecisions",
-    "CheckpointPolicy",
-    "CheckpointWhen",
-    "EveryIterations",
-    "EverySeconds",
-    "OnImprovement",
-]
+# EveryIterations and AtDecisions are public as tunekit.EveryIterations and tunekit.AtDecisions.
+__all__ = ["CheckpointPolicy", "CheckpointWhen", "EverySeconds", "OnImprovement"]
 
 
 class CheckpointPolicy(tune.Callback):
@@ -69,7 +62,7 @@ class CheckpointPolicy(tune.Callback):
         yield self
 
     def __or__(self, other: CheckpointPolicy) -> CheckpointPolicy:
-        return AnyOf(self, other)
+        return _AnyOf(self, other) if isinstance(other, CheckpointPolicy) else NotImplemented
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -116,7 +109,7 @@ class EveryIterations(_RulePolicy):
         n: Iterations between two checkpoints.
 
     Raises:
-        tunekit.ConfigError: If ``n`` is not a whole number of at least 1.
+        tunekit.errors.ConfigError: If ``n`` is not a whole number of at least 1.
 
     Example:
         >>> EveryIterations(10)
@@ -145,7 +138,7 @@ class EverySeconds(_RulePolicy):
         seconds: Seconds between two checkpoints, on the driver's clock.
 
     Raises:
-        tunekit.ConfigError: If ``seconds`` is not a positive number.
+        tunekit.errors.ConfigError: If ``seconds`` is not a positive number.
 
     Example:
         >>> EverySeconds(60)
@@ -171,7 +164,7 @@ class OnImprovement(_RulePolicy):
         delta: How much better it must be, in units of the metric.
 
     Raises:
-        tunekit.ConfigError: If an argument is wrong.
+        tunekit.errors.ConfigError: If an argument is wrong.
 
     Example:
         >>> OnImprovement("loss", mode="min", delta=0.01)
@@ -210,7 +203,7 @@ class AtDecisions(CheckpointPolicy):
 
     Example:
         >>> import tunekit
-        >>> AtDecisions() | tunekit.EverySeconds(600)
+        >>> AtDecisions() | tunekit.policies.EverySeconds(600)
         AtDecisions() | EverySeconds(600)
     """
 
@@ -246,7 +239,7 @@ class CheckpointWhen(CheckpointPolicy):
             each trial; it should be quick.
 
     Raises:
-        tunekit.ConfigError: If ``predicate`` is not callable.
+        tunekit.errors.ConfigError: If ``predicate`` is not callable.
 
     Example:
         >>> from pathlib import Path
@@ -267,36 +260,14 @@ class CheckpointWhen(CheckpointPolicy):
         return f"CheckpointWhen({getattr(self.predicate, '__name__', self.predicate)})"
 
 
-class AnyOf(CheckpointPolicy):
-    """A checkpoint when any of several policies asks for one; ``a | b`` is short for it.
-
-    Args:
-        *policies: The policies. Each sees every report, even if another has already asked.
-
-    Raises:
-        tunekit.ConfigError: If one of them is not a policy, or if there is none.
-
-    Example:
-        >>> EveryIterations(10) | EverySeconds(60)
-        EveryIterations(10) | EverySeconds(60)
-    """
+class _AnyOf(CheckpointPolicy):
+    """A checkpoint when any of several policies asks for one. Each of them sees every report."""
 
     def __init__(self, *policies: CheckpointPolicy):
-        problems = Problems("AnyOf")
-        if not policies:
-            problems.add("There is no policy. Pass at least one.")
-        for index, policy in enumerate(policies):
-            problems.instance(
-                f"policies[{index}]",
-                policy,
-                CheckpointPolicy,
-                "Pass tunekit.EveryIterations(n), for example.",
-            )
-        problems.raise_any()
         self.policies: tuple[CheckpointPolicy, ...] = tuple(
             part
             for policy in policies
-            for part in (policy.policies if isinstance(policy, AnyOf) else (policy,))
+            for part in (policy.policies if isinstance(policy, _AnyOf) else (policy,))
         )
 
     def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:

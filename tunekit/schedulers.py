@@ -71,8 +71,8 @@ class PromotionASHA(JudgingScheduler):
             first rungs. Their shares are those of ``ASHAScheduler``, but are not drawn at random.
 
     Raises:
-        tunekit.ConfigError: If any argument is wrong; the message lists them all. Also when a trial
-            is added, if neither the scheduler nor ``TuneConfig`` has a metric and a mode.
+        tunekit.errors.ConfigError: If any argument is wrong; the message lists them all. Also when
+            a trial is added, if neither the scheduler nor ``TuneConfig`` has a metric and a mode.
 
     Example:
         >>> scheduler = PromotionASHA(max_t=27, grace_period=1, reduction_factor=3)

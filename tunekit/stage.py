@@ -51,7 +51,7 @@ class Stage(Limits):
             ``max_examples`` ends it early, because nothing is decided by it.
 
     Raises:
-        tunekit.ConfigError: If any argument is wrong; the message lists them all.
+        tunekit.errors.ConfigError: If any argument is wrong; the message lists them all.
 
     Example:
         >>> import tunekit

@@ -102,15 +102,15 @@ def checkpointable(trainable: Any) -> Any:
 
     :class:`Tuner` does this by itself; a plain ``ray.tune.Tuner`` needs it for functions that call
     :func:`tunekit.checkpoint_with`. There, ask for checkpoints with a
-    :class:`~tunekit.CheckpointPolicy`: ``checkpoint_frequency`` and ``checkpoint_at_end`` only work
-    with :class:`Tuner`.
+    :class:`~tunekit.policies.CheckpointPolicy`: ``checkpoint_frequency`` and ``checkpoint_at_end``
+    only work with :class:`Tuner`.
 
     Args:
         trainable: A function, or the name that one was registered under. Class trainables are
             returned unchanged.
 
     Raises:
-        tunekit.ConfigError: If it is not a trainable.
+        tunekit.errors.ConfigError: If it is not a trainable.
 
     Example:
         >>> def train(config): ...
@@ -142,13 +142,13 @@ class Tuner(tune.Tuner):
     Each of them is a run of the trainer, whose workers call ``ray.train.report`` and
     ``ray.train.get_checkpoint`` as usual. The workers live in the trial's placement group, so a
     trial starts only where all of it fits, and they take over one trial after another
-    (:class:`~tunekit.WorkerReuseConfig`). If no ``run_config`` is given here, the sweep uses the
-    trainer's own. The same goes for ``validation_config``; a plain one on the trainer validates
-    what reports ask for.
+    (:class:`~tunekit.distributed.WorkerReuseConfig`). If no ``run_config`` is given here, the
+    sweep uses the trainer's own. The same goes for ``validation_config``; a plain one on the
+    trainer validates what reports ask for.
 
     Args:
         trainable: A function, a ``ray.tune.Trainable`` class, the name that one was registered
-            under, a trainer, or a :class:`~tunekit.TrainerFactory`.
+            under, a trainer, or a :class:`~tunekit.distributed.TrainerFactory`.
         param_space: The search space, as for ``ray.tune.Tuner``: a dict, or one of RLlib's
             configurations. For a trainer it has ``"train_loop_config"`` and ``"scaling_config"`` (a
             ``ScalingConfig``, or a dict of what differs from the trainer's), which are laid over
@@ -159,14 +159,14 @@ class Tuner(tune.Tuner):
         run_config: As for ``ray.tune.Tuner``.
         validation_config: How to validate: a :class:`tunekit.ValidationConfig`, or a plain
             ``ray.train.ValidationConfig``. Without one, nothing is validated.
-        checkpoint_policy: When to save: a :class:`~tunekit.CheckpointPolicy`, in addition to what
-            the trainable and ``CheckpointConfig`` ask for. Not for trainers, whose workers
+        checkpoint_policy: When to save: a :class:`~tunekit.policies.CheckpointPolicy`, in addition
+            to what the trainable and ``CheckpointConfig`` ask for. Not for trainers, whose workers
             themselves decide when to save.
         worker_config: How the workers of distributed trials are kept.
 
     Raises:
-        tunekit.ConfigError: If any argument is wrong; the message lists them all.
-        tunekit.AlreadyRunningError: If another driver is running a sweep of that name there.
+        tunekit.errors.ConfigError: If any argument is wrong; the message lists them all.
+        tunekit.errors.AlreadyRunningError: If another driver is running a sweep of that name there.
 
     Example:
         >>> import ray.tune
@@ -330,14 +330,15 @@ class Tuner(tune.Tuner):
             A Tuner whose :meth:`fit` continues the sweep, or begins it if no trial had begun.
 
         Raises:
-            tunekit.ConfigError: If an argument is wrong.
-            tunekit.SweepNotFoundError: If there is no experiment at ``path``: a ``ConfigError``,
-                and a ``FileNotFoundError`` as with ``ray.tune.Tuner``.
-            tunekit.AlreadyRunningError: If the sweep's driver is alive.
-            tunekit.JournalError: If the experiment's journal is damaged, or of another version.
-            tunekit.RestoreError: If what the sweep was saved in, or what the Tuner was made with,
-                cannot be read; if the folder cannot be written to; or if no trial had begun and
-                ``param_space`` is needed because it could not be kept.
+            tunekit.errors.ConfigError: If an argument is wrong.
+            tunekit.errors.SweepNotFoundError: If there is no experiment at ``path``: a
+                ``ConfigError``, and a ``FileNotFoundError`` as with ``ray.tune.Tuner``.
+            tunekit.errors.AlreadyRunningError: If the sweep's driver is alive.
+            tunekit.errors.JournalError: If the experiment's journal is damaged, or of another
+                version.
+            tunekit.errors.RestoreError: If what the sweep was saved in, or what the Tuner was made
+                with, cannot be read; if the folder cannot be written to; or if no trial had begun
+                and ``param_space`` is needed because it could not be kept.
             OSError: If the storage cannot be read.
 
         Example:
@@ -474,9 +475,10 @@ class Tuner(tune.Tuner):
             storage_filesystem: The filesystem of ``path``, if it is one of your own.
 
         Raises:
-            tunekit.ConfigError: If ``path`` is not a path.
-            tunekit.JournalError: If there is a sweep and its journal is damaged.
-            tunekit.RestoreError: If there is a sweep and what it was saved in cannot be read.
+            tunekit.errors.ConfigError: If ``path`` is not a path.
+            tunekit.errors.JournalError: If there is a sweep and its journal is damaged.
+            tunekit.errors.RestoreError: If there is a sweep and what it was saved in cannot be
+                read.
 
         Example:
             >>> Tuner.can_restore("/no/such/folder")
@@ -515,14 +517,14 @@ class Tuner(tune.Tuner):
             says how sure that is (:class:`tunekit.results.grid.ConfirmedResults`).
 
         Raises:
-            tunekit.ConfigError: If it was called before, or if what is asked for can never run on
-                the cluster.
-            tunekit.RestoreError: If Tune cannot restore the sweep.
-            tunekit.MetricNotFoundError: If nothing produces the metric to judge by, unless all
-                trials have failed: the results then have their errors.
-            tunekit.ValidationFailedError: If a validation fails and ``on_failure="raise"``.
-            tunekit.AlreadyRunningError: If another driver is running this sweep, or has taken it
-                over.
+            tunekit.errors.ConfigError: If it was called before, or if what is asked for can never
+                run on the cluster.
+            tunekit.errors.RestoreError: If Tune cannot restore the sweep.
+            tunekit.errors.MetricNotFoundError: If nothing produces the metric to judge by, unless
+                all trials have failed: the results then have their errors.
+            tunekit.errors.ValidationFailedError: If a validation fails and ``on_failure="raise"``.
+            tunekit.errors.AlreadyRunningError: If another driver is running this sweep, or has
+                taken it over.
         """
         settings = settings_of(self)
         if settings is None:
@@ -643,8 +645,8 @@ def _found_in(folder: Folder, path: str) -> _Found | None:
     """Return what a sweep in a folder can be restored from, or begun; None if there is no sweep.
 
     Raises:
-        tunekit.JournalError: If its journal is damaged, or of another version.
-        tunekit.RestoreError: If it has begun, and cannot be restored.
+        tunekit.errors.JournalError: If its journal is damaged, or of another version.
+        tunekit.errors.RestoreError: If it has begun, and cannot be restored.
         OSError: If the storage cannot be read.
     """
     record = record_of(folder)
@@ -702,7 +704,7 @@ def _renew(restored: tune.Tuner, config: train.ValidationConfig) -> None:
     """Give a restored sweep other settings to validate by.
 
     Raises:
-        tunekit.ConfigError: If the sweep cannot take them.
+        tunekit.errors.ConfigError: If the sweep cannot take them.
     """
     problems = Problems("Tuner.restore")
     settings = settings_of(restored)

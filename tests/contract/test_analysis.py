@@ -375,7 +375,7 @@ def for_clones(attempt: Attempt) -> dict[str, float]:
     return {"accuracy": request.generation + trial / 10 + request.iteration / 1000}
 
 
-def best_at(best: tunekit.BestCheckpoint) -> tuple[str, int]:
+def best_at(best: tunekit.reading.best.BestCheckpoint) -> tuple[str, int]:
     return best.trial_id, best.generation
 
 
@@ -520,18 +520,20 @@ def test_a_journal_of_which_nothing_is_told_but_its_first_line(tmp_path):
 
 
 def test_all_that_is_wrong_is_said_at_once(tmp_path):
-    with pytest.raises(tunekit.ConfigError, match=r"(?s)no folder 'journal'.*mode='best'"):
+    with pytest.raises(tunekit.errors.ConfigError, match=r"(?s)no folder 'journal'.*mode='best'"):
         tunekit.load(tmp_path, mode="best")
-    with pytest.raises(tunekit.ConfigError, match=r"path=3 .*experiment"):
+    with pytest.raises(tunekit.errors.ConfigError, match=r"path=3 .*experiment"):
         tunekit.load(3)
     loaded = tunekit.Sweep([])
-    with pytest.raises(tunekit.ConfigError, match=r"(?s)scope='first'.*metric is missing.*mode is"):
+    with pytest.raises(
+        tunekit.errors.ConfigError, match=r"(?s)scope='first'.*metric is missing.*mode is"
+    ):
         loaded.best(scope="first")
-    with pytest.raises(tunekit.ConfigError, match="trial_id='a' is none of the sweep's"):
+    with pytest.raises(tunekit.errors.ConfigError, match="trial_id='a' is none of the sweep's"):
         loaded.config_of("a")
-    with pytest.raises(tunekit.ConfigError, match="is a folder"):
+    with pytest.raises(tunekit.errors.ConfigError, match="is a folder"):
         write_page(loaded, tmp_path)
-    with pytest.raises(tunekit.ConfigError, match="in no folder that exists"):
+    with pytest.raises(tunekit.errors.ConfigError, match="in no folder that exists"):
         write_page(loaded, tmp_path / "no/report.html")
 
 
@@ -665,11 +667,11 @@ def test_another_metric_needs_a_mode_of_its_own(tmp_path):
     loaded = tunekit.load(ran.home)
     assert (loaded.metric, loaded.mode) == ("accuracy", "max")
     assert loaded.best("error/top5", "min").score == loaded.best("error/top5", "max").score / 9
-    with pytest.raises(tunekit.ConfigError, match="mode is missing"):
+    with pytest.raises(tunekit.errors.ConfigError, match="mode is missing"):
         loaded.best("error/top5")
     other = tunekit.load(ran.home, metric="error/top5", mode="min")
     assert set(other.trials.best) == {0.1} and set(other.trials["last"]) == {0.9}
-    with pytest.raises(tunekit.MetricNotFoundError, match="'accuracy', 'error/top5'"):
+    with pytest.raises(tunekit.errors.MetricNotFoundError, match="'accuracy', 'error/top5'"):
         loaded.best("loss", "min")
 
 

@@ -223,7 +223,7 @@ def test_nor_where_everything_has_failed(tab, tmp_path):
 
 
 def test_nor_side_by_side(tab, tmp_path):
-    found = tunekit.compare(realistic.three(tmp_path, 6))
+    found = tunekit.lab.compare(realistic.three(tmp_path, 6))
     seen = looked_at(tab, write_comparison(found, tmp_path / "compare.html"))
     assert set(seen["charts"]) == {"chart-bests", "chart-over_time", "chart-over_iterations"}
 
@@ -388,7 +388,7 @@ return found;
 
 def test_sweeps_are_shown_side_by_side(tab, tmp_path):
     homes = {"asha": asha(tmp_path / "asha").home, "pbt": pbt(tmp_path / "pbt").home}
-    found = tunekit.compare(list(homes.values()), names=list(homes))
+    found = tunekit.lab.compare(list(homes.values()), names=list(homes))
     tab.open(write_comparison(found, tmp_path / "compare.html"))
     tab.run("window.drawAll()")
     seen = tab.run(COMPARED)
@@ -467,7 +467,7 @@ def test_axe_finds_nothing_serious_side_by_side(tab, tmp_path):
     homes = [tmp_path / name for name in "ab"]
     for home in homes:
         trial(session(home), "t", 0.5, lr=0.1)
-    tab.open(write_comparison(tunekit.compare(homes), tmp_path / "compare.html"))
+    tab.open(write_comparison(tunekit.lab.compare(homes), tmp_path / "compare.html"))
     assert wrong(tab) == []
     tab.prefer("dark")
     assert wrong(tab, ["color-contrast"]) == []

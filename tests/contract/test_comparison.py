@@ -33,10 +33,10 @@ def fifo(folder: Path, **options: Any) -> Ran:
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory) -> tuple[list[Path], tunekit.SweepComparison]:
+def two(tmp_path_factory) -> tuple[list[Path], tunekit.lab.SweepComparison]:
     folder = tmp_path_factory.mktemp("two")
     homes = [asha(folder / "a").home, fifo(folder / "b", seed=3).home]
-    return homes, tunekit.compare(homes)
+    return homes, tunekit.lab.compare(homes)
 
 
 def lines(home: Path) -> list[dict[str, Any]]:
@@ -98,7 +98,7 @@ def test_only_what_differs_is_told(two):
     assert settings.loc["scheduler/max_t"].iloc[1] is None
     for name in ("ray", "validation/on_pending", "time"):
         assert name not in settings.index
-    same = tunekit.compare([two[0][0], two[0][0]], names=["one", "other"])
+    same = tunekit.lab.compare([two[0][0], two[0][0]], names=["one", "other"])
     assert len(same.settings) == 0
 
 
@@ -117,7 +117,7 @@ def test_an_interval_of_the_best_is_shown(two, tmp_path):
         return {"accuracy": score, "accuracy_low": score - 0.1, "accuracy_high": score + 0.05}
 
     other = fifo(tmp_path / "i", validate=validate).home
-    found = tunekit.compare([two[0][0], other])
+    found = tunekit.lab.compare([two[0][0], other])
     row = found.table.iloc[1]
     assert (row["low"], row["best"], row["high"]) == pytest.approx((0.8, 0.9, 0.95))
     assert "0.9000 (0.8000 to 0.9500)" in tunekit_("compare", two[0][0], other)
@@ -138,7 +138,7 @@ def test_breaks_between_sessions_do_not_count(tmp_path):
     write_lines(home / "journal/000002.jsonl", [head, {**closed, "finished": True}])
     sweep = tunekit.load(home)
     assert sweep.timeline.breaks == [(last["time"], last["time"] + 3600)]
-    row = tunekit.compare([sweep, sweep], names=["a", "b"]).table.iloc[0]
+    row = tunekit.lab.compare([sweep, sweep], names=["a", "b"]).table.iloc[0]
     assert row["driven_s"] == pytest.approx(last["time"] - began + 2)
 
 
@@ -150,27 +150,31 @@ def test_other_metrics_and_modes_are_told_with_what_to_pass(two, tmp_path):
     [home, _], _ = two
     loss = fifo(tmp_path / "l", validate=losses, metric="loss_v", mode="min").home
     down = fifo(tmp_path / "d", mode="min").home
-    with pytest.raises(tunekit.ConfigError) as raised:
-        tunekit.compare([home, loss])
+    with pytest.raises(tunekit.errors.ConfigError) as raised:
+        tunekit.lab.compare([home, loss])
     assert "by 'loss_v'. Pass metric= and mode=" in str(raised.value)
     assert "All of them have validated 'accuracy'." in str(raised.value)
-    with pytest.raises(tunekit.ConfigError, match=r"mode is missing: .* by 'accuracy'"):
-        tunekit.compare([home, down])
-    with pytest.raises(tunekit.ConfigError, match="'loss_v' has not been validated in 'a/sweep'"):
-        tunekit.compare([home, loss], metric="loss_v", mode="min")
-    with pytest.raises(tunekit.ConfigError, match="Did you mean 'accuracy'"):
-        tunekit.compare([home, loss], metric="acuracy", mode="max")
-    found = tunekit.compare([home, loss], metric="accuracy")
+    with pytest.raises(tunekit.errors.ConfigError, match=r"mode is missing: .* by 'accuracy'"):
+        tunekit.lab.compare([home, down])
+    with pytest.raises(
+        tunekit.errors.ConfigError, match="'loss_v' has not been validated in 'a/sweep'"
+    ):
+        tunekit.lab.compare([home, loss], metric="loss_v", mode="min")
+    with pytest.raises(tunekit.errors.ConfigError, match="Did you mean 'accuracy'"):
+        tunekit.lab.compare([home, loss], metric="acuracy", mode="max")
+    found = tunekit.lab.compare([home, loss], metric="accuracy")
     assert found.mode == "max" and found.table["best"].iloc[1] == 0.5
-    found = tunekit.compare([home, down], mode="min")
+    found = tunekit.lab.compare([home, down], mode="min")
     assert found.table["best"].iloc[0] == min(score for _, score in scores(home))
 
 
 def test_what_is_no_list_of_sweeps_is_told(two):
-    with pytest.raises(tunekit.ConfigError, match="there are 1 sweeps"):
-        tunekit.compare(str(two[0][0]))
-    with pytest.raises(tunekit.ConfigError, match="names=\\['a', 'a'\\] must be one for each"):
-        tunekit.compare(two[0], names=["a", "a"])
+    with pytest.raises(tunekit.errors.ConfigError, match="there are 1 sweeps"):
+        tunekit.lab.compare(str(two[0][0]))
+    with pytest.raises(
+        tunekit.errors.ConfigError, match="names=\\['a', 'a'\\] must be one for each"
+    ):
+        tunekit.lab.compare(two[0], names=["a", "a"])
 
 
 def tunekit_(*arguments: Any) -> str:
@@ -200,7 +204,7 @@ def test_a_sweep_without_a_score_has_none(two, tmp_path):
     with pytest.raises(Killed), killed_after(3):
         asha(tmp_path)
     bury(tmp_path / "sweep")
-    found = tunekit.compare([two[0][0], tmp_path / "sweep"])
+    found = tunekit.lab.compare([two[0][0], tmp_path / "sweep"])
     assert math.isnan(found.table["best"].iloc[1])
     assert found.over_time.iloc[-1, 1] == found.table["best"].iloc[0]  # only one has any length
     assert found.over_time.iloc[:, 2].isna().all()

@@ -40,7 +40,9 @@ def test_the_end_of_a_sweep_is_no_decision_of_its_scheduler(tmp_path):
         trials=3,
         validation_s=lambda attempt: 1000.0,
         # With a second one pending they would not train on.
-        policy=tunekit.CheckpointWhen(lambda trial, result: result["training_iteration"] == 1),
+        policy=tunekit.policies.CheckpointWhen(
+            lambda trial, result: result["training_iteration"] == 1
+        ),
     )
     events = events_in(tmp_path / "sweep")
     assert not [event for event in events if isinstance(event, Decided)]

@@ -293,7 +293,7 @@ def test_a_score_without_the_metric_is_no_score(home):
     def other(checkpoint: tune.Checkpoint) -> dict[str, Any]:
         return {"f1": 0.5}
 
-    with pytest.raises(tunekit.ValidationFailedError, match="no finite number 'accuracy'"):
+    with pytest.raises(tunekit.errors.ValidationFailedError, match="no finite number 'accuracy'"):
         tunekit.load(home).confirm(other, top=4)
     sweep = tunekit.load(home)
     assert sweep.confirmation is None and sweep.best().confirmation is None
@@ -312,20 +312,20 @@ def test_a_score_without_the_metric_is_no_score(home):
     ],
 )
 def test_what_is_wrong_is_said_before_anything_starts(home, executors, options, message):
-    with pytest.raises(tunekit.ConfigError, match=message):
+    with pytest.raises(tunekit.errors.ConfigError, match=message):
         tunekit.load(home).confirm(**{"fn": plain, **options})
     assert not executors and not (home / "validations").exists()
 
 
 def test_all_mistakes_are_told_at_once():
-    with pytest.raises(tunekit.ConfigError) as caught:
+    with pytest.raises(tunekit.errors.ConfigError) as caught:
         Confirm(0, fn=3, confidence=0, max_rounds=None, name="")  # type: ignore[arg-type]
     assert len(caught.value.problems) == 5
 
 
 def test_a_name_that_validate_has_used_is_refused(home):
     sweep = tunekit.load(home).validate(plain, 2, name="confirmed")
-    with pytest.raises(tunekit.ConfigError, match=r"which Sweep\.validate has made"):
+    with pytest.raises(tunekit.errors.ConfigError, match=r"which Sweep\.validate has made"):
         sweep.confirm(plain)
 
 

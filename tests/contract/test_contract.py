@@ -277,7 +277,7 @@ def test_trials_that_restart_stay_in_their_brackets(tmp_path, name, on_pending):
 @every_case
 def test_checkpoints_here_and_there(tmp_path, name, on_pending):
     """A trial waits only where a score is on its way, and judges by what is validated."""
-    policy = tunekit.CheckpointWhen(
+    policy = tunekit.policies.CheckpointWhen(
         lambda trial, result: (
             random.Random(f"{index_of(trial)}/{result['training_iteration']}").random() < 0.4
         )

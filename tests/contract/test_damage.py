@@ -107,10 +107,10 @@ def outcome(home: Path, whole: str) -> str:
     """Return what became of a damaged sweep; anything but these is a failure."""
     try:
         now = told(home)
-    except tunekit.JournalError as error:
+    except tunekit.errors.JournalError as error:
         assert "journal" in str(error)
         return "error"
-    except tunekit.ConfigError as error:
+    except tunekit.errors.ConfigError as error:
         assert str(home) in str(error)
         return "error"
     return "same" if now == whole else "less"
@@ -221,7 +221,7 @@ def test_a_journal_that_somebody_has_made_up_is_read_or_a_journal_error(recorded
             state = Engine()
             for event in events_in(tmp_path, unpickle=True):
                 state.apply(event)
-        except tunekit.JournalError as error:
+        except tunekit.errors.JournalError as error:
             assert str(error).startswith("journal/000001.jsonl")
 
 
@@ -274,7 +274,7 @@ def restored(home: Path) -> str:
         mended = prepare_restore(LocalFolder(home), events)
         ran = one_after_the_other(home.parent, mended=mended, resume=ResumeConfig())
         ran.sweep.run(most=50_000)
-    except (tunekit.JournalError, tunekit.RestoreError) as error:
+    except (tunekit.errors.JournalError, tunekit.errors.RestoreError) as error:
         assert re.search(
             r"journal/|state/|journal of|before its state was saved|is a link", str(error)
         )
@@ -302,7 +302,7 @@ def test_nothing_is_restored_that_would_write_into_another_file(interrupted, tmp
     content, link = journal.read_bytes(), sorted(home.glob(name))[0]
     link.unlink()
     make(journal, link)
-    with pytest.raises(tunekit.RestoreError, match="is a link"):
+    with pytest.raises(tunekit.errors.RestoreError, match="is a link"):
         prepare_restore(LocalFolder(home), events_in(home))
     assert journal.read_bytes() == content
 

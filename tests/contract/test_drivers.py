@@ -75,13 +75,13 @@ def test_a_second_driver_is_refused_and_told_who_has_it(home, filesystem):
     claims = threading.Thread(target=first.claim)
     claims.start()
     claims.join(10)
-    with pytest.raises(tunekit.AlreadyRunningError) as caught:
+    with pytest.raises(tunekit.errors.AlreadyRunningError) as caught:
         second.claim()
     text = str(caught.value)
     assert "a driver: this process" in text and TAKE_OVER in text and "last heard" in text
     first.release()
     second.claim()
-    with pytest.raises(tunekit.AlreadyRunningError):
+    with pytest.raises(tunekit.errors.AlreadyRunningError):
         first.claim()
     second.release()
 
@@ -99,7 +99,7 @@ def test_a_driver_that_was_interrupted_while_it_took_over_can_let_go(tmp_path, m
     with pytest.raises(KeyboardInterrupt):
         ledger.claim(storage)
     monkeypatch.delenv(TAKE_OVER)
-    with pytest.raises(tunekit.AlreadyRunningError):
+    with pytest.raises(tunekit.errors.AlreadyRunningError):
         lock(tmp_path).claim()
     ledger.let_go()
     lock(tmp_path).claim()
@@ -125,7 +125,7 @@ def test_a_driver_elsewhere_that_is_alive_is_noticed_by_its_heartbeat(home, file
             if clock.monotonic() >= beats_at:
                 other.beats()
 
-    with pytest.raises(tunekit.AlreadyRunningError, match=r"process 4711 on gpu7"):
+    with pytest.raises(tunekit.errors.AlreadyRunningError, match=r"process 4711 on gpu7"):
         lock(home, Watching(), filesystem).claim()
     assert clock.monotonic() <= BEAT_S
 
@@ -152,7 +152,7 @@ def test_a_driver_can_be_taken_over_from(home, filesystem, monkeypatch, caplog):
     first.check()
     first.check()
     [error] = told
-    assert isinstance(error, tunekit.AlreadyRunningError) and "taken over" in str(error)
+    assert isinstance(error, tunekit.errors.AlreadyRunningError) and "taken over" in str(error)
     first.release()
     assert driver_of(filesystem, str(home), clock.time()) is not None
     second.release()
@@ -213,7 +213,7 @@ def claim_at_once(folder, barrier, results):
     held = lock_at(LOCAL, folder)
     try:
         held.claim()
-    except tunekit.AlreadyRunningError:
+    except tunekit.errors.AlreadyRunningError:
         results.put(False)
     else:
         results.put(True)
@@ -251,7 +251,7 @@ def test_on_an_object_store_whoever_is_written_over_gives_way():
                 store.files.clear()
                 rival.claim()
 
-    with pytest.raises(tunekit.AlreadyRunningError):
+    with pytest.raises(tunekit.errors.AlreadyRunningError):
         lock("sweep", Slow(), store.filesystem).claim()
 
 
@@ -272,7 +272,7 @@ def test_a_driver_that_was_killed_keeps_nobody_waiting(tmp_path):
     try:
         assert driver.stdout.readline() == "held\n"
         clock = FakeClock()
-        with pytest.raises(tunekit.AlreadyRunningError, match=f"process {driver.pid} on"):
+        with pytest.raises(tunekit.errors.AlreadyRunningError, match=f"process {driver.pid} on"):
             lock(tmp_path, clock).claim()
         assert driver_of(LOCAL, str(tmp_path), clock.time()).alive
         os.kill(driver.pid, signal.SIGKILL)
@@ -331,7 +331,7 @@ def test_a_sweep_on_a_folder_that_has_a_driver_does_not_begin(tmp_path):
     ran = few(tmp_path)
     lock(ran.home).claim()
     before = {path: path.read_bytes() for path in ran.home.rglob("*") if path.is_file()}
-    with pytest.raises(tunekit.AlreadyRunningError, match="has a driver"):
+    with pytest.raises(tunekit.errors.AlreadyRunningError, match="has a driver"):
         ran.sweep.run()
     ran.sweep.controller.cleanup()
     after = {path: path.read_bytes() for path in ran.home.rglob("*") if path.is_file()}
@@ -347,7 +347,7 @@ def test_a_restored_sweep_whose_driver_is_alive_says_so_and_not_what_tune_makes_
     (home / LOCK).unlink()
     lock(home).claim()
     before = (home / "journal/000001.jsonl").read_bytes()
-    with pytest.raises(tunekit.AlreadyRunningError, match="has a driver"):
+    with pytest.raises(tunekit.errors.AlreadyRunningError, match="has a driver"):
         few(tmp_path, resume=ResumeConfig(), mended=mended)
     assert [path.name for path in (home / "journal").glob("*.jsonl")] == ["000001.jsonl"]
     assert (home / "journal/000001.jsonl").read_bytes() == before
@@ -369,7 +369,7 @@ def test_a_sweep_that_was_taken_over_stops_and_writes_nothing_more(tmp_path):
         return {p: p.read_bytes() for p in home.rglob("*") if p.is_file() and p.parent.name in kept}
 
     before = contents()
-    with pytest.raises(tunekit.AlreadyRunningError, match="taken over by another driver"):
+    with pytest.raises(tunekit.errors.AlreadyRunningError, match="taken over by another driver"):
         ran.sweep.run()
     ran.sweep.controller.cleanup()
     assert contents() == before
@@ -416,9 +416,9 @@ def test_a_tuner_does_not_touch_what_another_one_drives(tmp_path):
     journal.append(SnapshotTaken(file="state/000000001-snapshot.zip"))
     lock(home).claim()
     before = contents_of(home)
-    with pytest.raises(tunekit.AlreadyRunningError):
+    with pytest.raises(tunekit.errors.AlreadyRunningError):
         tuner(tmp_path, checkpoint_policy=tunekit.EveryIterations(2))
-    with pytest.raises(tunekit.AlreadyRunningError):
+    with pytest.raises(tunekit.errors.AlreadyRunningError):
         tunekit.Tuner.restore(str(home), train)
     assert contents_of(home) == before
     assert tunekit.load(home).summary()["state"] == "running"
@@ -432,6 +432,6 @@ def test_a_tuner_that_could_not_be_restored_holds_nothing(tmp_path):
     journal.append(Reported(trial_id="a", report={"training_iteration": 1, "generation": 0}))
     journal.close()
     for _ in range(2):
-        with pytest.raises(tunekit.RestoreError):
+        with pytest.raises(tunekit.errors.RestoreError):
             tunekit.Tuner.restore(str(home), train)
     assert not (home / LOCK).exists()

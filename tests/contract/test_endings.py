@@ -62,7 +62,7 @@ def test_a_sweep_whose_trials_fail_before_they_have_saved_ends_with_their_errors
 def test_trials_that_have_ended_without_a_checkpoint_are_told_of_apart_from_those_that_failed(
     tmp_path,
 ):
-    with pytest.raises(tunekit.MetricNotFoundError, match="No trial has saved") as caught:
+    with pytest.raises(tunekit.errors.MetricNotFoundError, match="No trial has saved") as caught:
         failing(tmp_path, 2, None)
     assert "1 trial failed" in str(caught.value)
 
@@ -167,7 +167,7 @@ def test_rays_own_restore_of_an_experiment_of_a_tuner_changes_nothing(tmp_path, 
         fifo(tmp_path, "wait")
     before = contents(tmp_path / "sweep")
     monkeypatch.setattr(ValidationCallback, "_run_by_ray", True)  # as tunekit.Tuner leaves it
-    with pytest.raises(tunekit.RestoreError, match="Nothing was changed") as caught:
+    with pytest.raises(tunekit.errors.RestoreError, match="Nothing was changed") as caught:
         fifo(tmp_path, "wait", resume=ResumeConfig())
     assert f"    tunekit resume {tmp_path}/sweep" in str(caught.value)
     assert contents(tmp_path / "sweep") == before
@@ -187,8 +187,10 @@ class Drives(Counting):
 
 
 def test_a_trainer_in_a_driver_function_is_told_of_at_its_first_report(tmp_path, caplog):
-    never = tunekit.CheckpointWhen(lambda trial, result: False)
-    with pytest.raises(tunekit.MetricNotFoundError, match="Hand the trainer itself over") as caught:
+    never = tunekit.policies.CheckpointWhen(lambda trial, result: False)
+    with pytest.raises(
+        tunekit.errors.MetricNotFoundError, match="Hand the trainer itself over"
+    ) as caught:
         run(tmp_path, trainable=Drives, trials=2, policy=never)
     assert "checkpoint_with" not in str(caught.value), "advice that does not help"
     said = [m for m in caplog.messages if "TuneReportCallback" in m]

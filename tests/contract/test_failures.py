@@ -42,7 +42,7 @@ def outcomes(folder: Path) -> list[str]:
 
 
 def test_a_broken_function_ends_the_sweep_before_it_is_trained_for_nothing(tmp_path):
-    with pytest.raises(tunekit.ValidationFailedError) as caught:
+    with pytest.raises(tunekit.errors.ValidationFailedError) as caught:
         run(tmp_path, validate=broken)
     message = str(caught.value)
     assert "first 3 validations have failed alike, and none has succeeded" in message
@@ -67,7 +67,7 @@ def test_it_goes_on_by_choice_and_after_one_success(tmp_path):
 
 
 def test_on_failure_raise_raises_at_the_first(tmp_path):
-    with pytest.raises(tunekit.ValidationFailedError, match="because on_failure='raise'"):
+    with pytest.raises(tunekit.errors.ValidationFailedError, match="because on_failure='raise'"):
         run(tmp_path, validate=broken, trials=1, on_failure="raise")
     assert outcomes(tmp_path) == ["failed"]
 
@@ -109,7 +109,7 @@ def renewed(folder: Path, validation: Any) -> Ran:
 
 
 def test_it_is_restored_with_a_function_that_was_mended(tmp_path):
-    with pytest.raises(tunekit.ValidationFailedError):
+    with pytest.raises(tunekit.errors.ValidationFailedError):
         run(tmp_path, validate=broken)
     lost = {event["id"] for event in read(tmp_path / "sweep") if event["event"] == "ended"}
 
@@ -127,9 +127,9 @@ def test_it_is_restored_with_a_function_that_was_mended(tmp_path):
 
 
 def test_one_that_is_still_broken_gives_up_again(tmp_path):
-    with pytest.raises(tunekit.ValidationFailedError):
+    with pytest.raises(tunekit.errors.ValidationFailedError):
         run(tmp_path, validate=broken)
-    with pytest.raises(tunekit.ValidationFailedError, match="first 3 validations"):
+    with pytest.raises(tunekit.errors.ValidationFailedError, match="first 3 validations"):
         renewed(tmp_path, broken)
 
 
@@ -158,7 +158,7 @@ class Scores(Counting):
         return {**super().step(), "accuracy": 0.5}
 
 
-class Nobody(tunekit.CheckpointPolicy):
+class Nobody(tunekit.policies.CheckpointPolicy):
     """Never asks."""
 
     def due(self, trial: Any, result: Any) -> bool:
@@ -204,6 +204,6 @@ def test_a_forgotten_policy_is_told_at_the_first_report(
 
 
 def test_a_policy_that_has_not_asked_yet_is_not_forgotten(tmp_path, caplog):
-    with pytest.raises(tunekit.MetricNotFoundError):
+    with pytest.raises(tunekit.errors.MetricNotFoundError):
         sweep(tmp_path, FIFOScheduler(), trials=1, policy=Nobody())
     assert "nothing asks it for one" not in caplog.text

@@ -131,7 +131,7 @@ def test_what_fails_to_be_read_is_read_when_it_can_be(tmp_path):
     good = file.read_bytes()
     file.write_bytes(whole + b"{damaged}\n" + good[len(whole) :])
     for _ in range(2):
-        with pytest.raises(tunekit.JournalError, match="line 2"):
+        with pytest.raises(tunekit.errors.JournalError, match="line 2"):
             follower.poll()
     file.write_bytes(good)
     assert follower.poll() and list(follower.sweep.timeline.trials) == ["a"]

@@ -196,7 +196,7 @@ def test_without_any_checkpoint_left_nothing_is_started(home):
     sweep = tunekit.load(home)
     for path in home.glob("*/checkpoint_*"):
         shutil.rmtree(path)
-    with pytest.raises(tunekit.ConfigError, match="none of the checkpoints is in the"):
+    with pytest.raises(tunekit.errors.ConfigError, match="none of the checkpoints is in the"):
         sweep.validate(robust, "all")
     assert not (home / "validations").exists()
 
@@ -261,7 +261,7 @@ def test_progress_is_told_until_the_end(home):
     ],
 )
 def test_what_is_wrong_is_said_before_anything_starts(home, executors, options, message):
-    with pytest.raises(tunekit.ConfigError, match=message):
+    with pytest.raises(tunekit.errors.ConfigError, match=message):
         tunekit.load(home).validate(robust, **options)
     assert not executors and not (home / "validations").exists()
 
@@ -271,17 +271,17 @@ def test_a_function_has_to_be_callable_with_what_is_given(home, executors):
         return {"accuracy": 0.5}
 
     sweep = tunekit.load(home)
-    with pytest.raises(tunekit.ConfigError, match="needs has no value for 'data'"):
+    with pytest.raises(tunekit.errors.ConfigError, match="needs has no value for 'data'"):
         sweep.validate(needs)
-    with pytest.raises(tunekit.ConfigError, match="has no name"):
+    with pytest.raises(tunekit.errors.ConfigError, match="has no name"):
         sweep.validate(lambda checkpoint: {"accuracy": 0.5})
-    with pytest.raises(tunekit.ConfigError, match="not callable"):
+    with pytest.raises(tunekit.errors.ConfigError, match="not callable"):
         sweep.validate("robust")  # type: ignore[arg-type]
     assert not executors
 
 
 def test_all_mistakes_are_told_at_once(home):
-    with pytest.raises(tunekit.ConfigError) as caught:
+    with pytest.raises(tunekit.errors.ConfigError) as caught:
         tunekit.load(home).validate(robust, 0, name="loss", cache=__file__)
     assert len(caught.value.problems) == 3
 
@@ -323,10 +323,10 @@ def test_what_has_failed_is_validated_again(home):
 def test_scores_under_one_name_are_of_one_function(home):
     sweep = tunekit.load(home).validate(robust, "all", name="new")
     assert set(CALLS.values()) == {1}
-    with pytest.raises(tunekit.ConfigError, match="cannot be compared"):
+    with pytest.raises(tunekit.errors.ConfigError, match="cannot be compared"):
         sweep.validate(other, 2, name="new")
     config = tunekit.ValidationConfig(robust, ValidationTaskConfig(fn_kwargs={"noise": 3.0}))
-    with pytest.raises(tunekit.ConfigError, match=r"other code or arguments"):
+    with pytest.raises(tunekit.errors.ConfigError, match=r"other code or arguments"):
         sweep.validate(config, 2, name="new")
     replaced = sweep.validate(config, 2, name="new", replace=True)
     assert len(chosen(replaced)) == 2, "those of the other one are not shown any more"
@@ -344,7 +344,7 @@ def test_scores_under_one_name_are_of_one_function(home):
 
 def test_a_function_that_never_had_a_score_does_not_keep_its_name(home):
     config = tunekit.ValidationConfig(broken, max_retries=0, max_in_flight=1)
-    with pytest.raises(tunekit.ValidationFailedError, match="have failed alike"):
+    with pytest.raises(tunekit.errors.ValidationFailedError, match="have failed alike"):
         tunekit.load(home).validate(config, "all", name="new")
     statuses = Counter(tunekit.load(home).later_validations["status"])
     assert statuses["failed"] == 3 and set(statuses) == {"failed", "skipped"}

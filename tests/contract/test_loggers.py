@@ -82,7 +82,7 @@ def run(folder: Path, **options: Any) -> tuple[Ran, Store]:
     ran = sweep(
         folder,
         options.pop("base", FIFOScheduler()),
-        later_callbacks=(tunekit.ValidatedLoggerCallback(store),),
+        later_callbacks=(tunekit.loggers.ValidatedLoggerCallback(store),),
         **{"validation_s": any_order, **options},
     )
     return ran, store
@@ -156,7 +156,9 @@ def test_failed_trials(tmp_path):
 
 def test_generations_of_overwritten_trials(tmp_path):
     store = Store()
-    ran, _ = run_pbt(tmp_path, later_callbacks=(tunekit.ValidatedLoggerCallback(store),), trials=6)
+    ran, _ = run_pbt(
+        tmp_path, later_callbacks=(tunekit.loggers.ValidatedLoggerCallback(store),), trials=6
+    )
     assert len(ran.validation.ancestry)
     check(ran, store)
 
@@ -195,7 +197,7 @@ def test_an_interrupted_sweep_closes_what_has_ended(tmp_path):
     while not any(trial.is_finished() for trial in ran.trials):
         ran.sweep.step()
     for callback in ran.sweep.controller._callbacks._callbacks:
-        if isinstance(callback, tunekit.ValidatedLoggerCallback):
+        if isinstance(callback, tunekit.loggers.ValidatedLoggerCallback):
             assert not store.ends
             callback.on_experiment_end(trials=ran.trials)
     finished = {trial.trial_id for trial in ran.trials if trial.is_finished()}
@@ -206,9 +208,9 @@ def test_a_users_own_tensorboard_logger_stays_one(tmp_path):
     class Own(TBXLoggerCallback):
         pass
 
-    logger = tunekit.ValidatedLoggerCallback(Own())
+    logger = tunekit.loggers.ValidatedLoggerCallback(Own())
     assert isinstance(logger, TBXLoggerCallback)  # Tune adds none
-    again = pickle.loads(pickle.dumps(tunekit.ValidatedLoggerCallback(TBXLoggerCallback())))
+    again = pickle.loads(pickle.dumps(tunekit.loggers.ValidatedLoggerCallback(TBXLoggerCallback())))
     assert isinstance(again, TBXLoggerCallback) and type(again.logger) is TBXLoggerCallback
     ran = sweep(tmp_path, FIFOScheduler(), trials=1, later_callbacks=(logger,))
     [events] = read(ran.trials[0].local_path).values()
@@ -222,19 +224,22 @@ def test_what_is_wrapped():
     class Plain(tune.Callback):
         pass
 
-    for kept in (CSVLoggerCallback(), tunekit.JsonLogger(), Hears(), Plain()):
+    for kept in (CSVLoggerCallback(), tunekit.loggers.JsonLogger(), Hears(), Plain()):
         assert validated(kept) is kept
-    for twice in (tunekit.ValidatedLoggerCallback(Store()), tunekit.TensorBoardLogger()):
+    for twice in (
+        tunekit.loggers.ValidatedLoggerCallback(Store()),
+        tunekit.loggers.TensorBoardLogger(),
+    ):
         assert validated(twice) is twice
-    with pytest.raises(tunekit.ConfigError, match="shows validated metrics already"):
-        tunekit.ValidatedLoggerCallback(tunekit.JsonLogger())
-    with pytest.raises(tunekit.ConfigError, match="Pass a logger"):
-        tunekit.ValidatedLoggerCallback("mlflow")
+    with pytest.raises(tunekit.errors.ConfigError, match="shows validated metrics already"):
+        tunekit.loggers.ValidatedLoggerCallback(tunekit.loggers.JsonLogger())
+    with pytest.raises(tunekit.errors.ConfigError, match="Pass a logger"):
+        tunekit.loggers.ValidatedLoggerCallback("mlflow")
 
 
 def test_it_is_the_logger_that_it_wraps(tmp_path):
     store = Store()
-    logger = pickle.loads(pickle.dumps(tunekit.ValidatedLoggerCallback(store)))
+    logger = pickle.loads(pickle.dumps(tunekit.loggers.ValidatedLoggerCallback(store)))
     logger.set_state({"saves": 3})
     assert logger.saves == 3 and logger.get_state() == {"saves": 3}
     with pytest.raises(AttributeError):

@@ -122,11 +122,11 @@ def test_a_trial_that_ends_before_its_first_checkpoint_ends_no_sweep(tmp_path, c
 
 
 def test_a_sweep_without_any_checkpoint_is_an_error_at_its_end(tmp_path):
-    with pytest.raises(tunekit.MetricNotFoundError, match="No trial has saved a checkpoint"):
+    with pytest.raises(tunekit.errors.MetricNotFoundError, match="No trial has saved a checkpoint"):
         sweep(
             tmp_path,
             FIFOScheduler(),
-            policy=tunekit.CheckpointWhen(lambda trial, result: False),
+            policy=tunekit.policies.CheckpointWhen(lambda trial, result: False),
             trials=2,
         )
 
@@ -150,7 +150,9 @@ def test_a_stop_survives_a_failure_while_saving(tmp_path):
         trainable=SavesBadlyOnce,
         trials=1,
         # The score of iteration 1, saved at 2 s, arrives while iteration 3 is saved, from 4 s on.
-        policy=tunekit.CheckpointWhen(lambda trial, result: result["training_iteration"] % 2),
+        policy=tunekit.policies.CheckpointWhen(
+            lambda trial, result: result["training_iteration"] % 2
+        ),
         validation_s=lambda attempt: 2.5,
         training_s=lambda trial, method: {"train": 1.0, "save": 1.0}.get(method, 0.0),
         max_failures=1,

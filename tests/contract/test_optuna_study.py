@@ -203,7 +203,9 @@ def test_a_storage_has_it_by_name_once(ended, tmp_path):
     assert [(t.value, t.params, t.user_attrs) for t in read.trials] == [
         (t.value, t.params, t.user_attrs) for t in study.trials
     ]
-    with pytest.raises(tunekit.ConfigError, match="study_name='sweep' is in the storage already"):
+    with pytest.raises(
+        tunekit.errors.ConfigError, match="study_name='sweep' is in the storage already"
+    ):
         sweep.to_optuna(storage)
     assert len(sweep.to_optuna(storage, "again").trials) == 12
 
@@ -231,12 +233,12 @@ def test_optuna_draws_it(ended, name):
 def test_without_optuna_the_extra_is_named(ended, monkeypatch):
     monkeypatch.delitem(sys.modules, "tunekit.reading.optuna_study", raising=False)
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(tunekit.MissingExtraError, match=r"tunekit\[optuna\]"):
+    with pytest.raises(tunekit.errors.MissingExtraError, match=r"tunekit\[optuna\]"):
         ended[1].to_optuna()
 
 
 def test_what_is_missing_is_told():
-    with pytest.raises(tunekit.ConfigError) as raised:
+    with pytest.raises(tunekit.errors.ConfigError) as raised:
         tunekit.Sweep([]).to_optuna(scope="first")
     text = str(raised.value)
     assert "metric is missing" in text and "mode is missing" in text and "scope" in text

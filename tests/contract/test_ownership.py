@@ -83,7 +83,7 @@ def test_a_metric_has_one_name_wherever_it_is_shown(tmp_path, reported, validate
         trials=2,
         metric="val/acc",
         loggers=True,
-        later_callbacks=(tunekit.ValidatedLoggerCallback(rows),),
+        later_callbacks=(tunekit.loggers.ValidatedLoggerCallback(rows),),
         listening=False,
     )
     scores = {

@@ -355,7 +355,7 @@ def test_it_takes_another_time_and_the_metric_of_the_scheduler_round_it():
 
 
 def test_without_a_metric_no_trial_is_taken(tmp_path):
-    with pytest.raises(tunekit.ConfigError, match=r"metric is not set.*\n.*mode is not set"):
+    with pytest.raises(tunekit.errors.ConfigError, match=r"metric is not set.*\n.*mode is not set"):
         promotion().on_trial_add(None, None)
 
 
@@ -377,7 +377,7 @@ def test_without_a_metric_no_trial_is_taken(tmp_path):
     ],
 )
 def test_wrong_arguments(options, says):
-    with pytest.raises(tunekit.ConfigError, match=says):
+    with pytest.raises(tunekit.errors.ConfigError, match=says):
         promotion(**options)
 
 

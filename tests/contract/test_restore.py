@@ -223,7 +223,7 @@ def test_before_the_first_state_there_is_nothing_to_restore(tmp_path):
     with pytest.raises(Killed), killed_after(1):
         fifo(tmp_path).sweep.run()
     home = tmp_path / "sweep"
-    with pytest.raises(tunekit.RestoreError, match="no trial had begun"):
+    with pytest.raises(tunekit.errors.RestoreError, match="no trial had begun"):
         prepare_restore(LocalFolder(home), events_in(home))
 
 
@@ -232,7 +232,7 @@ def test_an_archive_that_is_damaged_is_passed_over(tmp_path):
     home = tmp_path / "sweep"
     for archive in (home / "state").iterdir():
         archive.write_bytes(archive.read_bytes()[:100])
-    with pytest.raises(tunekit.RestoreError):
+    with pytest.raises(tunekit.errors.RestoreError):
         prepare_restore(LocalFolder(home), events_in(home))
 
 

@@ -398,7 +398,7 @@ def test_several_metrics_at_once(tmp_path, on_pending):
 
 def test_each_of_several_metrics_must_be_produced(tmp_path):
     base = OptunaSearch(metric=["accuracy", "weight"], mode=["max", "min"])
-    with pytest.raises(tunekit.MetricNotFoundError, match="'weight'"):
+    with pytest.raises(tunekit.errors.MetricNotFoundError, match="'weight'"):
         search(tmp_path, base, metric=None, mode=None)
 
 
@@ -476,7 +476,7 @@ def test_a_repeaters_metric_is_known(tmp_path):
     base = hearing(OptunaSearch(metric="weight", mode="max"))
     searcher = ValidatedSearcher(Repeater(base, repeat=2))
     assert searcher.objectives == {"weight"}
-    with pytest.raises(tunekit.MetricNotFoundError, match="'weight'"):
+    with pytest.raises(tunekit.errors.MetricNotFoundError, match="'weight'"):
         search(tmp_path, base, searcher, metric=None, mode=None)
     assert searcher.objectives == {"weight"}, "also when the sweep is restored"
 

@@ -132,18 +132,22 @@ def test_a_seed_that_no_trial_has_is_an_error_that_names_those_there_are(ended, 
         lambda: tunekit.load(ended, seed="seed"),
         lambda: tunekit.load(ended).configurations(seed="seed"),
     ):
-        with pytest.raises(tunekit.ConfigError, match=told):
+        with pytest.raises(tunekit.errors.ConfigError, match=told):
             call()
     for call in (tunekit.load(untold).configurations, tunekit.load(untold).ranked_configurations):
-        with pytest.raises(tunekit.ConfigError, match=r"seed is missing.*'lr', 'opt/seed'"):
+        with pytest.raises(tunekit.errors.ConfigError, match=r"seed is missing.*'lr', 'opt/seed'"):
             call()
-    with pytest.raises(tunekit.ConfigError, match="seed is missing"):
+    with pytest.raises(tunekit.errors.ConfigError, match="seed is missing"):
         tunekit.load(untold).best(by="configuration")
-    with pytest.raises(tunekit.ConfigError, match=r"(?s)scope='first'.*seed='sed'"):
+    with pytest.raises(tunekit.errors.ConfigError, match=r"(?s)scope='first'.*seed='sed'"):
         tunekit.load(ended).configurations(seed="sed", scope="first")
-    with pytest.raises(tunekit.ConfigError, match="seed=0 is not the name of a hyperparameter"):
+    with pytest.raises(
+        tunekit.errors.ConfigError, match="seed=0 is not the name of a hyperparameter"
+    ):
         tunekit.load(ended, seed=0)
-    with pytest.raises(tunekit.ConfigError, match="seed=0 is not the name of a hyperparameter"):
+    with pytest.raises(
+        tunekit.errors.ConfigError, match="seed=0 is not the name of a hyperparameter"
+    ):
         tunekit.load(ended).configurations(seed=0)
 
 
@@ -394,7 +398,9 @@ def test_a_seed_that_is_named_wrong_in_the_sweep_costs_no_report(tmp_path):
     assert "said to be <code>sed</code>, which is a hyperparameter of no trial" in page
     assert loaded.best().score == 0.9 and tunekit_("best", loaded.path).exit_code == 0
     assert tunekit_("status", loaded.path).exit_code == 0
-    with pytest.raises(tunekit.ConfigError, match="seed='sed' is a hyperparameter of no trial"):
+    with pytest.raises(
+        tunekit.errors.ConfigError, match="seed='sed' is a hyperparameter of no trial"
+    ):
         loaded.configurations()
 
 

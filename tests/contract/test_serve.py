@@ -330,7 +330,7 @@ def test_a_key_is_the_same_after_a_restart_and_tells_sweeps_apart(tmp_path):
 
 
 def test_what_cannot_be_served_is_said_at_once(tmp_path):
-    with pytest.raises(tunekit.ConfigError, match=r"(?s)no/such.*does not exist.*nosuch://"):
+    with pytest.raises(tunekit.errors.ConfigError, match=r"(?s)no/such.*does not exist.*nosuch://"):
         Catalogue([str(tmp_path / "no/such"), "nosuch://x"])
     assert Catalogue([str(tmp_path)]).look() == {}
 
@@ -395,7 +395,7 @@ def test_sweeps_are_compared_as_they_are_now(journal, home, browsers):
     assert answer.status == 200
     nonce = re.search(r"'nonce-(.*?)'", answer.headers["content-security-policy"])[1]
     assert f'nonce="{nonce}"' in answer.text and "unsafe" not in str(answer.headers)
-    found = tunekit.compare([home, other])
+    found = tunekit.lab.compare([home, other])
     for name, best in zip(found.names, found.table.best, strict=True):
         row = rf'>{name}</a></td><td class="text">[^<]+</td>\s*<td data-value="{best}">'
         assert re.search(row, answer.text), (name, best)
@@ -433,7 +433,7 @@ def test_a_comparison_follows_its_sweeps(journal, home, browsers):
     assert "0.3 to 0.7" in second["parts"]["searched"]
     assert set(second["charts"]) == {"bests", "over_time", "over_iterations"}
     # As written at once, with no server: the charts too.
-    found = side_by_side(tunekit.compare([home, other]))
+    found = side_by_side(tunekit.lab.compare([home, other]))
     for name, spec in found.charts.items():
         chart = browser.get(f"{compared(keys, '/chart')}&id={name}")
         assert json.loads(chart.text)["datasets"] == spec["datasets"], name
@@ -763,7 +763,7 @@ def test_it_listens_on_this_machine_alone_and_takes_the_next_port(monkeypatch):
             address, found = listener.getsockname()
             assert address == "127.0.0.1" and number < found < number + 100
         assert server.listen("127.0.0.1", number, problems) is None
-    with pytest.raises(tunekit.ConfigError, match=f"port={number} cannot be listened on"):
+    with pytest.raises(tunekit.errors.ConfigError, match=f"port={number} cannot be listened on"):
         problems.raise_any()
 
 
@@ -785,7 +785,7 @@ def test_everybody_needs_the_token_that_is_printed(host, journal, home, monkeypa
     assert tokens[0] != tokens[1] and min(map(len, tokens)) >= 40
     assert made["hosts"] is None or "127.0.0.1" in made["hosts"]
     monkeypatch.setenv(server.TOKEN, "short")
-    with pytest.raises(tunekit.ConfigError, match="has 5 characters"):
+    with pytest.raises(tunekit.errors.ConfigError, match="has 5 characters"):
         server.serve([str(home)], host=host, port=0)
 
 

@@ -267,7 +267,7 @@ def test_a_restore_that_lacks_a_stage_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(tuner, "settings_of", lambda restored: restored)
     monkeypatch.setattr(tuner, "_validation_of", lambda settings: validation)
     other = [tunekit.Stage("record", thorough, every=3)]
-    with pytest.raises(tunekit.ConfigError) as error:
+    with pytest.raises(tunekit.errors.ConfigError) as error:
         tuner._renew(object(), tunekit.ValidationConfig(fn=thorough, stages=other))
     assert len(error.value.problems) == 2
     assert "lacks Stage('full', every='promoted')" in str(error.value)
@@ -288,14 +288,14 @@ def test_a_restore_that_lacks_a_stage_is_refused(tmp_path, monkeypatch):
     ],
 )
 def test_what_is_wrong_with_a_stage(given, said):
-    with pytest.raises(tunekit.ConfigError) as error:
+    with pytest.raises(tunekit.errors.ConfigError) as error:
         tunekit.Stage(**{"name": "full", "fn": thorough, **given})
     assert said in str(error.value) and "Stage" in str(error.value)
 
 
 def test_what_is_wrong_with_the_stages_together():
     stage = tunekit.Stage("full", thorough)
-    with pytest.raises(tunekit.ConfigError) as error:
+    with pytest.raises(tunekit.errors.ConfigError) as error:
         tunekit.ValidationConfig(fn=thorough, stages=[stage, stage, 3], every=0)
     for said in ("'full' more than once", "which is no tunekit.Stage", "every=0"):
         assert said in str(error.value)

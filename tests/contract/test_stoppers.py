@@ -325,7 +325,7 @@ def test_a_trials_last_score_counts_once_for_stoppers_of_the_whole_sweep(tmp_pat
 
 
 def test_a_stopper_that_reads_what_nobody_gives_is_told(tmp_path):
-    with pytest.raises(tunekit.StopperError) as caught:
+    with pytest.raises(tunekit.errors.StopperError) as caught:
         stopped(tmp_path, lambda trial_id, result: result["acuracy"] > 0.4)
     text = str(caught.value)
     assert "<lambda> of RunConfig(stop=...) raised KeyError: 'acuracy'" in text

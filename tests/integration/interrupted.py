@@ -84,7 +84,7 @@ def main(folder: Path) -> None:
         found = contents(home)
         try:
             tune.Tuner.restore(str(home), trainable).fit()
-        except tunekit.RestoreError as error:
+        except tunekit.errors.RestoreError as error:
             refused = str(error)
         known[name] = {
             "state": tunekit.load(home).summary()["state"],

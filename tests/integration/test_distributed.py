@@ -131,7 +131,7 @@ def test_workers_that_are_not_kept_warm_start_anew(ray_cluster, tmp_path):
         trainer(tmp_path, length=2),
         tmp_path,
         tune_config=tune.TuneConfig(num_samples=2, max_concurrent_trials=1),
-        worker_config=tunekit.WorkerReuseConfig(keep_warm=False),
+        worker_config=tunekit.distributed.WorkerReuseConfig(keep_warm=False),
     )
     assert len({r.metrics["worker_pid"] for r in results}) == 2
 
@@ -217,7 +217,7 @@ def test_workers_run_no_further_ahead_than_they_may(ray_cluster, tmp_path, ahead
         tmp_path,
         callbacks=[slow],
         validation_config=None,
-        worker_config=tunekit.WorkerReuseConfig(reports_ahead=ahead),
+        worker_config=tunekit.distributed.WorkerReuseConfig(reports_ahead=ahead),
     )
     reported = results[0].metrics_dataframe["at"]
     before = (reported < slow.decided_at).sum()
@@ -271,7 +271,7 @@ def test_a_paused_loop_that_begins_anew_fails_with_what_to_write(ray_cluster, tm
         ),
     )
     [error] = results.errors
-    assert isinstance(error.cause, tunekit.NotResumedError)
+    assert isinstance(error.cause, tunekit.errors.NotResumedError)
     assert "checkpoint = ray.train.get_checkpoint()" in str(error)
     [report] = events(results, "reported")
     assert (report["report"]["training_iteration"], report["report"]["step"]) == (1, 1)
@@ -418,7 +418,7 @@ def test_trials_begin_at_a_checkpoint_that_was_passed(ray_cluster, tmp_path):
 
 def test_each_trial_may_have_a_trainer_of_its_own(ray_cluster, tmp_path):
     results, _ = fit(
-        tunekit.TrainerFactory(
+        tunekit.distributed.TrainerFactory(
             lambda config: trainer(tmp_path, length=config["length"], workers=config["workers"])
         ),
         tmp_path,

@@ -147,7 +147,7 @@ def in_shares(config, resume):
 
 
 def test_all_workers_leave_a_loop_at_the_same_yield_and_go_on_with_the_next(ray_cluster, tmp_path):
-    validate = tunekit.TrainerValidation(in_shares, train.ScalingConfig(num_workers=2))
+    validate = tunekit.distributed.TrainerValidation(in_shares, train.ScalingConfig(num_workers=2))
     executor = RayExecutor(validate, {"num_cpus": 0}, evaluators=1)
 
     def attempt(name, batches, together=True, **known):
@@ -316,7 +316,7 @@ class Asks:
     def __init__(self):
         try:
             tunekit.get_validation_context()
-        except tunekit.WiringError as error:
+        except tunekit.errors.WiringError as error:
             self.while_built = str(error)
 
     def __call__(self, checkpoint):
@@ -339,7 +339,9 @@ def test_each_kind_of_validation_is_told_whose_checkpoint_it_has(ray_cluster, tm
         "task": {"fn": fails_once},
         "evaluator": {"fn": Asks, "evaluators": 1},
         "trainer": {
-            "fn": tunekit.TrainerValidation(each_rank_asks, train.ScalingConfig(num_workers=2)),
+            "fn": tunekit.distributed.TrainerValidation(
+                each_rank_asks, train.ScalingConfig(num_workers=2)
+            ),
             "evaluators": 1,
             "ray_remote_kwargs": {"num_cpus": 0},
         },
@@ -385,7 +387,7 @@ def refuse(config):
 
 @pytest.mark.parametrize("kind", ["evaluator", "workers"])
 def test_the_reason_is_the_users_own_exception(ray_cluster, tmp_path, kind):
-    workers = tunekit.TrainerValidation(refuse, train.ScalingConfig(num_workers=1))
+    workers = tunekit.distributed.TrainerValidation(refuse, train.ScalingConfig(num_workers=1))
     how = {"fn": Refuses, "evaluators": 1} if kind == "evaluator" else {"fn": workers}
     results = run(tmp_path, length=2, max_retries=0, **how)
     first, second = sorted(validations(results), key=lambda event: event["id"])

@@ -76,7 +76,7 @@ def validate_steps(checkpoint, *, divide_by=10):
 
 
 def test_policies_ask_functions(tmp_path):
-    policy = tunekit.EveryIterations(4) | tunekit.CheckpointWhen(
+    policy = tunekit.EveryIterations(4) | tunekit.policies.CheckpointWhen(
         lambda trial, result: result["training_iteration"] == 3
     )
     results = fit(counting, tmp_path, param_space={"length": 8}, checkpoint_policy=policy)
@@ -185,7 +185,7 @@ def test_without_validation_a_function_that_saves_by_itself_may_begin_anew(tmp_p
 
     [result] = fit(begins_anew, tmp_path / "results", max_failures=1)
     if registers:
-        assert isinstance(result.error.cause, tunekit.NotResumedError)
+        assert isinstance(result.error.cause, tunekit.errors.NotResumedError)
     else:
         assert result.error is None
         # Tune goes on counting iterations where the checkpoint was.
@@ -219,7 +219,7 @@ def test_a_paused_function_that_begins_anew_fails_with_what_to_write(tmp_path, c
     )
     assert "forgetful saves checkpoints and does not seem to call" in caplog.text
     [error] = results.errors
-    assert isinstance(error.cause, tunekit.NotResumedError)
+    assert isinstance(error.cause, tunekit.errors.NotResumedError)
     assert "checkpoint = tune.get_checkpoint()" in str(error)
     sweep = tunekit.load(results.experiment_path)
     assert list(sweep.reports["training_iteration"]) == [1, 2]

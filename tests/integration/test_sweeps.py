@@ -346,7 +346,7 @@ def test_a_misbehaving_validation_fails_no_trial_and_is_recorded(tmp_path):
 
 
 def test_a_failed_validation_is_an_error_if_the_user_says_so(tmp_path):
-    with pytest.raises(tunekit.ValidationFailedError, match="raised ValueError: cannot"):
+    with pytest.raises(tunekit.errors.ValidationFailedError, match="raised ValueError: cannot"):
         fit(
             counting,
             tmp_path,
@@ -364,7 +364,9 @@ def test_a_broken_validation_is_mended_and_the_sweep_restored(tmp_path):
         return {"accuracy": checkpoint.no_such_name}
 
     settings = {"length": 30, "sleep_s": 0.1, "scale": tune.grid_search([0.5, 1.0])}
-    with pytest.raises(tunekit.ValidationFailedError, match="raised AttributeError") as caught:
+    with pytest.raises(
+        tunekit.errors.ValidationFailedError, match="raised AttributeError"
+    ) as caught:
         fit(
             counting,
             tmp_path,
@@ -376,7 +378,7 @@ def test_a_broken_validation_is_mended_and_the_sweep_restored(tmp_path):
     assert "first 3 validations have failed alike" in str(caught.value)
     path = str(tmp_path / "sweep")
     wrong = tunekit.ValidationConfig(fn=validate, every=2, on_pending="wait")
-    with pytest.raises(tunekit.ConfigError, match="is not the sweep's") as refused:
+    with pytest.raises(tunekit.errors.ConfigError, match="is not the sweep's") as refused:
         tunekit.Tuner.restore(path, counting, validation_config=wrong)
     assert len(refused.value.problems) == 2
     mended = tunekit.ValidationConfig(fn=validate)
@@ -386,7 +388,7 @@ def test_a_broken_validation_is_mended_and_the_sweep_restored(tmp_path):
 
 
 def test_a_metric_that_nobody_produces_is_an_error_that_lists_what_there_is(tmp_path):
-    with pytest.raises(tunekit.MetricNotFoundError) as caught:
+    with pytest.raises(tunekit.errors.MetricNotFoundError) as caught:
         fit(
             counting,
             tmp_path,
@@ -401,7 +403,9 @@ def test_a_metric_that_nobody_produces_is_an_error_that_lists_what_there_is(tmp_
 
 
 def test_a_gpu_that_this_machine_has_not_is_an_error_rather_than_an_endless_wait(tmp_path):
-    with pytest.raises(tunekit.ConfigError, match="needs 1 CPU, 1 GPU, and this machine has 0 GPU"):
+    with pytest.raises(
+        tunekit.errors.ConfigError, match="needs 1 CPU, 1 GPU, and this machine has 0 GPU"
+    ):
         fit(
             counting,
             tmp_path,
@@ -417,7 +421,9 @@ def test_a_sweep_without_checkpoints_is_told_what_is_missing(tmp_path):
     def saves_nothing(config):
         tune.report({"loss": 1.0})
 
-    with pytest.raises(tunekit.MetricNotFoundError, match=r"tunekit.checkpoint_with\(save\)"):
+    with pytest.raises(
+        tunekit.errors.MetricNotFoundError, match=r"tunekit.checkpoint_with\(save\)"
+    ):
         fit(
             saves_nothing,
             tmp_path,

@@ -476,7 +476,7 @@ def test_what_ray_prints_as_it_is_shut_down_is_not_in_the_json(
         print("(train pid=7) the last lines of a worker")
 
     def fail() -> None:
-        raise tunekit.RestoreError("tuner.pkl cannot be read.")
+        raise tunekit.errors.RestoreError("tuner.pkl cannot be read.")
 
     stub = SimpleNamespace(is_initialized=lambda: False, shutdown=shutdown)
     monkeypatch.setattr(commands, "ray", stub)
@@ -545,7 +545,7 @@ def test_resume_leaves_a_sweep_alone_whose_driver_is_alive(tmp_path, restored, m
     def restore() -> None:
         if os.environ.get(TAKE_OVER) != "1":
             refusals.append(path)
-            raise tunekit.AlreadyRunningError("has a driver")
+            raise tunekit.errors.AlreadyRunningError("has a driver")
 
     restored.then = restore
     result = tunekit_("resume", path, "--trainable", "tests.sweeps:Counting")
@@ -559,7 +559,7 @@ def test_errors_of_tunekit_are_told_and_others_are_traced(tmp_path, restored):
     path = written_down(tmp_path, "tests.sweeps:Counting")
 
     def fail() -> None:
-        raise tunekit.RestoreError("tuner.pkl cannot be read.")
+        raise tunekit.errors.RestoreError("tuner.pkl cannot be read.")
 
     restored.then = fail
     result = tunekit_("resume", path)

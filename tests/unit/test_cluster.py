@@ -19,7 +19,9 @@ def validate(checkpoint):
     return {"accuracy": 0.5}
 
 
-BY_WORKERS = tunekit.TrainerValidation(lambda config: {}, train.ScalingConfig(num_workers=3))
+BY_WORKERS = tunekit.distributed.TrainerValidation(
+    lambda config: {}, train.ScalingConfig(num_workers=3)
+)
 
 
 @pytest.fixture
@@ -98,10 +100,12 @@ def test_what_a_machine_of_its_own_lacks_is_an_error_rather_than_an_endless_wait
     on_cluster, monkeypatch
 ):
     monkeypatch.setattr(capacity, "cannot_grow", lambda: True)
-    with pytest.raises(tunekit.ConfigError, match="no validation could ever start") as caught:
+    with pytest.raises(
+        tunekit.errors.ConfigError, match="no validation could ever start"
+    ) as caught:
         on_cluster(4, ray_remote_kwargs={"num_cpus": 1, "num_gpus": 1})
     assert "needs 1 CPU, 1 GPU, and this machine has 0 GPU" in str(caught.value)
-    with pytest.raises(tunekit.ConfigError) as caught:
+    with pytest.raises(tunekit.errors.ConfigError) as caught:
         on_cluster(3, workers=4, ray_remote_kwargs={"resources": {"validator": 1}})
     assert len(caught.value.problems) == 2, "both at once"
     assert on_cluster(8, ASHAScheduler()) == (None, [1])

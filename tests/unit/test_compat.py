@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tunekit import UnsupportedRayError
 from tunekit._ray import compat
+from tunekit.errors import UnsupportedRayError
 
 
 def test_the_installed_ray_has_all_that_is_needed():

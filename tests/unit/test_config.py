@@ -7,8 +7,9 @@ import pytest
 from ray import train
 
 import tunekit
-from tunekit import ConfigError, ValidationConfig
+from tunekit import ValidationConfig
 from tunekit.core.calls import is_generator, takes_resume
+from tunekit.errors import ConfigError
 
 
 def validate(checkpoint, *, batch_size=256):
@@ -144,9 +145,9 @@ def test_a_loop_of_workers_may_yield_and_resume():
         yield {"accuracy": 0.5}
 
     workers = train.ScalingConfig(num_workers=1)
-    validate = tunekit.TrainerValidation(loop, workers)
+    validate = tunekit.distributed.TrainerValidation(loop, workers)
     assert is_generator(validate) and takes_resume(validate)
-    returns = tunekit.TrainerValidation(lambda config: {}, workers)
+    returns = tunekit.distributed.TrainerValidation(lambda config: {}, workers)
     assert not is_generator(returns) and not takes_resume(returns)
 
 

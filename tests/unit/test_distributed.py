@@ -31,7 +31,7 @@ def make(source, folder, **options):
 
 
 def test_all_mistakes_about_a_trainer_are_in_one_message(tmp_path):
-    with pytest.raises(tunekit.ConfigError) as caught:
+    with pytest.raises(tunekit.errors.ConfigError) as caught:
         tunekit.Tuner(
             trainer(scaling_config=train.ScalingConfig(num_workers=0)),
             param_space={"lr": tune.uniform(0, 1), "scaling_config": {"num_workers": (1, 4)}},
@@ -57,13 +57,15 @@ def test_all_mistakes_about_a_trainer_are_in_one_message(tmp_path):
 
 
 def test_mistakes_about_workers():
-    with pytest.raises(tunekit.ConfigError) as caught:
-        tunekit.WorkerReuseConfig(keep_warm="yes", reports_ahead=-1, takeover_timeout_s=0)
+    with pytest.raises(tunekit.errors.ConfigError) as caught:
+        tunekit.distributed.WorkerReuseConfig(
+            keep_warm="yes", reports_ahead=-1, takeover_timeout_s=0
+        )
     assert len(caught.value.problems) == 3
-    with pytest.raises(tunekit.ConfigError, match="is for the trials of trainers"):
-        tunekit.Tuner(loop, worker_config=tunekit.WorkerReuseConfig())
-    with pytest.raises(tunekit.ConfigError, match="make=3"):
-        tunekit.TrainerFactory(3)
+    with pytest.raises(tunekit.errors.ConfigError, match="is for the trials of trainers"):
+        tunekit.Tuner(loop, worker_config=tunekit.distributed.WorkerReuseConfig())
+    with pytest.raises(tunekit.errors.ConfigError, match="make=3"):
+        tunekit.distributed.TrainerFactory(3)
 
 
 def test_the_search_space_is_laid_over_the_trainer_s_settings():
@@ -95,14 +97,14 @@ def test_a_trial_takes_what_its_workers_do(tmp_path):
 
 
 def test_a_factory_says_what_each_trial_takes(tmp_path):
-    factory = tunekit.TrainerFactory(
+    factory = tunekit.distributed.TrainerFactory(
         lambda config: trainer(scaling_config=train.ScalingConfig(num_workers=config["workers"]))
     )
     settings = make(factory, tmp_path)
     request = settings.trainable.default_resource_request({"workers": 5})
     assert request.required_resources == {"CPU": 5.0}
-    bad = make(tunekit.TrainerFactory(lambda config: "no trainer"), tmp_path)
-    with pytest.raises(tunekit.DistributedTrialError, match="returned 'no trainer'"):
+    bad = make(tunekit.distributed.TrainerFactory(lambda config: "no trainer"), tmp_path)
+    with pytest.raises(tunekit.errors.DistributedTrialError, match="returned 'no trainer'"):
         bad.trainable.default_resource_request({})
 
 
@@ -116,7 +118,9 @@ def test_workers_wait_as_the_sweep_does(tmp_path, on_pending, ahead):
 
 
 def test_a_switch_keeps_nothing_warm(tmp_path):
-    settings = make(trainer(), tmp_path, worker_config=tunekit.WorkerReuseConfig(keep_warm=False))
+    settings = make(
+        trainer(), tmp_path, worker_config=tunekit.distributed.WorkerReuseConfig(keep_warm=False)
+    )
     assert not settings.trainable.keep_warm and not settings.tune_config.reuse_actors
     assert not settings.trainable.validates
 

@@ -45,6 +45,7 @@ ABOUT = sorted([*ROOT.glob("docs/frameworks/*.md"), *ROOT.glob("docs/clusters/*.
 DOCUMENTS += ABOUT
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 REFERENCE = ROOT / "docs/reference.rst"
+PUBLIC = [tunekit, *(getattr(tunekit, name) for name in sorted(tunekit._SUBMODULES))]
 
 # What has no example: an error is raised, not made.
 NO_EXAMPLE = {
@@ -69,7 +70,7 @@ def public() -> list[tuple[str, Any]]:
     """The public classes and functions, by the names that a user imports."""
     return [
         (f"{module.__name__}.{name}", getattr(module, name))
-        for module in (tunekit, tunekit.schedulers, tunekit.testing)
+        for module in PUBLIC
         for name in module.__all__
         if not isinstance(getattr(module, name), str)
     ]
@@ -80,7 +81,7 @@ def public() -> list[tuple[str, Any]]:
 
 def test_the_reference_has_every_public_name_once():
     named = re.findall(r"^\.\. (?:auto|py:)\w+:: (tunekit[\w.]*)", REFERENCE.read_text(), re.M)
-    for module in (tunekit, tunekit.schedulers, tunekit.testing):
+    for module in PUBLIC:
         for name in module.__all__:
             assert named.count(f"{module.__name__}.{name}") == 1, name
 
@@ -376,7 +377,7 @@ def given_loggers(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch
     alerts: list[Any] = []
     yield
     names["print"] = lambda *said: alerts.append(said)
-    callbacks = (names["Alerts"](), tunekit.ValidatedLoggerCallback(tracker))
+    callbacks = (names["Alerts"](), tunekit.loggers.ValidatedLoggerCallback(tracker))
     sweep(folder, FIFOScheduler(), trials=1, more_callbacks=callbacks, validate=nearly_one)
     assert [row["accuracy"] for row in tracker.rows if "accuracy" in row] == [0.995] * 9
     assert [said[2] for said in alerts] == list(range(1, 10))

@@ -49,7 +49,7 @@ CASES = {
 
 @pytest.mark.parametrize("path", CASES)
 def test_each_path_is_named_for_what_it_is(home, path):
-    with pytest.raises(tunekit.ConfigError) as caught:
+    with pytest.raises(tunekit.errors.ConfigError) as caught:
         tunekit.load(home / path)
     for says in CASES[path]:
         assert says.format(home) in str(caught.value)
@@ -57,8 +57,11 @@ def test_each_path_is_named_for_what_it_is(home, path):
 
 @pytest.mark.parametrize("path", ["results/digit", "results", "results/digits/trial_a", "empty"])
 def test_restoring_and_lineages_say_the_same(home, path):
-    for door in (lambda at: tunekit.Tuner.restore(at, lambda config: None), tunekit.Lineage.load):
-        with pytest.raises(tunekit.ConfigError) as caught:
+    for door in (
+        lambda at: tunekit.Tuner.restore(at, lambda config: None),
+        tunekit.results.lineage.Lineage.load,
+    ):
+        with pytest.raises(tunekit.errors.ConfigError) as caught:
             door(str(home / path))
         assert CASES[path][-1].format(home) in str(caught.value)
 
@@ -76,5 +79,5 @@ def test_many_sweeps_are_not_all_named_and_uris_stay_uris(home):
 
 def test_a_sweep_that_lacks_a_file_is_told_so(home):
     (home / "results/digits/tuner.pkl").unlink()
-    with pytest.raises(tunekit.ConfigError, match="lacks a file"):
+    with pytest.raises(tunekit.errors.ConfigError, match="lacks a file"):
         tunekit.Tuner.restore(str(home / "results/digits"), lambda config: None)

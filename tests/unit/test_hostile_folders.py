@@ -227,7 +227,7 @@ def test_a_checkpoint_that_is_outside_is_not_there(kind, hostile, outside, tmp_p
     loaded = tunekit.load(hostile)
     assert loaded.best().checkpoint is None
     seen: list[str] = []
-    with pytest.raises(tunekit.ConfigError, match="is in the sweep's folder"):
+    with pytest.raises(tunekit.errors.ConfigError, match="is in the sweep's folder"):
         loaded.validate(lambda checkpoint: seen.append(checkpoint.path) or {"x": 1.0}, name="x")
     assert not seen
 
@@ -281,7 +281,7 @@ def test_an_error_with_what_a_sweep_says_moves_no_cursor(hostile):
 def test_a_checkpoint_with_a_link_that_leads_out_is_refused(call, hostile, outside):
     made(hostile, "harmless")
     linked(hostile, "trial_a/checkpoint_000001/weights", outside)
-    with pytest.raises(tunekit.ConfigError, match=r"weights.*leads out of"):
+    with pytest.raises(tunekit.errors.ConfigError, match=r"weights.*leads out of"):
         getattr(tunekit.load(hostile), call)(lambda checkpoint: {"accuracy": 1.0}, name="x")
 
 

@@ -149,14 +149,14 @@ def test_a_second_ctrl_c_says_it_too(tmp_path, fit, caplog):
 
 
 @pytest.mark.parametrize(
-    ("ended", "error"), [(True, None), (None, tunekit.MetricNotFoundError("says why"))]
+    ("ended", "error"), [(True, None), (None, tunekit.errors.MetricNotFoundError("says why"))]
 )
 def test_a_sweep_that_has_ended_or_says_why_not_is_not_to_be_gone_on_with(
     tmp_path, fit, caplog, ended, error
 ):
     try:
         fit(make(tmp_path), ended=ended, error=error)
-    except tunekit.MetricNotFoundError:
+    except tunekit.errors.MetricNotFoundError:
         assert error is not None
     assert caplog.messages == []
 
@@ -164,18 +164,20 @@ def test_a_sweep_that_has_ended_or_says_why_not_is_not_to_be_gone_on_with(
 def test_fit_is_called_once(tmp_path, fit):
     tuner = make(tmp_path)
     fit(tuner, ended=True)
-    with pytest.raises(tunekit.ConfigError, match=r"a Tuner runs its sweep once\.") as caught:
+    with pytest.raises(
+        tunekit.errors.ConfigError, match=r"a Tuner runs its sweep once\."
+    ) as caught:
         fit(tuner, ended=True)
     assert "tuner.get_results()" in str(caught.value) and "tunekit resume" in str(caught.value)
 
 
 def test_a_fit_that_did_not_begin_can_be_tried_again(tmp_path, fit, monkeypatch):
     def too_small(*known: Any) -> None:
-        raise tunekit.ConfigError("Tuner.fit", ["the cluster is too small."])
+        raise tunekit.errors.ConfigError("Tuner.fit", ["the cluster is too small."])
 
     tuner = make(tmp_path)
     monkeypatch.setattr("tunekit.tuner.leave_room", too_small)
-    with pytest.raises(tunekit.ConfigError, match="too small"):
+    with pytest.raises(tunekit.errors.ConfigError, match="too small"):
         tuner.fit()
     assert len(fit(tuner, ended=True)) == 0
 
@@ -189,7 +191,7 @@ def test_rays_own_restore_gets_a_sweep_that_refuses_to_be_run(tmp_path):
     [validation] = [
         c for c in settings_of(stock).callbacks if isinstance(c, tunekit.ValidationCallback)
     ]
-    with pytest.raises(tunekit.RestoreError, match="Nothing was changed") as caught:
+    with pytest.raises(tunekit.errors.RestoreError, match="Nothing was changed") as caught:
         validation.setup()
     assert "tunekit.Tuner.restore(" in str(caught.value)
 

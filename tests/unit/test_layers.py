@@ -26,15 +26,17 @@ FLOORS = [
     {"errors"},
     {"core", "extras"},
     {"_ray", "checks", "confirm", "log"},
-    {"loggers", "policies", "report", "schedulers", "stage", "states"},
+    {"policies", "schedulers", "stage", "training"},
     {"combinations", "config"},
-    {"distributed", "journal", "resuming"},
+    {"journal", "resuming"},
     {"results", "validating"},
+    {"distributed", "loggers"},
     {"driver", "evaluation"},
     {"reading", "scheduling"},
     {"cluster", "lab"},
     {"board", "tuner"},
-    {"__init__", "testing"},
+    {"testing"},
+    {"__init__"},
     {"demo"},
     {"cli"},
     {"__main__"},
@@ -273,6 +275,15 @@ def test_what_is_private_in_a_class_of_rays_is_found_out():
 
 def test_public_names_are_sorted_and_documented():
     assert tunekit.__all__ == sorted(tunekit.__all__, key=lambda n: (not n.isupper(), n))
+    assert set(tunekit.__all__) == set(tunekit._HOME_OF) <= set(dir(tunekit))
+    # What type checkers see is what is there.
+    tree = ast.parse((ROOT / "__init__.py").read_text())
+    types = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {(f"{one.module}", a.name) for one in types.body for a in one.names}
+    assert seen == {
+        *((home, name) for name, home in tunekit._HOME_OF.items()),
+        *(("tunekit", name) for name in tunekit._SUBMODULES),
+    }
     for name in tunekit.__all__:
         thing = getattr(tunekit, name)
         if not isinstance(thing, str):

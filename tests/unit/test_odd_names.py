@@ -35,12 +35,14 @@ def tuner(folder, name):
 
 @pytest.mark.parametrize("name", ["c[2]*", "c[2]", "what?", "*"])
 def test_a_name_that_ray_would_not_find_again_is_refused(tmp_path, name):
-    with pytest.raises(tunekit.ConfigError, match=r"takes that for a pattern.*Choose a name"):
+    with pytest.raises(
+        tunekit.errors.ConfigError, match=r"takes that for a pattern.*Choose a name"
+    ):
         tuner(tmp_path, name)
     assert list(tmp_path.iterdir()) == []
     tuner(tmp_path, "plain")
     (tmp_path / "plain").rename(tmp_path / name)
-    with pytest.raises(tunekit.ConfigError, match="Rename the folder"):
+    with pytest.raises(tunekit.errors.ConfigError, match="Rename the folder"):
         tunekit.Tuner.restore(str(tmp_path / name), train)
 
 
@@ -89,7 +91,7 @@ def test_a_file_that_does_not_belong_into_an_archive_is_refused(tmp_path, name):
     folder.put("state/000000001-snapshot.zip", file.getvalue())
     journal.append(SnapshotTaken(file="state/000000001-snapshot.zip"))
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(tunekit.RestoreError) as caught:
+    with pytest.raises(tunekit.errors.RestoreError) as caught:
         prepare_restore(folder, record_of(folder).events)
     assert repr(name) in str(caught.value) and "000000001-snapshot.zip" in str(caught.value)
     assert sorted(tmp_path.rglob("*")) == before
@@ -107,7 +109,9 @@ def test_an_archive_that_unpacks_to_more_than_it_has_is_refused(tmp_path):
     before = sorted(tmp_path.rglob("*"))
     tracemalloc.start()
     try:
-        with pytest.raises(tunekit.RestoreError, match=r"1-snapshot\.zip has \d+ bytes and would"):
+        with pytest.raises(
+            tunekit.errors.RestoreError, match=r"1-snapshot\.zip has \d+ bytes and would"
+        ):
             prepare_restore(folder, record_of(folder).events)
         _, taken = tracemalloc.get_traced_memory()
     finally:

@@ -115,7 +115,7 @@ def test_what_is_very_large_gets_a_hint(caplog):
 
 
 def test_it_is_found_before_anything_starts():
-    with pytest.raises(tunekit.ConfigError) as caught:
+    with pytest.raises(tunekit.errors.ConfigError) as caught:
         tunekit.ValidationConfig(
             fn=by_closure(LOCK),
             task_config=train.ValidationTaskConfig(fn_kwargs={"lock": LOCK}),

@@ -4,8 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tunekit import AnyOf, CheckpointWhen, ConfigError, EveryIterations, EverySeconds, OnImprovement
+from tunekit import EveryIterations
 from tunekit.core import policy as rules
+from tunekit.errors import ConfigError
+from tunekit.policies import CheckpointWhen, EverySeconds, OnImprovement
 
 
 def trial(name: str = "a") -> SimpleNamespace:
@@ -123,13 +125,16 @@ def test_the_best_survives_a_restore():
         lambda: OnImprovement("loss", "min", delta=-1),
         lambda: OnImprovement("loss", "min", delta="x"),
         lambda: CheckpointWhen(True),
-        lambda: AnyOf(),
-        lambda: AnyOf(EveryIterations(1), 60),
     ],
 )
 def test_wrong_arguments(make):
     with pytest.raises(ConfigError):
         make()
+
+
+def test_policies_combine_with_policies_only():
+    with pytest.raises(TypeError, match="unsupported operand"):
+        EveryIterations(1) | 60
 
 
 def test_all_mistakes_are_in_one_message():

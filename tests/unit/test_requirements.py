@@ -21,7 +21,7 @@ from typing import NamedTuple
 import pytest
 
 import tunekit
-from tunekit import MissingExtraError
+from tunekit.errors import MissingExtraError
 from tunekit.extras import extra
 
 ROOT = Path(__file__).parents[2]
@@ -207,7 +207,7 @@ def test_another_error_of_a_package_is_its_own(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ImportError, match="libcudart") as raised, extra("torch"):
         import broken_package  # noqa: F401
-    assert not isinstance(raised.value, tunekit.TunekitError)
+    assert not isinstance(raised.value, tunekit.errors.TunekitError)
 
 
 # A plain install ------------------------------------------------------------------------------

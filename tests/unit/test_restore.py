@@ -64,10 +64,10 @@ def contents(folder: Path) -> dict[str, bytes]:
     ],
 )
 def test_paths_that_are_none(path, says):
-    with pytest.raises(tunekit.ConfigError, match=says):
+    with pytest.raises(tunekit.errors.ConfigError, match=says):
         tunekit.Tuner.restore(path, train)
     if path is None or path == 7 or "gopher" in path:
-        with pytest.raises(tunekit.ConfigError, match=r"Tuner\.can_restore"):
+        with pytest.raises(tunekit.errors.ConfigError, match=r"Tuner\.can_restore"):
             tunekit.Tuner.can_restore(path)
     else:
         assert not tunekit.Tuner.can_restore(path)
@@ -77,13 +77,13 @@ def test_a_folder_of_something_else(tmp_path):
     (tmp_path / "holiday.jpg").write_bytes(b"sun")
     before = contents(tmp_path)
     assert not tunekit.Tuner.can_restore(tmp_path)
-    with pytest.raises(tunekit.ConfigError, match="it is no experiment's folder"):
+    with pytest.raises(tunekit.errors.ConfigError, match="it is no experiment's folder"):
         tunekit.Tuner.restore(str(tmp_path), train)
     assert contents(tmp_path) == before
 
 
 def test_all_mistakes_are_told_at_once(tmp_path):
-    with pytest.raises(tunekit.ConfigError) as caught:
+    with pytest.raises(tunekit.errors.ConfigError) as caught:
         tunekit.Tuner.restore(
             "/no/such/folder",
             None,
@@ -138,7 +138,7 @@ def test_a_search_space_that_was_not_kept_is_asked_for(tmp_path, monkeypatch, va
     options = {} if validated else {"validation_config": None}
     home = experiment(tmp_path, param_space=space, **options)
     before = contents(home)
-    with pytest.raises(tunekit.RestoreError, match="Pass it again as param_space="):
+    with pytest.raises(tunekit.errors.RestoreError, match="Pass it again as param_space="):
         tunekit.Tuner.restore(str(home), train)
     assert contents(home) == before
     tuner = tunekit.Tuner.restore(str(home), train, param_space=space)
@@ -177,9 +177,9 @@ def test_a_journal_that_is_damaged_or_newer(tmp_path, damage, says):
     for ask in (
         lambda: tunekit.Tuner.restore(str(home), train),
         lambda: tunekit.Tuner.can_restore(home),
-        lambda: tunekit.Lineage.load(home),
+        lambda: tunekit.results.lineage.Lineage.load(home),
     ):
-        with pytest.raises(tunekit.JournalError, match=says):
+        with pytest.raises(tunekit.errors.JournalError, match=says):
             ask()
     assert contents(home) == before
 
@@ -285,7 +285,7 @@ def test_what_cannot_be_restored_says_why_and_what_can_be_read(tmp_path, damage,
     damage(home)
     before = contents(home)
     for ask in asks(home):
-        with pytest.raises(tunekit.RestoreError) as caught:
+        with pytest.raises(tunekit.errors.RestoreError) as caught:
             ask()
         said = str(caught.value)
         assert all(name in said for name in [*named, str(home)]) and "no trial had" not in said
@@ -305,7 +305,9 @@ def test_trials_without_a_saved_state_are_not_begun_again(tmp_path):
     writer.append(Reported(trial_id="a", report={"training_iteration": 1, "generation": 0}))
     writer.flush()
     for ask in asks(home):
-        with pytest.raises(tunekit.RestoreError, match="never saved, though trials have begun"):
+        with pytest.raises(
+            tunekit.errors.RestoreError, match="never saved, though trials have begun"
+        ):
             ask()
 
 
@@ -335,7 +337,9 @@ def test_a_full_disk_loses_nothing_and_says_what_to_do(tmp_path, monkeypatch, do
     )
     with monkeypatch.context() as patch:
         patch.setattr(where, full)
-        with pytest.raises(tunekit.RestoreError, match=r"No space left.*Make room.*nothing is"):
+        with pytest.raises(
+            tunekit.errors.RestoreError, match=r"No space left.*Make room.*nothing is"
+        ):
             tunekit.Tuner.restore(str(home), train)
     assert contents(home) == before
     tunekit.Tuner.restore(str(home), train)
@@ -351,7 +355,7 @@ def test_what_is_put_back_may_be_torn_at_any_moment(monkeypatch, kind):
         folder.put("tuner.pkl", b"half of the sett")
         folder.settle(60.0)
         store.left = left
-        with monkeypatch.context() as patch, suppress(tunekit.RestoreError):
+        with monkeypatch.context() as patch, suppress(tunekit.errors.RestoreError):
             patch.setattr("tunekit.journal.snapshots._PATIENCE_S", 0.01)
             state.put_back(folder, events, "2026-01-01_00-00-01")
         folder.abandon()
@@ -418,12 +422,12 @@ def test_a_tuner_that_was_not_even_made_is_no_sweep(tmp_path, size):
     (home / "tuner.pkl").write_bytes((home / "tuner.pkl").read_bytes()[:size])
     before = contents(home)
     assert not tunekit.Tuner.can_restore(home)
-    with pytest.raises(tunekit.SweepNotFoundError, match=r"not whole.*No trial had begun"):
+    with pytest.raises(tunekit.errors.SweepNotFoundError, match=r"not whole.*No trial had begun"):
         tunekit.Tuner.restore(str(home), train)
     assert contents(home) == before
     (home / "experiment_state-2026-01-01_00-00-00.json").write_bytes(b"{}")  # one without a journal
     for ask in asks(home):
-        with pytest.raises(tunekit.RestoreError, match=r"tuner\.pkl is damaged"):
+        with pytest.raises(tunekit.errors.RestoreError, match=r"tuner\.pkl is damaged"):
             ask()
 
 
@@ -439,7 +443,7 @@ def test_local_paths_may_be_relative(tmp_path, monkeypatch, kind, path):
     journal_with(home)
     assert tunekit.Tuner.can_restore(kind(path))
     assert tunekit.load(kind(path)).path == str(home)
-    assert len(tunekit.Lineage.load(kind(path)).to_dataframe()) == 0
+    assert len(tunekit.results.lineage.Lineage.load(kind(path)).to_dataframe()) == 0
     assert not tunekit.Tuner.can_restore(kind("w"))
 
 

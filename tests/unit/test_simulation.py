@@ -48,7 +48,7 @@ def only_decisions(**settings) -> dict:
 
 
 def test_inline_each_iteration_takes_training_and_validation():
-    ran = tunekit.simulate(
+    ran = tunekit.lab.simulate(
         table(trials=4), tune_config=judged(), train_s=2, validate_s=1, slots=2, inline="every"
     )
     assert ran.makespan_s == pytest.approx(2 * LENGTH * 3)
@@ -59,8 +59,8 @@ def test_inline_each_iteration_takes_training_and_validation():
 
 def test_beside_training_a_sweep_takes_what_is_the_longer_of_the_two():
     options = {"tune_config": judged(), "train_s": 1, "slots": 4, "validation_slots": 4}
-    quick = tunekit.simulate(table(trials=4), validate_s=0.5, **options)
-    slow = tunekit.simulate(table(trials=4), validate_s=2, **options)
+    quick = tunekit.lab.simulate(table(trials=4), validate_s=0.5, **options)
+    slow = tunekit.lab.simulate(table(trials=4), validate_s=2, **options)
     assert quick.makespan_s == pytest.approx(LENGTH + 0.5, abs=0.01)
     # When training has ended, validations have its slots, too.
     assert LENGTH + 2 < slow.makespan_s < 2 * LENGTH
@@ -75,8 +75,8 @@ def test_decisions_in_the_place_of_trials_are_those_of_validating_inline_at_rung
         "validate_s": validate_s,
         "slots": 4,
     }
-    inline = tunekit.simulate(table(seed), inline="decision", **options)
-    beside = tunekit.simulate(table(seed), **options, **only_decisions())
+    inline = tunekit.lab.simulate(table(seed), inline="decision", **options)
+    beside = tunekit.lab.simulate(table(seed), **options, **only_decisions())
     what = ["trial", "iteration", "score", "decision"]
     at_rungs = inline.decisions[inline.decisions.iteration.isin([1, 3, 9])]
     assert beside.decisions[what].values.tolist() == at_rungs[what].values.tolist()
@@ -91,7 +91,7 @@ def test_decisions_in_the_place_of_trials_are_those_of_validating_inline_at_rung
 @pytest.mark.parametrize("on_pending", ["auto", "wait", "continue"])
 def test_every_checkpoint_has_an_outcome(scheduler, on_pending):
     kind = {} if scheduler is asha else {"max_t": LENGTH}
-    ran = tunekit.simulate(
+    ran = tunekit.lab.simulate(
         table(),
         tune_config=judged(scheduler(**kind)),
         validation_config=validating(on_pending=on_pending),
@@ -104,7 +104,7 @@ def test_every_checkpoint_has_an_outcome(scheduler, on_pending):
 
 
 def test_late_scores_cost_iterations_and_the_bound_limits_them():
-    late = tunekit.simulate(
+    late = tunekit.lab.simulate(
         table(),
         tune_config=judged(asha()),
         validation_config=validating(on_pending="continue"),
@@ -122,25 +122,27 @@ def test_late_scores_cost_iterations_and_the_bound_limits_them():
 def test_what_was_not_recorded_is_counted():
     curves = table(trials=3)
     short = curves[(curves.trial != "t1") | (curves.training_iteration <= 4)]
-    assert tunekit.simulate(curves, tune_config=judged()).extrapolated == 0
-    assert tunekit.simulate(short, tune_config=judged()).extrapolated == LENGTH - 4
+    assert tunekit.lab.simulate(curves, tune_config=judged()).extrapolated == 0
+    assert tunekit.lab.simulate(short, tune_config=judged()).extrapolated == LENGTH - 4
 
 
 def test_trials_without_a_score_are_left_out():
     """As of a sweep that was interrupted before they had one."""
     curves = table(trials=4)
     curves.loc[curves["trial"] == "t1", "accuracy"] = float("nan")
-    ran = tunekit.simulate(curves, tune_config=judged())
+    ran = tunekit.lab.simulate(curves, tune_config=judged())
     assert ran.iterations == 3 * LENGTH
     assert {score.trial for score in ran.scores} == {"t0", "t2", "t3"}
     curves["accuracy"] = "high"
-    with pytest.raises(tunekit.ConfigError, match="'accuracy' is no column of curves with a numb"):
-        tunekit.simulate(curves, tune_config=judged())
+    with pytest.raises(
+        tunekit.errors.ConfigError, match="'accuracy' is no column of curves with a numb"
+    ):
+        tunekit.lab.simulate(curves, tune_config=judged())
 
 
 def test_times_may_be_columns():
     curves = table(trials=1)
-    ran = tunekit.simulate(
+    ran = tunekit.lab.simulate(
         curves, tune_config=judged(), train_s="took", validate_s=0, slots=1, inline="every"
     )
     assert ran.makespan_s == pytest.approx(curves.took.sum())
@@ -149,10 +151,12 @@ def test_times_may_be_columns():
 def test_a_score_is_found_when_it_is_known_and_regret_is_what_it_falls_short():
     rows = [("a", 1, 0.1), ("a", 2, 0.5), ("b", 1, 0.2), ("b", 2, 0.3)]
     curves = pd.DataFrame(rows, columns=["trial", "training_iteration", "accuracy"])
-    ran = tunekit.simulate(curves, tune_config=judged(), train_s=1, validate_s=1, inline="every")
+    ran = tunekit.lab.simulate(
+        curves, tune_config=judged(), train_s=1, validate_s=1, inline="every"
+    )
     assert (ran.best, ran.best_score, ran.regret) == ("a", 0.5, 0.0)
     assert (ran.time_to(0.2), ran.time_to(0.4), ran.time_to(0.6)) == (2.0, 4.0, None)
-    losing = tunekit.simulate(
+    losing = tunekit.lab.simulate(
         curves,
         tune_config=judged(ASHAScheduler(max_t=2, grace_period=1, reduction_factor=2)),
         slots=1,
@@ -161,9 +165,9 @@ def test_a_score_is_found_when_it_is_known_and_regret_is_what_it_falls_short():
     assert losing.regret in (0.0, pytest.approx(0.2))
 
 
-def beside_one_slot(trials: int, on_pending: str) -> tunekit.Simulation:
+def beside_one_slot(trials: int, on_pending: str) -> tunekit.lab.Simulation:
     """One place for trials, and another for validations, which take as long as an iteration."""
-    return tunekit.simulate(
+    return tunekit.lab.simulate(
         table(trials=trials),
         tune_config=judged(asha(), reuse_actors=True),
         **only_decisions(on_pending=on_pending),
@@ -190,22 +194,24 @@ def test_a_trial_does_not_train_on_where_another_could_use_its_place():
 
 def test_the_users_scheduler_is_not_changed():
     scheduler = asha()
-    first = tunekit.simulate(table(), tune_config=judged(scheduler))
-    second = tunekit.simulate(table(), tune_config=judged(scheduler))
+    first = tunekit.lab.simulate(table(), tune_config=judged(scheduler))
+    second = tunekit.lab.simulate(table(), tune_config=judged(scheduler))
     assert first == second
 
 
 def test_who_lets_another_trial_go_on_in_its_place_pays_for_its_resume():
     options = {"tune_config": judged(asha(), reuse_actors=True), "slots": 3}
     options["validation_slots"] = 1
-    free = tunekit.simulate(table(), **options, **only_decisions(on_pending="wait"))
-    dear = tunekit.simulate(table(), **options, **only_decisions(on_pending="wait"), resume_s=3.0)
+    free = tunekit.lab.simulate(table(), **options, **only_decisions(on_pending="wait"))
+    dear = tunekit.lab.simulate(
+        table(), **options, **only_decisions(on_pending="wait"), resume_s=3.0
+    )
     assert dear.makespan_s > free.makespan_s + 3.0
 
 
 @pytest.mark.parametrize(("reuses", "starts"), [(False, 4), (True, 1)])
 def test_a_trial_that_gets_no_other_ones_process_starts_one(reuses, starts):
-    ran = tunekit.simulate(
+    ran = tunekit.lab.simulate(
         table(trials=4),
         tune_config=judged(reuse_actors=reuses),
         train_s=1,
@@ -218,7 +224,7 @@ def test_a_trial_that_gets_no_other_ones_process_starts_one(reuses, starts):
 
 
 def test_a_validation_starts_a_process_where_none_has_ended_that_it_could_use():
-    ran = tunekit.simulate(
+    ran = tunekit.lab.simulate(
         table(trials=1),
         tune_config=judged(),
         train_s=4,
@@ -239,7 +245,7 @@ def test_a_clone_goes_on_along_its_donors_curve():
         hyperparam_mutations={"lr": tune.uniform(0, 1)},
         log_config=False,
     )
-    ran = tunekit.simulate(table(trials=4), tune_config=judged(pbt), slots=4)
+    ran = tunekit.lab.simulate(table(trials=4), tune_config=judged(pbt), slots=4)
     assert ran.validations > 4 * LENGTH // 2
 
 
@@ -249,7 +255,7 @@ def test_a_swept_folder_is_played_with_its_own_times(tmp_path):
     from tests.sweeps import sweep
 
     ran = sweep(tmp_path, FIFOScheduler(), trials=3, slots=3, validation_s=lambda attempt: 0.5)
-    again = tunekit.simulate(tunekit.load(ran.home), train_s=1.0, slots=3, validation_slots=3)
+    again = tunekit.lab.simulate(tunekit.load(ran.home), train_s=1.0, slots=3, validation_slots=3)
     assert again.iterations == sum(ran.lengths().values())
     assert again.makespan_s == pytest.approx(ran.clock.monotonic(), rel=0.15)
     best = tunekit.load(ran.home).best()
@@ -257,8 +263,8 @@ def test_a_swept_folder_is_played_with_its_own_times(tmp_path):
 
 
 def test_all_mistakes_are_said_together():
-    with pytest.raises(tunekit.ConfigError) as caught:
-        tunekit.simulate(
+    with pytest.raises(tunekit.errors.ConfigError) as caught:
+        tunekit.lab.simulate(
             table().rename(columns={"accuracy": "score"}),
             tune_config=judged(),
             train_s="minutes",
@@ -278,9 +284,9 @@ def test_all_mistakes_are_said_together():
         "start_s=inf",
     ):
         assert part in str(caught.value)
-    with pytest.raises(tunekit.ConfigError, match="no column 'trial'"):
-        tunekit.simulate(pd.DataFrame({"accuracy": [1.0]}), tune_config=judged())
-    with pytest.raises(tunekit.ConfigError, match="say what to judge by"):
-        tunekit.simulate(table())
-    with pytest.raises(tunekit.ConfigError, match=r"curves=.* is of type list"):
-        tunekit.simulate([], tune_config=judged())
+    with pytest.raises(tunekit.errors.ConfigError, match="no column 'trial'"):
+        tunekit.lab.simulate(pd.DataFrame({"accuracy": [1.0]}), tune_config=judged())
+    with pytest.raises(tunekit.errors.ConfigError, match="say what to judge by"):
+        tunekit.lab.simulate(table())
+    with pytest.raises(tunekit.errors.ConfigError, match=r"curves=.* is of type list"):
+        tunekit.lab.simulate([], tune_config=judged())

@@ -311,7 +311,7 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path, name):
     home.mkdir(parents=True)
     for folder in (LocalFolder(home), RemoteFolder(Store().filesystem, "sweep")):
         for use in (folder.read, folder.remove, lambda n, f=folder: f.put(n, b"")):
-            with pytest.raises(tunekit.UnsafeFileError, match="leads out of"):
+            with pytest.raises(tunekit.errors.UnsafeFileError, match="leads out of"):
                 use(name)
     assert sorted(tmp_path.rglob("*")) == [tmp_path / "a", home]
 

@@ -169,8 +169,8 @@ def test_tensorboards_logger_says_what_ray_lacks(monkeypatch, gone):
         delattr(self, gone)
 
     monkeypatch.setattr(TBXLoggerCallback, "__init__", otherwise)
-    with pytest.raises(tunekit.UnsupportedRayError) as caught:
-        tunekit.TensorBoardLogger()
+    with pytest.raises(tunekit.errors.UnsupportedRayError) as caught:
+        tunekit.loggers.TensorBoardLogger()
     assert f"lacks ray.tune.logger.TBXLoggerCallback().{gone};" in str(caught.value)
     assert f"tested with {TESTED}" in str(caught.value)
 
@@ -185,7 +185,7 @@ def run(folder: Path, logger: Any, **options: Any) -> Ran:
         trainable=Both,
         trials=2,
         validation_s=any_order,
-        later_callbacks=(tunekit.ValidatedLoggerCallback(logger),),
+        later_callbacks=(tunekit.loggers.ValidatedLoggerCallback(logger),),
         param_space={"lr": 0.1},
         **options,
     )
@@ -206,7 +206,7 @@ def test_mlflow(tmp_path, monkeypatch, exploits):
     where = f"file:{tmp_path}/mlflow"
     logger = MLflowLoggerCallback(tracking_uri=where, experiment_name="digits")
     if exploits:
-        more = {"later_callbacks": (tunekit.ValidatedLoggerCallback(logger),), "trials": 4}
+        more = {"later_callbacks": (tunekit.loggers.ValidatedLoggerCallback(logger),), "trials": 4}
         ran, _ = run_pbt(tmp_path / "sweep", **more)
         assert len(ran.validation.ancestry)
     else:

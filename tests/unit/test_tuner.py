@@ -83,7 +83,7 @@ def test_a_configuration_of_rllib_is_a_search_space(tmp_path):
 
 
 def test_all_mistakes_of_a_call_are_in_one_message(tmp_path):
-    with pytest.raises(tunekit.ConfigError) as caught:
+    with pytest.raises(tunekit.errors.ConfigError) as caught:
         tunekit.Tuner(
             3,
             tune_config=tune.TuneConfig(mode="best", scheduler="asha", search_alg=7),
@@ -121,7 +121,7 @@ def test_all_mistakes_of_a_call_are_in_one_message(tmp_path):
     ],
 )
 def test_wrong_arguments(arguments, message):
-    with pytest.raises(tunekit.ConfigError) as caught:
+    with pytest.raises(tunekit.errors.ConfigError) as caught:
         tunekit.Tuner(**arguments)
     assert message in str(caught.value)
 
@@ -146,7 +146,7 @@ def test_ray_trains_configs_are_told_by_their_fix(config, fix, of_a_trainer):
     if of_a_trainer:
         torch = pytest.importorskip("ray.train.torch", exc_type=ImportError)
         tuned = torch.TorchTrainer(trainable, scaling_config=train.ScalingConfig(num_workers=1))
-    with pytest.raises(tunekit.ConfigError) as caught:
+    with pytest.raises(tunekit.errors.ConfigError) as caught:
         tunekit.Tuner(tuned, run_config=config)
     [problem] = caught.value.problems
     assert problem.startswith(fix)
@@ -154,7 +154,7 @@ def test_ray_trains_configs_are_told_by_their_fix(config, fix, of_a_trainer):
 
 
 def test_a_long_value_is_shown_by_its_type_and_how_it_begins():
-    with pytest.raises(tunekit.ConfigError) as caught:
+    with pytest.raises(tunekit.errors.ConfigError) as caught:
         tunekit.Tuner(lambda config: None, tune_config=tune.RunConfig(name="x"))
     [problem] = caught.value.problems
     assert problem.startswith("tune_config=RunConfig(name='x'") and len(problem) < 200
@@ -166,7 +166,7 @@ def test_where_no_experiment_is_restoring_raises_what_ray_does(tmp_path, there):
     for tuner in (tune.Tuner, tunekit.Tuner):
         with pytest.raises(FileNotFoundError, match=r"tuner\.pkl") as caught:
             tuner.restore(path, lambda config: None)
-    assert isinstance(caught.value, tunekit.ConfigError)
+    assert isinstance(caught.value, tunekit.errors.ConfigError)
     assert path in str(pickle.loads(pickle.dumps(caught.value)))
     with pytest.raises(FileNotFoundError, match="2 problems"):
         tunekit.Tuner.restore(path, lambda config: None, param_space=3)
@@ -274,17 +274,17 @@ def test_a_search_algorithm_that_cannot_be_wrapped_is_told(tmp_path, caplog):
 
 
 def test_wrapping_twice_is_refused():
-    with pytest.raises(tunekit.ConfigError, match="already"):
+    with pytest.raises(tunekit.errors.ConfigError, match="already"):
         tunekit.ValidatedScheduler(tunekit.ValidatedScheduler(FIFOScheduler()))
-    with pytest.raises(tunekit.ConfigError, match="already"):
+    with pytest.raises(tunekit.errors.ConfigError, match="already"):
         tunekit.ValidatedSearcher(tunekit.ValidatedSearcher(OptunaSearch()))
-    with pytest.raises(tunekit.ConfigError, match="inside of it"):
+    with pytest.raises(tunekit.errors.ConfigError, match="inside of it"):
         tunekit.ValidatedSearcher(ConcurrencyLimiter(OptunaSearch(), 2))
-    with pytest.raises(tunekit.ConfigError, match="base=3"):
+    with pytest.raises(tunekit.errors.ConfigError, match="base=3"):
         tunekit.ValidatedScheduler(3)
-    with pytest.raises(tunekit.ConfigError, match="base='x'"):
+    with pytest.raises(tunekit.errors.ConfigError, match="base='x'"):
         tunekit.ValidatedSearcher("x")
-    with pytest.raises(tunekit.ConfigError, match="config=3"):
+    with pytest.raises(tunekit.errors.ConfigError, match="config=3"):
         tunekit.ValidationCallback(3)
 
 
@@ -308,7 +308,7 @@ def pbt(**settings):
     ],
 )
 def test_what_cannot_be_right_together_is_refused(settings, on_pending, fix):
-    with pytest.raises(tunekit.ConfigError, match=fix):
+    with pytest.raises(tunekit.errors.ConfigError, match=fix):
         tunekit.Tuner(
             trainable,
             tune_config=tune.TuneConfig(**settings),
@@ -385,7 +385,7 @@ def test_other_loggers_are_wrapped(tmp_path):
     ]
     assert plain.logger is given[0] and tensorboard.logger is given[2]
     # Tune adds its own logger of TensorBoard unless there is one.
-    assert isinstance(tensorboard, tunekit.ValidatedLoggerCallback)
+    assert isinstance(tensorboard, tunekit.loggers.ValidatedLoggerCallback)
     assert isinstance(tensorboard, TBXLoggerCallback)
     assert run_config.callbacks == given
 
@@ -444,7 +444,7 @@ def seeded(folder, name, space, search_alg=None):
 def test_a_search_space_that_lacks_the_seed_is_refused_before_the_sweep(
     tmp_path, space, search_alg
 ):
-    with pytest.raises(tunekit.ConfigError) as caught:
+    with pytest.raises(tunekit.errors.ConfigError) as caught:
         seeded(tmp_path, "seed", space, search_alg)
     [problem] = caught.value.problems
     assert problem.startswith("validation_config.seed='seed', and the search space has ")
@@ -480,7 +480,9 @@ class Asks(tune.Callback):
 
 
 def test_a_function_that_nothing_will_ask_to_save_is_refused(tmp_path):
-    with pytest.raises(tunekit.ConfigError, match=r"saves registers how .* nothing asks it to"):
+    with pytest.raises(
+        tunekit.errors.ConfigError, match=r"saves registers how .* nothing asks it to"
+    ):
         tunekit.Tuner(saves, validation_config=VALIDATION_KEY)
     assert not list(tmp_path.iterdir())
 

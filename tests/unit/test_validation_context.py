@@ -20,7 +20,9 @@ def validate(checkpoint):
 
 
 def test_outside_of_a_validation_the_error_says_how_to_try_a_function():
-    with pytest.raises(tunekit.WiringError, match=r"tunekit\.testing\.validation_context\(config"):
+    with pytest.raises(
+        tunekit.errors.WiringError, match=r"tunekit\.testing\.validation_context\(config"
+    ):
         validate(None)
 
 
@@ -28,14 +30,14 @@ def test_a_function_can_be_tried_by_itself():
     with validation_context(config={"width": 64}, attempt=2) as context:
         assert validate(None) == {"accuracy": 0.64, "attempt": 2}
         assert (context.trial_id, context.iteration, context.generation) == ("trial", 1, 0)
-    with pytest.raises(tunekit.WiringError):
+    with pytest.raises(tunekit.errors.WiringError):
         validate(None)
 
 
 def test_it_is_over_when_the_function_raises():
     with pytest.raises(ZeroDivisionError), telling(Told("a", 0, 1, 1, {})):
         _ = 1 / 0
-    with pytest.raises(tunekit.WiringError, match="outside"):
+    with pytest.raises(tunekit.errors.WiringError, match="outside"):
         tunekit.get_validation_context()
 
 
@@ -49,7 +51,7 @@ def test_threads_of_a_validation_may_ask():
 
 
 def test_an_evaluator_that_is_being_built_is_told_where_to_ask():
-    with telling(None, building=True), pytest.raises(tunekit.WiringError, match="__call__"):
+    with telling(None, building=True), pytest.raises(tunekit.errors.WiringError, match="__call__"):
         tunekit.get_validation_context()
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from tunekit import ConfigError
 from tunekit._ray import worker_group
 from tunekit._ray.worker_group import Finished, ValidationWorkerGroup, _Link, _Work
 from tunekit._ray.workers import Assignment, _Post
 from tunekit.core.yields import YieldProgress
+from tunekit.errors import ConfigError
 
 # For as long a worker waits for the others between two yields; it should never come to that.
 PATIENCE_S = 20.0

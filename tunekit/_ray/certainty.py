@@ -43,7 +43,7 @@ def decides_alike(base: TrialScheduler, trial: Trial, at: float, interval: Inter
         None if the scheduler is not exactly one that is known.
 
     Raises:
-        tunekit.UnsupportedRayError: If the scheduler of this Ray keeps other books.
+        tunekit.errors.UnsupportedRayError: If the scheduler of this Ray keeps other books.
 
     Example:
         >>> from ray.tune.schedulers import FIFOScheduler

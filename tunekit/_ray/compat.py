@@ -175,8 +175,8 @@ def check(version: str = ray.__version__) -> None:
     the version that was tested is not called newer.
 
     Raises:
-        tunekit.UnsupportedRayError: Says what is missing and which versions have it, or which
-            variable is set.
+        tunekit.errors.UnsupportedRayError: Says what is missing and which versions have it, or
+            which variable is set.
 
     Example:
         >>> check("2.9.3")

@@ -78,7 +78,7 @@ def rule_for(base: TrialScheduler, trial: Trial) -> DecisionRule:
         trial: The trial, or what stood for it when it was added to the scheduler.
 
     Raises:
-        tunekit.UnsupportedRayError: If the scheduler of this Ray keeps other books.
+        tunekit.errors.UnsupportedRayError: If the scheduler of this Ray keeps other books.
 
     Example:
         >>> from ray.tune.schedulers import FIFOScheduler, MedianStoppingRule

@@ -29,7 +29,7 @@ class Writing(TBXLoggerCallback):
     """Tune's logger of TensorBoard, but that it writes into what it is given.
 
     Raises:
-        tunekit.UnsupportedRayError: If this Ray's logger keeps its writers in another way.
+        tunekit.errors.UnsupportedRayError: If this Ray's logger keeps its writers in another way.
 
     Example:
         >>> Writing().forget("a trial that has none")

@@ -120,7 +120,8 @@ def trainer_of(source: Any, config: Mapping[str, Any]) -> DataParallelTrainer:
     """The trainer of one trial.
 
     Raises:
-        tunekit.DistributedTrialError: If the function that makes trainers returned something else.
+        tunekit.errors.DistributedTrialError: If the function that makes trainers returned
+            something else.
     """
     if not is_trainer(source):
         made = source(
@@ -150,7 +151,7 @@ def _resources(scaling_config: train.ScalingConfig) -> tune.PlacementGroupFactor
     """One bundle for each worker; the trial's own process sits in the first, and takes nothing.
 
     Raises:
-        tunekit.DistributedTrialError: If a trial cannot have such workers.
+        tunekit.errors.DistributedTrialError: If a trial cannot have such workers.
     """
     workers = scaling_config.num_workers
     if not isinstance(workers, int) or workers < 1:

@@ -30,7 +30,7 @@ def newest_or_given(ctx: click.Context, parameter: click.Parameter, path: str | 
     Which one that is, is said on stderr.
 
     Raises:
-        tunekit.ConfigError: If there is none.
+        tunekit.errors.ConfigError: If there is none.
     """
     if path is not None:
         return absolute(path)
@@ -64,7 +64,7 @@ def listing(folder: str, top: int) -> dict[str, Any]:
         damaged has the state ``"unreadable"``, and a ``reason``.
 
     Raises:
-        tunekit.ConfigError: If the folder cannot be reached.
+        tunekit.errors.ConfigError: If the folder cannot be reached.
     """
     try:
         filesystem, home = storage_at(folder, None)

@@ -22,8 +22,8 @@ def tensorboard_at(path: str, port: int | None = None, host: str | None = None) 
         host: The address on which it listens; its own default is this machine alone.
 
     Raises:
-        tunekit.ConfigError: If TensorBoard cannot read that.
-        tunekit.MissingExtraError: If TensorBoard is not installed.
+        tunekit.errors.ConfigError: If TensorBoard cannot read that.
+        tunekit.errors.MissingExtraError: If TensorBoard is not installed.
 
     Example:
         >>> tensorboard_at("/no/such/folder")

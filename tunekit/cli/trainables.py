@@ -31,8 +31,8 @@ def trainable_at(where: str, option: str = "--trainable") -> Any:
         option: What it was given with, for errors.
 
     Raises:
-        tunekit.ConfigError: If there is no such module, file or name. What the module itself raises
-            comes through.
+        tunekit.errors.ConfigError: If there is no such module, file or name. What the module
+            itself raises comes through.
 
     Example:
         >>> trainable_at("math:sqrt")(9)

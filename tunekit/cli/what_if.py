@@ -43,13 +43,13 @@ def what_if(
         sweep: The sweep.
         ways: Each an ``on_pending``.
         every: As in ``ValidationConfig``; trials save where it needs that.
-        **machine: The slots and the times, as for :func:`tunekit.simulate`.
+        **machine: The slots and the times, as for :func:`tunekit.lab.simulate`.
 
     Returns:
-        One row for each: ``setting``, and what a :class:`tunekit.Simulation` has.
+        One row for each: ``setting``, and what a :class:`tunekit.lab.Simulation` has.
 
     Raises:
-        tunekit.ConfigError: If the sweep cannot be simulated.
+        tunekit.errors.ConfigError: If the sweep cannot be simulated.
     """
     judged = tune.TuneConfig(metric=sweep.metric, mode=sweep.mode, scheduler=scheduler_of(sweep))
     ran = {}
@@ -110,7 +110,7 @@ def scheduler_of(sweep: Sweep) -> TrialScheduler:
         sweep: The sweep.
 
     Raises:
-        tunekit.ConfigError: If the sweep has another scheduler, or none is recorded.
+        tunekit.errors.ConfigError: If the sweep has another scheduler, or none is recorded.
     """
     known = (sweep.sessions[-1] if sweep.sessions else {}).get("scheduler") or {}
     kind, settings = known.get("type"), known.get("settings", {})
@@ -133,7 +133,7 @@ def scheduler_of(sweep: Sweep) -> TrialScheduler:
     problems = Problems("tunekit simulate")
     problems.add(
         f"the sweep's scheduler, {kind or 'which is not recorded'}, cannot be made again from what "
-        "is recorded of it. In Python, pass it: tunekit.simulate(tunekit.load(path), "
+        "is recorded of it. In Python, pass it: tunekit.lab.simulate(tunekit.load(path), "
         "tune_config=TuneConfig(scheduler=...))."
     )
     raise problems.error()

@@ -29,7 +29,7 @@ _HAND_OVER = (
     "    tunekit.Tuner(TorchTrainer(train_loop, scaling_config=...),\n"
     '                  param_space={"train_loop_config": {...}}, ...)\n'
     "or, if more than that depends on the trial,\n"
-    "    tunekit.Tuner(tunekit.TrainerFactory(lambda config: TorchTrainer(...)), ...)"
+    "    tunekit.Tuner(tunekit.distributed.TrainerFactory(lambda config: TorchTrainer(...)), ...)"
 )
 
 
@@ -44,7 +44,7 @@ def drives_a_trainer(report: Mapping[str, Any]) -> str | None:
             tunekit.Tuner(TorchTrainer(train_loop, scaling_config=...),
                           param_space={"train_loop_config": {...}}, ...)
         or, if more than that depends on the trial,
-            tunekit.Tuner(tunekit.TrainerFactory(lambda config: TorchTrainer(...)), ...)
+            tunekit.Tuner(tunekit.distributed.TrainerFactory(lambda config: TorchTrainer(...)), ...)
         >>> drives_a_trainer({"loss": 0.5, "should_checkpoint": True, "checkpoint_path": "a"})
     """
     path = report.get(CHECKPOINT_PATH)

@@ -148,8 +148,8 @@ def takes_seed(fn: Callable[..., Any], kwargs: Collection[str] = ()) -> bool:
 def is_generator(fn: Callable[..., Any]) -> bool:
     """Return whether a validation function yields what it knows so far, as far as can be seen.
 
-    One that cannot be seen through, such as a :class:`tunekit.TrainerValidation`, says so with an
-    attribute of this name.
+    One that cannot be seen through, such as a :class:`tunekit.distributed.TrainerValidation`, says
+    so with an attribute of this name.
 
     Example:
         >>> def validate(checkpoint):

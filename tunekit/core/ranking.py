@@ -150,7 +150,7 @@ def best_scored(
         scope: See there.
 
     Raises:
-        tunekit.MetricNotFoundError: If none of them has a score.
+        tunekit.errors.MetricNotFoundError: If none of them has a score.
 
     Example:
         >>> best_scored(Timeline(()), [], "accuracy", "max", "best")

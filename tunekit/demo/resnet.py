@@ -197,7 +197,7 @@ def _validation_loop(config: dict[str, Any]) -> dict[str, float]:
 
 
 #: By two workers of a trainer.
-validate_by_workers = tunekit.TrainerValidation(
+validate_by_workers = tunekit.distributed.TrainerValidation(
     _validation_loop, train.ScalingConfig(num_workers=2)
 )
 

@@ -136,7 +136,7 @@ def ranking(sweep: tunekit.Sweep) -> list[str]:
     ]
 
 
-def winner(best: tunekit.BestCheckpoint, tested: float | None) -> str:
+def winner(best: tunekit.reading.best.BestCheckpoint, tested: float | None) -> str:
     """Say which checkpoint is the best; ``tested``: its accuracy on the test images."""
     told = (
         f"The best checkpoint is that of trial {best.trial_id} at epoch {best.iteration}: right on "

@@ -77,10 +77,10 @@ from tunekit.journal.snapshots import RestorePoint
 from tunekit.loggers import JsonLogger, ValidatedLoggerCallback, validated
 from tunekit.pickles import travels
 from tunekit.policies import AtDecisions, CheckpointPolicy
-from tunekit.report import VALIDATION_KEY
 from tunekit.results.lineage import Lineage
 from tunekit.results.tensorboard import TensorBoardLogger
 from tunekit.results.trial_files import TrialFiles
+from tunekit.training import VALIDATION_KEY
 from tunekit.validating.cache import SweepCache
 from tunekit.validating.executor import Executor, executor_of
 from tunekit.validating.validator import Validator
@@ -122,7 +122,7 @@ class ValidationCallback(tune.Callback):
         clock: What to read the time from; the system's clock by default.
 
     Raises:
-        tunekit.ConfigError: If ``config`` is not a ``ValidationConfig``.
+        tunekit.errors.ConfigError: If ``config`` is not a ``ValidationConfig``.
 
     Example:
         >>> from ray import tune
@@ -311,7 +311,8 @@ class ValidationCallback(tune.Callback):
 
         Args:
             *others: Loggers, such as Ray's for MLflow; each is wrapped in a
-                :class:`~tunekit.ValidatedLoggerCallback` unless it hears of scores by itself.
+                :class:`~tunekit.loggers.ValidatedLoggerCallback` unless it hears of scores by
+                itself.
         """
         if not self._loggers:
             self._loggers = [JsonLogger(), TensorBoardLogger(self._goal, self._searched_names)]
@@ -414,7 +415,7 @@ class ValidationCallback(tune.Callback):
         """Note that the ``tunekit.Tuner`` that made it runs it.
 
         Raises:
-            tunekit.ConfigError: If it was run before.
+            tunekit.errors.ConfigError: If it was run before.
         """
         if self.ledger.is_open:
             raise ConfigError(

@@ -25,7 +25,7 @@ from tunekit.driver.consumers import SchedulerConsumer
 from tunekit.driver.leases import CheckpointLeases
 from tunekit.driver.stages import Stages
 from tunekit.journal.places import Places
-from tunekit.report import VALIDATION_KEY, ValidationOverride, override_of
+from tunekit.training import VALIDATION_KEY, ValidationOverride, override_of
 
 __all__ = ["Requests"]
 

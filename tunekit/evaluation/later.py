@@ -97,7 +97,7 @@ def read_sessions(folder: Folder) -> list[LaterSession]:
     """Return the sessions of later validations beside a sweep.
 
     Raises:
-        tunekit.JournalError: If a session's journal is damaged, or of another version.
+        tunekit.errors.JournalError: If a session's journal is damaged, or of another version.
         OSError: If the storage fails.
 
     Example:
@@ -233,7 +233,7 @@ def executing(config: ValidationConfig, call: str) -> Iterator[Executor]:
         call: The call that errors name.
 
     Raises:
-        tunekit.ConfigError: If a validation asks for more than there is.
+        tunekit.errors.ConfigError: If a validation asks for more than there is.
     """
     executor = executor_of(config)
     try:
@@ -538,7 +538,7 @@ class LaterRun:
             known: The metrics, by id, of those that have been validated elsewhere.
 
         Raises:
-            tunekit.ValidationFailedError: If the first validations have failed alike.
+            tunekit.errors.ValidationFailedError: If the first validations have failed alike.
         """
         now = self._clock.time()
         stamp = datetime.fromtimestamp(now, timezone.utc).strftime("%Y%m%d-%H%M%S")

@@ -39,7 +39,7 @@ def name_below(name: str) -> str:
     """Return a name that stays in its folder; names may come from a journal or an archive.
 
     Raises:
-        tunekit.UnsafeFileError: If it leads out, or is none that a file can have.
+        tunekit.errors.UnsafeFileError: If it leads out, or is none that a file can have.
 
     Example:
         >>> name_below("journal/000001.jsonl")
@@ -68,7 +68,7 @@ def inside(root: Path, name: str) -> Path:
         name: The path below it; empty for the folder itself.
 
     Raises:
-        tunekit.UnsafeFileError: If it leads out, by its name or by a link.
+        tunekit.errors.UnsafeFileError: If it leads out, by its name or by a link.
     """
     home = os.path.realpath(root)
     path = os.path.realpath(os.path.join(home, name_below(name)))
@@ -93,7 +93,7 @@ def read_plain(path: Path, start: int = 0, most: int = -1) -> bytes:
         most: How many bytes to read at most; -1: all.
 
     Raises:
-        tunekit.UnsafeFileError: If it is a pipe, a device or a folder.
+        tunekit.errors.UnsafeFileError: If it is a pipe, a device or a folder.
         OSError: If it cannot be read.
     """
     descriptor = os.open(path, _READ)

@@ -69,7 +69,7 @@ class Ledger:
         """Become the driver of the experiment in a storage, and get to know its folder.
 
         Raises:
-            tunekit.AlreadyRunningError: If another driver is alive.
+            tunekit.errors.AlreadyRunningError: If another driver is alive.
             OSError: If the storage fails.
         """
         filesystem, home = storage.storage_filesystem, storage.experiment_fs_path
@@ -83,7 +83,7 @@ class Ledger:
         """Read what happened in former sessions.
 
         Raises:
-            tunekit.JournalError: If the journal is damaged, or of another version.
+            tunekit.errors.JournalError: If the journal is damaged, or of another version.
             OSError: If the storage fails.
         """
         if self._folder is None:

@@ -329,7 +329,7 @@ def read(
             A pickle can run any code.
 
     Raises:
-        tunekit.JournalError: If a file is no journal, is of a newer version, or was damaged.
+        tunekit.errors.JournalError: If a file is no journal, is of a newer version, or was damaged.
         OSError: If the storage fails.
 
     Example:
@@ -356,7 +356,7 @@ def events_in(
     """Return the events of an experiment's newest sweep, in order. Arguments: as of :func:`read`.
 
     Raises:
-        tunekit.JournalError: As for :func:`read`; also if an event is unknown.
+        tunekit.errors.JournalError: As for :func:`read`; also if an event is unknown.
         OSError: If the storage fails.
 
     Example:
@@ -395,7 +395,7 @@ def record_of(
         series: The folder of the journal's files in that one.
 
     Raises:
-        tunekit.JournalError: As for :func:`read`; also if an event is unknown.
+        tunekit.errors.JournalError: As for :func:`read`; also if an event is unknown.
         OSError: If the storage fails.
     """
     return JournalReader(folder, unpickle=unpickle, without=without, series=series).read().record
@@ -460,7 +460,7 @@ class JournalReader:
         """Return the lines that are new since the last call.
 
         Raises:
-            tunekit.JournalError: As for :func:`record_of`.
+            tunekit.errors.JournalError: As for :func:`record_of`.
             OSError: If the storage fails.
         """
         grown = self._reader.read()
@@ -649,7 +649,7 @@ class _Reader(Generic[_Line]):
         """Leave out what a driver has written after another one had taken the sweep over.
 
         Raises:
-            tunekit.JournalError: If the session does not follow a line of the file before.
+            tunekit.errors.JournalError: If the session does not follow a line of the file before.
         """
         after, number_of = head["after"], self._number_of
         mark = f'"n": {after}, '.encode()

@@ -258,7 +258,7 @@ class DriverLock:
         again, or counts as dead.
 
         Raises:
-            tunekit.AlreadyRunningError: If another one is alive.
+            tunekit.errors.AlreadyRunningError: If another one is alive.
             OSError: If the storage fails.
         """
         while True:

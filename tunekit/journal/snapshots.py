@@ -217,7 +217,7 @@ class SavedState:
                 may still have those of a session that was killed before its archive was written.
 
         Raises:
-            tunekit.RestoreError: If they cannot be written.
+            tunekit.errors.RestoreError: If they cannot be written.
             OSError: If the folder cannot be read.
         """
         names = folder.names("")
@@ -261,7 +261,8 @@ def prepare_restore(
     Arguments: as of :meth:`SavedState.put_back`.
 
     Raises:
-        tunekit.RestoreError: If there is nothing to restore from, or an archive was tampered with.
+        tunekit.errors.RestoreError: If there is nothing to restore from, or an archive was
+            tampered with.
         OSError: If the storage fails.
     """
     state = saved_state(folder, events)
@@ -285,7 +286,7 @@ def saved_state(folder: Folder, events: Sequence[Event], path: str = "PATH") -> 
         path: What the user calls the folder, for messages.
 
     Raises:
-        tunekit.RestoreError: If trials have begun, and the sweep cannot be restored.
+        tunekit.errors.RestoreError: If trials have begun, and the sweep cannot be restored.
         OSError: If the storage fails.
     """
     linked = linked_file(folder.root) if isinstance(folder, LocalFolder) else None

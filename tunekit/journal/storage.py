@@ -109,7 +109,7 @@ class Folder(Protocol):
         """Return what is in a file.
 
         Raises:
-            tunekit.UnsafeFileError: If it leads out of the folder, or is not a plain file.
+            tunekit.errors.UnsafeFileError: If it leads out of the folder, or is not a plain file.
             OSError: If it cannot be read.
         """
         ...
@@ -118,7 +118,7 @@ class Folder(Protocol):
         """Return the last bytes of a file that is not tunekit's own, ``most`` of them at most.
 
         Raises:
-            tunekit.UnsafeFileError: As of :meth:`read`.
+            tunekit.errors.UnsafeFileError: As of :meth:`read`.
             OSError: If it cannot be read.
         """
         ...

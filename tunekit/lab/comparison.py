@@ -54,7 +54,7 @@ _NOISE = frozenset(
 
 @dataclass(frozen=True)
 class SweepComparison:
-    """Several sweeps side by side. :func:`tunekit.compare` makes it.
+    """Several sweeps side by side. :func:`tunekit.lab.compare` makes it.
 
     Each table is a ``pandas.DataFrame``, made when it is first asked for.
 
@@ -260,10 +260,10 @@ def compare(
         names: What each is called; by default as its folder.
 
     Raises:
-        tunekit.ConfigError: If there are fewer than two, if one is no sweep, if they are judged by
-            different metrics or modes and none is passed, if a sweep has not validated the metric,
-            or if ``names`` are not one for each, all different.
-        tunekit.JournalError: If a journal is damaged or of another version.
+        tunekit.errors.ConfigError: If there are fewer than two, if one is no sweep, if they are
+            judged by different metrics or modes and none is passed, if a sweep has not validated
+            the metric, or if ``names`` are not one for each, all different.
+        tunekit.errors.JournalError: If a journal is damaged or of another version.
         OSError: If the storage fails.
 
     Example:
@@ -276,7 +276,7 @@ def compare(
           hyperparameter  0.1  0.2
         0             lr  0.1  0.2
     """
-    problems = Problems("tunekit.compare")
+    problems = Problems("tunekit.lab.compare")
     given = [sweeps] if isinstance(sweeps, (str, os.PathLike, Sweep)) else list(sweeps)
     if len(given) < 2:
         problems.add(f"there are {len(given)} sweeps. Pass a list of two or more.")

@@ -75,8 +75,8 @@ class Curves:
         """Take the curves of a table with the columns ``trial`` and ``training_iteration``.
 
         Raises:
-            tunekit.ConfigError: If a column is missing, if there are no rows, or if an iteration is
-                below 1.
+            tunekit.errors.ConfigError: If a column is missing, if there are no rows, or if an
+                iteration is below 1.
 
         Example:
             >>> import pandas
@@ -84,7 +84,7 @@ class Curves:
             >>> Curves.of(pandas.DataFrame(table)).at(0, 2)
             {'loss': 0.5}
         """
-        problems = Problems("tunekit.simulate")
+        problems = Problems("tunekit.lab.simulate")
         for column in (TRIAL, _ITERATION):
             if column not in table.columns:
                 problems.add(

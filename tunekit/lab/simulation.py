@@ -119,7 +119,9 @@ class Simulation:
         >>> rows = [(t, i, t + i / 4) for t in range(4) for i in (1, 2, 3)]
         >>> curves = pandas.DataFrame(rows, columns=["trial", "training_iteration", "accuracy"])
         >>> judged = ray.tune.TuneConfig(metric="accuracy", mode="max")
-        >>> ran = tunekit.simulate(curves, tune_config=judged, slots=2, train_s=1, validate_s=0.5)
+        >>> ran = tunekit.lab.simulate(
+        ...     curves, tune_config=judged, slots=2, train_s=1, validate_s=0.5
+        ... )
         >>> ran.iterations, ran.validations, ran.best, ran.best_score
         (12, 12, 3, 3.75)
     """
@@ -150,7 +152,7 @@ class Simulation:
             >>> rows = [("a", i, i / 10) for i in range(1, 5)]
             >>> curves = pandas.DataFrame(rows, columns=["trial", "training_iteration", "accuracy"])
             >>> judged = ray.tune.TuneConfig(metric="accuracy", mode="max")
-            >>> ran = tunekit.simulate(curves, tune_config=judged, train_s=1.0, validate_s=0.5)
+            >>> ran = tunekit.lab.simulate(curves, tune_config=judged, train_s=1.0, validate_s=0.5)
             >>> ran.time_to(0.2), ran.time_to(0.9)
             (2.5, None)
         """
@@ -220,7 +222,7 @@ def simulate(
         What came of it, with times in virtual seconds.
 
     Raises:
-        tunekit.ConfigError: If any argument is wrong; the message lists them all.
+        tunekit.errors.ConfigError: If any argument is wrong; the message lists them all.
 
     Example:
         >>> import pandas
@@ -234,7 +236,7 @@ def simulate(
         >>> late.best, late.regret, stock.best
         (5, 0.0, 5)
     """
-    problems = Problems("tunekit.simulate")
+    problems = Problems("tunekit.lab.simulate")
     recorded = None
     kinds = (pd.DataFrame, Sweep)
     if problems.instance("curves", curves, kinds, "Pass a DataFrame, or tunekit.load(path)."):

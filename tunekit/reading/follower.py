@@ -81,7 +81,7 @@ class Follower:
         """Read what is new; return whether anything is.
 
         Raises:
-            tunekit.JournalError: If the journal is damaged or of another version.
+            tunekit.errors.JournalError: If the journal is damaged or of another version.
             OSError: If the storage fails. The next call goes on where this one began.
         """
         # Before the journal: whoever lets go has recorded first how the sweep ended.

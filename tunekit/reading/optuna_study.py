@@ -46,7 +46,7 @@ def study_of(
         study_name: Likewise.
 
     Raises:
-        tunekit.ConfigError: If the storage has a study of that name.
+        tunekit.errors.ConfigError: If the storage has a study of that name.
     """
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # it logs each study that it makes

@@ -375,8 +375,8 @@ class Sweep:
                 configurations whose trials have equally many; otherwise the last is fairer.
 
         Raises:
-            tunekit.ConfigError: If an argument is wrong, if no trial has the hyperparameter, or if
-                an argument is missing that the sweep has no default for.
+            tunekit.errors.ConfigError: If an argument is wrong, if no trial has the
+                hyperparameter, or if an argument is missing that the sweep has no default for.
 
         Example:
             >>> from tunekit.core.events import TrialAdded
@@ -401,7 +401,7 @@ class Sweep:
             scope: As in :meth:`configurations`.
 
         Raises:
-            tunekit.ConfigError: As in :meth:`configurations`.
+            tunekit.errors.ConfigError: As in :meth:`configurations`.
         """
         problems = Problems("Sweep.ranked_configurations")
         goal = self._goal(None, None, scope, problems)
@@ -450,9 +450,9 @@ class Sweep:
                 ``"trial"``: of all trials. By default the former if the sweep's seed is known.
 
         Raises:
-            tunekit.ConfigError: If an argument is wrong, or if one is missing that the sweep has no
-                default for.
-            tunekit.MetricNotFoundError: If no validation has produced the metric (yet).
+            tunekit.errors.ConfigError: If an argument is wrong, or if one is missing that the
+                sweep has no default for.
+            tunekit.errors.MetricNotFoundError: If no validation has produced the metric (yet).
             OSError: If the storage fails.
 
         Example:
@@ -566,11 +566,11 @@ class Sweep:
                 ``total``, ``validated``, ``failed``, ``running`` and so on. None: they are logged.
 
         Raises:
-            tunekit.ConfigError: If an argument is wrong, if none of the checkpoints is there, or if
-                the sweep or other scores already have metrics of that name.
-            tunekit.ValidationFailedError: If the first three validations have failed alike
+            tunekit.errors.ConfigError: If an argument is wrong, if none of the checkpoints is
+                there, or if the sweep or other scores already have metrics of that name.
+            tunekit.errors.ValidationFailedError: If the first three validations have failed alike
                 (unless ``on_failure="ignore"``).
-            tunekit.JournalError: If a journal is damaged or of another version.
+            tunekit.errors.JournalError: If a journal is damaged or of another version.
             OSError: If the storage fails.
 
         Example:
@@ -628,12 +628,12 @@ class Sweep:
             progress: As of :meth:`validate`.
 
         Raises:
-            tunekit.ConfigError: If an argument is wrong, if there is no metric to rank by, if none
-                of the checkpoints is there, if ``fn`` is None and the sweep's own function cannot
-                be read, or if the sweep or other scores have metrics of that name.
-            tunekit.ValidationFailedError: If the first three validations have failed alike
+            tunekit.errors.ConfigError: If an argument is wrong, if there is no metric to rank by,
+                if none of the checkpoints is there, if ``fn`` is None and the sweep's own function
+                cannot be read, or if the sweep or other scores have metrics of that name.
+            tunekit.errors.ValidationFailedError: If the first three validations have failed alike
                 (unless ``on_failure="ignore"``).
-            tunekit.JournalError: If a journal is damaged or of another version.
+            tunekit.errors.JournalError: If a journal is damaged or of another version.
             OSError: If the storage fails.
 
         Example:
@@ -681,9 +681,9 @@ class Sweep:
             scope: What stands for a trial, as in :meth:`best`: ``"best"`` or ``"last"``.
 
         Raises:
-            tunekit.ConfigError: If an argument is wrong, if one is missing that the sweep has no
-                default for, or if the storage has a study of that name.
-            tunekit.MissingExtraError: If optuna is not installed.
+            tunekit.errors.ConfigError: If an argument is wrong, if one is missing that the sweep
+                has no default for, or if the storage has a study of that name.
+            tunekit.errors.MissingExtraError: If optuna is not installed.
 
         Example:
             >>> from tunekit.core.events import TrialAdded
@@ -742,7 +742,7 @@ class Sweep:
         """Return a trial's hyperparameters in one of its generations, by default the newest.
 
         Raises:
-            tunekit.ConfigError: If there is no such trial.
+            tunekit.errors.ConfigError: If there is no such trial.
         """
         story = self._trial(trial_id, "Sweep.config_of")
         generation = story.generation if generation is None else generation
@@ -792,8 +792,8 @@ class Sweep:
             now: Seconds since the epoch; by default the time.
 
         Raises:
-            tunekit.ConfigError: If there is no such trial, or the sweep is in no folder.
-            tunekit.JournalError: If the journal is damaged or of another version.
+            tunekit.errors.ConfigError: If there is no such trial, or the sweep is in no folder.
+            tunekit.errors.JournalError: If the journal is damaged or of another version.
             OSError: If the storage fails.
 
         Example:
@@ -957,9 +957,9 @@ def load(
             ``ValidationConfig(seed=...)``, or the index of a ``Repeater``.
 
     Raises:
-        tunekit.ConfigError: If an argument is wrong, if the folder has no journal, or if no trial
-            has the hyperparameter ``seed``.
-        tunekit.JournalError: If the journal is damaged or of another version.
+        tunekit.errors.ConfigError: If an argument is wrong, if the folder has no journal, or if no
+            trial has the hyperparameter ``seed``.
+        tunekit.errors.JournalError: If the journal is damaged or of another version.
         OSError: If the storage fails.
 
     Example:

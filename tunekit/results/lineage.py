@@ -67,8 +67,8 @@ class Lineage:
             storage_filesystem: Where that is, ``results.filesystem``, if it is not local.
 
         Raises:
-            tunekit.ConfigError: If it has no journal of validations.
-            tunekit.JournalError: If the journal is damaged, or of another version.
+            tunekit.errors.ConfigError: If it has no journal of validations.
+            tunekit.errors.JournalError: If the journal is damaged, or of another version.
             OSError: If the storage fails.
         """
         problems = Problems("Lineage.load")
@@ -106,7 +106,7 @@ class Lineage:
             generation: Which of its generations; the newest by default.
 
         Raises:
-            tunekit.ConfigError: If the trial has no such generation.
+            tunekit.errors.ConfigError: If the trial has no such generation.
         """
         return _table(self._line(trial_id, generation))
 
@@ -122,7 +122,7 @@ class Lineage:
             generation: Which of its generations; the newest by default.
 
         Raises:
-            tunekit.ConfigError: If the trial has no such generation.
+            tunekit.errors.ConfigError: If the trial has no such generation.
         """
         self._line(trial_id, generation)
         changes = self._ancestry.schedule(trial_id, generation)
@@ -142,8 +142,8 @@ class Lineage:
             The file.
 
         Raises:
-            tunekit.ConfigError: If the trial has no such generation, or no exploit has led to it:
-                there is no schedule to replay.
+            tunekit.errors.ConfigError: If the trial has no such generation, or no exploit has led
+                to it: there is no schedule to replay.
         """
         line = self._line(trial_id, generation)
         problems = Problems("Lineage.write_policy")

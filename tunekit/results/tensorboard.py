@@ -58,7 +58,7 @@ class TensorBoardLogger(Writing):
             table has room for few, and those of metrics come last.
 
     Raises:
-        tunekit.UnsupportedRayError: If this Ray's logger lacks what is needed.
+        tunekit.errors.UnsupportedRayError: If this Ray's logger lacks what is needed.
 
     Example:
         >>> logger = TensorBoardLogger(lambda: (["accuracy"], "max"))

@@ -77,7 +77,7 @@ class ValidatedScheduler(TrialScheduler):
         base: The scheduler; it is not changed.
 
     Raises:
-        tunekit.ConfigError: If ``base`` is not a scheduler, or is wrapped already.
+        tunekit.errors.ConfigError: If ``base`` is not a scheduler, or is wrapped already.
 
     Example:
         >>> from ray.tune.schedulers import ASHAScheduler
@@ -265,7 +265,7 @@ class ValidatedScheduler(TrialScheduler):
         """Save the base scheduler, and where it last saw each trial, to a file.
 
         Raises:
-            tunekit.WiringError: If the base scheduler cannot be pickled.
+            tunekit.errors.WiringError: If the base scheduler cannot be pickled.
         """
         state = self.get_state()
         if state is None:

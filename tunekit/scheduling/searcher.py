@@ -33,7 +33,7 @@ class ValidatedSearcher(Searcher):
         base: The searcher; it is not changed.
 
     Raises:
-        tunekit.ConfigError: If ``base`` is not a searcher, or is wrapped already.
+        tunekit.errors.ConfigError: If ``base`` is not a searcher, or is wrapped already.
 
     Example:
         >>> from ray.tune.search.optuna import OptunaSearch

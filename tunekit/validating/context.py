@@ -47,13 +47,14 @@ def get_validation_context() -> ValidationContext:
     """Return whose checkpoint this process is validating, and its hyperparameters.
 
     Call it in the validation function: in a task, in an evaluator's ``__call__``, or in the loop
-    of a :class:`~tunekit.TrainerValidation`, on each rank. The configuration is fetched from
-    Ray's object store by the first call, so that validations that do not ask pay nothing.
+    of a :class:`~tunekit.distributed.TrainerValidation`, on each rank. The configuration is
+    fetched from Ray's object store by the first call, so that validations that do not ask pay
+    nothing.
 
     Raises:
-        tunekit.WiringError: If this process runs no validation: in the driver, while an evaluator
-            is being built, or in tasks and actors that a validation starts. Pass these what they
-            need. To try a validation function by itself, run it in
+        tunekit.errors.WiringError: If this process runs no validation: in the driver, while an
+            evaluator is being built, or in tasks and actors that a validation starts. Pass these
+            what they need. To try a validation function by itself, run it in
             :func:`tunekit.testing.validation_context`.
 
     Example:

@@ -56,7 +56,7 @@ class TrainerValidation:
         **trainer_options: More arguments of ``TorchTrainer``, such as ``datasets``.
 
     Raises:
-        tunekit.ConfigError: If an argument is wrong; the message lists all that are.
+        tunekit.errors.ConfigError: If an argument is wrong; the message lists all that are.
 
     Example:
         >>> from ray import train
@@ -114,8 +114,8 @@ class TrainerValidation:
 
         Raises:
             ray.train.TrainingFailedError: If the loop raises, or a worker dies.
-            tunekit.ConfigError: If the ranks yield unequally often.
-            tunekit.MissingExtraError: If torch is not installed.
+            tunekit.errors.ConfigError: If the ranks yield unequally often.
+            tunekit.errors.MissingExtraError: If torch is not installed.
         """
         config = {**kwargs, "checkpoint": checkpoint, _TOLD: told_now()}
         if self._first_bundle is not None:

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tunekit import ConfigError, Estimate
+from tunekit import Estimate
 from tunekit.core.confidence import LEAST_UNBOUNDED, ConfidenceSequence, Interval
+from tunekit.errors import ConfigError
 
 pytestmark = pytest.mark.sampled(2)
 

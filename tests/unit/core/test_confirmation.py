@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunekit import ConfigError, Estimate
+from tunekit import Estimate
 from tunekit.core import student
 from tunekit.core.confidence import ConfidenceSequence, Interval
 from tunekit.core.confirmation import (
@@ -20,6 +20,7 @@ from tunekit.core.confirmation import (
     one_more,
     pooled,
 )
+from tunekit.errors import ConfigError
 
 
 def once(*names: str, mode: str = "max", resumes: bool = False, **options: Any) -> Confirmation:

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunekit import ConfigError, Estimate
+from tunekit import Estimate
 from tunekit.core.confidence import ConfidenceSequence, Interval
 from tunekit.core.elimination import Elimination, Verdict
+from tunekit.errors import ConfigError
 
 
 def race(mode="max", confidence=0.95, **intervals):

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import tunekit
-from tunekit import ConfigError, Estimate
+from tunekit import Estimate
+from tunekit.errors import ConfigError
 
 
 @pytest.fixture

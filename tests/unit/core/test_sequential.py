@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunekit import ConfigError, Estimate, Sequential
+from tunekit import Estimate, Sequential
 from tunekit.core.commands import Validate
 from tunekit.core.confidence import Interval
 from tunekit.core.engine import Engine
@@ -28,6 +28,7 @@ from tunekit.core.sequential import (
     resumable,
     spread,
 )
+from tunekit.errors import ConfigError
 
 SCORES = st.integers(0, 9).map(float)
 

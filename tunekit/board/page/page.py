@@ -97,7 +97,7 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
         The file.
 
     Raises:
-        tunekit.ConfigError: If ``path`` is in no folder, or is one.
+        tunekit.errors.ConfigError: If ``path`` is in no folder, or is one.
         OSError: If the file cannot be written, or the sweep's storage fails.
 
     Example:

@@ -1,4 +1,4 @@
-"""Several sweeps on one page, as :func:`tunekit.compare` compares them."""
+"""Several sweeps on one page, as :func:`tunekit.lab.compare` compares them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def write_comparison(found: SweepComparison, path: str | Path) -> Path:
     settings in which they differ.
 
     Args:
-        found: The comparison; :func:`tunekit.compare` makes it.
+        found: The comparison; :func:`tunekit.lab.compare` makes it.
         path: The file; it is replaced if it exists.
 
     Returns:
         The file.
 
     Raises:
-        tunekit.ConfigError: If ``path`` is in no folder, or is one.
+        tunekit.errors.ConfigError: If ``path`` is in no folder, or is one.
         OSError: If the file cannot be written.
 
     Example:

@@ -47,7 +47,7 @@ class Catalogue:
             that do not exist yet are fine if what is above them does.
 
     Raises:
-        tunekit.ConfigError: If a path cannot be reached, or is part of a sweep.
+        tunekit.errors.ConfigError: If a path cannot be reached, or is part of a sweep.
         OSError: If a storage fails.
 
     Example:

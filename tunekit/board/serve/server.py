@@ -56,8 +56,8 @@ def serve(
         ready: Called with the address of the page, with the token, once it can be opened.
 
     Raises:
-        tunekit.ConfigError: If a path cannot be reached or is none of sweeps, if the host or port
-            cannot be listened on, or if the token in the environment is too short.
+        tunekit.errors.ConfigError: If a path cannot be reached or is none of sweeps, if the host
+            or port cannot be listened on, or if the token in the environment is too short.
         OSError: If a storage fails.
     """
     catalogue = Catalogue(paths)

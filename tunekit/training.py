@@ -1,4 +1,4 @@
-"""What a function trainable calls to report, and to say how to save."""
+"""What trainables call to report and to save, and what reads back what they have saved."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import pyarrow.fs
 from ray import train, tune
 
+from tunekit._ray.checkpoints import saved_dict
 from tunekit._ray.functions import NoSession, current_saver, in_trial, register_saver
 from tunekit.core.problems import Problems
-from tunekit.errors import WiringError
+from tunekit.errors import ConfigError, WiringError
 
-__all__ = ["VALIDATION_KEY", "ValidationOverride", "checkpoint_with", "override_of", "report"]
+__all__ = [
+    "VALIDATION_KEY",
+    "ValidationOverride",
+    "checkpoint_with",
+    "override_of",
+    "report",
+    "state_of",
+]
 
 #: The key in a result that says whether, and how, to validate the checkpoint of that result:
 #: True, False, or a ``ray.train.ValidationTaskConfig``. A class trainable returns it from
@@ -43,8 +52,8 @@ def report(
             is saved.
 
     Raises:
-        tunekit.ConfigError: If an argument is wrong, or if a validation is asked for and there is
-            nothing to save.
+        tunekit.errors.ConfigError: If an argument is wrong, or if a validation is asked for and
+            there is nothing to save.
 
     Example:
         >>> from ray import tune
@@ -79,7 +88,7 @@ def report(
 def checkpoint_with(save: Callable[[Path], object]) -> None:
     """Register how this function trainable saves, for whenever a checkpoint is due.
 
-    From then on, a callback's ``should_checkpoint``, a :class:`~tunekit.CheckpointPolicy`,
+    From then on, a callback's ``should_checkpoint``, a :class:`~tunekit.policies.CheckpointPolicy`,
     ``CheckpointConfig(checkpoint_frequency=n)``, ``checkpoint_at_end=True`` and a scheduler's pause
     work for the function as they do for a class trainable. ``save`` is called while the function is
     blocked in ``report``, or after it has returned, so it sees the state of the last report; what
@@ -87,8 +96,8 @@ def checkpoint_with(save: Callable[[Path], object]) -> None:
 
     When the trial is resumed, ``ray.tune.get_checkpoint()`` returns the checkpoint. A resumed
     function that reports without having called it has started over, so the trial fails with a
-    :class:`tunekit.NotResumedError`. A function that needs nothing from the checkpoint has to call
-    it all the same.
+    :class:`tunekit.errors.NotResumedError`. A function that needs nothing from the checkpoint has
+    to call it all the same.
 
     Outside a Tune trial this does nothing, so you can try the function by itself.
 
@@ -97,8 +106,8 @@ def checkpoint_with(save: Callable[[Path], object]) -> None:
             (a ``pathlib.Path``), which is then uploaded to the trial's storage.
 
     Raises:
-        tunekit.ConfigError: If ``save`` is not callable.
-        tunekit.WiringError: If the trial's trainable cannot save on demand.
+        tunekit.errors.ConfigError: If ``save`` is not callable.
+        tunekit.errors.WiringError: If the trial's trainable cannot save on demand.
 
     Example:
         >>> import tunekit
@@ -118,6 +127,44 @@ def checkpoint_with(save: Callable[[Path], object]) -> None:
             "Run the function with tunekit.Tuner, or pass tunekit.checkpointable(function) to "
             "ray.tune.Tuner."
         ) from None
+
+
+def state_of(checkpoint: tune.Checkpoint) -> dict[str, Any]:
+    """Return the dict that a class trainable's ``save_checkpoint`` returned.
+
+    Tune itself writes such a dict into the checkpoint's folder, as a pickle; a validation function
+    reads it with ``state_of``. Reading a pickle can run arbitrary code, so read only what you
+    trust.
+
+    Args:
+        checkpoint: The checkpoint that a validation function gets, or
+            ``tunekit.load(path).best().checkpoint``.
+
+    Raises:
+        tunekit.errors.ConfigError: If it is not a checkpoint, or if ``save_checkpoint`` wrote files
+            instead; the message lists them.
+        OSError: If the storage fails.
+
+    Example:
+        >>> import tunekit
+        >>> def validate(checkpoint):
+        ...     state = tunekit.state_of(checkpoint)  # what save_checkpoint returned
+        ...     return {"accuracy": state["correct"] / state["seen"]}
+    """
+    problems = Problems("tunekit.state_of")
+    fix = "Pass the checkpoint that a validation function gets."
+    problems.instance("checkpoint", checkpoint, train.Checkpoint, fix)
+    problems.raise_any()
+    state = saved_dict(checkpoint)
+    if state is None:
+        selector = pyarrow.fs.FileSelector(checkpoint.path, allow_not_found=True)
+        names = sorted(info.base_name for info in checkpoint.filesystem.get_file_info(selector))
+        problem = (
+            f"the checkpoint {checkpoint.path} has no dict that save_checkpoint returned. It holds "
+            f"{', '.join(names) or 'nothing'}. Read files with checkpoint.as_directory()."
+        )
+        raise ConfigError("tunekit.state_of", [problem])
+    return state
 
 
 def override_of(value: object) -> tuple[ValidationOverride, str | None]:

@@ -15,7 +15,7 @@ from tests.sweeps import sweep
 
 def test_a_validation_reads_the_dict_that_a_class_returned(tmp_path):
     def validate(attempt: Any) -> dict[str, Any]:
-        state = tunekit.load_state(attempt.request.checkpoint)
+        state = tunekit.state_of(attempt.request.checkpoint)
         return {"accuracy": state["steps"] / 10}
 
     ran = sweep(tmp_path, FIFOScheduler(), trials=1, validate=validate)
@@ -24,9 +24,9 @@ def test_a_validation_reads_the_dict_that_a_class_returned(tmp_path):
 
 def test_files_are_not_taken_for_a_dict(tmp_path):
     Path(tmp_path, "model.pt").touch()
-    with pytest.raises(tunekit.ConfigError, match=r"It holds model\.pt\. Read files with"):
-        tunekit.load_state(tune.Checkpoint.from_directory(str(tmp_path)))
-    with pytest.raises(tunekit.ConfigError, match="It holds nothing"):
-        tunekit.load_state(tune.Checkpoint.from_directory(str(tmp_path / "gone")))
-    with pytest.raises(tunekit.ConfigError, match=r"checkpoint='model\.pt' is of type str"):
-        tunekit.load_state("model.pt")
+    with pytest.raises(tunekit.errors.ConfigError, match=r"It holds model\.pt\. Read files with"):
+        tunekit.state_of(tune.Checkpoint.from_directory(str(tmp_path)))
+    with pytest.raises(tunekit.errors.ConfigError, match="It holds nothing"):
+        tunekit.state_of(tune.Checkpoint.from_directory(str(tmp_path / "gone")))
+    with pytest.raises(tunekit.errors.ConfigError, match=r"checkpoint='model\.pt' is of type str"):
+        tunekit.state_of("model.pt")
