@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,10 +57,39 @@ def test_no_warning_for_a_version_that_is_not_newer(version, caplog):
     assert caplog.messages == []
 
 
-def test_workers_do_not_repeat_the_warning(monkeypatch, caplog):
-    monkeypatch.setattr(compat, "_is_worker", lambda: True)
-    compat.check("2.99.0")
-    assert caplog.messages == []
+def modules_after(code: str) -> set[str]:
+    """Run code in a process of its own; return the modules that it has imported then."""
+    code += "\nimport json, sys; print(json.dumps(sorted(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(ran.stdout.splitlines()[-1]))
+
+
+def test_importing_tunekit_imports_next_to_nothing():
+    assert not modules_after("import tunekit") & {"ray", "pandas", "pyarrow", "torch"}
+
+
+def test_workers_import_little_and_check_nothing():
+    """Each trial and each validation does so in its own process, and the driver has checked."""
+    modules = modules_after(
+        """
+import ray
+from ray._private.worker import global_worker
+global_worker.set_mode(ray.WORKER_MODE)
+import tunekit, tunekit.validating.process
+tunekit.report, tunekit.checkpoint_with, tunekit.state_of
+tunekit.get_validation_context, tunekit.Estimate
+"""
+    )
+    own = {name.split(".")[1] for name in modules if name.startswith("tunekit.")}
+    assert own == {
+        *("_ray", "core", "errors", "gpu_memory", "pickles", "training", "validating", "version")
+    }
+    assert {name for name in modules if name.startswith("tunekit._ray.")} == {
+        "tunekit._ray.compat",
+        "tunekit._ray.functions",
+        "tunekit._ray.raised",
+    }
+    assert "ray.train.v2._internal.callbacks.placement_group_callback" not in modules
 
 
 def test_every_private_name_that_is_imported_is_checked_at_import():

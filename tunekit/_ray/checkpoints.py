@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow.fs
-from ray import cloudpickle
 from ray.train._internal.checkpoint_manager import _CheckpointManager
 from ray.train._internal.session import _TrainingResult
 from ray.train._internal.storage import _delete_fs_path
 from ray.tune import CheckpointConfig
 from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
-from ray.tune.trainable.trainable import _DICT_CHECKPOINT_FILE_NAME
 
 from tunekit.core.metrics import flatten, hide, merge
 from tunekit.core.reports import received
@@ -31,7 +29,6 @@ __all__ = [
     "delete_checkpoint",
     "forget_missing",
     "latest_checkpoint",
-    "saved_dict",
     "saved_results",
     "set_checkpoint_config",
     "skip_existing",
@@ -288,17 +285,3 @@ class LeasingCheckpointManager(_CheckpointManager):
         ours = ("_leased", "_validated_names", "_entries", "_to_delete", "_next_order")
         state = {key: value for key, value in self.__dict__.items() if key not in ours}
         return _CheckpointManager, (self._checkpoint_config,), state
-
-
-def saved_dict(checkpoint: Any) -> dict[str, Any] | None:
-    """Return what a class trainable's ``save_checkpoint`` returned; None if that was no dict.
-
-    Only that file is fetched.
-    """
-    try:
-        with checkpoint.filesystem.open_input_stream(
-            f"{checkpoint.path}/{_DICT_CHECKPOINT_FILE_NAME}"
-        ) as file:
-            return dict(cloudpickle.loads(file.readall()))
-    except FileNotFoundError:
-        return None

@@ -9,10 +9,11 @@ import re
 from collections.abc import Iterable
 
 import ray
+from ray._private.worker import global_worker
 
 from tunekit.errors import UnsupportedRayError
 
-__all__ = ["OLDEST", "TESTED", "check", "lacks", "missing"]
+__all__ = ["OLDEST", "TESTED", "check", "in_worker", "lacks", "missing"]
 
 logger = logging.getLogger(__name__)
 
@@ -193,7 +194,7 @@ def check(version: str = ray.__version__) -> None:
     lacking = missing()
     if lacking:
         raise lacks(lacking, version)
-    if _minor(version) > _minor(TESTED) and not _is_worker():
+    if _minor(version) > _minor(TESTED):
         logger.warning(
             "Ray %s is newer than %s, the newest that tunekit was tested with. It has all that "
             "tunekit needs, and is used. If something goes wrong, try %s.",
@@ -206,9 +207,9 @@ def _minor(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
-def _is_worker() -> bool:
-    """Return whether this is a process of Ray's: the driver has warned already."""
-    return ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.WORKER_MODE
+def in_worker() -> bool:
+    """Return whether this is a process that Ray has started for a task or an actor."""
+    return bool(global_worker.mode == ray.WORKER_MODE)
 
 
 def lacks(names: Iterable[str], version: str = ray.__version__) -> UnsupportedRayError:

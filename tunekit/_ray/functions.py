@@ -16,13 +16,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ray import tune
+from ray import cloudpickle, tune
 from ray.train._internal.session import _TrainingResult, _TrainSession, get_session
 from ray.train.constants import CHECKPOINT_DIR_NAME
 from ray.tune.registry import get_trainable_cls
 from ray.tune.result import RESULT_DUPLICATE
 from ray.tune.trainable import Trainable
 from ray.tune.trainable.function_trainable import FunctionTrainable, wrap_function
+from ray.tune.trainable.trainable import _DICT_CHECKPOINT_FILE_NAME
 
 from tunekit.core.resuming import Resumption, begins_anew
 from tunekit.errors import NotResumedError
@@ -39,6 +40,7 @@ __all__ = [
     "is_checkpointable_function",
     "leave_resuming_to_tune",
     "register_saver",
+    "saved_dict",
 ]
 
 logger = logging.getLogger(__name__)
@@ -258,3 +260,17 @@ def in_trial() -> bool:
 def is_checkpointable_function(trainable: Any) -> bool:
     """Return whether it is a class that :func:`checkpointable_class` made for a function."""
     return isinstance(trainable, type) and issubclass(trainable, _Checkpointable)
+
+
+def saved_dict(checkpoint: Any) -> dict[str, Any] | None:
+    """Return what a class trainable's ``save_checkpoint`` returned; None if that was no dict.
+
+    Only that file is fetched.
+    """
+    try:
+        with checkpoint.filesystem.open_input_stream(
+            f"{checkpoint.path}/{_DICT_CHECKPOINT_FILE_NAME}"
+        ) as file:
+            return dict(cloudpickle.loads(file.readall()))
+    except FileNotFoundError:
+        return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import RayTaskError, TaskCancelledError
@@ -24,9 +24,11 @@ from tunekit.core.values import (
 )
 from tunekit.gpu_memory import release_unused
 from tunekit.pickles import pack, travels, unpack
-from tunekit.validating.cache import Lookup
 from tunekit.validating.context import Told, telling
 from tunekit.validating.undisturbed import undisturbed
+
+if TYPE_CHECKING:  # most validations have no cache, and each imports this in its own process
+    from tunekit.validating.cache import Lookup
 
 __all__ = [
     "Began",
