@@ -225,7 +225,7 @@ def test_nor_where_everything_has_failed(tab, tmp_path):
 def test_nor_side_by_side(tab, tmp_path):
     found = tunekit.lab.compare(realistic.three(tmp_path, 6))
     seen = looked_at(tab, write_comparison(found, tmp_path / "compare.html"))
-    assert set(seen["charts"]) == {"chart-bests", "chart-over_time", "chart-over_iterations"}
+    assert set(seen["charts"]) == {"chart-over_time", "chart-over_iterations"}
 
 
 def test_the_ranking_is_sorted_filtered_and_exported(tab, tmp_path):
@@ -392,7 +392,7 @@ def test_sweeps_are_shown_side_by_side(tab, tmp_path):
     tab.open(write_comparison(found, tmp_path / "compare.html"))
     tab.run("window.drawAll()")
     seen = tab.run(COMPARED)
-    assert seen["failed"] is None and seen["charts"] == ["bests", "over_time", "over_iterations"]
+    assert seen["failed"] is None and seen["charts"] == ["over_time", "over_iterations"]
     assert [float(row[2]) for row in seen["rows"]] == list(found.table.best)
     assert [int(row[8]) for row in seen["rows"]] == list(found.table.iterations)
     assert [row[3] for row in seen["rows"]] == list(found.table.best_trial)

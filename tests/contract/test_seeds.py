@@ -366,17 +366,6 @@ def test_the_report_ranks_configurations_and_then_trials(ended, untold):
     assert "Configurations</h2>" not in plain and "Best: trial" in plain
 
 
-def test_the_chart_has_every_seed_and_each_mean(ended):
-    datasets = charts_of(render(tunekit.load(ended)))["seeds"]["datasets"]
-    assert [row["configuration"] for row in datasets["means"]] == [
-        "1. lr=0.2",
-        "2. lr=0.1",
-        "3. lr=0.3",
-    ]
-    drawn = sorted(point["value"] for point in datasets["points"])
-    assert drawn == pytest.approx(sorted(value for own in SCORES.values() for value in own))
-
-
 def test_a_clear_difference_is_said_to_be_one(tmp_path):
     def clear(attempt: Attempt) -> dict[str, float]:
         config = attempt.request.report["config"]
@@ -418,5 +407,4 @@ def test_scores_that_are_infinite_are_ranked_and_not_drawn(tmp_path):
 
     loaded = tunekit.load(run(tmp_path, validate=infinite).home)
     assert list(loaded.configurations()["config/lr"]) == [0.3, 0.2, 0.1]
-    page = render(loaded)
-    assert "Infinity" not in json.dumps(charts_of(page)["seeds"])
+    assert "Infinity" not in json.dumps(charts_of(render(loaded)))

@@ -40,8 +40,7 @@ from tunekit.board.serve.catalogue import Catalogue, Place
 from tunekit.board.serve.guard import HEADERS
 from tunekit.board.serve.index import Index
 from tunekit.board.serve.live import LiveComparison, LiveSweep
-from tunekit.board.serve.view import View
-from tunekit.board.serve.watch import Watch
+from tunekit.board.serve.watch import View, Watch
 from tunekit.cli import commands
 from tunekit.core.events import (
     Reported,
@@ -431,7 +430,7 @@ def test_a_comparison_follows_its_sweeps(journal, home, browsers):
     second = now(first["version"])
     assert 'data-value="0.95"' in second["parts"]["best"], "and of the other"
     assert "0.3 to 0.7" in second["parts"]["searched"]
-    assert set(second["charts"]) == {"bests", "over_time", "over_iterations"}
+    assert set(second["charts"]) == {"over_time", "over_iterations"}
     # As written at once, with no server: the charts too.
     found = side_by_side(tunekit.lab.compare([home, other]))
     for name, spec in found.charts.items():

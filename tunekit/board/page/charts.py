@@ -24,11 +24,9 @@ __all__ = [
     "MOST_BARS",
     "MOST_CURVES",
     "MOST_DOTS",
-    "MOST_MEANS",
     "MOST_POINTS",
     "OTHER_POINTS",
     "Findings",
-    "bests_chart",
     "draw",
     "progress_chart",
     "unit_of",
@@ -49,7 +47,6 @@ _SPANS = {
 # So many powers of ten are marked on an axis.
 _POWERS = 6
 _DECISIONS = {"went on": "#0072B2", "paused": "#E69F00", "stopped": "#D55E00"}
-_ENDINGS = {"complete": "#0072B2", "stopped": "#D55E00", "unfinished": "#E69F00"}
 # How high a chart is, and a row of one, in pixels: of many rows, each is lower.
 _HEIGHT, _ROW, _LOW_ROW, _MANY_ROWS = 320, 26, 20, 20
 # How numbers are written on a logarithmic axis.
@@ -197,59 +194,6 @@ def curves_chart(
     return {**chart, "params": signals, "usermeta": {"curves": metric}}
 
 
-def seeds_chart(
-    points: Sequence[Mapping[str, Any]], means: Sequence[Mapping[str, Any]], metric: str
-) -> Spec:
-    """Return the scores of each configuration's seeds, with their mean and its interval.
-
-    Args:
-        points: One for each trial that is part of a mean: see
-            :func:`~tunekit.board.page.figures.seed_points`.
-        means: One for each configuration: likewise.
-        metric: The name of the metric.
-    """
-    order = [row["configuration"] for row in means]
-    endings = [name for name in _ENDINGS if any(p["ending"] == name for p in points)]
-    y = alt.Y("configuration:N", sort=order, title=None)
-    scale = alt.Scale(zero=False, padding=8)
-    intervals = (
-        alt.Chart(alt.NamedData("means"))
-        .mark_rule(strokeWidth=7, opacity=0.35, color="#90989F", clip=True)
-        .encode(x=alt.X("low:Q", title=f"{metric} (validated)", scale=scale), x2="high:Q", y=y)
-    )
-    ticks = (
-        alt.Chart(alt.NamedData("means"))
-        .mark_tick(thickness=2.5, size=18, color="#333")
-        .encode(
-            x=alt.X("mean:Q", scale=scale),
-            y=y,
-            tooltip=[
-                "configuration:N",
-                alt.Tooltip("mean:Q", format=".5g"),
-                alt.Tooltip("low:Q", format=".5g"),
-                alt.Tooltip("high:Q", format=".5g"),
-                "seeds:Q",
-            ],
-        )
-    )
-    dots = (
-        alt.Chart(alt.NamedData("points"))
-        .mark_circle(size=55, opacity=0.75)
-        .encode(
-            x=alt.X("value:Q", scale=scale),
-            y=y,
-            color=alt.Color(
-                "ending:N",
-                title="the trial is",
-                scale=alt.Scale(domain=endings, range=[_ENDINGS[name] for name in endings]),
-            ),
-            tooltip=["trial:N", "seed:N", alt.Tooltip("value:Q", title=metric, format=".5g")],
-        )
-    )
-    chart = intervals + ticks + dots
-    return _finished(chart, _rows_high(len(order)), points=points, means=means)
-
-
 def unit_of(longest_s: float) -> tuple[str, int]:
     """Return the unit in which times up to one are told, and its seconds.
 
@@ -308,37 +252,6 @@ def _kind(span: Span) -> str:
     return "validating, failed" if span.note in ("failed", "timed_out") else span.kind
 
 
-def bests_chart(rows: Sequence[Mapping[str, Any]], metric: str) -> Spec:
-    """Return the best scores of several sweeps, with their intervals if they have any.
-
-    Args:
-        rows: One for each sweep: ``sweep``, ``best``, ``low``, ``high`` and ``trial``.
-        metric: What the scores are called.
-    """
-    order = [row["sweep"] for row in rows]
-    scale = alt.Scale(zero=False, padding=12)
-    y = alt.Y("sweep:N", sort=order, title=None)
-    base = alt.Chart(alt.NamedData("sweeps"))
-    intervals = base.transform_filter("isValid(datum.low)").mark_rule(
-        strokeWidth=3, color="#90989F"
-    )
-    dots = base.mark_circle(size=110, opacity=1).encode(
-        x=alt.X(
-            "best:Q", title=f"best {metric} (validated)", scale=scale, axis=alt.Axis(tickCount=6)
-        ),
-        y=y,
-        color=_sweep(order, legend=False),
-        tooltip=["sweep:N", "trial:N", *(alt.Tooltip(f"{n}:Q", format=".5g") for n in _ENDS)],
-    )
-    chart = intervals.encode(x=alt.X("low:Q", scale=scale), x2="high:Q", y=y) + dots
-    # For half a number at the end of the axis.
-    roomy = chart.properties(padding={"left": 5, "top": 5, "right": 20, "bottom": 5})
-    return _finished(roomy, _rows_high(len(order)), sweeps=rows)
-
-
-_ENDS = ("best", "low", "high")
-
-
 def progress_chart(rows: Sequence[Mapping[str, Any]], field: str, title: str, metric: str) -> Spec:
     """Return the best score of each sweep so far, as steps.
 
@@ -362,13 +275,12 @@ def progress_chart(rows: Sequence[Mapping[str, Any]], field: str, title: str, me
     return _finished(chart, improvements=rows)
 
 
-def _sweep(order: Sequence[str], *, legend: bool = True) -> alt.Color:
+def _sweep(order: Sequence[str]) -> alt.Color:
     scale = alt.Scale(domain=list(order), range=[_TOP[n % len(_TOP)] for n in range(len(order))])
     # As many in a line as fit: a character takes some 7 pixels, a symbol and the room around it 40.
     abreast = sum(40 + 7 * min(len(name), 36) for name in list(order)[:3])
-    columns = alt.ExprRef(f"width > {abreast} ? 3 : 1")
-    own = alt.Legend(columns=columns, symbolStrokeWidth=3) if legend else None
-    return alt.Color("sweep:N", title="sweep", scale=scale, legend=own)
+    legend = alt.Legend(columns=alt.ExprRef(f"width > {abreast} ? 3 : 1"))
+    return alt.Color("sweep:N", title="sweep", scale=scale, legend=legend)
 
 
 def decisions_chart(points: Sequence[Mapping[str, Any]], metric: str) -> Spec:
@@ -498,8 +410,8 @@ def _abreast(moves: Sequence[dict[str, Any]]) -> None:
 
 # What a sweep has charts of ---------------------------------------------------------------------
 
-#: So many trials' curves and bars, and configurations' means, a chart shows, the best first.
-MOST_CURVES, MOST_BARS, MOST_MEANS = 100, 40, 20
+#: So many trials' curves and bars a chart shows, the best first.
+MOST_CURVES, MOST_BARS = 100, 40
 
 #: A curve has no more points than that; those that are not in colour have so many together.
 MOST_POINTS, OTHER_POINTS = 200, 5_000
@@ -591,14 +503,6 @@ def _training(place: int) -> Callable[[Findings], Charts]:
     return drawn
 
 
-def _seeds(found: Findings) -> Charts:
-    sweep, seeds = found.sweep, found.seeds
-    if seeds is None or sweep.metric is None:
-        return {}
-    points, means = figures.seed_points(seeds, str(sweep.seed), MOST_MEANS)
-    return {"seeds": seeds_chart(points, means, sweep.metric)} if means else {}
-
-
 def _timeline(found: Findings) -> Charts:
     sweep = found.sweep
     spans = figures.timeline(sweep, [one.trial_id for one in found.ranked[:MOST_BARS]])
@@ -642,7 +546,6 @@ def _line_of(sweep: Sweep, verdict: figures.Verdict | None) -> set[tuple[str, in
 CHARTS: Mapping[str, Callable[[Findings], Charts]] = {
     "validated": _validated,
     **{f"training{place}": _training(place) for place in range(3)},
-    "seeds": _seeds,
     "timeline": _timeline,
     "decisions": _decisions,
 }

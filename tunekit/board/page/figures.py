@@ -30,7 +30,6 @@ __all__ = [
     "over_seeds",
     "rungs",
     "schedule",
-    "seed_points",
     "thinned",
     "timeline",
     "training_metrics",
@@ -132,40 +131,6 @@ def over_seeds(sweep: Sweep) -> OverSeeds | None:
         return None
     names = configuration_names([one.hyperparameters for one in ranked])
     return OverSeeds(ranked, names, compare(ranked[0], ranked[1]) if len(ranked) > 1 else None)
-
-
-def seed_points(
-    found: OverSeeds, seed: str, most: int
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the scores of the seeds of the best configurations, and their means.
-
-    Args:
-        found: The configurations.
-        seed: The hyperparameter that is the seed.
-        most: How many configurations.
-
-    Returns:
-        One point for each trial that is part of a mean, and one row for each mean, with its
-        interval if it has one. Scores that are infinite are left out.
-    """
-    points, means = [], []
-    for one, name in list(zip(found.ranked, found.names, strict=True))[:most]:
-        if one.estimate is None or not math.isfinite(one.estimate.mean):
-            continue
-        label = f"{one.rank}. {name}"
-        own = {n: _finite(getattr(one.estimate, n)) for n in ("mean", "low", "high")}
-        means.append({"configuration": label, "seeds": one.seeds, **own})
-        for repeat in one.repeats[: one.counted]:
-            points.append(
-                {
-                    "configuration": label,
-                    "trial": repeat.trial_id,
-                    "seed": str(repeat.hyperparameters.get(seed)),
-                    "value": repeat.value,
-                    "ending": repeat.ending.value,
-                }
-            )
-    return points, means
 
 
 def training_metrics(sweep: Sweep, most: int = 3) -> list[str]:

@@ -103,11 +103,7 @@ def _contents(found: SweepComparison) -> dict[str, Any]:
     """Return everything that the page says, as data."""
     rows = _rows(found.table)
     drawn: dict[str, Any] = {}
-    scored = [row for row in rows if row["best"] is not None]
-    if scored:
-        shown = ("sweep", "best", "low", "high")
-        bests = [{**{n: row[n] for n in shown}, "trial": row["best_trial"]} for row in scored]
-        drawn["bests"] = charts.bests_chart(bests, found.metric)
+    if any(row["best"] is not None for row in rows):
         progress = _rows(found.progress)
         unit, seconds = charts.unit_of(max((row["driven_s"] for row in progress), default=0.0))
         for row in progress:

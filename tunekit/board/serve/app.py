@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator, Collection, Mapping, MutableMapping
-from typing import Any
+from collections.abc import AsyncIterator, Collection, Mapping
+from typing import Any, cast
 from urllib.parse import urlencode
 
 from tunekit.board.page.page import shell, vega
@@ -14,8 +14,7 @@ from tunekit.board.serve.catalogue import Catalogue, Place
 from tunekit.board.serve.guard import LOCAL, Guard
 from tunekit.board.serve.index import Index
 from tunekit.board.serve.live import LiveComparison, LiveSweep
-from tunekit.board.serve.view import Update, View
-from tunekit.board.serve.watch import Watch
+from tunekit.board.serve.watch import Live, Update, Watch
 from tunekit.extras import extra
 from tunekit.version import VERSION
 
@@ -63,18 +62,23 @@ class Application:
         cookie: str = "tunekit",
         interval_s: float = 0.5,
     ):
-        self._pages = pages = _Pages(catalogue, dict(options or {}), interval_s)
+        self._catalogue, self._options = catalogue, dict(options or {})
+        self._interval_s = interval_s
+        self._index = Watch(Index(catalogue, self._options), interval_s=interval_s)
+        self._places: dict[str, Place] = {}
+        # By whether sweeps are side by side, and their keys.
+        self._followed: dict[tuple[Any, ...], Watch] = {}
         routes = [
-            Route("/", pages.home),
-            Route("/all", pages.all),
-            Route("/events", pages.all_events),
-            Route("/compare", pages.compare),
-            Route("/compare/events", pages.compare_events),
-            Route("/compare/chart", pages.compare_chart),
-            Route("/sweeps/{key}", pages.sweep),
-            Route("/sweeps/{key}/events", pages.events),
-            Route("/sweeps/{key}/trial", pages.trial),
-            Route("/sweeps/{key}/chart", pages.chart),
+            Route("/", self._home),
+            Route("/all", self._all),
+            Route("/events", self._all_events),
+            Route("/compare", self._compare),
+            Route("/compare/events", self._events),
+            Route("/compare/chart", self._chart),
+            Route("/sweeps/{key}", self._sweep),
+            Route("/sweeps/{key}/events", self._events),
+            Route("/sweeps/{key}/trial", self._trial),
+            Route("/sweeps/{key}/chart", self._chart),
             Route(_VEGA, _vega),
         ]
         app = GZipMiddleware(Starlette(routes=routes), minimum_size=2000, compresslevel=5)
@@ -86,100 +90,81 @@ class Application:
 
     def close(self) -> None:
         """End the streams of events, which would last as long as their readers."""
-        self._pages.close()
-
-
-class _Pages:
-    def __init__(self, catalogue: Catalogue, options: dict[str, Any], interval_s: float):
-        self._catalogue, self._options, self._interval_s = catalogue, options, interval_s
-        self._index = Watch(Index(catalogue, options), interval_s=interval_s)
-        self._places: dict[str, Place] = {}
-        self._sweeps: dict[str, tuple[LiveSweep, Watch]] = {}
-        self._comparisons: dict[tuple[str, ...], tuple[LiveComparison, Watch]] = {}
-
-    def close(self) -> None:
-        followed = [*self._sweeps.values(), *self._comparisons.values()]
-        for watch in [self._index, *(watch for _, watch in followed)]:
+        for watch in [self._index, *self._followed.values()]:
             watch.close()
 
-    async def home(self, request: Request) -> Response:
+    async def _home(self, request: Request) -> Response:
         """The list of sweeps; if there is but one, that."""
         self._places = await asyncio.to_thread(self._catalogue.look)
         if len(self._places) == 1:
             return RedirectResponse(f"/sweeps/{next(iter(self._places))}", status_code=307)
-        return await self.all(request)
+        return await self._all(request)
 
-    async def all(self, request: Request) -> Response:
+    async def _all(self, request: Request) -> Response:
         await self._index.first()
         return _page("Sweeps", self._index, events="/events")
 
-    async def all_events(self, request: Request) -> Response:
+    async def _all_events(self, request: Request) -> Response:
         return _events(request, self._index)
 
-    async def compare(self, request: Request) -> Response:
+    async def _compare(self, request: Request) -> Response:
         """Several sweeps side by side."""
-        compared, watch = await self._comparison(request)
+        watch = await self._watch(request)
         await watch.first()
-        if compared.trouble and not compared.view.parts:
-            return PlainTextResponse(compared.trouble, status_code=400 if compared.refused else 503)
+        live = cast(LiveComparison, watch.watched)
+        if live.trouble and not live.view.parts:
+            return PlainTextResponse(live.trouble, status_code=400 if live.refused else 503)
         asked = urlencode([("sweep", key) for key in _asked(request)])
         more = {"chart": f"/compare/chart?{asked}", "vega": _VEGA, "home": "/all"}
-        return _page(compared.title, watch, events=f"/compare/events?{asked}", **more)
+        return _page(live.title, watch, events=f"/compare/events?{asked}", **more)
 
-    async def compare_events(self, request: Request) -> Response:
-        _, watch = await self._comparison(request)
-        return _events(request, watch)
-
-    async def compare_chart(self, request: Request) -> Response:
-        compared, _ = await self._comparison(request)
-        return _chart(request, compared.view, "The comparison has no such chart.")
-
-    async def _comparison(self, request: Request) -> tuple[LiveComparison, Watch]:
-        keys = _asked(request)
-        if keys not in self._comparisons:
-            self._places = await asyncio.to_thread(self._catalogue.look)
-            if not all(key in self._places for key in keys):
-                raise HTTPException(404, "There is no such sweep here.")
-            _drop_idle(self._comparisons)
-            compared = LiveComparison([self._places[key] for key in keys], self._options)
-            watch = Watch(compared, interval_s=self._interval_s)
-            self._comparisons.setdefault(keys, (compared, watch))  # it may have been asked twice
-        return self._comparisons[keys]
-
-    async def sweep(self, request: Request) -> Response:
-        live, watch = await self._sweep(request)
+    async def _sweep(self, request: Request) -> Response:
+        watch = await self._watch(request)
         await watch.first()
-        own = f"/sweeps/{live.place.key}"
+        place = cast(LiveSweep, watch.watched).place
+        own = f"/sweeps/{place.key}"
         more = {"trial": f"{own}/trial", "chart": f"{own}/chart", "vega": _VEGA}
-        return _page(live.place.name, watch, events=f"{own}/events", home="/all", **more)
+        return _page(place.name, watch, events=f"{own}/events", home="/all", **more)
 
-    async def events(self, request: Request) -> Response:
-        _, watch = await self._sweep(request)
-        return _events(request, watch)
+    async def _events(self, request: Request) -> Response:
+        return _events(request, await self._watch(request))
 
-    async def trial(self, request: Request) -> Response:
-        live, watch = await self._sweep(request)
+    async def _trial(self, request: Request) -> Response:
+        watch = await self._watch(request)
         await watch.first()
+        live = cast(LiveSweep, watch.watched)
         text = await asyncio.to_thread(live.panel, request.query_params.get("id", ""))
         if text is None:
             raise HTTPException(404, "The sweep has no such trial.")
         return HTMLResponse(text)
 
-    async def chart(self, request: Request) -> Response:
-        live, _ = await self._sweep(request)
-        return _chart(request, live.view, "The sweep has no such chart.")
+    async def _chart(self, request: Request) -> Response:
+        charts = (await self._watch(request)).watched.view.charts
+        text = charts.get(request.query_params.get("id", ""))
+        if text is None:
+            raise HTTPException(404, "There is no such chart.")
+        return Response(text, media_type="application/json")
 
-    async def _sweep(self, request: Request) -> tuple[LiveSweep, Watch]:
-        key = request.path_params["key"]
-        if key not in self._sweeps:
-            if key not in self._places:  # it may have begun since
+    async def _watch(self, request: Request) -> Watch:
+        """Return what follows the sweep that the path names, or those that the query does."""
+        one = request.path_params.get("key")
+        keys = _asked(request) if one is None else (one,)
+        name = (one is None, *keys)
+        if name not in self._followed:
+            if not self._places.keys() >= set(keys):  # it may have begun since
                 self._places = await asyncio.to_thread(self._catalogue.look)
-            if key not in self._places:
+            if not self._places.keys() >= set(keys):
                 raise HTTPException(404, "There is no such sweep here.")
-            _drop_idle(self._sweeps)
-            live = LiveSweep(self._places[key], self._options)
-            self._sweeps[key] = (live, Watch(live, interval_s=self._interval_s))
-        return self._sweeps[key]
+            _drop_idle(self._followed)
+            places = [self._places[key] for key in keys]
+            live: Live
+            if one is None:
+                live = LiveComparison(places, self._options)
+            else:
+                live = LiveSweep(places[0], self._options)
+            watch = Watch(live, interval_s=self._interval_s)
+            self._followed.setdefault(name, watch)  # it may have been asked twice
+        return self._followed[name]
 
 
 def _asked(request: Request) -> tuple[str, ...]:
@@ -187,18 +172,11 @@ def _asked(request: Request) -> tuple[str, ...]:
     return tuple(dict.fromkeys(request.query_params.getlist("sweep")))
 
 
-def _drop_idle(followed: MutableMapping[Any, tuple[Any, Watch]]) -> None:
+def _drop_idle(followed: dict[tuple[Any, ...], Watch]) -> None:
     """Drop what nobody has looked at for longest, so that there is room for another one."""
-    idle = [key for key, (_, watch) in followed.items() if not watch.readers]
+    idle = [key for key, watch in followed.items() if not watch.readers]
     for old in idle[: max(0, len(idle) - _KEPT + 1)]:
         del followed[old]
-
-
-def _chart(request: Request, view: View, lacking: str) -> Response:
-    text = view.charts.get(request.query_params.get("id", ""))
-    if text is None:
-        raise HTTPException(404, lacking)
-    return Response(text, media_type="application/json")
 
 
 def _page(name: str, watch: Watch, **live: Any) -> Response:
@@ -234,7 +212,7 @@ def _event(update: Update | str | None) -> str:
         return ": nothing new\n\n"
     if isinstance(update, str):
         return f"event: trouble\ndata: {json.dumps(update or 'live')}\n\n"
-    return f"event: update\ndata: {json.dumps(update.data())}\n\n"
+    return f"event: update\ndata: {json.dumps(vars(update))}\n\n"
 
 
 async def _vega(request: Request) -> Response:

@@ -11,8 +11,8 @@ import pyarrow.fs
 
 from tunekit.board.page.page import section
 from tunekit.board.serve.catalogue import Catalogue, Place
-from tunekit.board.serve.view import View
-from tunekit.clock import Clock, SystemClock
+from tunekit.board.serve.watch import Live
+from tunekit.clock import Clock
 from tunekit.core.pace import Pace
 from tunekit.errors import TunekitError
 from tunekit.journal.lines import SERIES
@@ -47,7 +47,7 @@ class Row:
         return (known.get("state") != "running", -(known.get("last") or 0.0))
 
 
-class Index:
+class Index(Live):
     """The list of sweeps, and its page.
 
     A sweep is read when its journal has changed, or while it is running. What has been read of one
@@ -62,39 +62,31 @@ class Index:
     def __init__(
         self, catalogue: Catalogue, options: Mapping[str, Any], clock: Clock | None = None
     ):
+        super().__init__(clock)
         self._catalogue, self._options = catalogue, dict(options)
-        self._clock = clock or SystemClock()
         self._pace = Pace(_SHARE, _LEAST_S)
         self._places: dict[str, Place] = {}
         self._rows: dict[str, Row] = {}
         self._seen: dict[str, Any] = {}
         self._running: dict[str, Follower] = {}
         self._to_read: dict[str, None] = {}
-        self.view = View()
-        #: Why no sweeps can be looked for at the moment; None if they can.
-        self.trouble: str | None = None
 
     def step(self) -> bool:
         """Look for sweeps if that is due, or read one; return whether more is due at once."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if not self._to_read and self._pace.due(now):
             try:
                 self._look()
                 self.trouble = None
             except OSError as error:
                 self.trouble = f"{type(error).__name__}: {error}"
-            self._pace.took(now, self._clock.monotonic())
+            self._pace.took(now, self.clock.monotonic())
         elif self._to_read:
             key = next(iter(self._to_read))
             del self._to_read[key]
             self._rows[key] = self._read(self._places[key])
         self._show()
         return bool(self._to_read)
-
-    def first(self) -> None:
-        """Have something to show if there is nothing yet."""
-        if not self.view.parts:
-            self.step()
 
     def _look(self) -> None:
         self._places = self._catalogue.look()
@@ -112,7 +104,7 @@ class Index:
         follower = self._running.pop(place.key, None)
         if follower is None:
             where = (place.filesystem, place.path, place.source)
-            follower = Follower(*where, **self._options, clock=self._clock)
+            follower = Follower(*where, **self._options, clock=self.clock)
         try:
             follower.poll()
             summary = follower.sweep.summary()

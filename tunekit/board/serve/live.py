@@ -11,8 +11,8 @@ from tunekit.board.page.charts import CHARTS, Findings
 from tunekit.board.page.page import contents, in_script, render_panels, sections_of
 from tunekit.board.page.side_by_side import Side, side_by_side, title_of
 from tunekit.board.serve.catalogue import Place
-from tunekit.board.serve.view import View
-from tunekit.clock import Clock, SystemClock
+from tunekit.board.serve.watch import Live
+from tunekit.clock import Clock
 from tunekit.core.pace import Pace
 from tunekit.errors import ConfigError, TunekitError
 from tunekit.lab.comparison import compare, distinct_names
@@ -24,7 +24,7 @@ __all__ = ["LiveComparison", "LiveSweep"]
 _TEXT_SHARE, _CHART_SHARE, _CHART_LEAST_S = 0.3, 0.03, 2.0
 
 
-class LiveSweep:
+class LiveSweep(Live):
     """A sweep that is being followed, and its page.
 
     Each call of :meth:`step` does one piece of work, so that nothing waits for all charts. Work
@@ -38,10 +38,10 @@ class LiveSweep:
     """
 
     def __init__(self, place: Place, options: Mapping[str, Any], clock: Clock | None = None):
-        self.place, self.view = place, View()
-        self._clock = clock or SystemClock()
+        super().__init__(clock)
+        self.place = place
         self._follower = Follower(
-            place.filesystem, place.path, place.source, **options, clock=self._clock
+            place.filesystem, place.path, place.source, **options, clock=self.clock
         )
         self._drawn: dict[str, dict[str, Any]] = {}
         # Whether the text is due; whether it was what the last step did.
@@ -50,8 +50,6 @@ class LiveSweep:
         self._text_pace = Pace(_TEXT_SHARE)
         self._paces = {name: Pace(_CHART_SHARE, _CHART_LEAST_S) for name in CHARTS}
         self._working = threading.Lock()
-        #: Why the sweep cannot be read at the moment; None if it can.
-        self.trouble: str | None = None
 
     def step(self) -> bool:
         """Read what is new, and do what is due; return whether more is due at once."""
@@ -66,25 +64,20 @@ class LiveSweep:
                 if not self.view.parts:
                     self.view.show({"summary": _trouble(self.place.name, self.trouble)})
                 return False
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             due = (name for name in self._due if self._paces[name].due(now))
             name = next(due, None)
             # In turns, so that a sweep in which much happens has charts, too.
             if self._text_due and self._text_pace.due(now) and (name is None or not self._told):
                 self._tell()
-                self._text_pace.took(now, self._clock.monotonic())
+                self._text_pace.took(now, self.clock.monotonic())
             elif name is not None:
                 self._draw(name)
-                self._paces[name].took(now, self._clock.monotonic())
+                self._paces[name].took(now, self.clock.monotonic())
             else:
                 self._told = False
                 return False
             return True
-
-    def first(self) -> None:
-        """Have something to show, without charts, if there is nothing yet."""
-        if not self.view.parts:
-            self.step()
 
     def panel(self, trial_id: str) -> str | None:
         """Return a trial in full, as HTML; None if there is no such trial."""
@@ -94,11 +87,6 @@ class LiveSweep:
                 return None
             found = Findings.of(sweep)
             return render_panels(found, sweep.trial_errors(), [trial_id])[trial_id]
-
-    def summary(self) -> dict[str, Any]:
-        """Return the sweep in short: see :meth:`tunekit.Sweep.summary`."""
-        with self._working:
-            return self._follower.sweep.summary()
 
     def _tell(self) -> None:
         self._text_due, self._told = False, True
@@ -128,7 +116,7 @@ def _trouble(name: str, text: str) -> str:
 _SHARE = 0.2
 
 
-class LiveComparison:
+class LiveComparison(Live):
     """Sweeps that are being followed, and the page that compares them.
 
     Args:
@@ -140,9 +128,9 @@ class LiveComparison:
     def __init__(
         self, places: Sequence[Place], options: Mapping[str, Any], clock: Clock | None = None
     ):
-        self._clock = clock or SystemClock()
+        super().__init__(clock)
         self._followers = [
-            Follower(place.filesystem, place.path, place.source, **options, clock=self._clock)
+            Follower(place.filesystem, place.path, place.source, **options, clock=self.clock)
             for place in places
         ]
         self._goal = {"metric": options.get("metric"), "mode": options.get("mode")}
@@ -151,9 +139,6 @@ class LiveComparison:
         self._links = {name: f"/sweeps/{place.key}" for name, place in named}
         self._due, self._pace = False, Pace(_SHARE)
         self._working = threading.Lock()
-        self.view = View()
-        #: Why the sweeps cannot be compared at the moment; None if they can.
-        self.trouble: str | None = None
         #: Whether that is something about what was asked for, which the next look may not change.
         self.refused = False
 
@@ -168,21 +153,16 @@ class LiveComparison:
             try:
                 grown = [follower.poll() for follower in self._followers]
                 self._due = self._due or any(grown)
-                began = self._clock.monotonic()
+                began = self.clock.monotonic()
                 if self._due and self._pace.due(began):
                     self._compare()
                     self._due = False
-                    self._pace.took(began, self._clock.monotonic())
+                    self._pace.took(began, self.clock.monotonic())
                     self.trouble, self.refused = None, False
             except (OSError, TunekitError) as error:
                 self.refused = isinstance(error, ConfigError)
                 self.trouble = str(error) if self.refused else f"{type(error).__name__}: {error}"
             return False
-
-    def first(self) -> None:
-        """Have something to show if there is nothing yet."""
-        if not self.view.parts:
-            self.step()
 
     def _compare(self) -> None:
         sweeps = [follower.sweep for follower in self._followers]

@@ -1,15 +1,17 @@
-"""Follows something as long as anybody looks at it."""
+"""Pages that change, and what follows them as long as anybody looks at them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from typing import Protocol
+import secrets
+import threading
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 
-from tunekit.board.serve.view import Update, View
+from tunekit.clock import Clock, SystemClock
 
-__all__ = ["Watch", "Watched"]
+__all__ = ["Live", "Update", "View", "Watch"]
 
 logger = logging.getLogger(__name__)
 
@@ -17,19 +19,119 @@ logger = logging.getLogger(__name__)
 _INTERVAL_S, _BEAT_S = 0.5, 15.0
 
 
-class Watched(Protocol):
-    """A page that changes."""
+@dataclass(frozen=True)
+class Update:
+    """What has changed on a page.
 
-    view: View
-    trouble: str | None
+    Attributes:
+        version: The page's version, once a browser has taken this.
+        order: The names of all parts, in order.
+        parts: The parts that have changed, as HTML, by name.
+        charts: The names of the charts that have changed.
+    """
+
+    version: str
+    order: list[str]
+    parts: dict[str, str]
+    charts: list[str] = field(default_factory=list)
+
+
+class View:
+    """The parts of a page, each with the version at which it has changed last.
+
+    One thread may change it while others read it. A version also names the view: a browser that has
+    one of another server's, from before a restart, gets all parts.
+
+    Args:
+        name: What tells this view from others; by default, a random text.
+
+    Example:
+        >>> view = View("v")
+        >>> view.show({"summary": "<p>running</p>", "ranking": "<p>none</p>"})
+        True
+        >>> view.version, view.since("w-7").parts == view.parts
+        ('v-1', True)
+        >>> view.show({"summary": "<p>running</p>", "ranking": "<p>a</p>"})
+        True
+        >>> view.since("v-1").parts
+        {'ranking': '<p>a</p>'}
+        >>> view.since("v-2") is None
+        True
+    """
+
+    def __init__(self, name: str | None = None):
+        self._name = name or secrets.token_hex(8)
+        self._number = 0
+        self._lock = threading.Lock()
+        #: The parts as HTML, by name, in order.
+        self.parts: dict[str, str] = {}
+        #: The charts as JSON, by name.
+        self.charts: dict[str, str] = {}
+        self._changed: dict[tuple[str, str], int] = {}
+
+    @property
+    def version(self) -> str:
+        """Return the version, as a browser gives it back."""
+        return f"{self._name}-{self._number}"
+
+    def show(self, parts: Mapping[str, str]) -> bool:
+        """Show these parts, in this order, and no others; return whether anything has changed."""
+        changed = [name for name, text in parts.items() if self.parts.get(name) != text]
+        if not changed and list(parts) == list(self.parts):
+            return False
+        with self._lock:
+            self.parts = dict(parts)
+            self._note("part", changed)
+        return True
+
+    def draw(self, charts: Mapping[str, str]) -> bool:
+        """Show charts, beside those that are there; return whether anything has changed."""
+        changed = [name for name, text in charts.items() if self.charts.get(name) != text]
+        if changed:
+            with self._lock:
+                self.charts = {**self.charts, **charts}
+                self._note("chart", changed)
+        return bool(changed)
+
+    def since(self, version: str) -> Update | None:
+        """Return what a browser lacks that has a version; None if that is nothing."""
+        name, _, number = version.rpartition("-")
+        known = int(number) if name == self._name and number.isdecimal() else -1
+        with self._lock:
+            if known >= self._number or not self.parts:  # nothing yet is not the same as nothing
+                return None
+            new = {named for named, changed in self._changed.items() if changed > known}
+            parts = {name: text for name, text in self.parts.items() if ("part", name) in new}
+            charts = [name for name in self.charts if ("chart", name) in new]
+            return Update(self.version, list(self.parts), parts, charts)
+
+    def _note(self, kind: str, names: list[str]) -> None:
+        self._number += 1
+        for name in names:
+            self._changed[kind, name] = self._number
+
+
+class Live:
+    """A page that changes.
+
+    Args:
+        clock: What the time is read from.
+    """
+
+    def __init__(self, clock: Clock | None = None):
+        self.clock = clock or SystemClock()
+        self.view = View()
+        #: Why it cannot be brought up to date at the moment; None if it can.
+        self.trouble: str | None = None
 
     def step(self) -> bool:
         """Do a piece of work; return whether more is due at once."""
-        ...
+        raise NotImplementedError
 
     def first(self) -> None:
         """Have something to show if there is nothing yet."""
-        ...
+        if not self.view.parts:
+            self.step()
 
 
 class Watch:
@@ -41,9 +143,7 @@ class Watch:
         beat_s: How often a reader hears something though nothing is new, in seconds.
     """
 
-    def __init__(
-        self, watched: Watched, *, interval_s: float = _INTERVAL_S, beat_s: float = _BEAT_S
-    ):
+    def __init__(self, watched: Live, *, interval_s: float = _INTERVAL_S, beat_s: float = _BEAT_S):
         self.watched = watched
         self._interval_s, self._beat_s = interval_s, beat_s
         self._news = asyncio.Event()
