@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+import statistics
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,10 +19,16 @@ from tunekit.core.validation import (
     rejected,
 )
 
-__all__ = ["Pool"]
+__all__ = ["Durations", "Pool"]
 
 # Why a validation of a trial that was stopped is skipped.
 _REJECTED = "the scheduler has stopped its trial"
+# How long a process takes to start, until that was seen: to import PyTorch takes so long.
+_START_S = 2.0
+# What takes longer has waited for resources, rather than for its process.
+_LONGEST_START_S = 10.0
+# For how much of a start a trial may stand still although resources are free.
+_SHORT = 0.1
 
 
 @dataclass
@@ -35,6 +42,8 @@ class _Waiting:
 class _InFlight:
     attempt: Attempt
     waiting: _Waiting
+    # When it was started elsewhere than in the place of a trial.
+    started: float | None = None
     began: float | None = None
     queued: bool = False
 
@@ -46,6 +55,40 @@ class _Trial:
     decides: int = 0
     in_flight: int = 0
     served: int = 0
+
+
+class Durations:
+    """Learns how long processes take to start, and validations to run, from the newest of them.
+
+    In the process of a trial, nothing starts, and the trial does not train meanwhile. If
+    validations run for a tenth of the time that a process takes to start, that is the better place
+    at each checkpoint. Longer ones run while their trials train, where resources are free; without
+    any, trials stand still only for the scores that decide.
+
+    Example:
+        >>> known = Durations()
+        >>> known.are_short()  # nothing is known yet
+        True
+        >>> known.starts.append(1.5)
+        >>> known.runs.append(2.5)
+        >>> known.are_short()
+        False
+        >>> known.starts.append(600.0)  # it waited for resources, which is no start
+        >>> known.are_short()
+        False
+    """
+
+    def __init__(self) -> None:
+        self.starts: deque[float] = deque(maxlen=9)
+        self.runs: deque[float] = deque(maxlen=9)
+
+    def are_short(self) -> bool:
+        """Return whether validations are so short that their trials stand still for them."""
+        if not self.runs:
+            return True
+        # The longest: others may have found a process that had run before.
+        start = min(max(self.starts, default=_START_S), _LONGEST_START_S)
+        return statistics.median(self.runs) <= _SHORT * start
 
 
 class Pool:
@@ -71,10 +114,6 @@ class Pool:
     Args:
         max_in_flight: How many attempts may be in flight at once; None leaves it to the resources.
         max_retries: How many attempts there may be after the first.
-        all_count: Returns whether a score has to wait for older ones of its trial, which then go
-            before it.
-        waits_for_room: Returns whether nothing is started before resources are free. Otherwise, one
-            is always started, and waits for them.
 
     Example:
         >>> pool = Pool(max_in_flight=1)
@@ -90,18 +129,13 @@ class Pool:
         ('validated', 2.0, 3.0)
     """
 
-    def __init__(
-        self,
-        *,
-        max_in_flight: int | None = None,
-        max_retries: int = 0,
-        all_count: Callable[[], bool] = lambda: True,
-        waits_for_room: Callable[[], bool] = bool,
-    ):
-        self._waits_for_room = waits_for_room
+    def __init__(self, *, max_in_flight: int | None = None, max_retries: int = 0):
         self._limit = max_in_flight
         self._retries = max_retries
-        self._all_count = all_count
+        #: How long validations take.
+        self.durations = Durations()
+        # In the place of which trial an attempt runs.
+        self._lenders: dict[str, str] = {}
         self._rejected: set[str] = set()
         self._trials: dict[str, _Trial] = {}
         self._queue: OrderedDict[str, None] = OrderedDict()  # trials with something waiting
@@ -198,76 +232,112 @@ class Pool:
         return replaced
 
     @property
-    def decisions_waiting(self) -> int:
-        """Return how many validations that the scheduler will decide by wait to be started."""
-        return self._deciding_count
-
-    @property
     def wants_room(self) -> bool:
         """Return whether a validation that the scheduler will decide by waits for resources."""
         if any(
             flight.queued and flight.attempt.request.used for flight in self._in_flight.values()
         ):
             return True
-        return self.can_start and self.decisions_waiting > 0
+        return self.can_start and self._deciding_count > 0
 
     @property
     def can_start(self) -> bool:
         """Return whether more attempts may be in flight, as far as the limit goes."""
         return self._limit is None or len(self._in_flight) < self._limit
 
-    def start_in_trials(self, places: int) -> list[Attempt]:
-        """Say which attempts to start now in the place of trials that stand still.
+    def lends(self, trial_id: str) -> bool:
+        """Return whether an attempt runs in the place of a trial."""
+        return trial_id in self._lenders.values()
 
-        Those that the scheduler will decide by go first, with older ones that have to be delivered
-        before them.
+    def settle(self) -> None:
+        """Give back the places of trials in which attempts have ended, in whatever way."""
+        for attempt_id in self._lenders.keys() - self._in_flight.keys():
+            del self._lenders[attempt_id]
+
+    def to_borrow(self, *, each: bool, others_wait: bool) -> int:
+        """Return how many more attempts should run in the place of trials.
+
+        If another trial could go on in a place, that is the better use of it, unless a validation
+        would have to wait for more than one other.
 
         Args:
-            places: How many such places there are.
+            each: Whether trials wait for each score, not only for those that decide.
+            others_wait: Whether a trial that could go on in such a place is waiting.
         """
-        if self._limit is not None:
-            places = min(places, self._limit - len(self._in_flight))
-        return self._start_next(places)
+        if not self.can_start:
+            return 0
+        wanted = self._waiting_count if each else self._deciding_count
+        elsewhere = len(self._in_flight) - len(self._lenders)
+        return wanted - (elsewhere if others_wait else 0)
 
-    def start(self, capacity: int, now: float) -> list[Attempt]:
+    def start_in_trials(
+        self, lenders: Iterable[str], most: int, *, all_count: bool = True
+    ) -> list[tuple[Attempt, str]]:
+        """Say which attempts to start now in the place of which trials that stand still.
+
+        Those that the scheduler will decide by go first, with older ones that have to be delivered
+        before them. Each runs in its own trial's place, if that can be had.
+
+        Args:
+            lenders: The trials whose places can be had.
+            most: How many to start at most.
+            all_count: As of :meth:`start`.
+        """
+        free = dict.fromkeys(lenders)
+        most = min(most, len(free))
+        if self._limit is not None:
+            most = min(most, self._limit - len(self._in_flight))
+        found = []
+        for attempt in self._start_next(most, None, all_count):
+            own = attempt.request.trial_id
+            lender = own if own in free else next(iter(free))
+            del free[lender]
+            self._lenders[attempt.id] = lender
+            found.append((attempt, lender))
+        return found
+
+    def start(
+        self, capacity: int, now: float, *, waits: bool = False, all_count: bool = True
+    ) -> list[Attempt]:
         """Say which attempts to start now.
 
         Args:
             capacity: How many more attempts the free resources can run; used only if
                 :attr:`needs_capacity`.
             now: The time.
+            waits: Whether nothing is started before resources are free. Otherwise, one is always
+                started, and waits for them.
+            all_count: Whether a score has to wait for older ones of its trial, which then go before
+                it.
         """
         if self._limit is not None:
             room = self._limit - len(self._in_flight)
         else:
-            alone = not self._in_flight and not self._waits_for_room()
-            room = max(capacity, 1 if alone else 0)
-        return self._start_next(room)
+            room = max(capacity, 0 if self._in_flight or waits else 1)
+        return self._start_next(room, now, all_count)
 
-    def _start_next(self, room: int) -> list[Attempt]:
+    def _start_next(self, room: int, started: float | None, all_count: bool) -> list[Attempt]:
         attempts: list[Attempt] = []
         while self._queue and len(attempts) < room:
             trial = min((self._trials[trial_id] for trial_id in self._queue), key=self._turn_of)
-            attempts.append(self._start(trial))
+            waiting = self._next_of(trial, all_count)
+            self._forget_waiting(trial, waiting)
+            waiting.tries += 1
+            self._turn += 1
+            trial.served = self._turn
+            trial.in_flight += 1
+            attempt = Attempt(waiting.request, waiting.tries)
+            self._in_flight[attempt.id] = _InFlight(attempt, waiting, started)
+            attempts.append(attempt)
         return attempts
-
-    def _start(self, trial: _Trial) -> Attempt:
-        """Start the next request of a trial."""
-        waiting = self._next_of(trial)
-        self._forget_waiting(trial, waiting)
-        waiting.tries += 1
-        self._turn += 1
-        trial.served = self._turn
-        trial.in_flight += 1
-        attempt = Attempt(waiting.request, waiting.tries)
-        self._in_flight[attempt.id] = _InFlight(attempt, waiting)
-        return attempt
 
     def began(self, attempt_id: str, now: float) -> None:
         """Note that an attempt got its resources and runs."""
         flight = self._in_flight.get(attempt_id)
         if flight is not None and flight.began is None:
             flight.began, flight.queued = now, False
+            if flight.started is not None:
+                self.durations.starts.append(now - flight.started)
             self._running_count += 1
 
     def estimated(self, attempt_id: str, known: Mapping[str, Estimate]) -> None:
@@ -286,7 +356,7 @@ class Pool:
         self, attempt_id: str, value: object, judged: Mapping[str, str | None], now: float
     ) -> Outcome | None:
         """End an attempt whose function returned ``value``; None if it is no longer wanted."""
-        flight = self._land(attempt_id)
+        flight = self._land(attempt_id, now)
         if flight is None:
             return None
         reason = rejected(value, judged)
@@ -297,14 +367,14 @@ class Pool:
 
     def refused(self, attempt_id: str, reason: str, now: float) -> Outcome | None:
         """End an attempt whose function did what it must not: another would do it again."""
-        flight = self._land(attempt_id)
+        flight = self._land(attempt_id, now)
         if flight is None:
             return None
         return _ended(flight.waiting, Status.FAILED, now, flight, reason=reason)
 
     def failed(self, attempt_id: str, reason: str, error: str | None, now: float) -> Outcome | None:
         """End an attempt that raised or whose process died; None if it is retried or not wanted."""
-        flight = self._land(attempt_id)
+        flight = self._land(attempt_id, now)
         if flight is None:
             return None
         return self._retry_or_end(flight, Status.FAILED, reason, error, now)
@@ -321,7 +391,7 @@ class Pool:
             limit = flight.attempt.request.timeout_s
             if limit is None or flight.began is None or now - flight.began < limit:
                 continue
-            self._land(flight.attempt.id)
+            self._land(flight.attempt.id, now)
             cancel.append(flight.attempt)
             reason = f"ran longer than its limit of {limit:g} s"
             outcome = self._retry_or_end(flight, Status.TIMED_OUT, reason, None, now)
@@ -342,7 +412,7 @@ class Pool:
         outcomes: list[Outcome] = []
         for flight in list(self._in_flight.values()):
             if flight.attempt.request.trial_id == trial_id:
-                self._land(flight.attempt.id)
+                self._land(flight.attempt.id, now)
                 cancel.append(flight.attempt)
                 outcomes.append(_ended(flight.waiting, Status.SKIPPED, now, flight, reason=reason))
         for waiting in list(trial.waiting.values()):
@@ -366,9 +436,10 @@ class Pool:
         """Return the key to order trials with waiting requests by: the least is next."""
         return (not trial.decides, trial.in_flight, trial.served)
 
-    def _next_of(self, trial: _Trial) -> _Waiting:
+    @staticmethod
+    def _next_of(trial: _Trial, all_count: bool) -> _Waiting:
         """Return the next request of a trial to start."""
-        if trial.decides and not self._all_count():
+        if trial.decides and not all_count:
             return next(one for one in trial.waiting.values() if one.request.used)
         return next(iter(trial.waiting.values()))
 
@@ -389,11 +460,13 @@ class Pool:
         if not trial.waiting:
             self._queue.pop(waiting.request.trial_id, None)
 
-    def _land(self, attempt_id: str) -> _InFlight | None:
+    def _land(self, attempt_id: str, now: float) -> _InFlight | None:
         flight = self._in_flight.pop(attempt_id, None)
         if flight is not None:
             self._trials[flight.attempt.request.trial_id].in_flight -= 1
-            self._running_count -= flight.began is not None
+            if flight.began is not None:
+                self._running_count -= 1
+                self.durations.runs.append(now - flight.began)
         return flight
 
     def _retry_or_end(

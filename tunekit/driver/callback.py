@@ -31,7 +31,6 @@ from tunekit.core.commands import (
     Settle,
     Validate,
 )
-from tunekit.core.confidence import Interval
 from tunekit.core.engine import Engine
 from tunekit.core.events import (
     Event,
@@ -50,8 +49,7 @@ from tunekit.core.problems import Problems
 from tunekit.core.progress import counted, starved, waiting_trials
 from tunekit.core.reports import own_names, received
 from tunekit.core.resume_command import how_to_resume
-from tunekit.core.sequential import Judging, comes_out_alike
-from tunekit.core.validation import Outcome, Request, Status
+from tunekit.core.validation import Outcome, Status
 from tunekit.driver.consumers import SchedulerConsumer, SearcherConsumer
 from tunekit.driver.deliveries import Deliveries
 from tunekit.driver.end import SweepEnd
@@ -226,7 +224,6 @@ class ValidationCallback(tune.Callback):
         """Make the parts that depend on the settings; ``executor``: what a test has passed."""
         where = self.config.cache
         self._cache = cache = None if where is None else SweepCache(where)
-        keep = (lambda *kept: None) if cache is None else cache.keep
         #: What is known of the sweep so far.
         self.state = state = Engine(
             self.config.every,
@@ -234,31 +231,30 @@ class ValidationCallback(tune.Callback):
             config_of=lambda *generation: self._restored.config_of(*generation),
             stages={stage.name: stage.every for stage in self.config.stages},
         )
-        state.all_count = self._all_count
+        #: What the scheduler and the searcher are given.
+        self.deliveries = Deliveries(
+            state, self._trials, self.leases, emit=self.emit, time=self.time, fail=self.fail
+        )
+        self._stopping = StoppingCriteria(self.fail)
         #: Which trials wait, and what may use their places.
         self.waiting = waiting = Waiting(
-            self.config.on_pending, self._trials, state, lambda: self.validator
+            self.config,
+            self._trials,
+            state,
+            self._stopping,
+            self.deliveries,
+            draining=lambda: self._end.draining.waits,
         )
+        state.all_count = waiting.all_count
         #: Runs the validations.
-        self.validator = Validator(
+        self.validator = waiting.validator = Validator(
             self.config,
             executor or executor_of(self.config, cache),
             self._clock,
             emit=self.emit,
             conclude=self._conclude,
-            judged=self._better,
-            promised=waiting.promised,
-            lenders=waiting.lenders,
-            others_wait=waiting.others_wait,
-            all_count=lambda: self._all_count(),
-            alike=self._alike,
-            keep=keep,
-            waits_for_room=lambda: (
-                waiting.validate_themselves
-                and self.validator.in_trials
-                and not self._end.draining.waits
-            ),
-            at_the_end=waiting.at_the_end,
+            around=waiting,
+            cache=cache,
         )
         #: Runs all of them, those of further stages, too.
         self.stages = Stages(
@@ -269,10 +265,9 @@ class ValidationCallback(tune.Callback):
             self._clock,
             emit=self.emit,
             conclude=self._conclude,
-            promised=waiting.promised,
-            to_come=waiting.to_come,
+            waiting=waiting,
             over=lambda: self._end.draining.waits and self.validator.idle,
-            keep=keep,
+            cache=cache,
         )
         #: Shows scores in Tune's trials, and writes their files.
         self.files = TrialFiles(
@@ -289,12 +284,7 @@ class ValidationCallback(tune.Callback):
             emit=self.emit,
             time=self.time,
         )
-        #: What the scheduler and the searcher are given.
-        self.deliveries = Deliveries(
-            state, self._trials, self.leases, emit=self.emit, time=self.time, fail=self.fail
-        )
         self._failures, self._forgotten = FailureReports(self.config), Forgotten()
-        self._stopping = StoppingCriteria(self.fail)
         self._end = SweepEnd(
             self._clock,
             state=state,
@@ -318,40 +308,6 @@ class ValidationCallback(tune.Callback):
             self._loggers = [JsonLogger(), TensorBoardLogger(self._goal, self._searched_names)]
         self._loggers += [validated(other) for other in others]
         return list(self._loggers)
-
-    def _all_count(self) -> bool:
-        """Return whether anything hears of scores that the scheduler will not use."""
-        return (
-            self._scheduler is None
-            or self.deliveries.searcher is not None
-            or self._stopping.by_scores
-        )
-
-    def _judging(self) -> Judging:
-        """Return by which metrics the sweep is decided, and which of their values are better."""
-        scheduler = self._scheduler
-        mode = None if scheduler is None else scheduler.mode
-        objectives = set() if scheduler is None else scheduler.objectives
-        return Judging(mode, objectives, self.state.required)
-
-    def _better(self) -> dict[str, str | None]:
-        judging = self._judging()
-        return {name: judging.better(name) for name in self.state.required}
-
-    def _alike(self, request: Request, name: str, interval: Interval) -> bool:
-        """Return whether all comes out the same wherever in an interval a metric is."""
-        scheduler = self._scheduler
-        if scheduler is None:
-            return False
-        judging = self._judging()
-        return comes_out_alike(
-            best_in_full=self.config.best_in_full,
-            may_be_best=lambda: self.state.may_be_best(name, judging.better(name), interval),
-            others=[
-                lambda: self._stopping.alike(request.trial_id, name, interval),
-                lambda: scheduler.decides_alike(request, name, interval),
-            ],
-        )
 
     def _validation_names(self) -> set[str]:
         """Return the metrics for which only validated values count."""

@@ -14,6 +14,7 @@ from tunekit.core.events import Event
 from tunekit.core.lineage import Exploit
 from tunekit.core.validation import Request
 from tunekit.journal.places import Places
+from tunekit.validating.validator import Standing
 
 __all__ = ["SchedulerConsumer", "SearcherConsumer"]
 
@@ -83,8 +84,8 @@ class SchedulerConsumer(Protocol):
         """The score of a request was delivered, or never will be."""
         ...
 
-    def lenders(self) -> dict[str, Trial]:
-        """Return the trials that wait and in whose place a validation fits."""
+    def standing(self) -> dict[str, Standing]:
+        """Return the trials that stand still: they wait for a score, or were stopped."""
         ...
 
     def act(self) -> None:

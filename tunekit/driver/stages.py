@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from tunekit.clock import Clock
@@ -12,9 +11,11 @@ from tunekit.core.calls import name_of
 from tunekit.core.events import Event
 from tunekit.core.failures import HOPELESS, Failures, place_of
 from tunekit.core.validation import Outcome, Pending, Request, Status
+from tunekit.driver.waiting import Waiting
 from tunekit.stage import Stage
+from tunekit.validating.cache import SweepCache
 from tunekit.validating.executor import Executor
-from tunekit.validating.validator import Validator
+from tunekit.validating.validator import Around, Validator
 
 __all__ = ["Stages"]
 
@@ -31,12 +32,11 @@ class Stages:
         clock: What to read the time from.
         emit: Called with each event, before it is acted on.
         conclude: Called with each outcome of a further stage, to record it and to act on it.
-        promised: Returns the resources of each trial that waits for them.
-        to_come: Returns what a trial takes that has not begun; nothing if none is to come. A stage
-            that takes the same waits for them: what it took meanwhile would delay them.
+        waiting: Says what trials wait for, and which are to come. A stage that takes the same as a
+            trial that has not begun waits for it: what it took meanwhile would delay that.
         over: Returns whether only validations are left to wait for: then a further stage starts one
             whether or not anything is free.
-        keep: As of :class:`~tunekit.validating.validator.Validator`.
+        cache: As of :class:`~tunekit.validating.validator.Validator`.
     """
 
     def __init__(
@@ -48,45 +48,26 @@ class Stages:
         *,
         emit: Callable[[Event], None],
         conclude: Callable[[Outcome], None],
-        promised: Callable[[], Iterable[Mapping[str, float]]],
-        to_come: Callable[[], Mapping[str, float]],
+        waiting: Waiting,
         over: Callable[[], bool],
-        keep: Callable[[str, Outcome, str], None] = lambda *kept: None,
+        cache: SweepCache | None = None,
     ):
-        self._first, self._promised = first, promised
-        self._to_come, self._over = to_come, over
+        self._first = first
         self._further: dict[str, _Further] = {}
+        earlier = [first]
         for stage in stages:
-            validator = Validator(
+            further = _Further(stage, executors[stage.name], list(earlier), waiting, over)
+            further.validator = Validator(
                 stage,
                 executors[stage.name],
                 clock,
                 emit=emit,
                 conclude=conclude,
-                judged=dict,
-                promised=self._before(stage.name),
-                waits_for_room=lambda: not over(),
-                gives_way=partial(self._gives_way, executors[stage.name]),
-                keep=keep,
+                around=further,
+                cache=cache,
             )
-            self._further[stage.name] = _Further(stage, validator)
-
-    def _before(self, name: str) -> Callable[[], Iterator[Mapping[str, float]]]:
-        """Return what yields the resources that a stage leaves to others that wait for them."""
-
-        def promised() -> Iterator[Mapping[str, float]]:
-            yield from self._promised()
-            yield from self._first.wanted()
-            for earlier, further in self._further.items():
-                if earlier == name:
-                    return
-                yield from further.validator.wanted()
-
-        return promised
-
-    def _gives_way(self, executor: Executor) -> bool:
-        """Return whether a stage leaves its resources to trials that have not begun."""
-        return not self._over() and not self._to_come().keys().isdisjoint(executor.need)
+            earlier.append(further.validator)
+            self._further[stage.name] = further
 
     def _all(self) -> list[Validator]:
         return [self._first, *(further.validator for further in self._further.values())]
@@ -222,11 +203,35 @@ class Stages:
 _GIVEN_UP = "was given up: the stage's first validations had failed alike"
 
 
-class _Further:
-    """A further stage, and how it gets on."""
+class _Further(Around):
+    """A further stage, and how it gets on, with what it leaves to others."""
 
-    def __init__(self, stage: Stage, validator: Validator):
-        self.stage, self.validator = stage, validator
+    validator: Validator
+
+    def __init__(
+        self,
+        stage: Stage,
+        executor: Executor,
+        earlier: Sequence[Validator],
+        waiting: Waiting,
+        over: Callable[[], bool],
+    ):
+        self.stage, self._need = stage, executor.need
+        self._earlier, self._waiting, self._over = earlier, waiting, over
         self.failures = Failures(gives_up=True)
         #: Whether its function is considered broken.
         self.hopeless = False
+
+    def promised(self) -> Iterator[Mapping[str, float]]:
+        """Yield the resources of trials and of validations of earlier stages that wait for them."""
+        yield from self._waiting.promised()
+        for validator in self._earlier:
+            yield from validator.wanted()
+
+    def waits_for_room(self) -> bool:
+        """Return whether others than further stages are waited for."""
+        return not self._over()
+
+    def gives_way(self) -> bool:
+        """Return whether it leaves its resources to trials that have not begun."""
+        return not self._over() and not self._waiting.to_come().keys().isdisjoint(self._need)

@@ -1,4 +1,4 @@
-"""Which trials wait for scores, and what may use their places meanwhile."""
+"""What goes on around validations in a sweep: which trials wait, and what may use their places."""
 
 from __future__ import annotations
 
@@ -7,38 +7,46 @@ from collections.abc import Callable, Iterable, Mapping
 from ray.tune.experiment import Trial
 
 from tunekit._ray.controller import Controller
+from tunekit.config import ValidationConfig
+from tunekit.core.confidence import Interval
 from tunekit.core.engine import Engine
 from tunekit.core.pending import Waits, stands_still, waits_for
+from tunekit.core.sequential import Judging, comes_out_alike
+from tunekit.core.validation import Request
 from tunekit.driver.consumers import SchedulerConsumer
-from tunekit.validating.validator import Validator
+from tunekit.driver.deliveries import Deliveries
+from tunekit.driver.stopping import StoppingCriteria
+from tunekit.validating.validator import Around, Standing, Validator
 
 __all__ = ["Waiting"]
 
 
-class Waiting:
-    """Knows how trials and validations share resources in a sweep.
+class Waiting(Around):
+    """Knows by what trials are judged, and how they share resources with validations.
 
     Args:
-        asked: ``ValidationConfig(on_pending=...)``.
+        config: The settings.
         trials: The trials of the sweep; others may be added.
         state: The state of the sweep.
-        validator: Returns what runs the validations.
-
-    Example:
-        >>> waiting = Waiting("wait", {}, Engine(), validator=lambda: None)
-        >>> waiting.waits("a")  # it has not reported
-        False
+        stopping: The stopping criteria.
+        deliveries: What the scheduler and the searcher are given.
+        draining: Returns whether only validations are left to wait for.
     """
+
+    #: Runs the validations.
+    validator: Validator
 
     def __init__(
         self,
-        asked: str,
+        config: ValidationConfig,
         trials: Mapping[str, Trial],
         state: Engine,
-        validator: Callable[[], Validator],
+        stopping: StoppingCriteria,
+        deliveries: Deliveries,
+        draining: Callable[[], bool],
     ):
-        self._asked, self._trials, self._state = asked, trials, state
-        self._validator = validator
+        self._config, self._trials, self._state = config, trials, state
+        self._stopping, self._deliveries, self._draining = stopping, deliveries, draining
         self._controller: Controller | None = None
         self._scheduler: SchedulerConsumer | None = None
         #: Whether trials take resources that validations need; None: that is not known.
@@ -53,22 +61,58 @@ class Waiting:
         """Take the sweep's controller and scheduler; nobody waits or lends before."""
         self._controller, self._scheduler = controller, scheduler
 
+    # Which scores count ------------------------------------------------------------------------
+
+    def judging(self) -> Judging:
+        """Return by which metrics the sweep is decided, and which of their values are better."""
+        scheduler = self._scheduler
+        mode = None if scheduler is None else scheduler.mode
+        objectives = set() if scheduler is None else scheduler.objectives
+        return Judging(mode, objectives, self._state.required)
+
+    def judged(self) -> dict[str, str | None]:
+        """See :class:`~tunekit.validating.validator.Around`."""
+        judging = self.judging()
+        return {name: judging.better(name) for name in self._state.required}
+
+    def all_count(self) -> bool:
+        """See :class:`~tunekit.validating.validator.Around`."""
+        searches = self._deliveries.searcher is not None
+        return self._scheduler is None or searches or self._stopping.by_scores
+
+    def alike(self, request: Request, name: str, interval: Interval) -> bool:
+        """See :class:`~tunekit.validating.validator.Around`."""
+        scheduler, better = self._scheduler, self.judging().better(name)
+        if scheduler is None:
+            return False
+        return comes_out_alike(
+            best_in_full=self._config.best_in_full,
+            may_be_best=lambda: self._state.may_be_best(name, better, interval),
+            others=[
+                lambda: self._stopping.alike(request.trial_id, name, interval),
+                lambda: scheduler.decides_alike(request, name, interval),
+            ],
+        )
+
+    # Who waits ---------------------------------------------------------------------------------
+
     def waits_for(self, trial_id: str) -> Waits:
         """Return for which of its pending scores a trial waits."""
         controller, scheduler, trial = self._controller, self._scheduler, self._trials.get(trial_id)
-        if self._asked != "auto" or controller is None or scheduler is None:
-            return waits_for(self._asked)
+        asked = self._config.on_pending
+        if asked != "auto" or controller is None or scheduler is None:
+            return waits_for(asked)
         return waits_for(
-            self._asked,
-            lends=trial is not None and self._validator().fits_in(controller.resources_of(trial)),
+            asked,
+            lends=trial is not None and self.validator.fits_in(controller.resources_of(trial)),
             swaps=controller.reuses_actors,
-            short=self.validate_themselves and self._validator().are_short,
+            short=self.validate_themselves and self.validator.are_short,
             synchronous=scheduler.compares_all,
         )
 
     def waits(self, trial_id: str) -> bool:
         """Return whether a trial that has reported waits for pending scores."""
-        delivery = self._state.delivery
+        delivery, scheduler = self._state.delivery, self._scheduler
         if not delivery.waits(trial_id):
             return False
         waits = self.waits_for(trial_id)
@@ -78,19 +122,22 @@ class Waiting:
             waits,
             scores=1,
             decisions=delivery.decisions(trial_id),
-            past_last=lambda: self._past_last(trial_id),
+            past_last=lambda: scheduler is not None and scheduler.past_last(trial_id),
         )
 
-    def lenders(self) -> dict[str, Trial]:
-        """Return the trials that wait and in whose place a validation fits."""
-        return {} if self._scheduler is None else self._scheduler.lenders()
+    def standing(self) -> Mapping[str, Standing]:
+        """See :class:`~tunekit.validating.validator.Around`."""
+        return {} if self._scheduler is None else self._scheduler.standing()
+
+    # What may use their places -----------------------------------------------------------------
 
     def others_wait(self) -> bool:
-        """Return whether a trial could go on in the place of one that waits."""
-        return self._reuses_actors and bool(self._controller and self._controller.has_new_trials)
+        """See :class:`~tunekit.validating.validator.Around`."""
+        controller = self._controller
+        return controller is not None and controller.reuses_actors and controller.has_new_trials
 
     def promised(self) -> Iterable[Mapping[str, float]]:
-        """Return the resources of each trial that Tune has promised some."""
+        """See :class:`~tunekit.validating.validator.Around`."""
         return () if self._controller is None else self._controller.promised()
 
     def to_come(self) -> Mapping[str, float]:
@@ -101,8 +148,13 @@ class Waiting:
         comes = controller.has_new_trials or controller.to_come
         return controller.needs_of(trial) if comes else {}
 
+    def waits_for_room(self) -> bool:
+        """See :class:`~tunekit.validating.validator.Around`."""
+        themselves = self.validate_themselves and self.validator.in_trials
+        return themselves and not self._draining()
+
     def at_the_end(self) -> bool:
-        """Return whether trials validate themselves, and none waits to be started or resumed."""
+        """See :class:`~tunekit.validating.validator.Around`: only of trials that validate."""
         all_run = self._controller is not None and self._controller.all_run
         return self.validate_themselves and all_run and not self.to_come()
 
@@ -113,12 +165,7 @@ class Waiting:
         those that the scheduler will decide by, if trials take what they need. (Where actors are
         reused, making room would end them.)
         """
-        makes_room = bool(self.shares_with_trials) and not self._reuses_actors
-        return self.one_at_a_time() or (makes_room and self._validator().wants_room)
-
-    def _past_last(self, trial_id: str) -> bool:
-        return self._scheduler is not None and self._scheduler.past_last(trial_id)
-
-    @property
-    def _reuses_actors(self) -> bool:
-        return self._controller is not None and self._controller.reuses_actors
+        if self.one_at_a_time():
+            return True
+        reuses = self._controller is not None and self._controller.reuses_actors
+        return bool(self.shares_with_trials) and not reuses and self.validator.wants_room

@@ -302,7 +302,8 @@ class ConfirmationRun(LaterRun):
         super()._run(requests)
         self._settle()  # also if nothing was left to evaluate
 
-    def _judged(self) -> Mapping[str, str | None]:
+    def judged(self) -> Mapping[str, str | None]:
+        """Return the metric that is confirmed."""
         return {self._metric: None}  # the rule takes finite numbers only
 
     def _submit(self, requests: Sequence[Request]) -> None:
@@ -333,7 +334,8 @@ class ConfirmationRun(LaterRun):
         self._validator.submit(replace(request, known=turn.known))
         return True
 
-    def _alike(self, request: Request, name: str, interval: Interval) -> bool:
+    def alike(self, request: Request, name: str, interval: Interval) -> bool:
+        """Return whether the candidate is out, wherever in an interval its metric is."""
         if self._confirmation.by_rounds:
             return False
         enough = self._confirmation.evaluated(

@@ -31,7 +31,6 @@ from tunekit._ray.tuner import is_remote
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import ValidationConfig
 from tunekit.core.calls import name_of, signature_of, still_lacks
-from tunekit.core.confidence import Interval
 from tunekit.core.events import Event, SessionClosed, ValidationEnded, ValidationRequested
 from tunekit.core.failures import HOPELESS, Failures, gone, place_of
 from tunekit.core.later_validations import (
@@ -59,7 +58,7 @@ from tunekit.validating.cache import FunctionMark, ValidationCache, digest_of
 from tunekit.validating.capacity import say_what_is_too_much
 from tunekit.validating.executor import Executor, executor_of
 from tunekit.validating.fingerprint import fingerprint
-from tunekit.validating.validator import Validator
+from tunekit.validating.validator import Around, Validator
 from tunekit.validating.watch import watched
 
 __all__ = [
@@ -484,7 +483,7 @@ def _wait(awaited: Collection[Any]) -> None:
         SystemClock().sleep(_WAIT_S)
 
 
-class LaterRun:
+class LaterRun(Around):
     """One session of later validations, with a journal of its own.
 
     Args:
@@ -570,9 +569,7 @@ class LaterRun:
             self._clock,
             emit=self._emit,
             conclude=self._conclude,
-            judged=self._judged,
-            promised=tuple,
-            alike=self._alike,
+            around=self,
         )
         validator.check_ray = self.check_ray
         try:
@@ -593,14 +590,6 @@ class LaterRun:
             self._tell(validator)
         if self._hopeless is not None:
             raise self._gave_up(self._hopeless)
-
-    def _judged(self) -> Mapping[str, str | None]:
-        """Return the metrics that must be numbers."""
-        return {}
-
-    def _alike(self, request: Request, name: str, interval: Interval) -> bool:
-        """Return whether an estimate is enough, wherever in its interval the metric is."""
-        return False
 
     def _submit(self, requests: Sequence[Request]) -> None:
         """Begin with the requests that have no score."""

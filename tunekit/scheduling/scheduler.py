@@ -32,6 +32,7 @@ from tunekit.scheduling.restore import SchedulerRestore
 from tunekit.scheduling.searcher import ValidatedSearcher
 from tunekit.scheduling.state import SchedulerState
 from tunekit.scheduling.trial_actions import TrialActions
+from tunekit.validating.validator import Standing
 
 __all__ = ["ValidatedScheduler", "base_of"]
 
@@ -136,7 +137,7 @@ class ValidatedScheduler(TrialScheduler):
                     emit=validation.emit,
                     time=validation.time,
                 ),
-                TrialActions(base, controller, validation, waiting=validation.waiting),
+                TrialActions(base, controller, validation),
                 SchedulerRestore(
                     base,
                     controller,
@@ -350,9 +351,9 @@ class ValidatedScheduler(TrialScheduler):
         """Carry out what is known: let trials go on, wait in the way they should, or stop."""
         self._sweep.actions.act()
 
-    def lenders(self) -> dict[str, Trial]:
-        """Return the trials that wait and in whose place a validation fits."""
-        return self._sweep.actions.lenders()
+    def standing(self) -> dict[str, Standing]:
+        """Return the trials that stand still: they wait for a score, or were stopped."""
+        return self._sweep.actions.standing()
 
     def get_state(self, places: Places | None = None) -> bytes | None:
         """Return the base scheduler and what it knows of trials; None if it cannot be pickled."""

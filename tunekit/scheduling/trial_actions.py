@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
@@ -13,15 +13,13 @@ from ray.tune.schedulers import TrialScheduler
 from tunekit._ray.checkpoints import latest_checkpoint
 from tunekit._ray.controller import Controller
 from tunekit._ray.stand_ins import Change, StandIn
-from tunekit.config import ValidationConfig
 from tunekit.core.advice import no_room
-from tunekit.core.engine import Engine
-from tunekit.core.events import Event, Waited
+from tunekit.core.events import Waited
 from tunekit.core.pending import Place, Waits, Way, stands_still, while_it_waits
 from tunekit.core.reconcile import Action, Actual, Desired, next_action
-from tunekit.driver.deliveries import Deliveries
+from tunekit.driver.callback import ValidationCallback
 from tunekit.scheduling.base import BaseScheduler
-from tunekit.validating.validator import Validator
+from tunekit.validating.validator import Standing
 
 __all__ = ["TrialActions"]
 
@@ -29,48 +27,6 @@ logger = logging.getLogger(__name__)
 
 # A momentary shortage pauses nobody.
 _STARVED_S = 2.0
-
-
-class _Waiting(Protocol):
-    """Says which trials wait for scores, and what may use their places meanwhile.
-
-    Attributes:
-        shares_with_trials: Whether trials take resources that validations need; None: that is not
-            known.
-        one_at_a_time: Returns whether a trial and a validation can only run one after the other.
-    """
-
-    shares_with_trials: bool | None
-    one_at_a_time: Callable[[], bool]
-
-    def waits(self, trial_id: str) -> bool:
-        """Return whether a trial that has reported waits for pending scores."""
-        ...
-
-    def waits_for(self, trial_id: str) -> Waits:
-        """Return for which of its pending scores a trial waits."""
-        ...
-
-
-class _Validations(Protocol):
-    """What this needs of the sweep's validations."""
-
-    config: ValidationConfig
-    state: Engine
-    validator: Validator
-    deliveries: Deliveries
-
-    def emit(self, event: Event) -> None:
-        """Record an event, before anything comes of it."""
-        ...
-
-    def time(self) -> float:
-        """Return the seconds since the epoch."""
-        ...
-
-    def now(self) -> float:
-        """Return the seconds on the sweep's clock."""
-        ...
 
 
 class TrialActions:
@@ -82,18 +38,16 @@ class TrialActions:
         base: The base scheduler.
         controller: The sweep's controller.
         validations: The sweep's validations.
-        waiting: Says which trials wait.
     """
 
     def __init__(
         self,
         base: BaseScheduler,
         controller: Controller,
-        validations: _Validations,
-        waiting: _Waiting,
+        validations: ValidationCallback,
     ):
         self._base, self._stand_ins, self._controller = base, base.stand_ins, controller
-        self._validations, self._waiting = validations, waiting
+        self._validations, self._waiting = validations, validations.waiting
         # When a trial began to wait for a score.
         self._since: dict[str, float] = {}
         # Trials that gave way and whose scores have arrived.
@@ -279,20 +233,13 @@ class TrialActions:
             seconds = round(validations.now() - since, 4)
             validations.emit(Waited(time=validations.time(), trial_id=trial_id, seconds=seconds))
 
-    def lenders(self) -> dict[str, Trial]:
-        """Return the trials that stand still and in whose place a validation fits.
-
-        They wait for a score, or were stopped and keep their processes. Trials that give their
-        resources back are not among them.
-        """
-        validator = self._validations.validator
+    def standing(self) -> dict[str, Standing]:
+        """Return the trials that stand still: they wait for a score, or were stopped."""
         return {
-            trial_id: stand_in.real
+            trial_id: Standing(stand_in.real, self._place_of(stand_in), waits)
             for trial_id, stand_in in self._stand_ins.open.items()
             if stand_in.doing is Actual.HELD
-            and (self._waiting.waits(trial_id) or self._keeps_process(stand_in))
-            and not validator.lends(trial_id)
-            and validator.fits_in(self._place_of(stand_in))
+            and ((waits := self._waiting.waits(trial_id)) or stand_in.phase is Desired.ENDED)
         }
 
     def _keeps_process(self, stand_in: StandIn) -> bool:

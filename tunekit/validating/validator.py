@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,6 @@ from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
 from tunekit.core.calls import name_of, signature_of, still_lacks, takes_resume
 from tunekit.core.confidence import Interval
-from tunekit.core.durations import Durations
 from tunekit.core.events import (
     AttemptBegan,
     AttemptStarted,
@@ -24,16 +23,17 @@ from tunekit.core.events import (
 )
 from tunekit.core.failures import Failures, place_of
 from tunekit.core.pool import Pool
-from tunekit.core.room import Loans, Shortage
+from tunekit.core.room import Shortage
 from tunekit.core.sequential import Evidence, Sequential, estimates_in
 from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status, rejected
 from tunekit.core.values import left_out
 from tunekit.errors import ConfigError
 from tunekit.stage import Stage
+from tunekit.validating.cache import SweepCache
 from tunekit.validating.executor import Executor
 from tunekit.validating.process import Began, Estimated, Failed, Lost, Returned, received
 
-__all__ = ["Validator"]
+__all__ = ["Around", "Standing", "Validator"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,64 @@ logger = logging.getLogger(__name__)
 _LOOK_INTERVAL_S = 0.5
 # How often to write down what a validation has yielded: that much is lost if the driver is killed.
 _NOTE_INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A trial that stands still, with its process.
+
+    Attributes:
+        trial: The trial.
+        place: The resources that it has in one place.
+        waits: Whether it waits for a score; else it was stopped.
+    """
+
+    trial: Trial
+    place: Mapping[str, float]
+    waits: bool
+
+
+class Around:
+    """What goes on in a sweep around its validations, as far as they heed it: here, nothing."""
+
+    def judged(self) -> Mapping[str, str | None]:
+        """Return the metrics that must be numbers, and which of their values are better."""
+        return {}
+
+    def alike(self, request: Request, name: str, interval: Interval) -> bool:
+        """Return whether all comes out the same wherever in an interval a metric of a score is."""
+        return False
+
+    def all_count(self) -> bool:
+        """Return whether the scheduler, or anything else, hears of every score."""
+        return True
+
+    def promised(self) -> Iterable[Mapping[str, float]]:
+        """Return the resources of each trial, or of others, that wait for them and go first."""
+        return ()
+
+    def standing(self) -> Mapping[str, Standing]:
+        """Return the trials that stand still."""
+        return {}
+
+    def others_wait(self) -> bool:
+        """Return whether a trial could go on in the place of one that waits."""
+        return False
+
+    def waits_for_room(self) -> bool:
+        """Return whether nothing is started before resources are free.
+
+        Otherwise, one is always started, and waits for them.
+        """
+        return False
+
+    def at_the_end(self) -> bool:
+        """Return whether no trial waits for being started or resumed, or ever will."""
+        return False
+
+    def gives_way(self) -> bool:
+        """Return whether nothing is started although resources are free: others need them soon."""
+        return False
 
 
 class Validator:
@@ -52,20 +110,8 @@ class Validator:
         clock: What to read the time from.
         emit: Called with each event, before it is acted on.
         conclude: Called with each outcome, to record it and to act on it.
-        judged: Returns the metrics that must be numbers, and which of their values are better.
-        promised: Returns the resources of each trial that waits for them.
-        lenders: Returns the trials that wait and in whose place a validation fits.
-        others_wait: Returns whether a trial could go on in the place of one that waits.
-        all_count: Returns whether the scheduler, or anything else, hears of every score.
-        alike: Returns whether all comes out the same wherever in an interval a metric of a
-            request's score is.
-        waits_for_room: Returns whether nothing is started before resources are free. Otherwise, one
-            is always started, and waits for them.
-        at_the_end: Returns whether no trial waits for being started or resumed, or ever will.
-        gives_way: Returns whether nothing is started although resources are free, because others
-            are about to need them.
-        keep: Called with the name in the cache, the outcome and the function's name of each score
-            that was computed in full.
+        around: What else goes on in the sweep.
+        cache: Where scores that were computed in full are kept.
     """
 
     #: Raises if Ray itself is gone, so that what fails because of that is not recorded as failed.
@@ -79,37 +125,18 @@ class Validator:
         *,
         emit: Callable[[Event], None],
         conclude: Callable[[Outcome], None],
-        judged: Callable[[], Mapping[str, str | None]],
-        promised: Callable[[], Iterable[Mapping[str, float]]],
-        lenders: Callable[[], dict[str, Trial]] = dict,
-        others_wait: Callable[[], bool] = bool,
-        all_count: Callable[[], bool] = lambda: True,
-        alike: Callable[[Request, str, Interval], bool] = lambda *asked: False,
-        waits_for_room: Callable[[], bool] = bool,
-        at_the_end: Callable[[], bool] = bool,
-        gives_way: Callable[[], bool] = bool,
-        keep: Callable[[str, Outcome, str], None] = lambda *kept: None,
+        around: Around,
+        cache: SweepCache | None = None,
     ):
-        self._pool = Pool(
-            max_in_flight=config.most_in_flight,
-            max_retries=config.max_retries,
-            all_count=all_count,
-            waits_for_room=waits_for_room,
-        )
-        self._executor = executor
-        self._clock = clock
+        self._pool = Pool(max_in_flight=config.most_in_flight, max_retries=config.max_retries)
+        self._executor, self._clock = executor, clock
         self._emit, self._conclude = emit, conclude
-        self._judged = judged
-        self._promised, self._gives_way = promised, gives_way
+        self._around, self._cache = around, cache
         # The trials that the scheduler has stopped early since the last poll.
         self._rejected: list[str] = []
-        self._keep = keep
-        self._lenders, self._others_wait = lenders, others_wait
-        self._at_the_end = at_the_end
-        self._loans, self._durations = Loans(), Durations()
         # The trials whose processes have ended with a validation.
         self._lost: list[str] = []
-        self._on_pending = getattr(config, "on_pending", "auto")
+        self._waits_for_each = isinstance(config, ValidationConfig) and config.on_pending == "wait"
         self._fn, self._signature = config.fn, signature_of(config.fn)
         self._resumes = takes_resume(config.fn)
         self._retried = Failures()
@@ -117,7 +144,7 @@ class Validator:
         self._polling = False
         self._shortage = Shortage()
         self._next_look = 0.0
-        self._sequential, self._alike = config.sequential or Sequential(), alike
+        self._sequential = config.sequential or Sequential()
         # What each attempt has yielded that has yielded anything.
         self._evidence: dict[str, Evidence] = {}
         # When something that an attempt has yielded is written down next.
@@ -139,17 +166,7 @@ class Validator:
         """Keep resources for this many validations from now on, whatever else wants them."""
         self._executor.reserve(slots)
 
-    @property
-    def wants_room(self) -> bool:
-        """Return whether a validation that the scheduler will decide by waits for resources.
-
-        Not if it can run in the place of a trial.
-        """
-        return self._pool.wants_room and not self._lenders()
-
-    def fits_in(self, resources: Mapping[str, float]) -> bool:
-        """Return whether a validation could run in the place of something with these resources."""
-        return self._executor.fits_in(resources)
+    # Places of trials ---------------------------------------------------------------------------
 
     @property
     def in_trials(self) -> bool:
@@ -159,12 +176,38 @@ class Validator:
     @property
     def are_short(self) -> bool:
         """Return whether validations are so short that a trial stands still for each, as inline."""
-        return self._executor.in_trials and self._durations.are_short()
+        return self._executor.in_trials and self._pool.durations.are_short()
+
+    def fits_in(self, resources: Mapping[str, float]) -> bool:
+        """Return whether a validation could run in the place of something with these resources."""
+        return self._executor.fits_in(resources)
+
+    def lends(self, trial_id: str) -> bool:
+        """Return whether a validation runs in the place of a trial."""
+        return self._pool.lends(trial_id)
 
     def lost(self) -> list[str]:
         """Return the trials whose processes have ended with a validation since the last call."""
         lost, self._lost = self._lost, []
         return lost
+
+    @property
+    def wants_room(self) -> bool:
+        """Return whether a validation that the scheduler will decide by waits for resources.
+
+        Not if it can run in the place of a trial.
+        """
+        return self._pool.wants_room and not self._lenders()
+
+    @property
+    def wants_processes(self) -> bool:
+        """Return whether trials that have nothing more to do keep their processes for a while.
+
+        No other trial needs their places then, and there are validations that could run there, for
+        which processes would have to start elsewhere.
+        """
+        left = self._pool.waiting > 0 and self._pool.can_start
+        return left and self._executor.in_trials and self._around.at_the_end()
 
     def will_borrow(self, resources: Mapping[str, float]) -> bool:
         """Return whether a validation is going to run in the place of a trial that waits.
@@ -172,20 +215,45 @@ class Validator:
         Args:
             resources: What the trial has.
         """
-        return self._pool.can_start and self._to_borrow() > 0 and self.fits_in(resources)
+        return self._to_borrow() > 0 and self.fits_in(resources)
 
     def _to_borrow(self) -> int:
         """Return how many validations should run in the place of trials."""
-        return self._loans.wanted(
-            # Trials stand still for each score then.
-            deciding=self._pool.waiting if self._each() else self._pool.decisions_waiting,
-            in_flight=self._pool.running + self._pool.starting,
-            others_wait=self._others_wait(),
-        )
+        each, others = self.are_short or self._waits_for_each, self._around.others_wait()
+        return self._pool.to_borrow(each=each, others_wait=others)
 
-    def _each(self) -> bool:
-        """Return whether trials stand still for each score, not only for those that decide."""
-        return self.are_short or self._on_pending == "wait"
+    def _lenders(self) -> dict[str, Trial]:
+        """Return the trials that stand still and in whose place a validation fits."""
+        return {
+            trial_id: one.trial
+            for trial_id, one in self._around.standing().items()
+            if not self.lends(trial_id)
+            and self.fits_in(one.place)
+            and (one.waits or self.wants_processes)
+        }
+
+    def _borrow(self, most: int) -> None:
+        """Start validations in the place of trials, which wait until these have ended."""
+        lenders, all_count = self._lenders(), self._around.all_count()
+        for attempt, lender in self._pool.start_in_trials(lenders, most, all_count=all_count):
+            self._emit(AttemptStarted.of(attempt, self._clock.time()))
+            self._executor.start(attempt, lender=lenders[lender])
+
+    def _start(self, now: float) -> None:
+        asks = self._pool.needs_capacity and not self._around.gives_way()
+        capacity = self._executor.capacity(self._around.promised()) if asks else 0
+        if capacity <= 0 or self.are_short:
+            wanted = self._to_borrow()
+            if wanted > 0:
+                self._borrow(wanted)
+        if capacity <= 0 and self.wants_processes:  # of trials that were stopped
+            self._borrow(self._pool.waiting)
+        waits, all_count = self._around.waits_for_room(), self._around.all_count()
+        for attempt in self._pool.start(capacity, now, waits=waits, all_count=all_count):
+            self._emit(AttemptStarted.of(attempt, self._clock.time()))
+            self._executor.start(attempt)
+
+    # Requests -----------------------------------------------------------------------------------
 
     def spare(self) -> None:
         """Give back what only waits for work: trials need it, and there is nothing to validate."""
@@ -242,13 +310,6 @@ class Validator:
         """
         self._rejected.append(trial_id)
 
-    def _give_up_rejected(self, now: float) -> None:
-        """End what has not started of the rejected trials."""
-        rejected, self._rejected = self._rejected, []
-        for trial_id in rejected:
-            for outcome in self._pool.reject(trial_id, now):
-                self._conclude(outcome)
-
     def give_up(self, request: Request, reason: str) -> None:
         """End a request that cannot be run."""
         self._conclude(Outcome(request, Status.FAILED, reason=reason))
@@ -270,9 +331,13 @@ class Validator:
         try:
             self._next_poll = now + self._executor.poll_interval_s
             self._take_events(now)
-            self._cancel(*self._pool.expire(now))
-            self._give_up_rejected(now)
-            self._loans.settle(still_runs=self._pool.flies)
+            if self._cancel(*self._pool.expire(now)):
+                self._take_events(now)  # processes of trials may have ended with them
+            rejected, self._rejected = self._rejected, []
+            for trial_id in rejected:
+                for outcome in self._pool.reject(trial_id, now):
+                    self._conclude(outcome)
+            self._pool.settle()
             self._start(now)
             self._look(now)
         finally:
@@ -300,29 +365,25 @@ class Validator:
 
     def _take_events(self, now: float) -> None:
         for event in self._executor.poll():
-            if isinstance(event, Began):
-                if self._pool.flies(event.attempt_id):
-                    request, number = event.attempt_id.rsplit("#", 1)
-                    time, attempt = self._clock.time(), int(number)
-                    self._emit(AttemptBegan(time=time, id=request, attempt=attempt))
-                    self._durations.began(event.attempt_id, now)
-                self._pool.began(event.attempt_id, now)
-                continue
+            outcome = None
             if isinstance(event, Lost):
                 self._lost.append(event.trial_id)
-                continue
-            if not isinstance(event, Estimated):
-                self._durations.ended(event.attempt_id, now)
-            wanted = self._pool.flies(event.attempt_id)
-            if isinstance(event, Estimated):
-                outcome = self._take_estimate(event, now) if wanted else None
+            elif not self._pool.flies(event.attempt_id):
+                continue  # nobody waits for it any more
+            elif isinstance(event, Began):
+                request, number = event.attempt_id.rsplit("#", 1)
+                time, attempt = self._clock.time(), int(number)
+                self._emit(AttemptBegan(time=time, id=request, attempt=attempt))
+                self._pool.began(event.attempt_id, now)
+            elif isinstance(event, Estimated):
+                outcome = self._take_estimate(event, now)
             elif isinstance(event, Returned):
-                outcome = self._take_result(event, now) if wanted else None
+                outcome = self._take_result(event, now)
             else:
                 self._forget(event.attempt_id)
                 self.check_ray()
                 outcome = self._pool.failed(event.attempt_id, event.reason, event.error, now)
-                if wanted and outcome is None:
+                if outcome is None:
                     self._tell_of_another_try(event)
             if outcome is not None:
                 self._conclude(outcome)
@@ -352,7 +413,7 @@ class Validator:
             return None
         self._stop(event.attempt_id)
         score = evidence.score()
-        return self._pool.returned(event.attempt_id, score, self._judged(), now)
+        return self._pool.returned(event.attempt_id, score, self._around.judged(), now)
 
     def _evidence_of(self, attempt: Attempt) -> Evidence:
         """Return what is known from an attempt; one that resumes has what it was given."""
@@ -365,12 +426,12 @@ class Validator:
 
     def _knows_enough(self, request: Request, evidence: Evidence) -> bool:
         """Return whether more examples would not change what is decided by a score."""
-        judged = sorted(self._judged())
+        judged = sorted(self._around.judged())
         return bool(judged) and all(
             name in evidence.sequences
             and self._sequential.is_enough(
                 evidence.examples(name),
-                partial(self._alike, request, name, evidence.sequences[name].interval),
+                partial(self._around.alike, request, name, evidence.sequences[name].interval),
             )
             for name in judged
         )
@@ -394,12 +455,13 @@ class Validator:
             self._pool.estimated(event.attempt_id, estimates_in(value))
             value = evidence.score()
         self._forget(event.attempt_id)
-        outcome = self._pool.returned(event.attempt_id, value, self._judged(), now)
+        outcome = self._pool.returned(event.attempt_id, value, self._around.judged(), now)
         if event.key is None or outcome is None or not outcome.validated:
             return outcome
         if event.cached:
             return replace(outcome, cached=True)
-        self._keep(event.key, outcome, name_of(self._fn))
+        if self._cache is not None:
+            self._cache.keep(event.key, outcome, name_of(self._fn))
         return outcome
 
     def _warn_of(self, too_large: list[str]) -> None:
@@ -431,71 +493,30 @@ class Validator:
         if verdict.more is not None:
             logger.warning("Validations were tried again: %s.", verdict.more)
 
-    def _start(self, now: float) -> None:
-        asks = self._pool.needs_capacity and not self._gives_way()
-        capacity = self._executor.capacity(self._promised()) if asks else 0
-        if (capacity <= 0 or self.are_short) and self._to_borrow() > 0:
-            self._borrow()
-        if capacity <= 0 and self.wants_processes:
-            self._use_up()
-        for attempt in self._pool.start(capacity, now):
-            self._emit(AttemptStarted.of(attempt, self._clock.time()))
-            self._durations.started(attempt.id, now)
-            self._executor.start(attempt)
-
-    def _borrow(self) -> None:
-        """Start validations in the place of trials, which wait until these have ended."""
-        lenders = self._lenders()
-        places = min(len(lenders), self._to_borrow())
-        self._start_in(lenders, self._pool.start_in_trials(places))
-
-    def _use_up(self) -> None:
-        """Start what is left in the processes of trials that were stopped, and wait for that."""
-        lenders = self._lenders()
-        self._start_in(lenders, self._pool.start_in_trials(len(lenders)))
-
-    def _start_in(self, lenders: dict[str, Trial], attempts: list[Attempt]) -> None:
-        for attempt in attempts:
-            lender = self._loans.take(attempt.id, of=attempt.request.trial_id, lenders=lenders)
-            self._emit(AttemptStarted.of(attempt, self._clock.time()))
-            self._executor.start(attempt, lender=lenders.pop(lender))
-
-    @property
-    def wants_processes(self) -> bool:
-        """Return whether trials that have nothing more to do keep their processes for a while.
-
-        No other trial needs their places then, and there are validations that could run there, for
-        which processes would have to start elsewhere.
-        """
-        left = self._pool.waiting > 0 and self._pool.can_start
-        return left and self._executor.in_trials and self._at_the_end()
-
-    def lends(self, trial_id: str) -> bool:
-        """Return whether a validation runs in the place of a trial."""
-        return self._loans.lends(trial_id)
-
     def _look(self, now: float) -> None:
         """Check whether validations wait for resources; not every time, because that asks Ray."""
-        started = self._pool.running + self._pool.starting
+        queued = 0
         if not self._pool.starting:
             self._next_look = now
-            self._shortage.seen(started=started, queued=0, now=now)
         elif now >= self._next_look:
             self._next_look = now + _LOOK_INTERVAL_S
             self._pool.queue(self._executor.queued())
-            if self._pool.queued:
+            queued = self._pool.queued
+            if queued:
                 self._executor.use_reserve()
-            self._shortage.seen(started=started, queued=self._pool.queued, now=now)
-        elif self._pool.running:
-            self._shortage.seen(started=started, queued=0, now=now)
+        elif not self._pool.running:
+            return
+        started = self._pool.running + self._pool.starting
+        self._shortage.seen(started=started, queued=queued, now=now)
 
-    def _cancel(self, cancelled: list[Attempt], outcomes: list[Outcome]) -> None:
+    def _cancel(self, cancelled: list[Attempt], outcomes: list[Outcome]) -> bool:
+        """End attempts, and record how their validations ended; return whether there were any."""
         for attempt in cancelled:
             self._forget(attempt.id)
-            self._durations.ended(attempt.id, self._clock.monotonic())
             self._executor.cancel(attempt)
         for outcome in outcomes:
             self._conclude(outcome)
+        return bool(cancelled)
 
 
 def _uncallable(name: str, lacks: Sequence[str]) -> str:

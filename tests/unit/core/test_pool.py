@@ -183,10 +183,10 @@ def decoration(trial: str, iteration: int) -> Request:
     return request(trial, iteration, used=False)
 
 
-def in_order(pool: Pool) -> list[str]:
+def in_order(pool: Pool, all_count: bool = True) -> list[str]:
     started = []
     while pool.waiting:
-        [attempt] = pool.start(capacity=1, now=0.0)
+        [attempt] = pool.start(capacity=1, now=0.0, all_count=all_count)
         started.append(attempt.id.rsplit(":", 1)[0])
         pool.returned(attempt.id, FINE, {}, now=0.0)
     return started
@@ -194,8 +194,7 @@ def in_order(pool: Pool) -> list[str]:
 
 def test_what_decides_goes_first_and_leaves_older_ones_of_its_trial_behind():
     given = [decoration("a", 1), decoration("b", 1), decoration("b", 2), request("b", 3)]
-    pool = filled(*given, all_count=lambda: False)
-    assert in_order(pool) == ["b:0:3", "a:0:1", "b:0:1", "b:0:2"]
+    assert in_order(filled(*given), all_count=False) == ["b:0:3", "a:0:1", "b:0:1", "b:0:2"]
 
 
 def test_where_every_score_counts_older_ones_of_the_trial_go_before_it():
@@ -224,15 +223,57 @@ def test_a_validation_of_a_rejected_trial_is_not_tried_again():
 
 def test_in_the_place_of_trials_run_those_that_decide_first():
     pool = filled(decoration("a", 1), request("b", 3), request("c", 1))
-    assert names(pool.start_in_trials(places=1)) == ["b:0:3:1#1"]
-    assert pool.decisions_waiting == 1
-    assert names(pool.start_in_trials(places=5)) == ["c:0:1:1#1", "a:0:1:1#1"]
+    [(first, lender)] = pool.start_in_trials(["x"], most=5)
+    assert (first.id, lender) == ("b:0:3:1#1", "x")
+    found = pool.start_in_trials(["d", "a"], most=5)
+    assert [(attempt.id, lender) for attempt, lender in found] == [
+        ("c:0:1:1#1", "d"),
+        ("a:0:1:1#1", "a"),
+    ]
+
+
+def test_a_validation_runs_in_the_place_of_its_own_trial_if_that_can_be_had():
+    pool = filled(request("b", 1), request("c", 1))
+    found = pool.start_in_trials(["a", "b"], most=2)
+    assert [(attempt.request.trial_id, lender) for attempt, lender in found] == [
+        ("b", "b"),
+        ("c", "a"),
+    ]
+    assert [trial for trial in "abc" if pool.lends(trial)] == ["a", "b"]
+    pool.returned("b:0:1:1#1", FINE, {}, now=1.0)
+    assert pool.lends("b"), "until that is settled: its process may have ended with it"
+    pool.settle()
+    assert [trial for trial in "abc" if pool.lends(trial)] == ["a"]
 
 
 def test_the_limit_holds_in_the_place_of_trials():
     pool = filled(request("b", 3), request("c", 1), max_in_flight=1)
-    assert len(pool.start_in_trials(places=5)) == 1
-    assert pool.start_in_trials(places=5) == []
+    assert pool.to_borrow(each=False, others_wait=False) == 2
+    assert len(pool.start_in_trials("ab", most=5)) == 1
+    assert pool.start_in_trials("cd", most=5) == []
+    assert pool.to_borrow(each=False, others_wait=False) == 0
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "lent", "others_wait", "wanted"),
+    [
+        (0, 0, False, 3),
+        (2, 0, False, 3),  # nobody else could use the places
+        (0, 0, True, 3),
+        (2, 0, True, 1),  # two of the three wait for one validation each
+        (3, 0, True, 0),
+        (2, 2, True, 1),  # those in the place of trials make nobody wait
+    ],
+)
+def test_a_place_that_a_trial_could_use_is_taken_only_for_who_would_wait_long(
+    elsewhere, lent, others_wait, wanted
+):
+    pool = filled(*(request(f"t{n}", 1) for n in range(3 + elsewhere + lent)))
+    pool.start_in_trials([f"x{n}" for n in range(lent)], most=lent)
+    pool.start(elsewhere, now=0.0, waits=True)
+    assert pool.to_borrow(each=False, others_wait=others_wait) == wanted
+    assert pool.submit(decoration("z", 1), now=0.0) == []
+    assert pool.to_borrow(each=True, others_wait=others_wait) == wanted + 1
 
 
 def test_room_is_wanted_for_what_decides_unless_the_limit_keeps_it_waiting():
