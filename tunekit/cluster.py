@@ -61,8 +61,8 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
     on_pending, every = validation.config.on_pending, validation.config.every
     scheduler = base_of(config.scheduler)
     lends = bundles is not None and len(bundles) == 1 and validation.validator.fits_in(bundles[0])
-    # With a scheduler that decides nothing, no trial ever waits.
-    in_trials = lends and validation.validator.in_trials and type(scheduler) is not FIFOScheduler
+    in_trials = lends and validation.validator.in_trials
+    validation.waiting.decides = type(scheduler) is not FIFOScheduler
     needed = needs_room(on_pending, every, lends=lends, in_trials=in_trials)
     validation.waiting.validate_themselves = in_trials and not needed
     alone = not validation.waiting.validate_themselves

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
 
 from tests.schedulers import seed_all
 from tests.sweeps import Endless, Ran, sweep
@@ -55,9 +55,11 @@ def swept(folder: Path, seconds: float, *, ends: set[str] = frozenset(), **optio
     """Two of six trials at a time; a validation takes so many seconds, an iteration one."""
     seed_all(0)
     own = {"on_pending": "auto", "executor_class": InTrials, "slots": 2} | options
+    asha = ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=3)
+    own_base = own.pop("base", asha)
     ran = sweep(
         folder,
-        own.pop("base", None) or ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=3),
+        own_base,
         trainable=Endless,
         trials=6,
         validation_s=lambda attempt: seconds,
@@ -68,6 +70,7 @@ def swept(folder: Path, seconds: float, *, ends: set[str] = frozenset(), **optio
     if isinstance(ran.executor, InTrials):
         ran.executor.trials, ran.executor.ends = lambda: ran.sweep.trials, set(ends)
         ran.validation.waiting.validate_themselves = True
+        ran.validation.waiting.decides = type(own_base) is not FIFOScheduler
     ran.sweep.run(most=50_000)
     lives = check_journal(events_in(ran.home))
     assert lives.running == 0 and all(t.status == "TERMINATED" for t in ran.trials)
@@ -99,6 +102,29 @@ def test_of_longer_ones_those_that_decide_run_there_and_the_others_at_the_end(tm
     others = [one for one in started if one.request.iteration not in rungs]
     # The processes of trials that were stopped are used.
     assert any(ran.executor.hosts[a.id] not in (None, a.request.trial_id) for a in others)
+
+
+@pytest.mark.parametrize("seconds", [0.01, 1.0])
+def test_where_no_score_decides_each_is_computed_at_its_checkpoint_as_inline(tmp_path, seconds):
+    ran = swept(tmp_path, seconds, base=FIFOScheduler())
+    for attempt in ran.executor.started:
+        request, host = attempt.request, ran.executor.hosts[attempt.id]
+        # With its last report, Tune ends a trial.
+        assert host == request.trial_id or request.iteration == LENGTH
+    assert [set(s) for s in ran.validated().values()] == [set(range(1, LENGTH + 1))] * 6
+    inline_s = 6 * LENGTH * (1.0 + seconds) / 2
+    assert ran.clock.monotonic() <= inline_s + 2 * (2.0 + seconds), "two starts, at the end"
+
+
+def test_where_no_score_decides_nobody_waits_for_what_runs_elsewhere(tmp_path):
+    class Elsewhere(InTrials):
+        def capacity(self, promised: Any) -> int:
+            return max(0, 1 - len(self._live))
+
+    ran = swept(tmp_path, 0.5, base=FIFOScheduler(), executor_class=Elsewhere)
+    hosts = Counter(ran.executor.hosts[one.id] is None for one in ran.executor.started)
+    assert hosts[True] > 5 and hosts[False] > 5, hosts
+    assert ran.validation.timing()["trials_waited_s"] <= 0.5 * hosts[False] + 1e-6
 
 
 @pytest.mark.parametrize("seconds", [0.01, 1.0])

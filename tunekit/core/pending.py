@@ -68,6 +68,7 @@ def waits_for(
     lends: bool = True,
     swaps: bool = False,
     short: bool = False,
+    undecided: bool = False,
     synchronous: bool = False,
 ) -> Waits:
     """Return for which scores a trial waits.
@@ -81,6 +82,8 @@ def waits_for(
         swaps: Whether its actor can go on with another trial, and the trial can be resumed.
         short: Whether validations run in its process, in a fraction of the time that another
             process takes to start.
+        undecided: Whether they run in its process, and no score decides anything, so that it would
+            wait for none.
         synchronous: Whether the scheduler compares all trials at the same time.
 
     Example:
@@ -91,7 +94,7 @@ def waits_for(
     """
     if on_pending == "continue":
         return Waits.LATE
-    if on_pending == "wait" or short:
+    if on_pending == "wait" or short or undecided:
         return Waits.EACH
     if lends or swaps:
         return Waits.DECISIONS
@@ -142,6 +145,7 @@ def while_it_waits(
     waits: Waits,
     place: Place,
     *,
+    undecided: bool = False,
     decisions: int = 0,
     synchronous: bool = False,
     decides_again: Callable[[], bool] = lambda: True,
@@ -151,12 +155,14 @@ def while_it_waits(
     With ``"auto"``, it trains on while nothing could use its place: what it trains costs nothing,
     even if the pending score turns out to be a STOP. This is asked again after each iteration, so
     that it makes room when something can. It waits nevertheless if the scheduler compares all
-    trials at the same time, or will not decide by a later report of the trial.
+    trials at the same time, or will not decide by a later report of the trial. Where no score
+    decides anything, it stands still for the validation in its process alone.
 
     Args:
         on_pending: What the user wants.
         waits: For which scores the trial waits.
         place: What could use its place.
+        undecided: Whether no score decides anything.
         decisions: How many of its pending scores the scheduler will decide by.
         synchronous: Whether the scheduler compares all trials at the same time.
         decides_again: Returns whether the scheduler can decide by a later report of the trial, too.
@@ -167,6 +173,8 @@ def while_it_waits(
         (<Way.KEEP: 'keep'>, <Way.TRAIN: 'train'>)
         >>> while_it_waits("wait", Waits.EACH, Place(new_trials=True, reused=True))
         <Way.SWAP: 'swap'>
+        >>> while_it_waits("auto", Waits.EACH, Place(new_trials=True), undecided=True)
+        <Way.TRAIN: 'train'>
         >>> while_it_waits("wait", Waits.EACH, Place(alone=True))
         <Way.RELEASE: 'release'>
         >>> while_it_waits("wait", Waits.EACH, Place(alone=True, borrowed=True))
@@ -174,6 +182,8 @@ def while_it_waits(
     """
     if place.borrowed:
         return Way.KEEP  # it would lose its actor, and the validation its place
+    if on_pending == "auto" and undecided:
+        return Way.TRAIN
     idle = not (place.ready or place.new_trials or place.alone)
     hedges = on_pending == "auto" and not synchronous
     if idle and hedges and decisions <= 1 and decides_again():

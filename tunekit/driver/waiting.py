@@ -54,6 +54,8 @@ class Waiting(Around):
         #: Whether checkpoints are validated in the processes of trials that wait, as a rule: then
         #: nothing queues for resources that trials have.
         self.validate_themselves = False
+        #: Whether the scheduler decides by any score. FIFO, the default, does not.
+        self.decides = True
         #: Whether a trial and a validation can only run one after the other, as far as is known.
         self.one_at_a_time: Callable[[], bool] = lambda: False
 
@@ -107,8 +109,13 @@ class Waiting(Around):
             lends=trial is not None and self.validator.fits_in(controller.resources_of(trial)),
             swaps=controller.reuses_actors,
             short=self.validate_themselves and self.validator.are_short,
+            undecided=self.undecided(),
             synchronous=scheduler.compares_all,
         )
+
+    def undecided(self) -> bool:
+        """See :class:`~tunekit.validating.validator.Around`."""
+        return self.validate_themselves and self.validator.in_trials and not self.decides
 
     def waits(self, trial_id: str) -> bool:
         """Return whether a trial that has reported waits for pending scores."""

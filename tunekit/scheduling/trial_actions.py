@@ -160,6 +160,7 @@ class TrialActions:
                 reused=controller.reuses_actors,
                 alone=self._waiting.one_at_a_time(),
             ),
+            undecided=self._waiting.undecided(),
             decisions=validations.state.delivery.decisions(stand_in.trial_id),
             synchronous=self._base.compares_all,
             decides_again=lambda: self._base.usage.decides_again(stand_in),

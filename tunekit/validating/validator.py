@@ -96,6 +96,10 @@ class Around:
         """Return whether no trial waits for being started or resumed, or ever will."""
         return False
 
+    def undecided(self) -> bool:
+        """Return whether trials validate themselves, and no score decides anything."""
+        return False
+
     def gives_way(self) -> bool:
         """Return whether nothing is started although resources are free: others need them soon."""
         return False
@@ -219,7 +223,8 @@ class Validator:
 
     def _to_borrow(self) -> int:
         """Return how many validations should run in the place of trials."""
-        each, others = self.are_short or self._waits_for_each, self._around.others_wait()
+        each = self.are_short or self._waits_for_each or self._around.undecided()
+        others = self._around.others_wait()
         return self._pool.to_borrow(each=each, others_wait=others)
 
     def _lenders(self) -> dict[str, Trial]:
