@@ -1,0 +1,422 @@
+"""Whatever happens in a sweep, in any order, and however often its driver is killed."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from tests.seeds import SCHEDULES
+from tests.unit.core.deliveries import take
+from tunekit.core.commands import Ask, Command, Deliver, Keep, Notify, Release, Settle, Validate
+from tunekit.core.delivery import Completion, Scored
+from tunekit.core.engine import Engine
+from tunekit.core.events import (
+    CheckpointSaved,
+    Decided,
+    EndDelivered,
+    Event,
+    Exploited,
+    Reminded,
+    Reported,
+    Resumed,
+    ScoreDelivered,
+    TrialEnded,
+    TrialErrored,
+    TrialFailed,
+    TrialRetried,
+    ValidationEnded,
+    ValidationRequested,
+    Waited,
+)
+from tunekit.core.validation import Request
+
+TRIALS = "ab"
+#: What is kept in an engine, and is no part of what it knows.
+NOT_KNOWN = {"_commands", "_from_before", "_postponed", "delivery"}
+
+
+class Killed(Exception):
+    """The driver has been killed."""
+
+
+def step(method: Callable[..., None]) -> Callable[..., None]:
+    """Let a rule draw what it needs, and let it be killed after any line that it writes."""
+
+    @functools.wraps(method)
+    def stepped(self: Sweep, data: Any) -> None:
+        self.data, self.goes_on = data, False
+        self.lines_left = data.draw(st.sampled_from([0] * 8 + [1, 2, 3]), "killed after lines")
+        try:
+            method(self)
+        except Killed:
+            self.restore()
+        self.lines_left, self.goes_on = 0, True
+
+    return rule(data=st.data())(stepped)
+
+
+def known(engine: Engine) -> dict[str, Any]:
+    """Return what an engine knows, to be compared, and what it would deliver."""
+    engine, left = copy.deepcopy(engine), {}
+    for trial in TRIALS:
+        due = list(take(engine.delivery, trial))
+        engine.release(trial)
+        left[trial] = due, engine.delivery.pending(trial), engine.delivery.completed(trial)
+    others = {name: one for name, one in vars(engine).items() if name not in NOT_KNOWN}
+    return {"left": left, **{name: _plain(one) for name, one in others.items()}}
+
+
+def _plain(thing: Any) -> Any:
+    if isinstance(thing, dict):
+        return {key: _plain(one) for key, one in thing.items()}
+    if isinstance(thing, list | tuple):
+        return [_plain(one) for one in thing]
+    if callable(thing):
+        return None
+    return _plain(vars(thing)) if type(thing).__module__.startswith("tunekit") else thing
+
+
+class Sweep(RuleBasedStateMachine):
+    """Carries out what the engine says, and knows by itself what must come of it."""
+
+    @initialize(
+        every=st.sampled_from([1, 1, 2, "decision"]),
+        all_count=st.booleans(),
+        stages=st.sampled_from([{}, {"full": "promoted", "some": 2, "end": "last"}]),
+    )
+    def begin(self, every: int | str, all_count: bool, stages: dict[str, int | str]) -> None:
+        self.every, self.all_count, self.stages = every, all_count, stages
+        self.lines: list[Event] = []
+        self.lines_left = 0
+        self.kept: dict[Hashable, str] = {}
+        self.iteration = dict.fromkeys(TRIALS, 0)
+        self.checkpoints: dict[str, str] = {}
+        self.used: dict[str, bool] = {}
+        self.scores: dict[str, float | None] = {}
+        # By trial: the names of what it has asked for, by place; a newer run replaces an older one.
+        self.asked: dict[str, dict[tuple[int, int], str]] = {trial: {} for trial in TRIALS}
+        self.never_due: set[str] = set()
+        self.delivered: dict[str, list[tuple[int, int]]] = {trial: [] for trial in TRIALS}
+        self.notified: dict[str, list[str]] = defaultdict(list)
+        self.stopped: set[str] = set()
+        self.again: set[str] = set()
+        self.engine = self.made()
+
+    def made(self) -> Engine:
+        engine = Engine(self.every, stages=self.stages)
+        engine.required = {"accuracy"}
+        engine.all_count = lambda: self.all_count
+        return engine
+
+    # What the driver does ------------------------------------------------------------------------
+
+    def emit(self, event: Event) -> None:
+        self.lines.append(event)
+        commands = self.engine.handle(event)
+        assert list(self.engine.broken()) == [], event
+        self.lines_left -= 1
+        if self.lines_left == 0:
+            raise Killed
+        for command in commands:
+            self.perform(command)
+
+    def perform(self, command: Command) -> None:
+        match command:
+            case Ask(request):
+                self.ask(request)
+            case Validate(request):
+                assert request.id in self.engine.unfinished and request.id not in self.scores
+            case Keep(holder, path):
+                self.kept[holder] = path
+            case Release(holder):
+                self.kept.pop(holder, None)
+            case Notify(outcome) if not outcome.request.stage:
+                self.notified[outcome.request.trial_id].append(outcome.request.id)
+            case Deliver(trial):
+                self.deliver(trial)
+            case Settle(trial):
+                self.give_back(trial)
+
+    def ask(self, request: Request) -> None:
+        trial = request.trial_id
+        if not request.stage:
+            self.asked[trial][request.place] = request.id
+            if self.delivered[trial] and self.delivered[trial][-1] >= request.place:
+                self.never_due.add(request.id)
+        self.emit(ValidationRequested.of(request, 0.0, checkpoint=request.path))
+
+    def deliver(self, trial: str) -> None:
+        while due := self.engine.delivery.due(trial):
+            if isinstance(due, Completion):
+                self.check_end(trial, due)
+                self.emit(EndDelivered(trial_id=trial))
+                continue
+            self.check_due(trial, due)
+            self.delivered[trial].append(due.request.place)
+            decision = self.data.draw(st.sampled_from(["CONTINUE"] * 8 + ["PAUSE", "STOP"]))
+            if decision == "STOP":
+                self.stopped.add(trial)
+            self.emit(ScoreDelivered.of(due.request, decision, 0.0))
+        self.give_back(trial)
+
+    def give_back(self, trial: str) -> None:
+        for request in self.engine.release(trial):
+            self.kept.pop(("validation", request.id), None)
+
+    def restore(self) -> None:
+        """Take the lines into another engine, which then knows what this one knew."""
+        former, self.engine, self.kept, self.lines_left = self.engine, self.made(), {}, 0
+        for event in self.lines:
+            for command in self.engine.handle(event):
+                if isinstance(command, Keep | Release):
+                    self.perform(command)
+        assert known(self.engine) == known(former)
+        for trial in TRIALS:
+            delivered = [
+                one.place
+                for one in self.lines
+                if isinstance(one, ScoreDelivered) and one.trial_id == trial
+            ]
+            self.delivered[trial] = delivered
+            self.back(trial)
+        for command in self.engine.reconcile():
+            self.perform(command)
+        for trial in TRIALS:
+            self.deliver(trial)
+
+    def back(self, trial: str) -> None:
+        """Let a trial start from its newest checkpoint."""
+        record, former = self.engine.record(trial), self.iteration[trial]
+        generation = self.engine.ancestry.generation(trial)
+        where = 0 if record.saved is None else record.saved[1]
+        if record.clone is not None:
+            [where] = [
+                one.iteration
+                for one in self.lines
+                if isinstance(one, Exploited)
+                and (one.trial_id, one.generation) == (trial, generation)
+            ]
+        self.iteration[trial] = where
+        if former != where:
+            self.again.add(trial)
+
+    # What must be so -----------------------------------------------------------------------------
+
+    def check_due(self, trial: str, due: Scored) -> None:
+        request, delivered = due.request, self.delivered[trial]
+        assert due.result["accuracy"] == self.scores[request.id]
+        assert due.result["training_iteration"] == request.iteration
+        assert trial not in self.stopped, "the scheduler has stopped it"
+        assert request.generation == self.engine.ancestry.generation(trial)
+        assert not delivered or delivered[-1] < request.place, "out of order"
+        for place, name in self.asked[trial].items():
+            if place[0] != request.generation or place >= request.place or name in self.never_due:
+                continue
+            waits = self.all_count or self.used[name]
+            assert name in self.scores or not waits, f"{name} has not ended"
+            if self.scores.get(name) is not None and waits:
+                assert place in delivered, f"{name} was passed over"
+
+    def check_end(self, trial: str, due: Completion) -> None:
+        engine, generation = self.engine, self.engine.ancestry.generation(trial)
+        own = {p: name for p, name in self.asked[trial].items() if p[0] == generation}
+        assert set(own.values()) <= self.scores.keys(), "a validation has not ended"
+        found = [self.scores[name] for _, name in sorted(own.items())]
+        if trial not in self.again and self.all_count:
+            newest = [score for score in found if score is not None][-1:]
+            assert newest == ([] if due.result is None else [due.result["accuracy"]])
+        assert engine.delivery.completed(trial) and not engine.delivery.over(trial)
+
+    @invariant()
+    def what_is_needed_is_kept(self) -> None:
+        engine = getattr(self, "engine", None)
+        for name, request in {} if engine is None else engine.unfinished.items():
+            assert self.kept[("validation", name)] == request.path
+            assert name not in self.scores, "both pending and ended"
+        for trial in TRIALS if engine is not None else ():
+            record, generation = engine.record(trial), engine.ancestry.generation(trial)
+            if record.clone is not None:
+                assert self.kept[("clone", trial, generation)] == record.clone
+
+    @invariant()
+    def loggers_hear_of_each_once_in_order(self) -> None:
+        for trial, names in getattr(self, "notified", {}).items():
+            assert len(set(names)) == len(names)
+            places = [tuple(map(int, name.split(":")[1:])) for name in names]
+            assert trial in self.again or places == sorted(places)
+
+    def teardown(self) -> None:
+        """All ends: then nothing waits, and nothing is kept but what trials are restored from."""
+        if not getattr(self, "goes_on", False):
+            return
+        self.lines_left = 0
+        self.data = _Continue()
+        for trial in TRIALS:
+            if self.engine.record(trial).failed:
+                self.emit(TrialRetried(trial_id=trial))
+            self.end(trial)
+        while self.engine.unfinished:
+            self.validated(next(iter(self.engine.unfinished)), 0.5)
+        for trial in TRIALS:
+            assert self.engine.delivery.over(trial) and not self.engine.delivery.waits(trial)
+            record, generation = self.engine.record(trial), self.engine.ancestry.generation(trial)
+            if record.clone is not None:
+                del self.kept[("clone", trial, generation)]
+        assert self.kept == {}
+
+    # What happens --------------------------------------------------------------------------------
+
+    def runs(self, trial: str) -> bool:
+        return not self.engine.delivery.completed(trial) and not self.engine.record(trial).failed
+
+    def end(self, trial: str, *, removed: bool = False) -> None:
+        if not self.engine.delivery.completed(trial):
+            self.emit(TrialEnded(trial_id=trial, removed=removed))
+        self.deliver(trial)
+
+    def validated(self, name: str, score: float | None) -> None:
+        self.scores[name] = score
+        if score is None:
+            self.emit(ValidationEnded(id=name, status="failed"))
+        else:
+            self.emit(ValidationEnded(id=name, status="validated", metrics={"accuracy": score}))
+
+    def report(self, trial: str, *, offered: bool) -> None:
+        generation = self.engine.ancestry.generation(trial)
+        self.iteration[trial] += 1
+        report = {"training_iteration": self.iteration[trial], "generation": generation}
+        self.emit(Reported(trial_id=trial, report=report, offered=offered))
+
+    def save(self, trial: str) -> None:
+        iteration, generation = self.iteration[trial], self.engine.ancestry.generation(trial)
+        run = self.engine.history.run_of(trial, iteration, generation)
+        name = f"{trial}:{generation}:{iteration}:{run}"
+        self.used[name] = self.data.draw(st.booleans(), "used")
+        place = {"generation": generation, "iteration": iteration, "run": run}
+        self.checkpoints[trial] = path = f"{trial}/{generation}/{iteration}/{run}"
+        self.emit(
+            CheckpointSaved(trial_id=trial, id=name, **place, checkpoint=path, used=self.used[name])
+        )
+
+    def one_of(self, trials: Iterable[str]) -> str | None:
+        among = sorted(trials)
+        return self.data.draw(st.sampled_from(among), "trial") if among else None
+
+    def one_that_runs(self) -> str | None:
+        return self.one_of(filter(self.runs, TRIALS))
+
+    @step
+    def a_trial_reports(self) -> None:
+        if trial := self.one_that_runs():
+            self.report(trial, offered=True)
+            if self.data.draw(st.sampled_from([True, True, True, False]), "saves"):
+                self.save(trial)
+
+    @step
+    def some_trials_report(self) -> None:
+        for trial in filter(self.runs, TRIALS):
+            self.report(trial, offered=True)
+            self.save(trial)
+
+    @step
+    def a_validation_ends(self) -> None:
+        if name := self.one_of(self.engine.unfinished):
+            self.validated(name, self.data.draw(st.sampled_from([None, 0.1, 0.2, 0.3, 0.4])))
+
+    @step
+    def the_newest_validation_ends(self) -> None:
+        if self.engine.unfinished:
+            self.validated(list(self.engine.unfinished)[-1], 0.5)
+
+    @step
+    def something_else_happens(self) -> None:
+        often = [self.a_trial_is_overwritten, self.a_trial_fails, self.the_driver_is_killed]
+        failed = [self.a_trial_that_failed_starts_again] * 3 + [
+            self.a_trial_that_failed_is_given_up
+        ]
+        rare = [self.a_trial_ends] * 2 + [self.what_changes_little]
+        if any(self.engine.record(trial).failed for trial in TRIALS):
+            often += failed * 3
+        self.data.draw(st.sampled_from([*often * 2, *rare]))()
+
+    def a_trial_ends(self) -> None:
+        trial = self.one_that_runs()
+        how = self.data.draw(st.sampled_from(["done", "saves", "removed", "stopped"]))
+        if not trial or self.iteration[trial] < 2:
+            return
+        if how in ("done", "saves"):
+            self.report(trial, offered=False)
+            if how == "saves":
+                self.save(trial)
+        elif how == "stopped":
+            self.stopped.add(trial)
+            self.emit(Decided(trial_id=trial, decision="STOP"))
+            return  # it runs until Tune has stopped it
+        else:
+            self.stopped.add(trial)
+        self.end(trial, removed=how == "removed")
+
+    def a_trial_is_overwritten(self) -> None:
+        trial = self.one_that_runs()
+        donor = self.one_of(self.checkpoints.keys() - {trial})
+        if not trial or not donor:
+            return
+        saved = self.engine.record(donor).saved
+        assert saved is not None
+        generation = self.engine.ancestry.generation(trial) + 1
+        reached, self.iteration[trial] = self.iteration[trial], saved[1]
+        self.emit(
+            Exploited(
+                trial_id=trial,
+                generation=generation,
+                reached=reached,
+                donor_id=donor,
+                donor_generation=saved[0],
+                iteration=saved[1],
+                checkpoint=self.checkpoints[donor],
+            )
+        )
+        self.give_back(trial)
+
+    def a_trial_fails(self) -> None:
+        trial = self.one_that_runs()
+        if trial and trial not in self.stopped:
+            self.emit(TrialFailed(trial_id=trial))
+
+    def a_trial_that_failed_starts_again(self) -> None:
+        if trial := self.one_of(one for one in TRIALS if self.engine.record(one).failed):
+            self.back(trial)
+            self.emit(TrialRetried(trial_id=trial))
+
+    def a_trial_that_failed_is_given_up(self) -> None:
+        if trial := self.one_of(one for one in TRIALS if self.engine.record(one).failed):
+            self.stopped.add(trial)
+            self.emit(TrialErrored(trial_id=trial))
+            self.give_back(trial)
+
+    def what_changes_little(self) -> None:
+        trial = self.data.draw(st.sampled_from(TRIALS))
+        self.emit(Waited(trial_id=trial, seconds=1.0))
+        self.emit(Reminded(trial_id=trial, iteration=1, decision="CONTINUE"))
+        self.emit(Resumed(trial_id=trial, runs=True))
+
+    def the_driver_is_killed(self) -> None:
+        raise Killed
+
+
+class _Continue:
+    """Draws what lets all go on."""
+
+    def draw(self, strategy: Any, label: str = "") -> Any:
+        return "CONTINUE"
+
+
+TestSweep = Sweep.TestCase
+TestSweep.settings = settings(max_examples=150 * SCHEDULES, stateful_step_count=40, deadline=None)
