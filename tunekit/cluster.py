@@ -12,9 +12,8 @@ from ray.tune.search import ConcurrencyLimiter, SearchAlgorithm
 from tunekit._ray.cluster import cannot_grow
 from tunekit._ray.tuner import Settings, trial_bundles
 from tunekit.combinations import pauses
-from tunekit.core.pending import needs_room
 from tunekit.core.problems import Problems
-from tunekit.core.room import one_at_a_time, room_to_leave, total
+from tunekit.core.room import one_at_a_time, shares, total
 from tunekit.driver.callback import ValidationCallback
 from tunekit.scheduling.scheduler import base_of
 from tunekit.scheduling.searcher import ValidatedSearcher
@@ -26,6 +25,18 @@ logger = logging.getLogger(__name__)
 
 # How often to check whether the cluster has grown.
 _LOOK_INTERVAL_S = 1.0
+# What trials do about pending scores if that was left open: whether validations can run in their
+# place, and whether other trials can go on there.
+_WHAT_TRIALS_DO = {
+    (True, True): "wait where the scheduler decides, and meanwhile validations run in their place, "
+    "or the next trial does",
+    (True, False): "wait where the scheduler decides, and meanwhile validations that find no free "
+    "resources run in their place",
+    (False, True): "wait where the scheduler decides, and meanwhile the next trial goes on in "
+    "their place",
+    (False, False): "train on while scores are pending, up to their next decision: nothing can use "
+    "their place meanwhile (a validation does not fit into it, and reuse_actors is off)",
+}
 
 
 def leave_room(settings: Settings, validation: ValidationCallback) -> None:
@@ -58,39 +69,39 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
         what = f"validation of stage {name!r}"
         say_what_is_too_much(what, per_stage, cluster, advice, problems)
     problems.raise_any()
-    on_pending, every = validation.config.on_pending, validation.config.every
-    scheduler = base_of(config.scheduler)
-    lends = bundles is not None and len(bundles) == 1 and validation.validator.fits_in(bundles[0])
-    in_trials = lends and validation.validator.in_trials
-    validation.waiting.decides = type(scheduler) is not FIFOScheduler
-    needed = needs_room(on_pending, every, lends=lends, in_trials=in_trials)
-    validation.waiting.validate_themselves = in_trials and not needed
-    alone = not validation.waiting.validate_themselves
-    if alone and per_trial is not None and one_at_a_time(cluster, per_trial, per_validation):
+    if bundles is None or per_trial is None:
+        return
+    on_pending, waiting = validation.config.on_pending, validation.waiting
+    scheduler, swaps = base_of(config.scheduler), bool(config.reuse_actors)
+    lends = len(bundles) == 1 and validation.validator.fits_in(bundles[0])
+    room = shares(
+        cluster,
+        per_trial,
+        per_validation,
+        on_pending=on_pending,
+        every=validation.config.every,
+        most=validation.config.most_in_flight or 1,
+        lends=lends,
+        in_trials=validation.validator.in_trials,
+        pausing=pauses(scheduler) or (swaps and on_pending != "continue"),
+    )
+    waiting.validate_themselves = room.themselves
+    waiting.decides = type(scheduler) is not FIFOScheduler
+    if room.alone:
         logger.info(
             "A trial (%s) and a validation (%s) only fit on this cluster one after the other: "
             "checkpoints are validated when no trial runs, and before the next one starts.",
             listed(per_trial),
             listed(per_validation),
         )
-        validation.waiting.one_at_a_time = _Turns(per_trial, per_validation, validation.now)
+        waiting.one_at_a_time = _Turns(per_trial, per_validation, validation.now)
         return
-    if bundles is None or per_trial is None:
-        return
-    swaps = bool(config.reuse_actors)
-    validation.waiting.shares_with_trials = any(name in per_validation for name in per_trial)
-    _say_what_trials_do(on_pending, lends=lends, swaps=swaps)
+    waiting.shares_with_trials = any(name in per_validation for name in per_trial)
+    if on_pending == "auto":
+        logger.info("on_pending='auto': trials %s.", _WHAT_TRIALS_DO[lends, swaps])
     if config.max_concurrent_trials:
         return
-    room = room_to_leave(
-        cluster,
-        per_trial,
-        per_validation,
-        validation.config.most_in_flight or 1,
-        needed=needed,
-        paused=pauses(scheduler) or (swaps and on_pending != "continue"),
-    )
-    if room is not None and room.reserved:
+    if room.known and room.limit is None:
         if room.validations:
             validation.validator.reserve(room.validations)
         return
@@ -99,7 +110,7 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
         search_alg = search_alg.searcher
     if isinstance(search_alg, (SearchAlgorithm, ConcurrencyLimiter)):
         return  # the user has set a limit, or Tune would not keep to one
-    if room is not None:
+    if room.limit is not None:
         config.max_concurrent_trials = room.limit
         if not room.validations:
             return
@@ -112,7 +123,7 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
             listed(per_validation),
             "" if cannot_grow() else ", if the cluster is going to grow",
         )
-    elif any(name in per_validation for name in per_trial):
+    elif waiting.shares_with_trials:
         logger.warning(
             "A trial (%s) and a validation (%s) do not fit beside each other on this cluster "
             "(%s): scores arrive when trials end, or wait for them. Ask for less with "
@@ -120,28 +131,6 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
             listed(per_trial),
             listed(per_validation),
             listed({name: cluster.get(name, 0.0) for name in per_validation}),
-        )
-
-
-def _say_what_trials_do(on_pending: str, *, lends: bool, swaps: bool) -> None:
-    """Say what trials do about pending scores, and why, if that was left open."""
-    if on_pending != "auto":
-        return
-    how = {
-        (True, True): "validations run in their place, or the next trial does",
-        (True, False): "validations that find no free resources run in their place",
-        (False, True): "the next trial goes on in their place",
-    }
-    if lends or swaps:
-        logger.info(
-            "on_pending='auto': trials wait where the scheduler decides, and meanwhile %s.",
-            how[lends, swaps],
-        )
-    else:
-        logger.info(
-            "on_pending='auto': trials train on while scores are pending, up to their next "
-            "decision: nothing can use their place meanwhile (a validation does not fit into it, "
-            "and reuse_actors is off)."
         )
 
 

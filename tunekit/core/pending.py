@@ -2,7 +2,7 @@
 
 Its steps, in the order in which a sweep comes to them: for which scores a trial waits
 (:func:`waits_for`), whether it waits now (:func:`stands_still`), and what it does then
-(:func:`while_it_waits`). Before that, :func:`needs_room` says what is left for validations.
+(:func:`while_it_waits`). What trials leave for validations is another rule: ``core/room.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ __all__ = [
     "Place",
     "Waits",
     "Way",
-    "needs_room",
     "stands_still",
     "waits_for",
     "while_it_waits",
@@ -194,24 +193,3 @@ def while_it_waits(
     swaps = place.new_trials and place.reused
     swaps = swaps and (on_pending == "wait" or waits is Waits.DECISIONS)
     return Way.SWAP if place.ready or swaps else Way.KEEP
-
-
-def needs_room(on_pending: str, every: int | str, *, lends: bool, in_trials: bool = False) -> bool:
-    """Return whether to leave room for validations beside trials.
-
-    Not if trials make room when they wait for scores, and nothing else is validated, or is
-    validated in their processes, too.
-
-    Args:
-        on_pending: What the user wants.
-        every: Which checkpoints are validated, as in ``ValidationConfig(every=...)``.
-        lends: Whether a validation can run in the place of a trial that waits.
-        in_trials: Whether it runs in the trial's process then.
-
-    Example:
-        >>> needs_room("auto", "decision", lends=True), needs_room("auto", 1, lends=True)
-        (False, True)
-        >>> needs_room("auto", 1, lends=True, in_trials=True)
-        False
-    """
-    return on_pending == "continue" or not lends or not (every == "decision" or in_trials)

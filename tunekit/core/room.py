@@ -7,48 +7,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 __all__ = [
-    "Room",
+    "Shares",
     "Shortage",
     "at_once",
     "fits",
     "fits_in",
-    "left_free",
     "one_at_a_time",
     "queued",
-    "room_to_leave",
+    "shares",
     "slots",
     "total",
-    "trials_beside",
 ]
 
 # Ray divides resources no finer.
 _FINEST = 1e-4
 # What is waited for may have other resources that were not asked for: those of a placement group.
 _TOLD_APART_BY = {"CPU", "GPU", "memory"}
-
-
-def left_free(
-    free: Mapping[str, float], promised: Iterable[Mapping[str, float]]
-) -> dict[str, float]:
-    """Return what stays free when those that can start now have taken what they need.
-
-    A trial that needs more than is free waits for another to give resources back, which may take
-    long, so what is free meanwhile can be used.
-
-    Args:
-        free: What is free, by name of the resource.
-        promised: What each of those that wait needs, in the order in which they get it.
-
-    Example:
-        >>> left_free({"CPU": 3}, [{"CPU": 2}, {"CPU": 2}])
-        {'CPU': 1.0}
-    """
-    rest = {name: float(amount) for name, amount in free.items()}
-    for need in promised:
-        if all(rest.get(name, 0.0) >= amount for name, amount in need.items()):
-            for name, amount in need.items():
-                rest[name] = rest.get(name, 0.0) - amount
-    return rest
 
 
 def fits(
@@ -58,16 +32,25 @@ def fits(
 ) -> int:
     """Return how many times a need fits into what is free and not promised to others.
 
+    A trial that needs more than is free waits for another to give resources back, which may take
+    long, so what is free meanwhile can be used.
+
     Args:
         free: What is free, by name of the resource.
-        promised: What each of those that wait needs, as for :func:`left_free`.
+        promised: What each of those that wait needs, in the order in which they get it.
         need: What one takes; at least one amount is above 0.
 
     Example:
         >>> fits({"CPU": 4, "GPU": 1}, [{"CPU": 1}], {"CPU": 1.5, "GPU": 0})
         2
+        >>> fits({"CPU": 3}, [{"CPU": 2}, {"CPU": 2}], {"CPU": 1})
+        1
     """
-    rest = left_free(free, promised)
+    rest = dict(free)
+    for other in promised:
+        if all(rest.get(name, 0.0) >= amount for name, amount in other.items()):
+            for name, amount in other.items():
+                rest[name] = rest.get(name, 0.0) - amount
     wanted = {name: amount for name, amount in need.items() if amount > 0}
     return min(int(rest.get(name, 0.0) / amount + 1e-9) for name, amount in wanted.items())
 
@@ -152,36 +135,100 @@ def total(*parts: Mapping[str, float]) -> dict[str, float]:
     return {name: amount for name, amount in sums.items() if amount}
 
 
-def trials_beside(
+@dataclass(frozen=True)
+class Shares:
+    """How trials and validations share a cluster.
+
+    Attributes:
+        themselves: Whether trials that wait validate their checkpoints in their processes.
+        alone: Whether a trial and a validation can only run one after the other.
+        known: Whether it is known how many trials fit; else nothing can be left for validations.
+        limit: How many trials may have an actor at once; None: as many as fit.
+        validations: How many validations there is room for then.
+    """
+
+    themselves: bool = False
+    alone: bool = False
+    known: bool = False
+    limit: int | None = None
+    validations: int = 0
+
+
+def shares(
     cluster: Mapping[str, float],
     trial: Mapping[str, float],
     validation: Mapping[str, float],
-    slots: int,
-) -> tuple[int, int] | None:
-    """Return how many trials leave resources for how many validations, at most ``slots``.
+    *,
+    on_pending: str,
+    every: int | str,
+    most: int,
+    lends: bool,
+    in_trials: bool,
+    pausing: bool,
+) -> Shares:
+    """Return how trials and validations share a cluster.
+
+    No room is left for validations if trials make it when they wait for scores, and nothing else is
+    validated, or is validated in their processes, too. Then no more trials are started than fit, so
+    that validations of ended trials go before trials to come.
 
     Args:
-        cluster: What the cluster has, by name of the resource: ``{"CPU": 8, "GPU": 1}``.
+        cluster: What the cluster has, by name of the resource.
         trial: What one trial takes.
         validation: What one validation takes.
-        slots: How many validations to leave room for; fewer if they would leave none for a trial.
-
-    Returns:
-        The numbers of trials and of validations, both at least 1; None if trials take nothing
-        that validations need, or if not even one of each fits together.
+        on_pending: As in :class:`tunekit.ValidationConfig`.
+        every: Likewise.
+        most: How many validations to leave room for; fewer if they would leave none for a trial.
+        lends: Whether a validation can run in the place of a trial that waits.
+        in_trials: Whether it runs in the trial's process then.
+        pausing: Whether trials are paused: a limit would count them, so room is to be reserved.
 
     Example:
-        >>> trials_beside({"CPU": 8}, {"CPU": 1}, {"CPU": 2}, slots=1)
+        >>> known = {"on_pending": "auto", "every": 1, "most": 1, "pausing": False}
+        >>> on_cpus = lambda n, **more: shares({"CPU": n}, {"CPU": 1}, {"CPU": 1}, **known | more)
+        >>> on_cpus(4, lends=True, in_trials=True)
+        Shares(themselves=True, alone=False, known=True, limit=4, validations=0)
+        >>> on_cpus(4, lends=False, in_trials=False)
+        Shares(themselves=False, alone=False, known=True, limit=3, validations=1)
+        >>> on_cpus(4, lends=False, in_trials=False, pausing=True).limit
+        >>> on_cpus(1, lends=False, in_trials=False).alone
+        True
+    """
+    lends = lends and on_pending != "continue"
+    themselves = lends and in_trials
+    if not themselves and one_at_a_time(cluster, trial, validation):
+        return Shares(alone=True)
+    if lends and (themselves or every == "decision"):
+        fit = at_once(cluster, trial)
+        room = None if fit is None else (fit, 0)
+    else:
+        room = _beside(cluster, trial, validation, most)
+    if room is None:
+        return Shares(themselves)
+    limit, validations = room
+    return Shares(themselves, False, True, None if pausing else limit, validations)
+
+
+def _beside(
+    cluster: Mapping[str, float],
+    trial: Mapping[str, float],
+    validation: Mapping[str, float],
+    most: int,
+) -> tuple[int, int] | None:
+    """Return how many trials leave resources for how many validations, both at least 1.
+
+    None if trials take nothing that validations need, or if not even one of each fits together.
+
+    Example:
+        >>> _beside({"CPU": 8}, {"CPU": 1}, {"CPU": 2}, most=1)
         (6, 1)
-        >>> trials_beside({"CPU": 2}, {"CPU": 1}, {"CPU": 1}, slots=4)  # one slot has to do
+        >>> _beside({"CPU": 2}, {"CPU": 1}, {"CPU": 1}, most=4)  # one has to do
         (1, 1)
-        >>> trials_beside({"CPU": 8, "GPU": 1}, {"GPU": 1}, {"CPU": 1}, slots=1)
-        >>> trials_beside({"CPU": 1}, {"CPU": 1}, {"CPU": 1}, slots=1)
+        >>> _beside({"CPU": 8, "GPU": 1}, {"GPU": 1}, {"CPU": 1}, most=1)
+        >>> _beside({"CPU": 1}, {"CPU": 1}, {"CPU": 1}, most=1)
     """
     shared = [name for name, amount in trial.items() if amount > 0 and validation.get(name, 0) > 0]
-    if not shared:
-        return None
-    for count in range(slots, 0, -1):
+    for count in range(most if shared else 0, 0, -1):
         beside = min(
             math.floor((cluster.get(name, 0) - count * validation[name]) / trial[name] + 1e-9)
             for name in shared
@@ -189,61 +236,6 @@ def trials_beside(
         if beside >= 1:
             return beside, count
     return None
-
-
-@dataclass(frozen=True)
-class Room:
-    """What is left for validations beside trials.
-
-    Attributes:
-        limit: How many trials may have an actor at once; None: as many as fit.
-        validations: How many validations there is room for then.
-        reserved: Whether that room is reserved, rather than left by the limit.
-    """
-
-    limit: int | None
-    validations: int
-    reserved: bool
-
-
-def room_to_leave(
-    cluster: Mapping[str, float],
-    trial: Mapping[str, float],
-    validation: Mapping[str, float],
-    slots: int,
-    *,
-    needed: bool,
-    paused: bool,
-) -> Room | None:
-    """Return what to leave for validations; None if nothing can be, or trials take nothing.
-
-    Args:
-        cluster: What the cluster has, by name of the resource.
-        trial: What one trial takes.
-        validation: What one validation takes.
-        slots: How many validations to leave room for.
-        needed: Whether room is needed. If not, no more trials are started than fit, so that
-            validations of ended trials go before trials to come.
-        paused: Whether trials are paused: a limit would count them, so room is reserved instead.
-
-    Example:
-        >>> cpus = {"CPU": 4.0}, {"CPU": 1.0}, {"CPU": 1.0}
-        >>> room_to_leave(*cpus, 1, needed=True, paused=False)
-        Room(limit=3, validations=1, reserved=False)
-        >>> room_to_leave(*cpus, 1, needed=True, paused=True)
-        Room(limit=None, validations=1, reserved=True)
-        >>> room_to_leave(*cpus, 1, needed=False, paused=False)
-        Room(limit=4, validations=0, reserved=False)
-    """
-    if needed:
-        beside = trials_beside(cluster, trial, validation, slots)
-    else:
-        most = at_once(cluster, trial)
-        beside = None if most is None else (most, 0)
-    if beside is None:
-        return None
-    limit, validations = beside
-    return Room(None, validations, True) if paused else Room(limit, validations, False)
 
 
 def one_at_a_time(

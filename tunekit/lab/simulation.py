@@ -26,9 +26,8 @@ from tunekit.clock import VirtualClock
 from tunekit.combinations import pauses
 from tunekit.config import ValidationConfig
 from tunekit.core.decisions import Decisions
-from tunekit.core.pending import needs_room
 from tunekit.core.problems import Problems
-from tunekit.core.room import room_to_leave
+from tunekit.core.room import shares
 from tunekit.core.slots import Slots
 from tunekit.core.validation import Attempt, Status
 from tunekit.core.values import number
@@ -435,20 +434,21 @@ class _Machine:
         """Leave room for validations as a sweep does by default; return for how many trials."""
         if self._slots.own:
             return 0
-        one = {"CPU": 1.0}
-        room = room_to_leave(
+        one, pausing = {"CPU": 1.0}, pauses(self._base)
+        found = shares(
             {"CPU": self._slots.shared},
             one,
             one,
-            config.most_in_flight or 1,
-            needed=needs_room(config.on_pending, config.every, lends=True),
-            paused=pauses(self._base) or (swaps and config.on_pending != "continue"),
+            on_pending=config.on_pending,
+            every=config.every,
+            most=config.most_in_flight or 1,
+            lends=True,
+            in_trials=False,
+            pausing=pausing or (swaps and config.on_pending != "continue"),
         )
-        if room is None:
-            return 0
-        if room.reserved:
-            executor.reserve(room.validations)
-        return room.limit or 0
+        if found.known and found.limit is None:
+            executor.reserve(found.validations)
+        return found.limit or 0
 
     # What it does ------------------------------------------------------------------------------
 

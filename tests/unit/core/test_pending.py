@@ -10,7 +10,6 @@ from tunekit.core.pending import (
     Place,
     Waits,
     Way,
-    needs_room,
     stands_still,
     waits_for,
     while_it_waits,
@@ -91,11 +90,3 @@ def test_what_a_trial_does_in_each_case():
                 assert way is (Way.SWAP if swaps else Way.KEEP)
             else:
                 assert way is (Way.TRAIN if on_pending == "auto" else Way.KEEP)
-
-
-def test_room_is_left_unless_trials_make_it():
-    for on_pending in ("auto", "wait"):
-        assert not needs_room(on_pending, "decision", lends=True)
-        assert needs_room(on_pending, "decision", lends=False)
-        assert needs_room(on_pending, 1, lends=True)  # scores of trials that train on
-    assert needs_room("continue", "decision", lends=True)

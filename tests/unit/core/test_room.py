@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunekit.core.room import Shortage, one_at_a_time, queued
+from tunekit.core.room import Shortage, one_at_a_time, queued, shares
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,22 @@ def test_a_shortage_is_over_when_anything_has_its_resources():
     assert shortage.for_s(20.0) == 0
     shortage.relieved(now=20.0)
     assert shortage.for_s(21.0) == 0, "there was none to relieve"
+
+
+@pytest.mark.parametrize(
+    ("on_pending", "every", "lends", "in_trials", "left"),
+    [
+        ("auto", "decision", True, False, 0),
+        ("wait", "decision", True, False, 0),
+        ("auto", "decision", False, False, 1),
+        ("auto", 1, True, False, 1),  # scores of trials that train on
+        ("wait", 1, True, True, 0),
+        ("continue", "decision", True, True, 1),
+    ],
+)
+def test_room_is_left_unless_trials_make_it(on_pending, every, lends, in_trials, left):
+    one = {"CPU": 1.0}
+    known = {"on_pending": on_pending, "every": every, "lends": lends, "in_trials": in_trials}
+    for pausing in (False, True):
+        found = shares({"CPU": 4.0}, one, one, most=1, pausing=pausing, **known)
+        assert (found.limit, found.validations) == (None if pausing else 4 - left, left)
