@@ -17,12 +17,15 @@ from typing import Any
 
 from ray import tune
 from ray.tune.experiment import Trial
+from ray.tune.logger import LoggerCallback
 from ray.tune.result import SHOULD_CHECKPOINT, TRAINING_ITERATION
 
 from tunekit._ray.checkpoints import set_checkpoint_config
 from tunekit._ray.failures import fail_for_good
+from tunekit._ray.functions import function_of
 from tunekit.core import policy as rules
 from tunekit.core.problems import Problems
+from tunekit.core.resuming import saves_only_when_asked
 from tunekit.errors import WiringError
 
 # EveryIterations and AtDecisions are public as tunekit.EveryIterations and tunekit.AtDecisions.
@@ -258,6 +261,38 @@ class CheckpointWhen(CheckpointPolicy):
 
     def __repr__(self) -> str:
         return f"CheckpointWhen({getattr(self.predicate, '__name__', self.predicate)})"
+
+
+def by_default(
+    trainable: Any, run_config: tune.RunConfig | None, every: int | str
+) -> CheckpointPolicy | None:
+    """Return when a trainable saves that nobody asks to; None if it saves by itself, or is asked.
+
+    That is a function that registers how to save, and never reports or asks for a checkpoint. It is
+    asked at each report or, if only decisions are validated, at those. Callbacks of the user's may
+    ask, too.
+
+    Args:
+        trainable: What Tune runs.
+        run_config: As in the ``Tuner``.
+        every: Which checkpoints are validated.
+
+    Example:
+        >>> from tunekit._ray.functions import checkpointable_class
+        >>> def train(config):
+        ...     tunekit.checkpoint_with(lambda directory: None)
+        ...     tune.report({"loss": 1.0})
+        >>> by_default(checkpointable_class(train), None, every="decision")
+        AtDecisions()
+    """
+    run_config = run_config or tune.RunConfig()
+    checkpoints = run_config.checkpoint_config or tune.CheckpointConfig()
+    others = [c for c in run_config.callbacks or [] if not isinstance(c, LoggerCallback)]
+    asked = checkpoints.checkpoint_frequency or checkpoints.checkpoint_at_end or others
+    function = function_of(trainable)
+    if asked or every == "requested" or function is None or not saves_only_when_asked(function):
+        return None
+    return AtDecisions() if every == "decision" else EveryIterations(1)
 
 
 class _AnyOf(CheckpointPolicy):

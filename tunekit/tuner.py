@@ -33,7 +33,6 @@ from tunekit._ray.described import described_space
 from tunekit._ray.functions import (
     can_be_reset,
     checkpointable_class,
-    function_of,
     is_checkpointable_function,
     leave_resuming_to_tune,
 )
@@ -73,7 +72,6 @@ from tunekit.distributed import (
     validation_config_of,
 )
 from tunekit.driver.callback import ValidationCallback
-from tunekit.driver.forgotten import check_policy
 from tunekit.errors import ConfigError, RestoreError, SweepNotFoundError, TunekitError
 from tunekit.journal.experiments import no_sweep
 from tunekit.journal.lines import SERIES, Record, record_of
@@ -84,7 +82,7 @@ from tunekit.journal.storage import Folder, folder_at
 from tunekit.log import shown
 from tunekit.loggers import validated
 from tunekit.pickles import is_whole
-from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints
+from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints, by_default
 from tunekit.reading.sweep import confirmed, load
 from tunekit.results.grid import ConfirmedResults, ValidatedResults
 from tunekit.resuming import warn_of_beginning_anew
@@ -160,7 +158,9 @@ class Tuner(tune.Tuner):
         validation_config: How to validate: a :class:`tunekit.ValidationConfig`, or a plain
             ``ray.train.ValidationConfig``. Without one, nothing is validated.
         checkpoint_policy: When to save: a :class:`~tunekit.policies.CheckpointPolicy`, in addition
-            to what the trainable and ``CheckpointConfig`` ask for. Not for trainers, whose workers
+            to what the trainable and ``CheckpointConfig`` ask for. If nothing else asks a function
+            that registers how to save, it is asked at each report, or with ``every="decision"`` at
+            decisions. Not for trainers, whose workers
             themselves decide when to save.
         worker_config: How the workers of distributed trials are kept.
 
@@ -233,16 +233,6 @@ class Tuner(tune.Tuner):
                 search_alg=tune_config.search_alg,
                 problems=problems,
             )
-        if (
-            validation_config is not None
-            and checkpoint_policy is None
-            and getattr(validation_config, "every", None) != "requested"
-            and not (distributed or problems)
-            and _is_function(trainable)
-        ):
-            function = function_of(checkpointable_class(trainable))
-            scheduler = base_of(getattr(tune_config, "scheduler", None))
-            check_policy(function, run_config, scheduler, problems)
         seed = getattr(validation_config, "seed", None)
         check_space(seed, param_space, getattr(tune_config, "search_alg", None), problems)
         problems.raise_any()
@@ -257,6 +247,9 @@ class Tuner(tune.Tuner):
             tune_config.reuse_actors = tune_config.reuse_actors or _hands_over(
                 trainable, ValidationConfig.of(validation_config), base_of(tune_config.scheduler)
             )
+        if validation_config is not None and checkpoint_policy is None:
+            every = ValidationConfig.of(validation_config).every
+            checkpoint_policy = by_default(trainable, run_config, every)
         run_config = copy.copy(run_config) or tune.RunConfig()
         callbacks = list(run_config.callbacks or [])
         if checkpoint_policy is not None:
@@ -802,10 +795,6 @@ def _hands_over(trainable: Any, config: ValidationConfig, scheduler: Any) -> boo
     if config.on_pending == "continue" or innermost(scheduler) is not scheduler:
         return False  # one that changes resources restarts trials
     return can_be_reset(trainable)
-
-
-def _is_function(trainable: Any) -> bool:
-    return is_checkpointable_function(checkpointable_class(trainable))
 
 
 def _unknown(name: str, value: str, error: Exception) -> str:

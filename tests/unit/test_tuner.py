@@ -34,7 +34,7 @@ from ray.tune.tune import _Config
 import tunekit
 from tunekit._ray.tuner import settings_of
 from tunekit.cluster import leave_room
-from tunekit.policies import FunctionCheckpoints
+from tunekit.policies import CheckpointPolicy, FunctionCheckpoints
 
 VALIDATION_KEY = tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.5})
 
@@ -234,13 +234,14 @@ def test_a_searcher_is_wrapped_once_wherever_it_is(tmp_path):
 def test_a_batch_is_limit_enough(tmp_path, monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
+    elsewhere = tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.5}, evaluators=1)
     for search, limit in (
         (OptunaSearch(), 3),
         (ConcurrencyLimiter(OptunaSearch(), 2), None),
         (ConcurrencyLimiter(OptunaSearch(), 2, batch=True), None),
     ):
         config = tune.TuneConfig(search_alg=search)
-        settings = make(tmp_path, tune_config=config, validation_config=VALIDATION_KEY)
+        settings = make(tmp_path, tune_config=config, validation_config=elsewhere)
         leave_room(settings, validation_of(settings))
         assert settings.tune_config.max_concurrent_trials == limit
     batch = ConcurrencyLimiter(OptunaSearch(), 2, batch=True)
@@ -479,33 +480,33 @@ class Asks(tune.Callback):
     """One of the user's, which may set should_checkpoint."""
 
 
-def test_a_function_that_nothing_will_ask_to_save_is_refused(tmp_path):
-    with pytest.raises(
-        tunekit.errors.ConfigError, match=r"saves registers how .* nothing asks it to"
-    ):
-        tunekit.Tuner(saves, validation_config=VALIDATION_KEY)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
-    ("function", "settings"),
+    ("function", "settings", "policies"),
     [
-        (asks, {}),
-        (trainable, {}),  # it may report checkpoints
-        (saves, {"checkpoint_policy": tunekit.EveryIterations(1)}),
-        (saves, {"checkpoint_config": tune.CheckpointConfig(checkpoint_frequency=2)}),
-        (saves, {"checkpoint_config": tune.CheckpointConfig(checkpoint_at_end=True)}),
-        (saves, {"callbacks": [Asks()]}),
-        (saves, {"scheduler": HyperBandScheduler()}),  # it pauses trials, which saves
+        (saves, {}, ["EveryIterations(1)"]),
+        (saves, {"every": 2}, ["EveryIterations(1)"]),
+        (saves, {"every": "decision"}, ["AtDecisions()"]),
+        (saves, {"scheduler": HyperBandScheduler()}, ["EveryIterations(1)"]),
+        (saves, {"every": "requested"}, []),
+        (asks, {}, []),
+        (trainable, {}, []),  # it may report checkpoints
+        (saves, {"checkpoint_policy": tunekit.EveryIterations(3)}, ["EveryIterations(3)"]),
+        (saves, {"checkpoint_config": tune.CheckpointConfig(checkpoint_frequency=2)}, []),
+        (saves, {"checkpoint_config": tune.CheckpointConfig(checkpoint_at_end=True)}, []),
+        (saves, {"callbacks": [Asks()]}, []),
     ],
 )
-def test_one_that_something_may_ask_is_not(tmp_path, function, settings):
+def test_a_function_that_nothing_else_asks_to_save_is_asked(tmp_path, function, settings, policies):
+    settings = dict(settings)
     known = {k: settings.pop(k) for k in ("checkpoint_config", "callbacks") if k in settings}
-    scheduler = settings.pop("scheduler", None)
-    tunekit.Tuner(
+    scheduler, every = settings.pop("scheduler", None), settings.pop("every", 1)
+    fn = lambda checkpoint: {"accuracy": 0.5}  # noqa: E731
+    tuner = tunekit.Tuner(
         function,
-        validation_config=VALIDATION_KEY,
+        validation_config=tunekit.ValidationConfig(fn, every=every),
         tune_config=tune.TuneConfig(metric="accuracy", mode="max", scheduler=scheduler),
         run_config=tune.RunConfig(storage_path=str(tmp_path), name="sweep", **known),
         **settings,
     )
+    found = [one for one in settings_of(tuner).callbacks if isinstance(one, CheckpointPolicy)]
+    assert list(map(repr, found)) == policies

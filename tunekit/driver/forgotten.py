@@ -6,20 +6,15 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.logger import LoggerCallback
 from ray.tune.result import DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION
 
-from tunekit.combinations import pauses
 from tunekit.core.advice import NO_CHECKPOINT, drives_a_trainer, no_trial_has_saved
 from tunekit.core.metrics import flatten
 from tunekit.core.names import chosen, listed
-from tunekit.core.problems import Problems
-from tunekit.core.resuming import saves_only_when_asked
 from tunekit.errors import MetricNotFoundError
 
-__all__ = ["Forgotten", "check_policy", "nobody_saves"]
+__all__ = ["Forgotten", "nobody_saves"]
 
 logger = logging.getLogger(__name__)
 
@@ -85,36 +80,6 @@ class Forgotten:
             f"report (it reported {listed(chosen(reported), sorted(missing))}). "
             f"{no_trial_has_saved(self._how_to_save)}{also}"
         )
-
-
-def check_policy(
-    function: Any,
-    run_config: tune.RunConfig | None,
-    scheduler: object,
-    problems: Problems,
-) -> None:
-    """Refuse a function that registers how to save where nothing will ever ask it to.
-
-    Callbacks of the user's may ask, and schedulers that pause trials do.
-
-    Args:
-        function: The training function.
-        run_config: As in the ``Tuner``.
-        scheduler: The scheduler, without a wrapper.
-        problems: Takes what is wrong.
-    """
-    run_config = run_config or tune.RunConfig()
-    checkpoints = run_config.checkpoint_config or tune.CheckpointConfig()
-    others = [c for c in run_config.callbacks or [] if not isinstance(c, LoggerCallback)]
-    asked = checkpoints.checkpoint_frequency or checkpoints.checkpoint_at_end or others
-    if asked or pauses(scheduler) or not saves_only_when_asked(function):
-        return
-    problems.add(
-        f"{getattr(function, '__name__', 'the function')} registers how to save with "
-        "tunekit.checkpoint_with(save), but nothing asks it to, so there would be no checkpoint to "
-        "validate. Pass checkpoint_policy=tunekit.EveryIterations(1), for example, or ask with "
-        "tunekit.report(metrics, validation=True)."
-    )
 
 
 def nobody_saves(
