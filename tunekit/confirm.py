@@ -24,13 +24,10 @@ class Confirm:
     ends when one is left, or all is used. How they are evaluated depends on the function:
 
     - A **generator** of :class:`~tunekit.Estimate`: each candidate is evaluated as far as it takes
-      to tell it from the best. If it takes ``resume`` and there are fewer slots than candidates,
-      they take turns. At its end, a mean is exact.
+      to tell it from the best. At its end, a mean is exact.
     - A function that takes **seed** (a parameter of that name) is called with 0, 1, 2, ... The
       candidates are compared by their means over seeds with Student's t-intervals, wide enough to
-      hold after each round: this assumes that scores are normally distributed over seeds. If it
-      returns estimates, those of all seeds are pooled, which assumes that each seed has other
-      examples.
+      hold after each round: this assumes that scores are normally distributed over seeds.
     - Any **other function** is called once for each candidate. Its scores are taken for exact, so
       the best of them is the winner, as far as these examples go.
 

@@ -26,11 +26,14 @@ from tests.sweeps import sweep
 from tunekit.board.page.page import render
 from tunekit.cli import commands
 from tunekit.clock import SystemClock
-from tunekit.evaluation import later as later_validations
+from tunekit.core.validation import Attempt
+from tunekit.evaluation import session as sessions
 from tunekit.journal.lines import read
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeExecutor
-from tunekit.validating.process import Event
+from tunekit.validating.cache import FunctionMark, SweepCache
+from tunekit.validating.context import Told
+from tunekit.validating.process import Event, looked_up, produced
 
 CALLS: Counter[str] = Counter()
 
@@ -76,17 +79,33 @@ def executors(monkeypatch) -> list[FakeExecutor]:
     """Validate in this process; return the executors that were made."""
     made: list[FakeExecutor] = []
 
-    def executor_of(config: tunekit.ValidationConfig) -> FakeExecutor:
-        def validate(attempt: Any) -> Any:
-            return config.fn(attempt.request.checkpoint, **attempt.request.kwargs)
+    def executor_of(config: tunekit.ValidationConfig, cache: SweepCache | None) -> FakeExecutor:
+        mark = FunctionMark(config.fn)
+
+        def validate(attempt: Attempt) -> Any:
+            request = attempt.request
+            told = Told(request.trial_id, 0, request.iteration, attempt.number, request.config)
+            lookup = None if cache is None else cache.lookup(mark, request.kwargs)
+            [step] = looked_up(
+                attempt.id,
+                lookup,
+                request.checkpoint,
+                told,
+                lambda: produced(
+                    attempt.id,
+                    lambda: config.fn(request.checkpoint, **request.kwargs),
+                    raises=True,
+                ),
+            )
+            return step
 
         made.append(RUNS_ON["class"](SystemClock(), validate))  # type: ignore[arg-type]
         return made[-1]
 
     CALLS.clear()
-    monkeypatch.setattr(later_validations, "executor_of", executor_of)
-    monkeypatch.setattr(later_validations, "_start_ray", lambda *asked: None)
-    monkeypatch.setattr(later_validations, "_WAIT_S", 0.0)
+    monkeypatch.setattr(sessions, "executor_of", executor_of)
+    monkeypatch.setattr(sessions, "_start_ray", lambda *asked: None)
+    monkeypatch.setattr(sessions, "_WAIT_S", 0.0)
     return made
 
 
@@ -357,7 +376,7 @@ def test_ctrl_c_keeps_what_has_ended_and_the_same_call_goes_on(home, monkeypatch
     config = tunekit.ValidationConfig(robust, max_in_flight=1)
     with pytest.raises(KeyboardInterrupt):
         tunekit.load(home).validate(config, "all")
-    [session] = later_validations.read_sessions(LocalFolder(home))
+    [session] = sessions.read_sessions(LocalFolder(home))
     assert Counter(row["status"] for row in session.rows)["validated"] == 2
     assert {row["reason"] for row in session.rows} == {None, "was interrupted"}
     assert tunekit.load(home).reports["robust/accuracy"].notna().sum() == 2
@@ -393,7 +412,8 @@ def test_a_cache_spares_what_was_validated_in_another_sweep(home, swept, tmp_pat
     assert sum(CALLS.values()) == 4
     assert sorted(second.later_validations["cached"]) == [False, True, True, True]
     third = tunekit.load(elsewhere).validate(robust, 4, name="third", cache=str(cache))
-    assert sum(CALLS.values()) == 4 and len(executors) == 2, "all of it, without any executor"
+    assert sum(CALLS.values()) == 4 and len(executors) == 2
+    assert third.later_validations.query("name == 'third'")["cached"].all()
     for name in ("again", "third"):
         column = third.reports[f"{name}/accuracy"].dropna()
         assert (column == -third.reports.loc[column.index, "training_iteration"]).all()

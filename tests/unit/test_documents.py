@@ -31,7 +31,7 @@ import tunekit.testing
 from tests.sweeps import Counting, sweep
 from tunekit._ray.tuner import settings_of
 from tunekit.clock import SystemClock
-from tunekit.evaluation import later as later_validations
+from tunekit.evaluation import session as sessions
 from tunekit.validating.executor import arguments
 
 ROOT = Path(__file__).parents[2]
@@ -497,14 +497,14 @@ def given_later(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) 
         noisy_images={"00000": 0.1, "00001": 0.2, "00002": 0.0},
     )
 
-    def executor_of(config: tunekit.ValidationConfig) -> tunekit.testing.FakeExecutor:
+    def executor_of(config: tunekit.ValidationConfig, cache: None) -> tunekit.testing.FakeExecutor:
         def validate(attempt: Any) -> Any:
             return config.fn(attempt.request.checkpoint)
 
         return tunekit.testing.FakeExecutor(SystemClock(), validate)  # type: ignore[arg-type]
 
-    patch.setattr(later_validations, "executor_of", executor_of)
-    patch.setattr(later_validations, "_start_ray", lambda *asked: None)
+    patch.setattr(sessions, "executor_of", executor_of)
+    patch.setattr(sessions, "_start_ray", lambda *asked: None)
     yield
 
 
@@ -520,15 +520,15 @@ def given_confirmed(
         batches_from=lambda seen: (([], range(500)) for _ in range(seen, 20_000, 500)),
     )
 
-    def executor_of(config: tunekit.ValidationConfig) -> tunekit.testing.FakeExecutor:
+    def executor_of(config: tunekit.ValidationConfig, cache: None) -> tunekit.testing.FakeExecutor:
         def validate(attempt: Any) -> Any:
             request = attempt.request
             return config.fn(request.checkpoint, **arguments(config.fn, request))
 
         return tunekit.testing.FakeExecutor(SystemClock(), validate)  # type: ignore[arg-type]
 
-    patch.setattr(later_validations, "executor_of", executor_of)
-    patch.setattr(later_validations, "_start_ray", lambda *asked: None)
+    patch.setattr(sessions, "executor_of", executor_of)
+    patch.setattr(sessions, "_start_ray", lambda *asked: None)
     yield
 
 

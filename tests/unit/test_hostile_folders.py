@@ -31,7 +31,7 @@ from tunekit.core.events import (
     ValidationRequested,
 )
 from tunekit.errors import UnsafeFileError
-from tunekit.evaluation import later
+from tunekit.evaluation import session as sessions
 from tunekit.journal import lines as journal
 from tunekit.journal.lines import Journal
 from tunekit.journal.storage import LocalFolder, folder_at
@@ -313,11 +313,11 @@ def test_no_pickle_in_a_sweep_is_opened_by_who_reads_or_evaluates_it(
         (hostile / name).write_bytes(pickle.dumps(Bomb(canary)))
     opened(canary)
 
-    def executor_of(config: tunekit.ValidationConfig) -> FakeExecutor:
+    def executor_of(config: tunekit.ValidationConfig, cache: None) -> FakeExecutor:
         return FakeExecutor(SystemClock(), lambda _: config.fn(None))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(later, "executor_of", executor_of)
-    monkeypatch.setattr(later, "_start_ray", lambda *asked: None)
+    monkeypatch.setattr(sessions, "executor_of", executor_of)
+    monkeypatch.setattr(sessions, "_start_ray", lambda *asked: None)
     shown(hostile, tmp_path)
     sweep = tunekit.load(hostile).validate(lambda checkpoint: {"accuracy": 1.0}, name="x")
     confirmed = sweep.confirm(lambda checkpoint: {"accuracy": 1.0}, name="y")

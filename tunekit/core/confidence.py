@@ -51,7 +51,7 @@ from tunekit.core.estimates import Estimate
 from tunekit.core.problems import Problems, shown
 from tunekit.core.values import number
 
-__all__ = ["LEAST_UNBOUNDED", "ConfidenceSequence", "Interval"]
+__all__ = ["EVERYTHING", "LEAST_UNBOUNDED", "ConfidenceSequence", "Interval"]
 
 #: So many values are needed before a variance alone says anything.
 LEAST_UNBOUNDED = 100

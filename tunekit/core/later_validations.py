@@ -1,13 +1,14 @@
 """Later validations: those of a sweep's checkpoints with another function, outside of the sweep.
 
-Each session of them has a journal of its own beside the sweep's. The first line says which function
-it validates with and under which name its metrics are shown; the other lines are the same events as
-in the sweep's own journal.
+A confirmation of the winner is one of them, whose rounds, if it has any, have the seed where a
+sweep's further stages have their name. Each session of them has a journal of its own beside the
+sweep's. The first line says which function it validates with and under which name its metrics are
+shown; the other lines are the same events as in the sweep's own journal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,11 +20,9 @@ from tunekit.core.validation import RESERVED
 
 __all__ = [
     "ALL",
-    "Choice",
     "LaterSession",
     "SavedCheckpoint",
     "began_of",
-    "choose",
     "in_force",
     "name_problem",
     "rows_of",
@@ -72,71 +71,6 @@ def saved_in(events: Iterable[Event]) -> dict[Place, SavedCheckpoint]:
             if place not in found or found[place].key.run <= key.run:
                 found[place] = SavedCheckpoint(key, event.checkpoint)
     return found
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The checkpoints that are to be validated.
-
-    Attributes:
-        kept: Those that are in the storage.
-        gone: Those that would have been chosen, and are not there any more.
-    """
-
-    kept: list[SavedCheckpoint]
-    gone: list[SavedCheckpoint]
-
-
-def choose(
-    which: int | str | Collection[str],
-    ranked: Mapping[str, Sequence[tuple[int, int]]],
-    saved: Mapping[Place, SavedCheckpoint],
-    is_kept: Callable[[SavedCheckpoint], bool],
-) -> Choice:
-    """Choose checkpoints of a sweep.
-
-    Args:
-        which: A number: the best checkpoint that is kept of each of so many of the best trials;
-            :data:`ALL`, or the ids of trials: all of their checkpoints that are kept.
-        ranked: The trials, the best first, and the (generation, iteration) of each one's scored
-            checkpoints, the best first; none for a trial that has no score.
-        saved: The checkpoints that were saved.
-        is_kept: Returns whether one is still there.
-
-    Example:
-        >>> saved = {
-        ...     (trial, 0, i): SavedCheckpoint(ValidationKey(trial, 0, i, 1), f"./{trial}/c{i}")
-        ...     for trial in "abc"
-        ...     for i in (1, 2)
-        ... }
-        >>> ranked = {"b": [(0, 2), (0, 1)], "a": [(0, 1)], "c": []}
-        >>> choice = choose(2, ranked, saved, lambda one: one.path != "./b/c2")
-        >>> [str(one.key) for one in choice.kept], [str(one.key) for one in choice.gone]
-        (['b:0:1:1', 'a:0:1:1'], ['b:0:2:1'])
-        >>> choice = choose(["c"], ranked, saved, lambda one: True)
-        >>> [str(one.key) for one in choice.kept]
-        ['c:0:1:1', 'c:0:2:1']
-    """
-    kept: list[SavedCheckpoint] = []
-    gone: list[SavedCheckpoint] = []
-    if isinstance(which, int):
-        for trial_id, places in ranked.items():
-            if len(kept) == which:
-                break
-            for place in places:
-                one = saved.get((trial_id, *place))
-                if one is None:
-                    continue
-                if is_kept(one):
-                    kept.append(one)
-                    break
-                gone.append(one)
-        return Choice(kept, gone)
-    order = {trial_id: number for number, trial_id in enumerate(ranked)}
-    wanted = [one for one in saved.values() if which == ALL or one.key.trial_id in which]
-    for one in sorted(wanted, key=lambda w: (order.get(w.key.trial_id, len(order)), w.key)):
-        (kept if is_kept(one) else gone).append(one)
-    return Choice(kept, gone)
 
 
 # Under which name -------------------------------------------------------------------------------
@@ -211,10 +145,16 @@ class LaterSession:
         """Return when it began, in seconds since the epoch."""
         return float(self.head.get("time") or 0.0)
 
+    @property
+    def confirms(self) -> Mapping[str, Any] | None:
+        """Return what it says of the confirmation that it is part of; None if it is of none."""
+        about: Mapping[str, Any] | None = self.head.get("confirm")
+        return about
+
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """A row for each of its validations, as in :attr:`tunekit.core.timeline.Timeline`."""
-        return Timeline(self.events).validations
+        return Timeline(self.events).of_all_stages
 
     @property
     def scored(self) -> bool:
@@ -284,9 +224,9 @@ def rows_of(sessions: Iterable[LaterSession]) -> list[dict[str, Any]]:
         for row in session.rows:
             known = found.get((session.name, row["id"]))
             if known is None or known["status"] != "validated" or row["status"] == "validated":
-                cached = row["status"] == "validated" and not row["attempts"]
+                again = row["status"] == "validated" and not row["attempts"]
                 own = {"name": session.name, "function": session.function}
-                found[session.name, row["id"]] = {**own, **row, "cached": cached}
+                found[session.name, row["id"]] = {**own, **row, "cached": row["cached"] or again}
     return list(found.values())
 
 

@@ -9,9 +9,10 @@ from typing import Any
 from tunekit.clock import Clock
 from tunekit.core.calls import name_of
 from tunekit.core.events import Event
-from tunekit.core.failures import HOPELESS, Failures, place_of
-from tunekit.core.validation import Outcome, Pending, Request, Status
+from tunekit.core.failures import HOPELESS
+from tunekit.core.validation import Outcome, Pending, Request
 from tunekit.driver.waiting import Waiting
+from tunekit.evaluation.evaluation import Evaluation
 from tunekit.stage import Stage
 from tunekit.validating.cache import SweepCache
 from tunekit.validating.executor import Executor
@@ -52,175 +53,126 @@ class Stages:
         over: Callable[[], bool],
         cache: SweepCache | None = None,
     ):
-        self._first = first
-        self._further: dict[str, _Further] = {}
-        earlier = [first]
-        for stage in stages:
-            further = _Further(stage, executors[stage.name], list(earlier), waiting, over)
-            further.validator = Validator(
-                stage,
-                executors[stage.name],
-                clock,
-                emit=emit,
-                conclude=conclude,
-                around=further,
-                cache=cache,
-            )
-            earlier.append(further.validator)
-            self._further[stage.name] = further
-
-    def _all(self) -> list[Validator]:
-        return [self._first, *(further.validator for further in self._further.values())]
+        self._first, self._all = first, [first]
+        self._further: dict[str, Evaluation] = {}
+        self._stages = {stage.name: stage for stage in stages}
+        options: dict[str, Any] = {"emit": emit, "conclude": conclude, "cache": cache}
+        for name, stage in self._stages.items():
+            around = _Beside(executors[name], list(self._all), waiting, over)
+            further = Evaluation(stage, executors[name], clock, around=around, **options)
+            self._all.append(further)
+            self._further[name] = further
 
     @property
     def resources(self) -> dict[str, dict[str, float]]:
         """Return what one validation of each further stage takes, by the stage's name."""
-        return {name: further.validator.resources for name, further in self._further.items()}
+        return {name: further.resources for name, further in self._further.items()}
 
     @property
     def idle(self) -> bool:
         """Return whether every validation of all stages has ended."""
-        return all(validator.idle for validator in self._all())
+        return all(validator.idle for validator in self._all)
 
     def task_config_of(self, stage: str) -> Any:
         """Return how a further stage is called, a ``ValidationTaskConfig``; None if it is gone."""
-        return self._further[stage].stage.task_config if stage in self._further else None
+        return self._stages[stage].task_config if stage in self._stages else None
 
     def submit(self, request: Request) -> None:
         """Give a request that is in the journal to its stage."""
-        further = self._further.get(request.stage)
-        if not request.stage:
-            self._first.submit(request)
-        elif further is None:
+        if request.stage and request.stage not in self._further:
             reason = f"was not started: the settings have no stage {request.stage!r} any more"
             self._first.give_up(request, reason)
-        elif further.hopeless:
-            further.validator.give_up(request, _GIVEN_UP)
         else:
-            further.validator.submit(request)
+            self._further.get(request.stage, self._first).submit(request)
 
     def give_up(self, request: Request, reason: str) -> None:
         """End a request that cannot be run."""
-        further = self._further.get(request.stage)
-        (self._first if further is None else further.validator).give_up(request, reason)
+        self._further.get(request.stage, self._first).give_up(request, reason)
 
     def drop(self, trial_id: str, reason: str) -> None:
         """Give up all validations of a trial."""
-        for validator in self._all():
+        for validator in self._all:
             validator.drop(trial_id, reason)
 
     def poll(self, *, at_once: bool = False) -> None:
         """Check what has become of the validations, and start those that may run."""
-        for validator in self._all():
+        for validator in self._all:
             validator.poll(at_once=at_once)
 
     def statuses(self) -> list[Pending]:
         """Return how far each request that has not ended has come."""
-        return [pending for validator in self._all() for pending in validator.statuses()]
+        return [pending for validator in self._all for pending in validator.statuses()]
 
     def awaited(self) -> Collection[Any]:
         """Return references to Ray objects; once one is ready, a :meth:`poll` is worthwhile."""
-        return [reference for validator in self._all() for reference in validator.awaited()]
+        return [reference for validator in self._all for reference in validator.awaited()]
 
     def starved_s(self) -> float:
         """Return for how many seconds nothing that was started has got its resources; 0 if not."""
-        busy = [validator for validator in self._all() if not validator.idle]
+        busy = [validator for validator in self._all if not validator.idle]
         return min((validator.starved_s() for validator in busy), default=0.0)
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Return, by further stage, how many validations run, start, or wait to be started."""
-        return {name: further.validator.counts() for name, further in self._further.items()}
+        return {name: further.counts() for name, further in self._further.items()}
 
     def check_ray_with(self, check: Callable[[], None]) -> None:
         """Call ``check``, which raises if Ray itself is gone, before recording a failure."""
-        for validator in self._all():
+        for validator in self._all:
             validator.check_ray = check
 
     def close(self) -> None:
         """Cancel what has not ended; it stays pending until the sweep is restored."""
-        for validator in self._all():
+        for validator in self._all:
             validator.close()
 
     def free(self) -> None:
         """Give back what is kept for validations: nothing more will run."""
-        for validator in self._all():
+        for validator in self._all:
             validator.free()
 
     def conclude(self) -> None:
-        """Tell at the sweep's end of failures that were only counted."""
-        for name, further in self._further.items():
-            for more in () if further.hopeless else further.failures.rest():
-                logger.warning("Validations of stage %r have failed: %s.", name, more)
+        """Log at the sweep's end the failures that were only counted."""
+        for further in self._further.values():
+            further.conclude()
 
     def note_failure(self, outcome: Outcome, *, succeeded: bool) -> None:
-        """Log, or count, a failure in a further stage; give the stage up if it is hopeless.
+        """Log, or count, a failure in a further stage; give the stage up if it is broken.
 
         Args:
             outcome: The failure.
             succeeded: Whether any validation of the stage has succeeded.
         """
-        further = self._further.get(outcome.request.stage)
-        if further is None or further.hopeless or outcome.status is Status.SKIPPED:
+        name, further = outcome.request.stage, self._further.get(outcome.request.stage)
+        if further is None:
             return
         if succeeded:
-            further.failures.succeeded()
-        further.hopeless = self._log(further, outcome)
-        if further.hopeless:
-            for trial_id in {request.trial_id for request in further.validator.pending()}:
-                further.validator.drop(trial_id, _GIVEN_UP)
-
-    @staticmethod
-    def _log(further: _Further, outcome: Outcome) -> bool:
-        """Log, or count, a failure; return whether the stage is hopeless."""
-        request, reason = outcome.request, outcome.reason or "failed"
-        place = place_of(request.trial_id, request.iteration, request.generation)
-        verdict, trace = further.failures.failed(place, reason), f"\n{outcome.error or ''}".rstrip()
-        if verdict.hopeless:
+            further.succeeded()
+        if further.failed(outcome):
             logger.error(
-                "Stage %r: the validation of %s failed: it %s. Its first %d validations have "
-                "failed alike, and none has succeeded: the stage is given up, and the sweep "
-                "continues without it. Correct %s, and run `tunekit validate` for it.%s",
-                request.stage,
-                place,
-                reason,
+                "Stage %r: it %s. Its first %d validations have failed alike, and none has "
+                "succeeded: the stage is given up, and the sweep continues without it. Correct %s, "
+                "and run `tunekit validate` for it.%s",
+                name,
+                outcome.reason or "failed",
                 HOPELESS,
-                name_of(further.stage.fn),
-                trace,
+                name_of(self._stages[name].fn),
+                f"\n{outcome.error}" if outcome.error else "",
             )
-        elif verdict.first:
-            logger.warning(
-                "Stage %r: the validation of %s failed: it %s.%s",
-                request.stage,
-                place,
-                reason,
-                trace,
-            )
-        if verdict.more is not None:
-            logger.warning("Validations of stage %r have failed: %s.", request.stage, verdict.more)
-        return verdict.hopeless
 
 
-_GIVEN_UP = "was given up: the stage's first validations had failed alike"
-
-
-class _Further(Around):
-    """A further stage, and how it gets on, with what it leaves to others."""
-
-    validator: Validator
+class _Beside(Around):
+    """What a further stage leaves to others."""
 
     def __init__(
         self,
-        stage: Stage,
         executor: Executor,
         earlier: Sequence[Validator],
         waiting: Waiting,
         over: Callable[[], bool],
     ):
-        self.stage, self._need = stage, executor.need
-        self._earlier, self._waiting, self._over = earlier, waiting, over
-        self.failures = Failures(gives_up=True)
-        #: Whether its function is considered broken.
-        self.hopeless = False
+        self._need, self._earlier = executor.need, earlier
+        self._waiting, self._over = waiting, over
 
     def promised(self) -> Iterator[Mapping[str, float]]:
         """Yield the resources of trials and of validations of earlier stages that wait for them."""

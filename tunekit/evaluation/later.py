@@ -1,44 +1,34 @@
-"""Validates checkpoints of a sweep with another function, when the sweep has ended or beside it.
-
-A session of such validations has a journal of its own, ``validations/<session>/000001.jsonl`` in
-the experiment's folder. The sweep's own journal is left alone: a driver that runs is not disturbed,
-a restored sweep knows nothing of it, and an older tunekit does not see it.
-"""
+"""Validates checkpoints of a sweep with another function, and confirms its winner."""
 
 from __future__ import annotations
 
+import copy
+import json
 import logging
 import posixpath
-import re
-import secrets
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow.fs
-import ray
-from ray import tune
+from ray import train, tune
 
-from tunekit._ray.interruption import ended_by_sigterm
-from tunekit._ray.storage import exists, paths_in
-from tunekit._ray.tuner import is_remote
-from tunekit.clock import Clock, SystemClock
+from tunekit._ray.storage import TUNER_FILE, exists, paths_in
+from tunekit._ray.tuner import callbacks_in
 from tunekit.config import ValidationConfig
-from tunekit.core.calls import name_of, signature_of, still_lacks
-from tunekit.core.events import Event, SessionClosed, ValidationEnded, ValidationRequested
-from tunekit.core.failures import HOPELESS, Failures, gone, place_of
+from tunekit.confirm import Confirm
+from tunekit.core.calls import is_generator, name_of, signature_of, still_lacks, takes_seed
+from tunekit.core.confidence import Interval
+from tunekit.core.confirmation import Race, exact
+from tunekit.core.estimates import Estimate
+from tunekit.core.events import Event, ValidationEstimated, ValidationKey
+from tunekit.core.failures import place_of
 from tunekit.core.later_validations import (
     ALL,
-    Choice,
     LaterSession,
     SavedCheckpoint,
-    choose,
     in_force,
     name_problem,
     rows_of,
@@ -46,77 +36,36 @@ from tunekit.core.later_validations import (
 )
 from tunekit.core.names import meant
 from tunekit.core.problems import Problems, shown
-from tunekit.core.progress import News, counted, starved
+from tunekit.core.sequential import Sequential, resumable
 from tunekit.core.validation import Outcome, Request, Status
-from tunekit.errors import ValidationFailedError
+from tunekit.evaluation.session import Plan, Session, read_sessions
 from tunekit.journal.confined import is_inside, link_out_of
-from tunekit.journal.lines import Journal, record_of
+from tunekit.journal.lines import record_of
 from tunekit.journal.places import Places
-from tunekit.journal.session import about, import_path
 from tunekit.journal.storage import Folder, folder_at
-from tunekit.validating.cache import FunctionMark, ValidationCache, digest_of
-from tunekit.validating.capacity import say_what_is_too_much
-from tunekit.validating.executor import Executor, executor_of
-from tunekit.validating.fingerprint import fingerprint
-from tunekit.validating.validator import Around, Validator
-from tunekit.validating.watch import watched
+from tunekit.validating.cache import SweepCache, ValidationCache
+from tunekit.validating.fingerprint import essence, fingerprint
 
-__all__ = [
-    "SERIES",
-    "LaterRun",
-    "Swept",
-    "chosen_checkpoints",
-    "executing",
-    "guarded",
-    "in_short",
-    "read_sessions",
-    "request_of",
-    "validate_later",
-]
+__all__ = ["Swept", "confirm_winner", "validate_later"]
 
 logger = logging.getLogger(__name__)
 
-#: The folder, in the experiment's, of the sessions' journals.
-SERIES = "validations"
-
-_SESSION = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
-_CALL = "Sweep.validate"
-# What of the sweep's journal says which checkpoints there are.
+# What of the sweep's journal does not say which checkpoints there are, and how far they were
+# evaluated.
 _UNNEEDED = ("reported", "started", "began", "ended", "delivered", "decided", "snapshot")
-# For how long to wait for something to happen, and how often to say how far it is.
-_WAIT_S, _NEWS_INTERVAL_S = 0.2, 30.0
-# So many checkpoints are read at once to look them up in the cache.
-_READERS = 4
 _MOST_NAMED = 5
-_INTERRUPTED = "was interrupted"
-_GIVEN_UP = "was given up: the first ones had failed alike"
+_FORMS = (
+    f"neither a number, {ALL!r} nor a list of trials. Pass 10 for the best checkpoint of each of "
+    f"the ten best trials, the ids of trials for all of their checkpoints, or {ALL!r}."
+)
 
-
-def read_sessions(folder: Folder) -> list[LaterSession]:
-    """Return the sessions of later validations beside a sweep.
-
-    Raises:
-        tunekit.errors.JournalError: If a session's journal is damaged, or of another version.
-        OSError: If the storage fails.
-
-    Example:
-        >>> import tempfile
-        >>> from tunekit.journal.storage import LocalFolder
-        >>> read_sessions(LocalFolder(Path(tempfile.mkdtemp())))
-        []
-    """
-    found = []
-    for name in folder.names(SERIES):
-        if _SESSION.fullmatch(name):
-            record = record_of(folder, series=f"{SERIES}/{name}")
-            if record.sessions:
-                found.append(LaterSession(name, record.sessions[0], record.events))
-    return found
+Metrics = Mapping[str, Any]
+Progress = Callable[[Mapping[str, int]], None]
 
 
 @dataclass(frozen=True)
 class Swept:
-    """What has to be known of a sweep to validate its checkpoints.
+    """A sweep as a source of checkpoints.
 
     Attributes:
         filesystem: The storage that it is in.
@@ -147,261 +96,442 @@ def validate_later(
     name: str | None = None,
     cache: str | Path | None = None,
     replace: bool = False,
-    progress: Callable[[Mapping[str, int]], None] | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Validate checkpoints of a sweep; see :meth:`tunekit.Sweep.validate`."""
-    problems = Problems(_CALL)
-    folder = folder_at(swept.filesystem, swept.path)
-    called = _name(name, config, swept, problems)
+    own = name_of(config.fn).rsplit(".", 1)[-1]
+    call = _Call("Sweep.validate", swept, config, called=own if name is None else name)
+    if name is None and not own.isidentifier():
+        call.problems.add("fn has no name to show its metrics under. Pass name='robust'.")
+    else:
+        call.check_name("the function's own name, " if name is None else "")
+    call.check_call(given=())
     kwargs = config.task_config.fn_kwargs or {}
-    lacks = still_lacks(signature_of(config.fn), kwargs)
-    if lacks:
-        problems.add(
-            f"{name_of(config.fn)} has no value for {', '.join(map(repr, lacks))}. Pass it in "
-            "ValidationConfig(task_config=ValidationTaskConfig(fn_kwargs={...})), or give it a "
-            "default: there is no report to bring it."
-        )
-    own = fingerprint(config.fn, sorted(kwargs.items()))
-    former = _former(read_sessions(folder), swept.began, called, own, problems, replace=replace)
-    mark = FunctionMark(config.fn).of(kwargs)
-    where = config.cache if cache is None else cache
-    scores = None if where is None else _opened(where, mark, problems)
-    choice = chosen_checkpoints(swept, which, folder, problems)
-    problems.raise_any()
-    if choice.gone:
-        logger.warning(
-            "Left out, as they are not in the sweep's folder any more (num_to_keep): %s.",
-            in_short(choice.gone),
-        )
-    wanted = [request_of(swept, config, one) for one in choice.kept]
-    known = sum(request.id in former.scores for request in wanted)
-    if known:
-        logger.info("Validated before: %d of %d checkpoints.", known, len(wanted))
-    left = [request for request in wanted if request.id not in former.shown]
-    hits = {
-        request.id: former.scores[request.id] for request in left if request.id in former.scores
-    }
-    keys: dict[str, str] = {}
-    with ExitStack() as around:
-        if scores is not None:
-            around.callback(scores.close)
-            others = [request for request in left if request.id not in hits]
-            keys = _keys(scores, others, mark or "", swept)
-            found = {key: score for key in keys if (score := scores.get(keys[key])) is not None}
-            hits.update(found)
-            logger.info("In the cache: %d of %d checkpoints.", len(found), len(others))
-        if not left:
-            return
-        executor = None
-        if len(hits) < len(left):
-            executor = around.enter_context(executing(config, _CALL))
-
-        def keep(outcome: Outcome) -> None:
-            key = keys.get(outcome.request.id)
-            if scores is not None and key is not None:
-                scores.keep(key, outcome, name_of(config.fn))
-
-        clock = SystemClock()
-        run = LaterRun(
-            folder,
-            Places(swept.path),
-            config,
-            clock,
-            executor,
-            about={
-                **about(clock.time(), config=config),
-                "sweep": swept.began,
-                "name": called,
-                "function": import_path(config.fn) or name_of(config.fn),
-                "fingerprint": own,
-            },
-            is_there=lambda path: exists(swept.filesystem, path),
-            keep=keep,
-            progress=progress,
-        )
-        around.enter_context(guarded(run, watches=executor is not None))
-        run.run(left, hits)
-
-
-@contextmanager
-def executing(config: ValidationConfig, call: str) -> Iterator[Executor]:
-    """Join Ray, or start it here, and provide an executor.
-
-    Args:
-        config: How checkpoints are validated.
-        call: The call that errors name.
-
-    Raises:
-        tunekit.errors.ConfigError: If a validation asks for more than there is.
-    """
-    executor = executor_of(config)
-    try:
-        _start_ray(executor, call)
-        yield executor
-    finally:
-        executor.close()
-
-
-@contextmanager
-def guarded(run: LaterRun, *, watches: bool) -> Iterator[None]:
-    """Let SIGTERM end a session as Ctrl-C does, and notice if Ray itself is gone.
-
-    Args:
-        run: The session.
-        watches: Whether it runs anything on Ray.
-    """
-    with ExitStack() as around:
-        if watches and not is_remote():
-            run.check_ray = around.enter_context(watched(lambda: _HOW_TO_GO_ON))
-        around.enter_context(ended_by_sigterm())
-        yield
-
-
-def _name(name: str | None, config: ValidationConfig, swept: Swept, problems: Problems) -> str:
-    """Return what the names of the metrics begin with."""
-    if name is None:
-        own = name_of(config.fn).rsplit(".", 1)[-1]
-        if not own.isidentifier():
-            problems.add("fn has no name to show its metrics under. Pass name='robust'.")
-        elif wrong := name_problem(own, swept.names):
-            problems.add(f"name={own!r} (the function's own) {wrong}")
-        return own
-    if problems.instance("name", name, str, "Pass 'robust', for example."):
-        wrong = name_problem(name, swept.names)
-        if wrong is not None:
-            problems.add(f"name={name!r} {wrong}")
-    return name
-
-
-@dataclass(frozen=True)
-class _Former:
-    """What was validated in former sessions, with the same function and arguments.
-
-    Attributes:
-        shown: The ids of what is shown under the name already.
-        scores: The metrics, by id, under whatever name.
-    """
-
-    shown: set[str]
-    scores: dict[str, Mapping[str, Any]]
-
-
-def _former(
-    sessions: Sequence[LaterSession],
-    began: float | None,
-    name: str,
-    own: str | None,
-    problems: Problems,
-    *,
-    replace: bool,
-) -> _Former:
-    """Return what need not be validated again; a name that is another function's is a problem."""
-    same = [one for one in sessions if one.head.get("sweep") == began and one.fingerprint == own]
-    scores = {row["id"]: row["metrics"] for row in rows_of(same) if row["status"] == "validated"}
-    shown = [one for one in in_force(sessions, began) if one.name == name]
-    if shown and shown[-1].fingerprint == own:
-        return _Former({r["id"] for r in rows_of(shown) if r["status"] == "validated"}, scores)
-    if any(one.scored for one in shown) and not replace:
-        other = shown[-1]
+    call.mark = fingerprint(config.fn, sorted(kwargs.items()))
+    other = call.other()
+    if other is not None and other.scored and not replace:
         when = datetime.fromtimestamp(other.began, timezone.utc)
-        problems.add(
-            f"name={name!r} is that of scores of {other.function}, of {when:%Y-%m-%d %H:%M} UTC, "
+        call.problems.add(
+            f"name={call.called!r} is that of scores of {other.function}, of "
+            f"{when:%Y-%m-%d %H:%M} UTC, "
             "which was another function, or had other code or arguments then: they cannot be "
             "compared with what is to come. Pass another name, or replace=True (--replace) to show "
             "them no more."
         )
-    return _Former(set(), scores)
+    where = config.cache if cache is None else cache
+    scores = None if where is None else _opened(str(where), call.problems)
+    requests = call.requests(which)
+    call.problems.raise_any()
+    here, known = call.former()
+    count = sum(request.id in known for request in requests)
+    if count:
+        logger.info("Validated before: %d of %d checkpoints.", count, len(requests))
+    left = [request for request in requests if request.id not in here]
+    if left:
+        hits = [(request, known[request.id]) for request in left if request.id in known]
+        plan = Plan([request for request in left if request.id not in known])
+        call.run(plan, hits, cache=scores, progress=progress)
 
 
-_HOW_TO_GO_ON = "    the same call again: what has been validated is not validated again"
-
-
-def chosen_checkpoints(
+def confirm_winner(
     swept: Swept,
-    which: int | str | Collection[str],
-    folder: Folder,
-    problems: Problems,
-    called: str = "checkpoints",
-) -> Choice:
-    """Return the checkpoints to validate, and those that are not there any more.
+    settings: Confirm,
+    *,
+    metric: str,
+    mode: str,
+    by: str,
+    validated: int,
+    functions: Collection[str],
+    own: ValidationConfig | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Evaluate the best checkpoints of a sweep once more; see :meth:`tunekit.Sweep.confirm`.
 
     Args:
-        swept: The sweep.
-        which: As of :meth:`tunekit.Sweep.validate`.
-        folder: The experiment's folder.
-        problems: What is wrong goes there.
-        called: What the argument is called in the call.
+        swept: The sweep, its trials ranked as candidates are to be taken.
+        settings: What the user has said.
+        metric: What to compare them by, as a flat name.
+        mode: ``"min"`` or ``"max"``.
+        by: ``"trial"`` or ``"configuration"``: what the ranked trials stand for.
+        validated: How many checkpoints the sweep itself has validated.
+        functions: The names of the sweep's own validation functions.
+        own: The sweep's own settings, if they are known; otherwise they are read, if needed.
+        progress: As of :meth:`tunekit.Sweep.validate`.
     """
-    nothing = Choice([], [])
-    if isinstance(which, bool) or not isinstance(which, (int, str, Collection)):
-        problems.add(f"checkpoints={shown(which)} is {_FORMS}")
-        return nothing
-    if isinstance(which, int) and which < 1:
-        problems.add(f"checkpoints={which} must be at least 1. Pass 1 or more, or {ALL!r}.")
-        return nothing
-    if isinstance(which, str) and which != ALL:
-        problems.add(f"checkpoints={which!r} is {_FORMS}")
-        return nothing
-    if not isinstance(which, (int, str)):
-        unknown = [one for one in which if one not in swept.ranked]
-        for one in unknown:
-            near = meant(str(one), swept.ranked)
-            problems.add(
-                f"checkpoints has {one!r}, which is no trial of the sweep. "
-                f"{f'Did you mean {near!r}? ' if near else ''}Its trials are {_some(swept.ranked)}."
-            )
-        if not which:
-            problems.add(f"checkpoints={which!r} names no trial. Name one, or pass {ALL!r}.")
-        if unknown or not which:
-            return nothing
-    elif isinstance(which, int) and not any(swept.ranked.values()):
-        problems.add(
-            f"{called}={which} asks for the best, and no trial has a score of the metric to "
-            f"rank by. Name the metric and the mode of one that trials have, or pass {ALL!r}."
-        )
-        return nothing
-    places = Places(swept.path)
-    there: dict[str, set[str]] = {}
-
-    def is_kept(one: SavedCheckpoint) -> bool:
-        path = places.path(one.path)
-        above = posixpath.dirname(path)
-        if not is_inside(swept.filesystem, swept.path, path):
-            return False
-        if above not in there:
-            there[above] = set(paths_in(swept.filesystem, above))
-        return path in there[above]
-
-    saved = {
-        place: one
-        for place, one in saved_in(record_of(folder, without=_UNNEEDED).events).items()
-        if one.key.run >= swept.run_of(*place)
+    fn = settings.fn
+    if isinstance(fn, train.ValidationConfig):
+        config = ValidationConfig.of(fn)
+    else:
+        config = ValidationConfig(fn) if fn is not None else own or _own(swept)
+    call = _Call("Sweep.confirm", swept, config, called=settings.name)
+    call.check_name()
+    call.check_call(given=("resume", "seed"))
+    requests = call.requests(settings.top, called="top")
+    call.problems.raise_any()
+    kwargs = config.task_config.fn_kwargs or {}
+    in_rounds = not is_generator(config.fn) and takes_seed(config.fn, kwargs)
+    same_examples = fn is None or name_of(config.fn) in functions
+    about: dict[str, Any] = {
+        "metric": metric,
+        "mode": mode,
+        "by": by,
+        "confidence": settings.confidence,
+        "candidates": [request.id for request in requests],
+        "chosen_from": max(validated, len(requests)) if same_examples else None,
+        "max_rounds": settings.max_rounds if in_rounds else None,
     }
-    choice = choose(which, swept.ranked, saved, is_kept)
-    for kept in choice.kept:
-        link = link_out_of(swept.filesystem, swept.path, places.path(kept.path))
-        if link is not None:
-            problems.add(
-                f"{link!r} in a checkpoint is a link that leads out of the experiment's folder: "
-                "nothing there is read. Put a copy in its place, or choose other checkpoints."
-            )
-    if not choice.kept:
-        problems.add(
-            f"none of the checkpoints is in the sweep's folder: {in_short(choice.gone)}. A sweep "
-            "keeps what CheckpointConfig(num_to_keep=...) says."
-            if choice.gone
-            else "no checkpoint was saved that could be validated. Pass other trials."
+    code = essence(config.fn) or config.fn
+    call.mark = fingerprint(code, sorted(kwargs.items()), json.dumps(about, sort_keys=True))
+    other = call.other()
+    if other is not None and other.confirms is None and other.scored:
+        call.problems.add(
+            f"name={settings.name!r} is that of scores of {other.function}, which Sweep.validate "
+            "has made. Pass another name."
         )
-    return choice
+        call.problems.raise_any()
+    here, known = call.former()
+    plan = _Confirmation(requests, about)
+    for key, metrics in known.items():
+        plan.race.take(key, Status.VALIDATED.value, metrics)
+    hits = [(plan.request(key), known[key]) for key in known if key not in here]
+    if not hits and not plan.wanted():
+        logger.info("The winner was confirmed before, under the name %r.", settings.name)
+        return
+    call.config = copy.copy(config)
+    call.config.sequential = Sequential(
+        confidence=plan.race.each, min_examples=1, best_in_full=False
+    )
+    events = call.record.events if fn is None else ()
+    call.run(plan, hits, confirm=about, events=events, progress=progress)
 
 
-_FORMS = (
-    f"neither a number, {ALL!r} nor a list of trials. Pass 10 for the best checkpoint of each of "
-    f"the ten best trials, the ids of trials for all of their checkpoints, or {ALL!r}."
-)
+class _Confirmation(Plan):
+    """Each candidate once, as far as it takes, or a seed after the other for those that are left.
+
+    Args:
+        requests: Those for the candidates, the best ranked first.
+        about: As of :class:`~tunekit.core.confirmation.Race`.
+    """
+
+    def __init__(self, requests: Sequence[Request], about: Mapping[str, Any]):
+        super().__init__(requests)
+        self.race = Race(about)
+        self._metric = about["metric"]
+        self._in_rounds = about["max_rounds"] is not None
+        self._of = {request.id: request for request in requests}
+        self._stopped: set[str] = set()
+
+    def request(self, key: str) -> Request:
+        """Return the request for a validation of a candidate, in rounds with its seed."""
+        parsed = ValidationKey.parse(key)
+        request = self._of[str(parsed.first)]
+        if not parsed.stage:
+            return request
+        seed = int(parsed.stage.removeprefix("seed"))
+        return replace(request, stage=parsed.stage, kwargs={**request.kwargs, "seed": seed})
+
+    def wanted(self) -> Sequence[Request]:
+        return [self.request(str(key)) for key in self.race.wanted()]
+
+    def judged(self) -> Mapping[str, str | None]:
+        return {self._metric: None}  # the race takes finite numbers only
+
+    def alike(self, request: Request, name: str, interval: Interval) -> bool:
+        if self.race.enough(request.id, interval):
+            self._stopped.add(request.id)
+        return request.id in self._stopped
+
+    def take(self, outcome: Outcome) -> Outcome:
+        request, metrics = outcome.request, outcome.metrics
+        if outcome.validated and self.race.value(metrics) is None:
+            there = ", ".join(map(repr, metrics))
+            reason = (
+                f"returned no finite number {self._metric!r}, by which the winner is confirmed, "
+                f"but {there}. Return that metric, or rank the sweep by another one"
+            )
+            outcome = replace(outcome, status=Status.FAILED, metrics={}, reason=reason)
+        elif outcome.validated and not self._in_rounds and request.id not in self._stopped:
+            outcome = replace(outcome, metrics=exact(metrics, request.known))
+        self.race.take(request.id, outcome.status.value, outcome.metrics)
+        return outcome
 
 
-def in_short(checkpoints: Collection[SavedCheckpoint]) -> str:
+class _Call:
+    """What both calls have in common: which checkpoints, under which name, what is known already.
+
+    Args:
+        call: The call that errors name.
+        swept: The sweep.
+        config: How checkpoints are validated.
+        called: What the names of the metrics begin with.
+    """
+
+    def __init__(self, call: str, swept: Swept, config: ValidationConfig, *, called: str):
+        self.swept, self.config, self.called = swept, config, called
+        self.problems = Problems(call)
+        self._call = call
+        self._folder: Folder = folder_at(swept.filesystem, swept.path)
+        self._places = Places(swept.path)
+        self.record = record_of(self._folder, without=_UNNEEDED)
+        self._sessions = read_sessions(self._folder)
+        #: What tells the function and its arguments from others; None if nothing does.
+        self.mark: str | None = None
+
+    def check_name(self, whose: str = "") -> None:
+        """Add what is wrong with the name to the problems."""
+        name = self.called
+        if self.problems.instance("name", name, str, "Pass 'robust', for example."):
+            wrong = name_problem(name, self.swept.names)
+            if wrong is not None:
+                self.problems.add(f"{whose}name={name!r} {wrong}")
+
+    def check_call(self, given: Iterable[str]) -> None:
+        """Add what is wrong with a call of the function to the problems.
+
+        Args:
+            given: The arguments that it gets besides its own.
+        """
+        kwargs = self.config.task_config.fn_kwargs or {}
+        lacks = still_lacks(signature_of(self.config.fn), {*kwargs, *given})
+        if lacks:
+            self.problems.add(
+                f"{name_of(self.config.fn)} has no value for {', '.join(map(repr, lacks))}. Pass "
+                "it in ValidationConfig(task_config=ValidationTaskConfig(fn_kwargs={...})), or "
+                "give it a default: there is no report to bring it."
+            )
+
+    @property
+    def _shown(self) -> list[LaterSession]:
+        shown = in_force(self._sessions, self.swept.began)
+        return [one for one in shown if one.name == self.called]
+
+    def other(self) -> LaterSession | None:
+        """Return the newest session whose scores have the name, if it has another mark."""
+        return next((one for one in self._shown[-1:] if one.fingerprint != self.mark), None)
+
+    def former(self) -> tuple[Collection[str], dict[str, Metrics]]:
+        """Return what was validated with the same function and arguments.
+
+        Returns:
+            What is shown under the name already, and the metrics of all, by their names.
+        """
+        return () if self.other() else _scores(self._shown).keys(), _scores(self._same)
+
+    @property
+    def _same(self) -> list[LaterSession]:
+        own = [one for one in self._sessions if one.head.get("sweep") == self.swept.began]
+        return [one for one in own if one.fingerprint == self.mark]
+
+    def requests(
+        self, which: int | str | Collection[str], called: str = "checkpoints"
+    ) -> list[Request]:
+        """Return the requests to validate the checkpoints; what is wrong goes to the problems.
+
+        Args:
+            which: As of :meth:`tunekit.Sweep.validate`.
+            called: What that argument is called in the call.
+        """
+        wrong = list(_wrong(which, self.swept.ranked))
+        for what in wrong:
+            self.problems.add(f"{called}{what}")
+        if wrong:
+            return []
+        swept, places = self.swept, self._places
+        kept, gone = _chosen(which, swept, self.record.events, self._is_kept())
+        for one in kept:
+            link = link_out_of(swept.filesystem, swept.path, places.path(one.path))
+            if link is not None:
+                self.problems.add(
+                    f"{link!r} in a checkpoint is a link that leads out of the experiment's "
+                    "folder: nothing there is read. Put a copy in its place, or choose other "
+                    "checkpoints."
+                )
+        if not kept:
+            self.problems.add(
+                f"none of the checkpoints is in the sweep's folder: {_in_short(gone)}. A sweep "
+                "keeps what CheckpointConfig(num_to_keep=...) says."
+                if gone
+                else "no checkpoint was saved that could be validated. Pass other trials."
+            )
+        elif gone:
+            logger.warning(
+                "Left out, as they are not in the sweep's folder any more (num_to_keep): %s.",
+                _in_short(gone),
+            )
+        task = self.config.task_config
+        return [
+            Request(
+                trial_id=one.key.trial_id,
+                iteration=one.key.iteration,
+                run=one.key.run,
+                generation=one.key.generation,
+                checkpoint=tune.Checkpoint(places.path(one.path), swept.filesystem),
+                path=places.path(one.path),
+                kwargs=task.fn_kwargs or {},
+                timeout_s=task.timeout_s,
+                config=swept.config_of(one.key.trial_id, one.key.generation),
+            )
+            for one in kept
+        ]
+
+    def _is_kept(self) -> Callable[[SavedCheckpoint], bool]:
+        """Return a function that says whether a checkpoint is still in the sweep's folder."""
+        swept, there = self.swept, dict[str, set[str]]()
+
+        def is_kept(one: SavedCheckpoint) -> bool:
+            path = self._places.path(one.path)
+            above = posixpath.dirname(path)
+            if not is_inside(swept.filesystem, swept.path, path):
+                return False
+            if above not in there:
+                there[above] = set(paths_in(swept.filesystem, above))
+            return path in there[above]
+
+        return is_kept
+
+    def run(
+        self,
+        plan: Plan,
+        known: Iterable[tuple[Request, Metrics]],
+        *,
+        confirm: Mapping[str, Any] | None = None,
+        events: Iterable[Event] = (),
+        cache: SweepCache | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Validate in a session.
+
+        Args:
+            plan: What.
+            known: What has been validated with the same function and arguments.
+            confirm: What the journal says of the confirmation that it is.
+            events: The sweep's own, if its estimates are of the same examples.
+            cache: As of :class:`~tunekit.evaluation.session.Session`.
+            progress: Likewise.
+        """
+        before = [*events, *(event for one in self._same for event in one.events)]
+        head = {"sweep": self.swept.began, "name": self.called, "fingerprint": self.mark}
+        session = Session(
+            self._folder,
+            self._places,
+            self.config,
+            plan,
+            call=self._call,
+            about=head if confirm is None else {**head, "confirm": confirm},
+            is_there=lambda path: exists(self.swept.filesystem, path),
+            estimates=_estimates(before),
+            cache=cache,
+            progress=progress,
+        )
+        session.run(known)
+
+
+def _scores(sessions: Iterable[LaterSession]) -> dict[str, Metrics]:
+    rows = rows_of(sessions)
+    return {row["id"]: row["metrics"] for row in rows if row["status"] == "validated"}
+
+
+def _estimates(events: Iterable[Event]) -> dict[str, Mapping[str, Estimate]]:
+    """Return the newest estimates that validations have yielded, by their names."""
+    return {
+        event.id: resumable(event.estimates)
+        for event in events
+        if isinstance(event, ValidationEstimated)
+    }
+
+
+def _own(swept: Swept) -> ValidationConfig:
+    """Return how the sweep itself validates, as Tune has written it down."""
+    folder = folder_at(swept.filesystem, swept.path)
+    why = f"there is no {TUNER_FILE}"
+    if TUNER_FILE in folder.names(""):
+        try:
+            callbacks = callbacks_in(folder.read(TUNER_FILE))
+        except Exception as error:  # whatever unpickling its parts raises
+            why = f"{TUNER_FILE} cannot be read: {type(error).__name__}: {error}"
+        else:
+            for callback in callbacks:
+                found = getattr(callback, "config", None)
+                if isinstance(found, ValidationConfig):
+                    return found
+            why = f"{TUNER_FILE} has none: it was started with a plain ray.tune.Tuner"
+    problems = Problems("Sweep.confirm")
+    problems.add(
+        f"fn=None stands for the sweep's own validation function, and {why}. Pass the function."
+    )
+    raise problems.error()
+
+
+def _opened(where: str, problems: Problems) -> SweepCache:
+    """Return the cache; it is a problem if it cannot be reached."""
+    problems.attempt(
+        lambda: ValidationCache.at(where),
+        lambda error: (
+            f"cache={where!r} cannot be used: {error}. Pass a local folder, or a URI of a storage "
+            "that pyarrow knows, such as s3://bucket/scores."
+        ),
+    )
+    return SweepCache(where)
+
+
+# Which checkpoints ------------------------------------------------------------------------------
+
+
+def _wrong(which: Any, ranked: Mapping[str, Sequence[Any]]) -> Iterator[str]:
+    """Yield what is wrong with a choice of checkpoints."""
+    if isinstance(which, int) and not isinstance(which, bool):
+        if which < 1:
+            yield f"={which} must be at least 1. Pass 1 or more, or {ALL!r}."
+        elif not any(ranked.values()):
+            yield (
+                f"={which} asks for the best, and no trial has a score of the metric to rank by. "
+                f"Name the metric and the mode of one that trials have, or pass {ALL!r}."
+            )
+    elif isinstance(which, str) or not isinstance(which, Collection):
+        if which != ALL:
+            yield f"={shown(which)} is {_FORMS}"
+    elif not which:
+        yield f"={which!r} names no trial. Name one, or pass {ALL!r}."
+    else:
+        for one in which:
+            if one not in ranked:
+                near = meant(str(one), ranked)
+                hint = f"Did you mean {near!r}? " if near else ""
+                yield (
+                    f" has {one!r}, which is no trial of the sweep. {hint}Its trials are "
+                    f"{_some(ranked)}."
+                )
+
+
+def _chosen(
+    which: int | str | Collection[str],
+    swept: Swept,
+    events: Iterable[Event],
+    is_kept: Callable[[SavedCheckpoint], bool],
+) -> tuple[list[SavedCheckpoint], list[SavedCheckpoint]]:
+    """Return the checkpoints to validate, and those that are not there any more."""
+    saved = {
+        place: one for place, one in saved_in(events).items() if one.key.run >= swept.run_of(*place)
+    }
+    kept: list[SavedCheckpoint] = []
+    gone: list[SavedCheckpoint] = []
+    if isinstance(which, int):
+        for trial_id, places in swept.ranked.items():
+            found = [saved[(trial_id, *place)] for place in places if (trial_id, *place) in saved]
+            for one in found if len(kept) < which else ():
+                if is_kept(one):
+                    kept.append(one)
+                    break
+                gone.append(one)
+        return kept, gone
+    order = {trial_id: number for number, trial_id in enumerate(swept.ranked)}
+    wanted = [one for one in saved.values() if which == ALL or one.key.trial_id in which]
+    for one in sorted(wanted, key=lambda w: (order.get(w.key.trial_id, len(order)), w.key)):
+        (kept if is_kept(one) else gone).append(one)
+    return kept, gone
+
+
+def _in_short(checkpoints: Collection[SavedCheckpoint]) -> str:
     """Return how many checkpoints there are, and the first ones."""
     keys = [one.key for one in checkpoints]
     count = f"{len(keys)} checkpoint{'s' * (len(keys) != 1)}"
@@ -412,250 +542,3 @@ def _some(names: Iterable[str]) -> str:
     known = list(names)
     more = len(known) - _MOST_NAMED
     return ", ".join(known[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def request_of(swept: Swept, config: ValidationConfig, one: SavedCheckpoint) -> Request:
-    """Return the request to validate a checkpoint of a sweep."""
-    key, path = one.key, Places(swept.path).path(one.path)
-    return Request(
-        trial_id=key.trial_id,
-        iteration=key.iteration,
-        run=key.run,
-        generation=key.generation,
-        checkpoint=tune.Checkpoint(path, swept.filesystem),
-        path=path,
-        kwargs=config.task_config.fn_kwargs or {},
-        timeout_s=config.task_config.timeout_s,
-        config=swept.config_of(key.trial_id, key.generation),
-    )
-
-
-def _opened(cache: str | Path, mark: str | None, problems: Problems) -> ValidationCache | None:
-    """Return the cache; None if it cannot be used."""
-    if mark is None:
-        problems.add(
-            f"cache={str(cache)!r} cannot be used: the function, or one of its arguments, cannot "
-            "be pickled, so that nothing tells it from others. Leave cache out."
-        )
-        return None
-    try:
-        return ValidationCache.at(cache)
-    except (OSError, ValueError) as error:
-        problems.add(
-            f"cache={str(cache)!r} cannot be used: {error}. Pass a local folder, or a URI of a "
-            "storage that pyarrow knows, such as s3://bucket/scores."
-        )
-        return None
-
-
-def _keys(
-    scores: ValidationCache, requests: Sequence[Request], mark: str, swept: Swept
-) -> dict[str, str]:
-    """Return the cache's names of the requests' scores; none for those that cannot be read."""
-
-    def key(request: Request) -> str | None:
-        try:
-            digest = digest_of(swept.filesystem, request.path)
-        except OSError:  # the validation will tell
-            return None
-        return scores.key(digest, mark, request.config)
-
-    with ThreadPoolExecutor(_READERS) as threads:
-        found = list(threads.map(key, requests))
-    return {request.id: key for request, key in zip(requests, found, strict=True) if key}
-
-
-def _start_ray(executor: Executor, call: str) -> None:
-    """Join Ray, or start it here; say if a validation asks for more than there is."""
-    if not ray.is_initialized():
-        ray.init()
-    problems = Problems(call)
-    advice = "Ask for less with ray_remote_kwargs."
-    say_what_is_too_much("validation", executor.need, ray.cluster_resources(), advice, problems)
-    problems.raise_any()
-
-
-def _wait(awaited: Collection[Any]) -> None:
-    """Wait until something has happened, or for a moment."""
-    if awaited:
-        ray.wait(list(awaited), num_returns=1, timeout=_WAIT_S)
-    else:
-        SystemClock().sleep(_WAIT_S)
-
-
-class LaterRun(Around):
-    """One session of later validations, with a journal of its own.
-
-    Args:
-        folder: The experiment's folder.
-        places: Where that is.
-        config: How checkpoints are validated.
-        clock: What the time is read from.
-        executor: Where validations run; None if none has to.
-        about: What the first line of its journal says.
-        is_there: Returns whether a checkpoint is still at a path.
-        keep: Called with each outcome that is a score.
-        progress: Called now and then with how many validations are how far.
-        wait: Waits until one of the given references of Ray is ready, or for a moment.
-    """
-
-    #: Raises if Ray itself is gone, so that what fails because of that is not recorded as failed.
-    check_ray: Callable[[], None] = staticmethod(lambda: None)
-
-    def __init__(
-        self,
-        folder: Folder,
-        places: Places,
-        config: ValidationConfig,
-        clock: Clock,
-        executor: Executor | None,
-        *,
-        about: Mapping[str, Any],
-        is_there: Callable[[str], bool] = lambda path: True,
-        keep: Callable[[Outcome], None] = lambda outcome: None,
-        progress: Callable[[Mapping[str, int]], None] | None = None,
-        wait: Callable[[Collection[Any]], None] = _wait,
-    ):
-        self._folder, self._places, self._config = folder, places, config
-        self._clock, self._executor, self._about = clock, executor, about
-        self._is_there, self._keep = is_there, keep
-        self._progress, self._wait = progress, wait
-        self._journal: Journal | None = None
-        self._validator: Validator
-        self._requests: dict[str, Request] = {}
-        self._counts: Counter[str] = Counter()
-        self._failures = Failures(gives_up=config.on_failure != "ignore")
-        self._hopeless: Outcome | None = None
-        self._news = News(_NEWS_INTERVAL_S, _NEWS_INTERVAL_S)
-        self._starved = False
-
-    def run(self, requests: Sequence[Request], known: Mapping[str, Mapping[str, Any]]) -> None:
-        """Validate; whatever ends it, what has been validated is recorded.
-
-        Args:
-            requests: What is to be validated.
-            known: The metrics, by id, of those that have been validated elsewhere.
-
-        Raises:
-            tunekit.errors.ValidationFailedError: If the first validations have failed alike.
-        """
-        now = self._clock.time()
-        stamp = datetime.fromtimestamp(now, timezone.utc).strftime("%Y%m%d-%H%M%S")
-        series = f"{SERIES}/{stamp}-{secrets.token_hex(4)}"
-        journal = self._journal = Journal(self._folder, series=series, about=self._about)
-        finished = False
-        try:
-            for request in requests:
-                where = self._places.record(request.path)
-                self._requests[request.id] = request
-                self._write(ValidationRequested.of(request, self._clock.time(), checkpoint=where))
-            if known:
-                self._failures.succeeded()
-            for key, metrics in known.items():
-                self._end(Outcome(self._requests[key], Status.VALIDATED, metrics))
-            self._run([one for one in requests if one.id not in known])
-            finished = True
-        finally:
-            journal.append(SessionClosed(time=self._clock.time(), finished=finished))
-            if not journal.close():
-                logger.error("The end of the session could not be written; run it again.")
-
-    def _run(self, requests: Sequence[Request]) -> None:
-        if not requests or self._executor is None:
-            return
-        validator = self._validator = Validator(
-            self._config,
-            self._executor,
-            self._clock,
-            emit=self._emit,
-            conclude=self._conclude,
-            around=self,
-        )
-        validator.check_ray = self.check_ray
-        try:
-            self._submit(requests)
-            while not validator.idle and self._hopeless is None:
-                validator.poll(at_once=True)
-                while self._go_on():
-                    validator.poll(at_once=True)
-                self._tell(validator)
-                if not validator.idle:
-                    self._wait(validator.awaited())
-        finally:
-            why = _INTERRUPTED if self._hopeless is None else _GIVEN_UP
-            for trial_id in {request.trial_id for request in validator.pending()}:
-                validator.drop(trial_id, why)
-            for more in self._failures.rest():
-                logger.warning("Validations have failed: %s.", more)
-            self._tell(validator)
-        if self._hopeless is not None:
-            raise self._gave_up(self._hopeless)
-
-    def _submit(self, requests: Sequence[Request]) -> None:
-        """Begin with the requests that have no score."""
-        for request in requests:
-            self._validator.submit(request)
-
-    def _go_on(self) -> bool:
-        """Ask for more, if there is any; return whether something was asked for."""
-        return False
-
-    def _emit(self, event: Event) -> None:
-        """Take what the validator says; it is acted on afterwards."""
-        self._write(event)
-
-    def _write(self, event: Event) -> None:
-        """Write down an event."""
-        if isinstance(event, ValidationEnded) and event.status == Status.FAILED.value:
-            request = self._requests[event.id]
-            if not self._is_there(request.path):
-                event = msgspec.structs.replace(event, reason=gone(request.path), error=None)
-        assert self._journal is not None
-        self._journal.append(event)
-
-    def _end(self, outcome: Outcome) -> None:
-        self._write(ValidationEnded.of(outcome, self._clock.time()))
-        self._counts[outcome.status.value] += 1
-
-    def _conclude(self, outcome: Outcome) -> None:
-        """Record an outcome, and act on it."""
-        self._end(outcome)
-        if outcome.validated:
-            self._keep(outcome)
-            self._failures.succeeded()
-        elif outcome.status is not Status.SKIPPED:
-            self._tell_of_failure(outcome)
-
-    def _tell_of_failure(self, outcome: Outcome) -> None:
-        request, reason = outcome.request, f"failed: it {outcome.reason or 'failed'}"
-        trace = f"\n{outcome.error}" if outcome.error else ""
-        if not self._is_there(request.path):
-            reason, trace = gone(request.path), ""
-        place = place_of(request.trial_id, request.iteration, request.generation)
-        verdict = self._failures.failed(place, reason)
-        if verdict.hopeless:
-            self._hopeless = outcome
-        elif verdict.first:
-            logger.warning("The validation of %s %s.%s", place, reason, trace)
-        if verdict.more is not None:
-            logger.warning("Validations have failed: %s.", verdict.more)
-
-    def _gave_up(self, outcome: Outcome) -> ValidationFailedError:
-        trace = f"\n{outcome.error}" if outcome.error else f" {outcome.reason}"
-        return ValidationFailedError(
-            f"The first {HOPELESS} validations have failed alike, and "
-            f"none has succeeded. Correct {name_of(self._config.fn)}, and validate again. To go "
-            "on however many fail, pass ValidationConfig(on_failure='ignore'). The failure:"
-            f"{trace}"
-        )
-
-    def _tell(self, validator: Validator) -> None:
-        counts = {**self._counts, **validator.counts(), "total": len(self._requests)}
-        if self._progress is not None:
-            self._progress(counts)
-        elif self._news.due(self._clock.monotonic()):
-            logger.info("%s, of %d.", counted(counts), len(self._requests))
-        short = starved(validator.starved_s())
-        if short is not None and not self._starved:
-            logger.warning("%s.", short)
-        self._starved = short is not None

@@ -10,7 +10,7 @@ import pyarrow.fs
 from tunekit.clock import Clock, SystemClock
 from tunekit.core.later_validations import LaterSession
 from tunekit.core.pace import Pace
-from tunekit.evaluation.later import read_sessions
+from tunekit.evaluation.session import read_sessions
 from tunekit.journal.lines import JournalReader, Record
 from tunekit.journal.lock import Driver, driver_of
 from tunekit.journal.storage import folder_at

@@ -26,10 +26,11 @@ from tunekit.core.confirmation import (
     Confirmed,
     confirmation_that_counts,
     confirmations_in,
+    rows_per_checkpoint,
     winning_score,
 )
 from tunekit.core.events import Event
-from tunekit.core.later_validations import LaterSession, began_of, in_force, rows_of, scores_of
+from tunekit.core.later_validations import LaterSession, began_of, in_force, scores_of
 from tunekit.core.lineage import Ancestry, configs_of
 from tunekit.core.metrics import flatten
 from tunekit.core.names import listed, meant
@@ -56,8 +57,8 @@ from tunekit.core.study import study_trials
 from tunekit.core.timeline import Scored, Timeline, TrialSummary
 from tunekit.core.words import confirmation_in_words
 from tunekit.errors import ConfigError, MetricNotFoundError
-from tunekit.evaluation.confirming import confirm_winner
-from tunekit.evaluation.later import Swept, read_sessions, validate_later
+from tunekit.evaluation.later import Swept, confirm_winner, validate_later
+from tunekit.evaluation.session import read_sessions
 from tunekit.extras import extra
 from tunekit.journal.experiments import no_sweep
 from tunekit.journal.lines import SERIES, exploits_of, record_of
@@ -201,7 +202,7 @@ class Sweep:
         later: Iterable[LaterSession],
     ) -> None:
         shown = in_force(later, began_of(self.sessions))
-        self._later_rows = rows_of(shown)
+        self._later_rows = rows_per_checkpoint(shown)
         self.confirmations = confirmations_in(shown)
         self.timeline.extend(events, sessions, scores_of(self._later_rows))
         for exploit in exploits_of(events, self._places):

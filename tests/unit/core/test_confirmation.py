@@ -1,4 +1,4 @@
-"""Confirming a winner: whose turn it is, when a validation is stopped, and what is recorded."""
+"""Confirming a winner: who is eliminated, when a validation is stopped, and what is recorded."""
 
 from __future__ import annotations
 
@@ -8,325 +8,191 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tunekit import Estimate
 from tunekit.core import student
 from tunekit.core.confidence import ConfidenceSequence, Interval
 from tunekit.core.confirmation import (
-    Confirmation,
+    Race,
     confirmed_by,
     exact,
     interval_over_rounds,
-    one_more,
-    pooled,
+    rows_per_checkpoint,
 )
-from tunekit.errors import ConfigError
+from tunekit.core.events import ValidationEnded, ValidationRequested
+from tunekit.core.later_validations import LaterSession
 
 
-def once(*names: str, mode: str = "max", resumes: bool = False, **options: Any) -> Confirmation:
-    return Confirmation(names, metric="accuracy", mode=mode, resumes=resumes, **options)
+def key(name: str) -> str:
+    return f"{name}:0:1:1"
 
 
-def in_rounds(*names: str, rounds: int = 10, mode: str = "max", **options: Any) -> Confirmation:
-    return Confirmation(names, metric="accuracy", mode=mode, max_rounds=rounds, **options)
+def race_of(*names: str, mode: str = "max", confidence: float = 0.95, **about: Any) -> Race:
+    told = {"candidates": [key(name) for name in names], "confidence": confidence}
+    return Race({"metric": "accuracy", "mode": mode, **told, **about})
 
 
-def started(confirmation: Confirmation, slots: int) -> list[str]:
-    """Start as many as there are slots; return who."""
-    running: list[str] = []
-    while len(running) < slots and (turn := confirmation.next(running)) is not None:
-        confirmation.started(turn.candidate)
-        running.append(turn.candidate)
-    return running
+def ended(race: Race, name: str, mean: float, *ends: float) -> None:
+    """A candidate was evaluated, exactly or as far as to an interval."""
+    metrics = {"accuracy": mean}
+    if ends:
+        metrics |= {"accuracy_low": ends[0], "accuracy_high": ends[1], "accuracy_n": 9}
+    race.take(key(name), "validated", metrics)
+
+
+def race(mode: str = "max", confidence: float = 0.95, **means: Any) -> Race:
+    """Return a race in which each candidate has an interval, in the order of the ranking."""
+    found = race_of(*means, mode=mode, confidence=confidence)
+    for name, known in means.items():
+        if isinstance(known, tuple):
+            ended(found, name, sum(known) / 2, *known)
+        elif known is not None:
+            ended(found, name, known)
+    return found
+
+
+def left(race: Race) -> list[str]:
+    return [name.split(":")[0] for name in race.contenders()]
+
+
+def wanted(race: Race) -> list[tuple[str, str]]:
+    return [(one.trial_id, one.stage) for one in race.wanted()]
+
+
+def winner(race: Race) -> tuple[str, float]:
+    return race.winner.trial_id, race.sure
+
+
+# Who is in the race -----------------------------------------------------------------------------
+
+
+def test_all_are_in_the_race_at_first():
+    found = race_of("a", "b", "c")
+    assert left(found) == ["a", "b", "c"] and winner(found) == ("a", 0.0)
+    assert wanted(found) == [("a", ""), ("b", ""), ("c", "")]
+
+
+def test_who_cannot_be_the_best_is_eliminated():
+    found = race(a=(0.7, 0.8), b=(0.75, 0.9), c=(0.5, 0.74), d=None)
+    assert left(found) == ["a", "b", "d"] and wanted(found) == [("d", "")]
+    ended(found, "d", 0.83, 0.81, 0.85)
+    assert left(found) == ["b", "d"] and wanted(found) == []
+
+
+def test_small_values_may_be_better():
+    found = race("min", a=(0.7, 0.8), b=(0.1, 0.3), c=(0.25, 0.6))
+    assert left(found) == ["b", "c"] and winner(found) == ("b", 0.0)
+    assert left(race("min", a=(0.7, 0.8), b=(0.1, 0.3), c=0.31)) == ["b"]
+
+
+def test_a_winner_is_certain_when_it_is_alone():
+    assert winner(race(a=(0.7, 0.8), b=(0.81, 0.9))) == ("b", 0.95)
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_equal_means_go_by_the_ranking(mode):
+    assert winner(race(mode, a=0.8, b=0.8, c=0.8)) == ("a", 1.0)
+    assert winner(race(mode, b=0.8, a=0.8)) == ("b", 1.0)
+
+
+def test_who_can_only_draw_is_eliminated_by_who_is_ranked_before():
+    assert left(race(a=0.8, b=(0.7, 0.8))) == ["a"]
+    assert left(race(b=(0.7, 0.8), a=0.8)) == ["b", "a"]
+
+
+def test_who_is_exact_outside_its_interval_lets_the_eliminated_back():
+    found = race(a=(0.8, 0.9), b=(0.6, 0.7))
+    assert left(found) == ["a"]
+    ended(found, "a", 0.65)
+    assert left(found) == ["a", "b"] and wanted(found) == []
+    assert winner(found)[1] == 0.0, "it is not certain any more"
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 20])
+def test_the_probability_of_an_error_is_shared(count):
+    found = race_of(*map(str, range(count)), confidence=0.9)
+    assert found.each == pytest.approx(1 - 0.1 / count)
+
+
+def test_exact_means_cannot_be_wrong():
+    found = race(a=(0.9, 1.0), b=0.8, c=(0.1, 0.2), d=0.7, confidence=0.9)
+    assert winner(found) == ("a", pytest.approx(1 - 2 * 0.1 / 4))
+
+
+def test_who_was_never_evaluated_does_not_lead():
+    assert race(a=None, b=(0.2, 0.3), c=None).winner.trial_id == "b"
+
+
+def test_who_cannot_be_evaluated_is_left_out():
+    found = race(a=(0.8, 0.9), b=0.7, c=0.6)
+    found.take(key("a"), "failed", {})
+    assert winner(found) == ("b", 1.0) and found.candidates[key("a")].mean is None
+    for name in "bc":
+        found.take(key(name), "timed_out", {})
+    assert not left(found) and not wanted(found)
+
+
+def test_the_last_one_left_is_evaluated_too():
+    found = race_of("a", "b")
+    found.take(key("a"), "failed", {})
+    assert wanted(found) == [("b", "")]
+    assert found.enough(key("b"), Interval(0.1, 0.9)), "its first estimate is enough"
+
+
+def test_what_was_interrupted_is_still_wanted():
+    found = race_of("a", "b")
+    found.take(key("a"), "skipped", {})
+    assert wanted(found) == [("a", ""), ("b", "")]
+
+
+@pytest.mark.parametrize("metrics", [{"loss": 0.1}, {"accuracy": "high"}, {"accuracy": math.inf}])
+def test_a_score_without_the_metric_is_a_failure(metrics):
+    found = race_of("a", "b")
+    assert found.value(metrics) is None
+    found.take(key("a"), "validated", metrics)
+    assert left(found) == ["b"]
+
+
+ends = st.tuples(st.integers(0, 20), st.integers(0, 20)).map(lambda two: tuple(sorted(two)))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.one_of(st.none(), ends, st.integers(0, 20)), min_size=1, max_size=6))
+def test_the_best_is_among_the_contenders_whatever_it_is(given):
+    """Tries every corner of what the means can be, ranked by mean and then by the ranking."""
+    names = "abcdef"[: len(given)]
+    for mode in ("max", "min"):
+        found = race(mode, **dict(zip(names, given, strict=True)))
+        best = max if mode == "max" else min
+        for one in range(len(given)):  # at its best, with the others at their worst
+            means = []
+            for other, known in enumerate(given):
+                low, high = (-1, 21) if known is None else (known, known)
+                if isinstance(known, tuple):
+                    low, high = known
+                hopeful = (mode == "max") is (one == other)
+                means.append(high if hopeful else low)
+            assert (names[means.index(best(means))] == names[one]) == (names[one] in left(found))
+        assert found.winner.trial_id in left(found)
 
 
 # Each is evaluated once -------------------------------------------------------------------------
 
 
-def test_candidates_begin_in_the_order_of_the_ranking():
-    assert started(once("a", "b", "c"), 9) == ["a", "b", "c"]
-    assert started(once("b", "a", "c"), 2) == ["b", "a"]
-
-
-def test_who_is_eliminated_is_stopped_and_settled():
-    race = once("a", "b", "c")
-    running = started(race, 3)
-    assert not race.evaluated("a", Interval(0.8, 0.9), running)
-    assert not race.evaluated("b", Interval(0.7, 0.85), running)
-    assert race.evaluated("c", Interval(0.1, 0.7), running)
-    race.yielded("c", {"accuracy": Estimate(0.4, 9, bounds=(0, 1))}, {"accuracy": 0.4})
-    assert race.settled(["a", "b"]) == [("c", {"accuracy": 0.4})]
-    assert race.settled(["a", "b"]) == [], "once"
-    assert race.next(["a", "b"]) is None
+def test_who_is_eliminated_is_stopped():
+    found = race_of("a", "b", "c")
+    assert not found.enough(key("a"), Interval(0.8, 0.9))
+    assert not found.enough(key("b"), Interval(0.7, 0.85))
+    assert found.enough(key("c"), Interval(0.1, 0.7))
 
 
 def test_all_are_stopped_once_the_winner_is_certain():
-    race = once("a", "b")
-    running = started(race, 2)
-    assert not race.evaluated("a", Interval(0.8, 0.9), running)
-    assert race.evaluated("b", Interval(0.1, 0.7), running)
-    assert race.evaluated("a", Interval(0.8, 0.9), running), "the winner, too"
-    verdict = race.verdict()
-    assert verdict and (verdict.winner, verdict.certain) == ("a", True)
-
-
-def test_who_was_evaluated_in_full_is_exact():
-    race = once("a", "b")
-    started(race, 2)
-    known = {"accuracy": Estimate(0.8, 50, bounds=(0, 1))}
-    metrics = {"accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.9, "accuracy_n": 50}
-    race.exhausted("a", metrics, known)
-    [(name, score)] = race.settled(["b"])
-    assert name == "a" and score["accuracy_low"] == score["accuracy_high"] == 0.8
-    race.exhausted("b", {"accuracy": 0.81})
-    assert race.settled() == [("b", {"accuracy": 0.81})]
-    verdict = race.verdict()
-    assert verdict and (verdict.winner, verdict.confidence) == ("b", 1.0)
-
-
-def test_a_candidate_that_is_back_is_evaluated_on():
-    race = once("a", "b", resumes=True)
-    running = started(race, 2)
-    known = {"accuracy": Estimate(0.4, 9, bounds=(0, 1))}
-    race.evaluated("a", Interval(0.8, 0.9), running)
-    assert race.evaluated("b", Interval(0.6, 0.7), running)
-    race.yielded("b", known, {"accuracy": 0.4})
-    assert [name for name, _ in race.settled(["a"])] == ["b"]
-    race.exhausted("a", {"accuracy": 0.65})  # it was outside of its interval
-    turn = race.next()
-    assert turn is not None and (turn.candidate, turn.known) == ("b", known)
-    race.started("b")
-    race.exhausted("b", {"accuracy": 0.66})
-    assert [name for name, _ in race.settled()] == ["a", "b"]
-
-
-def test_who_cannot_be_evaluated_is_left_out():
-    race = once("a", "b", "c")
-    started(race, 3)
-    race.failed("a")
-    race.exhausted("b", {"accuracy": 0.7})
-    race.exhausted("c", {"accuracy": 0.6})
-    verdict = race.verdict()
-    assert verdict and verdict.winner == "b" and verdict.certain
-    assert [name for name, _ in race.settled()] == ["b", "c"]
-    for name in "bc":
-        race.failed(name)
-    assert race.verdict() is None and race.next() is None
-
-
-def test_the_last_one_left_is_evaluated_too():
-    race = once("a", "b")
-    race.failed("a")
-    turn = race.next()
-    assert turn is not None and turn.candidate == "b"
-    assert race.evaluated("b", Interval(0.1, 0.9), ["b"]), "its first estimate is enough"
-
-
-# Taking turns -----------------------------------------------------------------------------------
-
-
-def test_with_one_slot_all_have_a_first_turn_and_then_the_two_that_decide_take_turns():
-    race = once("a", "b", "c", resumes=True)
-    ends = {"a": (0.70, 0.90), "b": (0.72, 0.86), "c": (0.60, 0.80)}
-    turns = []
-    for _ in range(6):
-        [name] = started(race, 1)
-        yields = 1
-        while not race.evaluated(name, Interval(*ends[name]), [name]):
-            yields += 1
-            low, high = ends[name]
-            ends[name] = (low + 0.004, high - 0.004)
-        turns.append((name, yields))
-    names = [name for name, _ in turns]
-    assert names[:3] == ["a", "b", "c"]
-    assert set(names[3:]) == {"a", "b"}, "c is neither the leader nor its closest challenger"
-    of = {name: [count for one, count in turns if one == name] for name in "ab"}
-    for counts in of.values():
-        for before, now in zip(np.cumsum(counts), counts[1:], strict=False):
-            assert now >= before, "a turn is as long as all before it together"
-
-
-def test_without_resume_nobody_gives_way():
-    race = once("a", "b", "c")
-    assert started(race, 1) == ["a"]
-    for _ in range(5):
-        assert not race.evaluated("a", Interval(0.2, 0.9), ["a"])
-
-
-def test_nobody_gives_way_for_whom_there_is_a_slot():
-    race = once("a", "b", "c", resumes=True)
-    race.started("a")
-    for _ in range(5):
-        assert not race.evaluated("a", Interval(0.2, 0.9), ["a"], crowded=False)
-    assert race.evaluated("a", Interval(0.2, 0.9), ["a"], crowded=True)
-
-
-def test_nobody_gives_way_while_there_are_slots_for_those_that_decide():
-    race = once("a", "b", "c", resumes=True)
-    running = started(race, 3)
-    for _ in range(5):
-        for name, ends in {"a": (0.7, 0.9), "b": (0.7, 0.8), "c": (0.5, 0.75)}.items():
-            assert not race.evaluated(name, Interval(*ends), running)
-
-
-def test_who_decides_keeps_its_slot():
-    race = once("a", "b", "c", resumes=True)
-    for name, ends in {"a": (0.7, 0.9), "b": (0.7, 0.89), "c": (0.5, 0.75)}.items():
-        race.started(name)
-        race.evaluated(name, Interval(*ends), [name])
-        race.started(name)
-    assert not race.evaluated("a", Interval(0.7, 0.9), ["a", "c"]), "b waits for the slot of c"
-    assert race.evaluated("c", Interval(0.5, 0.75), ["a", "c"])
-
-
-def test_a_turn_goes_on_from_what_is_known():
-    race = once("a", "b", resumes=True)
-    [name] = started(race, 1)
-    known = {"accuracy": Estimate(0.8, 100, bounds=(0, 1))}
-    assert race.evaluated(name, Interval(0.6, 0.9), [name])
-    race.yielded(name, known, {})
-    assert race.settled() == [], "it will have more turns"
-    turn = race.next(["b"])
-    assert turn is not None and turn.candidate == "a" and turn.known == known
-
-
-def test_what_is_recalled_counts_as_if_it_had_been_yielded_now():
-    race = once("a", "b", resumes=True)
-    low, high = Estimate(0.3, 5_000, bounds=(0, 1)), Estimate(0.9, 5_000, bounds=(0, 1))
-    race.recall("a", {"accuracy": low})
-    race.recall("b", {"accuracy": high})
-    assert race.next() is None
-    verdict = race.verdict()
-    assert verdict and verdict.winner == "b" and verdict.certain
-    settled = dict(race.settled())
-    interval = ConfidenceSequence(race.each).update(high)
-    assert settled["b"] == {
-        "accuracy": 0.9,
-        "accuracy_low": interval.low,
-        "accuracy_high": interval.high,
-        "accuracy_n": 5_000,
-    }
-
-
-# In rounds --------------------------------------------------------------------------------------
-
-
-def test_rounds_are_for_contenders_and_nobody_is_a_round_ahead():
-    race = in_rounds("a", "b", "c", rounds=30)
-    noise = np.random.default_rng(3).normal(0, 0.01, (30, 3))
-    seeds: dict[str, list[int]] = {name: [] for name in "abc"}
-    while (turn := race.next()) is not None:
-        assert turn.seed is not None
-        seeds[turn.candidate].append(turn.seed)
-        n = "abc".index(turn.candidate)
-        value = (0.90, 0.88, 0.5)[n] + noise[turn.seed, n]
-        race.scored(turn.candidate, {"accuracy": value})
-        counts = [len(of) for of in seeds.values() if of]
-        assert max(counts) - min(len(seeds[one]) for one in "ab") <= 1
-    for found in seeds.values():
-        assert found == list(range(len(found)))
-    assert len(seeds["c"]) < len(seeds["b"]) <= len(seeds["a"]) < 30
-    verdict = race.verdict()
-    assert verdict and (verdict.winner, verdict.certain) == ("a", True)
-
-
-def test_rounds_end_and_then_it_is_not_certain():
-    race = in_rounds("a", "b", rounds=3)
-    for score in (0.8, 0.9, 0.7):
-        for name in "ab":
-            turn = race.next()
-            assert turn is not None and turn.candidate == name
-            race.scored(name, {"accuracy": score, "loss": -score, "kind": "new"})
-    assert race.next() is None
-    settled = dict(race.settled())
-    assert settled.keys() == {"a", "b"}
-    assert settled["a"]["accuracy"] == pytest.approx(0.8)
-    assert settled["a"]["loss"] == pytest.approx(-0.8) and settled["a"]["accuracy_n"] == 3
-    assert "kind" not in settled["a"]
-    assert settled["a"]["accuracy_low"] < 0.8 < settled["a"]["accuracy_high"]
-    verdict = race.verdict()
-    assert verdict and not verdict.certain and verdict.contenders == ("a", "b")
-
-
-def test_an_interval_over_rounds_shares_the_error_between_the_looks():
-    values = [0.80, 0.82, 0.86, 0.84]
-    known = None
-    for value in values:
-        known = one_more(known, value)
-    assert known is not None
-    assert known.mean == pytest.approx(np.mean(values))
-    assert known.variance == pytest.approx(np.var(values))
-    low, high = interval_over_rounds(known, 0.95, max_rounds=6)
-    half = student.quantile(3, 1 - 0.05 / 5) * np.std(values, ddof=1) / math.sqrt(4)
-    assert (low, high) == pytest.approx((known.mean - half, known.mean + half))
-
-
-@pytest.mark.parametrize(("scores", "known"), [(2, False), (4, False), (5, True)])
-def test_a_few_equal_scores_say_nothing_of_others(scores, known):
-    estimate = None
-    for _ in range(scores):
-        estimate = one_more(estimate, 0.1)
-    assert estimate is not None
-    interval = interval_over_rounds(estimate, 0.95, max_rounds=10)
-    assert (interval.width == 0) is known and math.isfinite(interval.low) is known
-
-
-def test_estimates_of_rounds_are_pooled():
-    race = in_rounds("a", "b", rounds=4)
-    random = np.random.default_rng(0)
-    hits: dict[str, list[int]] = {"a": [], "b": []}
-    while (turn := race.next()) is not None:
-        new = (random.random(500) < {"a": 0.9, "b": 0.8}[turn.candidate]).astype(int)
-        hits[turn.candidate] += list(new)
-        estimate = Estimate(new.mean(), 500, variance=new.var(), bounds=(0, 1))
-        shown = {"accuracy": estimate.mean, "accuracy_low": 0.0, "accuracy_n": 500}
-        race.scored(turn.candidate, shown, {"accuracy": estimate})
-    for name, all_of in hits.items():
-        known = race.known(name)["accuracy"]
-        assert known.n == len(all_of) and known.mean == pytest.approx(np.mean(all_of))
-        assert known.variance == pytest.approx(np.var(all_of))
-    verdict = race.verdict()
-    assert verdict and verdict.winner == "a" and verdict.certain
-    assert dict(race.settled())["a"]["accuracy_n"] == len(hits["a"])
-
-
-def test_estimates_and_numbers_are_not_mixed():
-    race = in_rounds("a", "b")
-    race.scored("a", {"accuracy": 0.8})
-    estimate = Estimate(0.8, 100, bounds=(0, 1))
-    with pytest.raises(ConfigError, match="with some seeds, and a number with others"):
-        race.scored("a", {"accuracy": 0.8}, {"accuracy": estimate})
-
-
-def test_rounds_are_recalled():
-    race, again = in_rounds("a", "b"), in_rounds("a", "b")
-    for score in (0.8, 0.9):
-        race.scored("a", {"accuracy": score})
-    race.scored("b", {"accuracy": 0.7})
-    for name in "ab":
-        again.recall(name, race.known(name), race.rounds(name))
-    turn = again.next()
-    assert turn is not None and (turn.candidate, turn.seed) == ("b", 1)
-    for one in (race, again):
-        one.scored("b", {"accuracy": 0.75})
-    assert again.known("b") == race.known("b")
-    assert again.next() == race.next()
-
-
-# What is not taken ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("metrics", [{"loss": 0.1}, {"accuracy": "high"}, {"accuracy": math.inf}])
-def test_a_score_needs_the_metric(metrics):
-    with pytest.raises(ConfigError, match="no finite number 'accuracy'"):
-        once("a", "b").exhausted("a", metrics)
-    with pytest.raises(ConfigError, match="no finite number 'accuracy'"):
-        in_rounds("a", "b").scored("a", metrics)
-
-
-def test_pooling_needs_bounds_or_variances():
-    with pytest.raises(ConfigError, match="one of them is needed"):
-        pooled(Estimate(0.8, 10, bounds=(0, 1)), Estimate(0.8, 10, variance=0.1))
+    found = race_of("a", "b")
+    assert not found.enough(key("a"), Interval(0.8, 0.9))
+    assert found.enough(key("b"), Interval(0.1, 0.7))
+    assert found.enough(key("a"), Interval(0.8, 0.9)), "the winner, too"
 
 
 def test_only_what_was_estimated_becomes_exact():
@@ -335,6 +201,82 @@ def test_only_what_was_estimated_becomes_exact():
         "eval": {"f1": 0.5, "f1_low": 0.5, "f1_high": 0.5},
         "loss": 2.0,
     }
+
+
+# In rounds --------------------------------------------------------------------------------------
+
+
+def test_rounds_are_for_contenders_and_nobody_is_a_round_ahead():
+    found = race_of("a", "b", "c", max_rounds=30)
+    noise = np.random.default_rng(3).normal(0, 0.01, (30, 3))
+    seeds: dict[str, list[int]] = {name: [] for name in "abc"}
+    while keys := found.wanted():
+        for one in keys:
+            seed, n = int(one.stage.removeprefix("seed")), "abc".index(one.trial_id)
+            seeds[one.trial_id].append(seed)
+            assert not found.enough(str(one), Interval(0.0, 0.1)), "each round counts in full"
+            value = (0.90, 0.88, 0.5)[n] + noise[seed, n]
+            found.take(str(one), "validated", {"accuracy": value})
+        counts = [len(of) for of in seeds.values() if of]
+        assert max(counts) - min(len(seeds[one]) for one in "ab") <= 1
+    for of in seeds.values():
+        assert of == list(range(len(of)))
+    assert len(seeds["c"]) < len(seeds["b"]) <= len(seeds["a"]) < 30
+    assert winner(found) == ("a", 0.95)
+
+
+ROUNDS = {"candidates": ["a:0:1:1", "b:0:1:1"], "metric": "accuracy", "mode": "max"}
+ROUNDS |= {"confidence": 0.95, "max_rounds": 3}
+
+
+def rounds(*outcomes: tuple[str, str, dict[str, Any]]) -> LaterSession:
+    """Return a session of rounds: the names of their validations, statuses and metrics."""
+    events: list[Any] = []
+    for name, status, metrics in outcomes:
+        events.append(ValidationRequested(trial_id=name[0], id=name, iteration=1))
+        events.append(ValidationEnded(id=name, status=status, metrics=metrics, attempts=1))
+    return LaterSession("s", {"name": "confirmed", "time": 1.0, "confirm": ROUNDS}, events)
+
+
+def test_a_row_has_the_means_over_the_rounds():
+    session = rounds(
+        *(
+            (f"{name}:0:1:1:seed{seed}", "validated", {"accuracy": score, "kind": "new"})
+            for seed, score in enumerate((0.8, 0.9, 0.7))
+            for name in "ab"
+        )
+    )
+    a, b = rows_per_checkpoint([session])
+    assert (a["id"], b["id"], a["status"]) == ("a:0:1:1", "b:0:1:1", "validated")
+    metrics = a["metrics"]
+    assert metrics["accuracy"] == pytest.approx(0.8) and metrics["accuracy_n"] == 3
+    assert metrics["accuracy_low"] < 0.8 < metrics["accuracy_high"] and "kind" not in metrics
+    found = confirmed_by("confirmed", "f", ROUNDS, session.rows)
+    assert found is not None and not found.certain and len(found.contenders) == 2
+
+
+def test_a_candidate_one_of_whose_rounds_has_failed_has_no_mean():
+    session = rounds(
+        ("a:0:1:1:seed0", "validated", {"accuracy": 0.8}),
+        ("a:0:1:1:seed1", "failed", {}),
+        ("b:0:1:1:seed0", "validated", {"accuracy": 0.7}),
+    )
+    a, b = rows_per_checkpoint([session])
+    assert (a["status"], a["metrics"], b["metrics"]["accuracy"]) == ("failed", {}, 0.7)
+    found = confirmed_by("confirmed", "f", ROUNDS, session.rows)
+    assert found is not None and found.winner.trial_id == "b" and found.certain
+
+
+def test_an_interval_over_rounds_shares_the_error_between_the_looks():
+    values = [0.80, 0.82, 0.86, 0.84]
+    found = interval_over_rounds(values, 0.95, max_rounds=6)
+    half = student.quantile(3, 1 - 0.05 / 5) * np.std(values, ddof=1) / math.sqrt(4)
+    assert found == pytest.approx((np.mean(values) - half, np.mean(values) + half))
+
+
+@pytest.mark.parametrize(("scores", "known"), [(2, None), (4, None), (5, (0.1, 0.1))])
+def test_a_few_equal_scores_say_nothing_of_others(scores, known):
+    assert interval_over_rounds([0.1] * scores, 0.95, max_rounds=10) == known
 
 
 # What it has come to, from the records ----------------------------------------------------------
@@ -390,62 +332,57 @@ def test_one_score_of_many_seeds_is_not_exact():
 
 
 def run(
-    race: Confirmation, means: Callable[[str], Iterator[tuple[float, int]]], size: int, slots: int
+    found: Race, means: Callable[[str], Iterator[tuple[float, int]]], size: int, slots: int
 ) -> int:
-    """Evaluate as ``ConfirmationRun`` does; return how many examples."""
-    position = dict.fromkeys(race._states, 0)
-    series = {name: list(means(name)) for name in position}
-    sequences = {name: ConfidenceSequence(race.each) for name in position}
+    """Evaluate as a session does; return how many examples."""
+    queue = list(found.candidates)
+    series = {name: means(name) for name in queue}
+    sequences = {name: ConfidenceSequence(found.each) for name in queue}
     running: list[str] = []
-    while True:
-        while len(running) < slots and (turn := race.next(running)) is not None:
-            race.started(turn.candidate)
-            running.append(turn.candidate)
-        if not running:
-            return sum(series[name][at - 1][1] for name, at in position.items() if at)
+    used = 0
+    while queue or running:
+        while queue and len(running) < slots:
+            running.append(queue.pop(0))
         for name in list(running):
-            mean, n = series[name][position[name]]
-            position[name] += 1
-            estimate = {"accuracy": Estimate(mean, n, bounds=(0, 1))}
-            if n == size:
-                race.exhausted(name, {"accuracy": mean})
-            elif not race.evaluated(name, sequences[name].update(estimate["accuracy"]), running):
+            mean, n = next(series[name])
+            interval = sequences[name].update(Estimate(mean, n, bounds=(0, 1)))
+            if n < size and not found.enough(name, interval):
                 continue
-            else:
-                race.yielded(name, estimate, {"accuracy": mean})
+            metrics = {"accuracy": mean, "accuracy_n": n}
+            low, high = (mean, mean) if n == size else interval
+            metrics |= {"accuracy_low": low, "accuracy_high": high}
+            found.take(name, "validated", metrics)
             running.remove(name)
+            used += n
+    return used
 
 
-def study(
-    random: Any, shares: Any, slots: int, resumes: bool, **options: Any
-) -> tuple[bool, float]:
+def study(random: Any, shares: Any, slots: int, **options: Any) -> tuple[bool, float]:
     """Return whether the winner has the best mean of all examples, and the share evaluated."""
     size, batch = 20_000, 500
     names = [str(name) for name in random.permutation(len(shares))]
     hits = {name: (random.random(size) < shares[int(name)]).cumsum() for name in names}
 
     def means(name: str) -> Iterator[tuple[float, int]]:
-        return ((hits[name][n - 1] / n, n) for n in range(batch, size + 1, batch))
+        own = hits[name.split(":")[0]]
+        return ((own[n - 1] / n, n) for n in range(batch, size + 1, batch))
 
-    race = once(*names, resumes=resumes, **options)
-    used = run(race, means, size, slots)
-    verdict = race.verdict()
-    assert verdict is not None and verdict.certain
-    assert {name for name, _ in race.settled()} == set(names)
+    found = race_of(*names, **options)
+    used = run(found, means, size, slots)
+    assert len(left(found)) == 1 and not found.wanted()
     best = max(names, key=lambda name: (hits[name][-1], -names.index(name)))
-    return verdict.winner == best, used / (size * len(shares))
+    return found.winner.trial_id == best, used / (size * len(shares))
 
 
 FIVE = (0.900, 0.892, 0.88, 0.87, 0.85)
 
 
 @pytest.mark.parametrize(
-    ("slots", "resumes", "chosen_from", "most"),
-    [(5, False, None, 0.70), (1, True, None, 0.55), (5, False, 200, 0.80)],
+    ("slots", "chosen_from", "most"), [(5, None, 0.70), (1, None, 0.65), (5, 200, 0.80)]
 )
-def test_of_a_hundred_winners_95_are_right_with_fewer_examples(slots, resumes, chosen_from, most):
+def test_of_a_hundred_winners_95_are_right_with_fewer_examples(slots, chosen_from, most):
     random = np.random.default_rng(11)
-    found = [study(random, FIVE, slots, resumes, chosen_from=chosen_from) for _ in range(100)]
+    found = [study(random, FIVE, slots, chosen_from=chosen_from) for _ in range(100)]
     right, used = zip(*found, strict=True)
     assert sum(right) >= 95
     assert np.mean(used) <= most
@@ -456,7 +393,7 @@ def test_intervals_hold_for_those_that_were_chosen_for_their_luck():
     size, mean, sweeps, misses = 500, 0.8, 200, {}
     for chosen_from in (None, 500):
         random, misses[chosen_from] = np.random.default_rng(3), 0
-        each = once(*"abcde", chosen_from=chosen_from).each
+        each = race_of(*"abcde", chosen_from=chosen_from).each
         for _ in range(sweeps):
             lucky = np.sort(random.binomial(size, mean, 500))[-5:]
             estimates = [Estimate(hits / size, size, bounds=(0, 1)) for hits in lucky]
@@ -469,13 +406,13 @@ def test_over_seeds_95_of_a_hundred_are_right():
     random = np.random.default_rng(7)
     right, certain, rounds = 0, 0, 0
     for _ in range(100):
-        race = in_rounds("b", "a", "c", "d", "e", rounds=20)
+        found = race_of("b", "a", "c", "d", "e", max_rounds=20)
         better = dict(zip("abcde", (0.90, 0.88, 0.87, 0.85, 0.80), strict=True))
-        while (turn := race.next()) is not None:
-            race.scored(turn.candidate, {"accuracy": random.normal(better[turn.candidate], 0.01)})
-            rounds += 1
-        verdict = race.verdict()
-        assert verdict is not None
-        certain += verdict.certain
-        right += not verdict.certain or verdict.winner == "a"
+        while keys := found.wanted():
+            for one in keys:
+                score = random.normal(better[one.trial_id], 0.01)
+                found.take(str(one), "validated", {"accuracy": score})
+                rounds += 1
+        certain += found.sure > 0
+        right += not found.sure or found.winner.trial_id == "a"
     assert right >= 95 and certain >= 60 and rounds <= 0.75 * 100 * 100
