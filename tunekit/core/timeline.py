@@ -6,7 +6,6 @@ import bisect
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from tunekit.core.events import (
@@ -216,12 +215,13 @@ class Timeline:
         self._paths: dict[tuple[str, int, int], str] = {}
         self._heard: dict[str, tuple[int, int]] = {}
         self._values: dict[Place, float | None] = {}
-        self._waits: dict[str, list[Span]] = {}
-        self._trained: dict[str, list[Span]] = {}
-        # By validation, when its attempts ran: from, and until; None while it runs.
-        self._tries: dict[str, list[tuple[float, float | None]]] = {}
+        # What has ended, by trial; since when each validation that has not is queued, or runs.
+        self._spans: dict[str, list[Span]] = {}
+        self._since: dict[str, float] = {}
+        # When each iteration ended, in order of the reports.
+        self._trained: list[float] = []
         # By trial: the best and the newest score by a metric, as far as that was asked for.
-        self._found: dict[str, dict[tuple[str, ...], Scored | None]] = {}
+        self._found: dict[str, dict[tuple[str, str | None], Scored | None]] = {}
         # By trial, and by (generation, iteration) within one.
         self._later: dict[str, dict[tuple[int, int], LaterScore]] = {}
         self._later_names: dict[str, None] = {}
@@ -250,7 +250,6 @@ class Timeline:
             >>> timeline.trials["a"].iteration, timeline.last, timeline.iterations_by(9.0)
             (2, 2.0, 2)
         """
-        self.__dict__.pop("_ends", None)  # is told anew when it is asked for
         restored = list(sessions)
         for event in events:
             while restored and event.n > restored[0]["n"]:
@@ -301,16 +300,11 @@ class Timeline:
     @property
     def iterations(self) -> int:
         """Return how many iterations were trained; one that was run again counts again."""
-        return sum(len(reports) for reports in self._reports.values())
+        return len(self._trained)
 
     def iterations_by(self, time: float) -> int:
         """Return how many iterations had been trained by a time, in seconds since the epoch."""
-        return bisect.bisect_right(self._ends, time)
-
-    @cached_property
-    def _ends(self) -> list[float]:
-        """Return when each iteration was reported, in order."""
-        return sorted(span.end for spans in self._trained.values() for span in spans)
+        return bisect.bisect_right(sorted(self._trained), time)
 
     @property
     def iterations_after_stop(self) -> int:
@@ -356,51 +350,48 @@ class Timeline:
 
     def last_score(self, trial_id: str, metric: str) -> Scored | None:
         """The newest of a trial's checkpoints whose validation had the metric."""
-        found = self._found.setdefault(trial_id, {})
-        if (metric,) not in found:
-            known = (scored for scored in reversed(self.scores(trial_id)))
-            has = (scored for scored in known if scored.value(metric) is not None)
-            found[metric,] = next(has, None)
-        return found[metric,]
+        return self._pick(trial_id, metric, None)
 
     def best_score(self, trial_id: str, metric: str, mode: str) -> Scored | None:
         """The best of a trial's checkpoints; the first of those that are equally good."""
+        return self._pick(trial_id, metric, mode)
+
+    def _pick(self, trial_id: str, metric: str, mode: str | None) -> Scored | None:
+        """Return the best score of a trial; the newest one if nothing says which is better."""
         found = self._found.setdefault(trial_id, {})
         if (metric, mode) not in found:
-            best: Scored | None = None
+            picked: Scored | None = None
             value: float | None = None
             for scored in self.scores(trial_id):
                 own = scored.value(metric)
-                if own is not None and (value is None or better(mode, own, value)):
-                    best, value = scored, own
-            found[metric, mode] = best
+                if own is not None and (value is None or not mode or better(mode, own, value)):
+                    picked, value = scored, own
+            found[metric, mode] = picked
         return found[metric, mode]
 
     def spans(self) -> list[Span]:
         """Return what trials and validations did when, trial by trial."""
-        found: list[Span] = []
-        for trial_id in self.trials:
-            found += self._trained.get(trial_id, [])
-            found += self._waits.get(trial_id, [])
+        pending: dict[str, list[Span]] = {}
         for row in self.of_all_stages:
-            found += self._spans_of(row, now=self.last or 0.0)
-        return found
+            if row["id"] in self._since:
+                kind = "validating" if row["status"] == "running" else "queued"
+                span = self._span_of(row, kind, self.last or 0.0)
+                pending.setdefault(row["trial_id"], []).append(span)
+        found = []
+        for trial_id in self.trials:
+            found += self._spans.get(trial_id, []) + pending.get(trial_id, [])
+        return [span for span in found if span.end > span.begin or span.kind == "training"]
 
-    def _spans_of(self, row: Mapping[str, Any], now: float) -> Iterator[Span]:
-        """Yield when a validation was queued, and ran: each attempt of it."""
-        trial_id, place = row["trial_id"], (row["generation"], row["iteration"])
-        end = now if row["ended"] is None else row["ended"]
-        since, tries = row["requested"], self._tries.get(row["id"], [])
-        for number, (begin, until) in enumerate(tries, start=1):
-            if begin > since:
-                yield Span(trial_id, "queued", since, begin, *place)
-            since = end if until is None else until
-            last = number == len(tries) and until in (None, row["ended"])
-            note = row["status"] if last else "failed"
-            if since > begin:
-                yield Span(trial_id, "validating", begin, since, *place, note)
-        if end > since:
-            yield Span(trial_id, "queued", since, end, *place)
+    def _span_of(self, row: Mapping[str, Any], kind: str, end: float, note: str = "") -> Span:
+        place = (row["generation"], row["iteration"])
+        note = note or (row["status"] if kind == "validating" else "")
+        return Span(row["trial_id"], kind, self._since[row["id"]], end, *place, note)
+
+    def _goes_on(self, row: Mapping[str, Any], kind: str, now: float, note: str = "") -> None:
+        """Take that a validation was queued, or ran, up to now."""
+        span = self._span_of(row, kind, now, note)
+        self._spans.setdefault(row["trial_id"], []).append(span)
+        self._since[row["id"]] = now
 
     # How it is told ----------------------------------------------------------------------------
 
@@ -477,12 +468,11 @@ class Timeline:
 
     def _train(self, story: TrialSummary, place: Place, now: float, took: Any) -> None:
         """An iteration has ended; Tune counts what a function waited for as part of it."""
-        spans = self._trained.setdefault(story.trial_id, [])
-        waits = self._waits.get(story.trial_id, [])
-        begin = now - (_number(took) or 0.0)
-        begin = max(begin, *(s.end for s in spans[-1:]), *(s.end for s in waits[-1:]), -math.inf)
-        begin = min(begin, now)
+        spans = self._spans.setdefault(story.trial_id, [])
+        own = (span.end for span in reversed(spans) if span.kind in ("training", "waiting"))
+        begin = min(now, max(now - (_number(took) or 0.0), next(own, -math.inf)))
         spans.append(Span(place[0], "training", begin, now, place[1], place[2]))
+        self._trained.append(now)
         story.trained_s += now - begin
 
     def _take_wait(self, event: Waited) -> None:
@@ -490,7 +480,7 @@ class Timeline:
         story.waited_s += event.seconds
         place = (story.generation, story.iteration)
         span = Span(story.trial_id, "waiting", event.time - event.seconds, event.time, *place)
-        self._waits.setdefault(story.trial_id, []).append(span)
+        self._spans.setdefault(story.trial_id, []).append(span)
 
     def _take_request(self, event: ValidationRequested) -> None:
         if event.id in self._by_id:  # it was pending when the driver was killed
@@ -518,7 +508,7 @@ class Timeline:
             "checkpoint": event.checkpoint,
             "metrics": {},
         }
-        self._by_id[event.id] = row
+        self._by_id[event.id], self._since[event.id] = row, event.time
         self._paths[event.trial_id, event.generation, event.iteration] = event.checkpoint
         self.of_all_stages.append(row)
         if not event.stage:
@@ -532,31 +522,30 @@ class Timeline:
             self.breaks.append((self.last, begins))
         for row in self.of_all_stages:
             if row["status"] in UNENDED:
-                self._stop_trying(row, self.last or row["requested"])
+                self._fails(row, self.last or row["requested"])
                 row["status"], row["started"], row["ran_from"] = "waiting", None, None
 
     def _take_start(self, event: AttemptStarted) -> None:
         row = self._by_id.get(event.id)
-        if row is not None:
-            self._stop_trying(row, event.time)
+        if row is not None and row["status"] in UNENDED:
+            self._fails(row, event.time)
             row["started"], row["ran_from"] = event.time, None
             row["status"], row["attempts"] = "starting", event.attempt
 
     def _take_beginning(self, event: AttemptBegan) -> None:
         row = self._by_id.get(event.id)
         if row is not None and row["status"] in UNENDED:
+            self._goes_on(row, "queued", event.time)
             row["status"], row["ran_from"] = "running", event.time
-            self._tries.setdefault(event.id, []).append((event.time, None))
 
-    def _stop_trying(self, row: Mapping[str, Any], now: float) -> None:
+    def _fails(self, row: Mapping[str, Any], now: float) -> None:
         """The attempt that ran, if one did, runs no more."""
-        tries = self._tries.get(row["id"])
-        if tries and tries[-1][1] is None:
-            tries[-1] = (tries[-1][0], now)
+        if row["status"] == "running":
+            self._goes_on(row, "validating", now, "failed")
 
     def _take_outcome(self, event: ValidationEnded) -> None:
         row, now = self._by_id.get(event.id), event.time
-        if row is None:
+        if row is None or row["status"] not in UNENDED:
             return
         trial_id, generation, iteration = row["trial_id"], row["generation"], row["iteration"]
         place = (trial_id, generation, iteration)
@@ -564,8 +553,9 @@ class Timeline:
         if row["ran_from"] is None and row["started"] is not None and event.ran_s:
             # It has ended before anybody saw it run.
             begin = row["ran_from"] = max(row["started"], now - event.ran_s)
-            self._tries.setdefault(event.id, []).append((begin, None))
-        self._stop_trying(row, now)
+            self._goes_on(row, "queued", begin)
+        self._goes_on(row, "queued" if row["ran_from"] is None else "validating", now, event.status)
+        del self._since[event.id]
         row.update(
             status=event.status,
             ended=now,
