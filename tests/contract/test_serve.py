@@ -432,8 +432,8 @@ def test_a_comparison_follows_its_sweeps(journal, home, browsers):
     assert "0.3 to 0.7" in second["parts"]["searched"]
     assert set(second["charts"]) == {"over_time", "over_iterations"}
     # As written at once, with no server: the charts too.
-    found = side_by_side(tunekit.lab.compare([home, other]))
-    for name, spec in found.charts.items():
+    _, drawn = side_by_side(tunekit.lab.compare([home, other]))
+    for name, spec in drawn.items():
         chart = browser.get(f"{compared(keys, '/chart')}&id={name}")
         assert json.loads(chart.text)["datasets"] == spec["datasets"], name
     assert browser.get(f"{compared(keys, '/chart')}&id=none").status == 404

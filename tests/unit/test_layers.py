@@ -86,6 +86,34 @@ def test_imports_go_downwards(path):
         assert floor_of(target) < floor_of(room), f"{room} imports {target}, which is not below it"
 
 
+# What people read with: who may import it, and what it may read besides the core and itself.
+READERS = {
+    "lab": {"__init__", "board", "cli", "demo"},
+    "board": {"cli", "demo"},
+}
+BOARD_READS = {
+    *("core", "lab", "reading", "journal", "_ray.storage"),
+    *("clock", "errors", "extras", "version"),
+}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_nothing_below_imports_what_people_read_with(path):
+    room = room_of(path)
+    used = {m.split(".")[1] for m, _ in imports(path) if m.startswith("tunekit.")}
+    for reader, may in READERS.items():
+        assert room == reader or room in may or reader not in used, f"{room} imports {reader}"
+
+
+def test_the_board_reads_and_runs_nothing():
+    for path in (path for path in MODULES if room_of(path) == "board"):
+        for module, _ in imports(path):
+            if module.startswith("tunekit.") and not module.startswith("tunekit.board"):
+                inner = module.removeprefix("tunekit.")
+                known = any(inner == one or inner.startswith(f"{one}.") for one in BOARD_READS)
+                assert known, f"{path.relative_to(ROOT)} imports {module}"
+
+
 def dotted(path: Path) -> str:
     parts = path.relative_to(ROOT.parent).with_suffix("").parts
     return ".".join(parts).removesuffix(".__init__")

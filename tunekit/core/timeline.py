@@ -41,10 +41,31 @@ from tunekit.core.metrics import flatten, hide, merge, without
 from tunekit.core.validation import Request
 from tunekit.core.values import number as _number
 
-__all__ = ["UNENDED", "LaterScore", "Scored", "Span", "Timeline", "TrialSummary", "better"]
+__all__ = [
+    "UNENDED",
+    "VALIDATION",
+    "LaterScore",
+    "Scored",
+    "Span",
+    "Timeline",
+    "TrialSummary",
+    "better",
+]
 
 #: The statuses of validations that have not ended.
 UNENDED = ("waiting", "starting", "running")
+
+#: What is known of a validation before its checkpoint is.
+VALIDATION: Mapping[str, Any] = {
+    **dict.fromkeys(("id", "trial_id", "generation", "iteration", "run", "stage")),
+    "status": "waiting",
+    **dict.fromkeys(("requested", "started", "ran_from", "ended")),
+    "attempts": 0,
+    "cached": False,
+    **dict.fromkeys(("waited_s", "ran_s", "lag_s", "lag_iterations", "reason", "error")),
+    "checkpoint": None,
+    "metrics": {},
+}
 
 #: The key, in a report, of how long its iteration took, in seconds.
 TOOK = "time_this_iter_s"
@@ -486,27 +507,15 @@ class Timeline:
         if event.id in self._by_id:  # it was pending when the driver was killed
             return
         row: dict[str, Any] = {
+            **VALIDATION,
             "id": event.id,
             "trial_id": event.trial_id,
             "generation": event.generation,
             "iteration": event.iteration,
             "run": event.run,
             "stage": event.stage,
-            "status": "waiting",
             "requested": event.time,
-            "started": None,
-            "ran_from": None,
-            "ended": None,
-            "attempts": 0,
-            "cached": False,
-            "waited_s": None,
-            "ran_s": None,
-            "lag_s": None,
-            "lag_iterations": None,
-            "reason": None,
-            "error": None,
             "checkpoint": event.checkpoint,
-            "metrics": {},
         }
         self._by_id[event.id], self._since[event.id] = row, event.time
         self._paths[event.trial_id, event.generation, event.iteration] = event.checkpoint

@@ -13,23 +13,16 @@ import pandas as pd
 from tunekit.core.metrics import flatten
 from tunekit.core.ranking import ConfigOf, best_and_last
 from tunekit.core.seeds import Configuration
-from tunekit.core.timeline import UNENDED, Scored, Timeline
+from tunekit.core.timeline import UNENDED, VALIDATION, Scored, Timeline
 from tunekit.core.values import writable
 from tunekit.journal.places import Places
 
 __all__ = [
-    "CONFIGURATIONS",
-    "DECISIONS",
-    "LATER",
-    "LEADING",
     "MEANS",
-    "TRIALS",
-    "VALIDATIONS",
     "configurations",
     "decisions",
     "later_validations",
     "reports",
-    "table",
     "trials",
     "validations",
 ]
@@ -62,28 +55,7 @@ TRIALS = (
     "ended",
 )
 #: The columns of the validations.
-VALIDATIONS = (
-    "id",
-    "trial_id",
-    "generation",
-    "iteration",
-    "run",
-    "stage",
-    "status",
-    "requested",
-    "started",
-    "ran_from",
-    "ended",
-    "attempts",
-    "cached",
-    "waited_s",
-    "ran_s",
-    "lag_s",
-    "lag_iterations",
-    "reason",
-    "error",
-    "checkpoint",
-)
+VALIDATIONS = tuple(name for name in VALIDATION if name != "metrics")
 #: What is known of the mean over seeds.
 MEANS = ("mean", "std", "low", "high")
 #: The columns of the configurations, beside their hyperparameters.

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from tunekit.board.page import charts
-from tunekit.board.page.page import section, shell, vega
-from tunekit.core.problems import Problems
+from tunekit.board.page.page import file_at, section, shell, vega
 from tunekit.core.values import writable
 from tunekit.journal.storage import replace_file
 from tunekit.lab.comparison import SweepComparison
 
-__all__ = ["Side", "comparison_page", "side_by_side", "title_of", "write_comparison"]
+__all__ = ["comparison_page", "side_by_side", "title_of", "write_comparison"]
 
 _SECTIONS = ("best", "progress", "searched", "settings")
 
@@ -47,32 +45,15 @@ def write_comparison(found: SweepComparison, path: str | Path) -> Path:
         >>> "2 sweeps" in file.read_text()
         True
     """
-    path = Path(path)
-    problems = Problems("write_comparison")
-    if path.is_dir():
-        problems.add(f"path={str(path)!r} is a folder. Pass the name of a file, such as c.html.")
-    elif not path.parent.is_dir():
-        problems.add(f"path={str(path)!r} is in no folder that exists. Make {path.parent} first.")
-    problems.raise_any()
+    path = file_at(path, "write_comparison")
     replace_file(path, writable(comparison_page(found)).encode())
     return path
 
 
-@dataclass(frozen=True)
-class Side:
-    """Sweeps side by side, as parts of a page.
-
-    Attributes:
-        sections: Its sections as HTML, in order, by name.
-        charts: Its charts as Vega-Lite specifications, by name.
-    """
-
-    sections: Mapping[str, str]
-    charts: Mapping[str, Any]
-
-
-def side_by_side(found: SweepComparison, links: Mapping[str, str] | None = None) -> Side:
-    """Return a comparison of sweeps as parts of a page.
+def side_by_side(
+    found: SweepComparison, links: Mapping[str, str] | None = None
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the sections of a comparison of sweeps as HTML, and its charts, each by name.
 
     Args:
         found: The comparison.
@@ -80,7 +61,7 @@ def side_by_side(found: SweepComparison, links: Mapping[str, str] | None = None)
     """
     told = _contents(found)
     made = {name: section("compare.html", name, **told, links=links or {}) for name in _SECTIONS}
-    return Side({name: text for name, text in made.items() if text}, told["charts"])
+    return {name: text for name, text in made.items() if text}, told["charts"]
 
 
 def title_of(names: Sequence[str]) -> str:
@@ -95,8 +76,8 @@ def title_of(names: Sequence[str]) -> str:
 
 def comparison_page(found: SweepComparison) -> str:
     """Return a comparison of sweeps as HTML that needs no other file."""
-    shown = side_by_side(found)
-    return shell(title_of(found.names), shown.sections, script=vega(), drawn=shown.charts)
+    sections, drawn = side_by_side(found)
+    return shell(title_of(found.names), sections, script=vega(), drawn=drawn)
 
 
 def _contents(found: SweepComparison) -> dict[str, Any]:

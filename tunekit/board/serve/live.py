@@ -9,7 +9,7 @@ from typing import Any
 
 from tunekit.board.page.charts import CHARTS, Findings
 from tunekit.board.page.page import contents, in_script, render_panels, sections_of
-from tunekit.board.page.side_by_side import Side, side_by_side, title_of
+from tunekit.board.page.side_by_side import side_by_side, title_of
 from tunekit.board.serve.catalogue import Place
 from tunekit.board.serve.watch import Live
 from tunekit.clock import Clock
@@ -166,7 +166,8 @@ class LiveComparison(Live):
 
     def _compare(self) -> None:
         sweeps = [follower.sweep for follower in self._followers]
-        shown: Side = side_by_side(compare(sweeps, **self._goal, names=self._names), self._links)
+        compared = compare(sweeps, **self._goal, names=self._names)
+        sections, charts = side_by_side(compared, self._links)
         # The charts first: a browser that has a place for one asks for it.
-        self.view.draw({name: in_script(spec) for name, spec in shown.charts.items()})
-        self.view.show(shown.sections)
+        self.view.draw({name: in_script(spec) for name, spec in charts.items()})
+        self.view.show(sections)
