@@ -15,6 +15,7 @@ import argparse
 import logging
 import os
 import random
+import sys
 import tempfile
 from pathlib import Path
 
@@ -22,9 +23,11 @@ import numpy as np
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import tunekit
+from tests.versions import Versioned, Versions, score_of, version_at
 from tunekit.testing import FakeClock, FakeExecutor, LocalSweep
-from tunekit.testing.versions import Versioned, Versions, score_of, version_at
 
 MOST_LAG = 10
 LENGTH = 30

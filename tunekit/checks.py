@@ -172,6 +172,12 @@ def _check_remote_kwargs(kwargs: Mapping[str, Any], problems: Problems, *, actor
     kwargs = dict(kwargs)
     if actor:  # a task's own is Ray's to check
         problems.integer("ray_remote_kwargs['max_calls']", kwargs.pop("max_calls", 0), least=0)
+    if "retry_exceptions" in kwargs:
+        problems.add(
+            "ray_remote_kwargs has retry_exceptions, and what a validation raises is recorded, not "
+            "raised. Leave it out; max_retries=n says how often a validation is tried again."
+        )
+        del kwargs["retry_exceptions"]
     if "num_returns" in kwargs:
         value = kwargs.pop("num_returns")
         problems.add(

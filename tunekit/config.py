@@ -60,8 +60,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
             them is the number of validations after which a process is replaced. None: each
             validation runs in a task of its own. Those in the place of a trial also run in
             long-lived processes, and those of a :class:`~tunekit.distributed.TrainerValidation`
-            always do, unless ``ray_remote_kwargs`` asks for what tasks do: ``max_calls``,
-            ``max_retries``, ``retry_exceptions``.
+            always do, unless ``ray_remote_kwargs`` asks for what tasks do: ``max_calls``.
         every: Which checkpoints to validate. A number n: every n-th checkpoint of a trial, counted
             from its first. ``"decision"``: only those whose score the scheduler will use (at the
             rungs of ASHA and HyperBand, at PBT's perturbation interval) and the one at the trial's

@@ -20,7 +20,7 @@ from tunekit.core.validation import Attempt
 from tunekit.journal.lines import events_in
 from tunekit.testing import check_journal
 from tunekit.validating.cache import FunctionMark, SweepCache
-from tunekit.validating.context import Told
+from tunekit.validating.context import ValidationContext
 from tunekit.validating.process import Estimated, Returned, looked_up, produced
 
 LOCAL = pyarrow.fs.LocalFileSystem()
@@ -75,7 +75,7 @@ class Through:
         path.mkdir(parents=True, exist_ok=True)
         (path / "weights").write_text(path.name)
         checkpoint = SimpleNamespace(filesystem=LOCAL, path=str(path))
-        told = Told(request.trial_id, 0, request.iteration, attempt.number, request.config)
+        told = ValidationContext(request.trial_id, request.config, request.iteration)
         lookup = self.cache.lookup(self.mark, request.kwargs)
         run = lambda: produced(attempt.id, call)  # noqa: E731
         for step in looked_up(attempt.id, lookup, checkpoint, told, run):

@@ -10,8 +10,8 @@ import tunekit
 from tests.contract.test_contract import check_contract, run
 from tests.schedulers import CASES, every_case, pbt, seed_all, space
 from tests.sweeps import Counting, Endless, index_of, sweep
+from tests.versions import Versioned, Versions
 from tunekit.schedulers import PromotionASHA
-from tunekit.testing.versions import Versioned, Versions
 
 pytestmark = pytest.mark.sampled(2)
 

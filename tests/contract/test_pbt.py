@@ -18,7 +18,7 @@ from tests.contract.test_contract import check_contract, journal
 from tests.schedulers import CASES, PB2_SEARCH, pb2_module, pbt, seed_all, space
 from tests.seeds import SCHEDULES, seeds
 from tests.sweeps import Endless, Ran, index_of, sweep
-from tunekit.testing.versions import Versioned, Versions, score_of, version_at
+from tests.versions import Versioned, Versions, score_of, version_at
 
 pytestmark = pytest.mark.sampled(2)
 

@@ -13,8 +13,8 @@ from ray.tune.schedulers import FIFOScheduler
 from tests.contract.test_contract import check_contract, journal
 from tests.schedulers import pbt, space
 from tests.sweeps import Counting, index_of, sweep
+from tests.versions import Versioned, Versions
 from tunekit.core.validation import Attempt
-from tunekit.testing.versions import Versioned, Versions
 
 
 def fails_to_save(trainable: type[tune.Trainable], when: Callable[[Any], bool]) -> Any:

@@ -19,12 +19,12 @@ import tunekit
 from tests.kills import Killed, forget_drivers, killed_after, run_killed
 from tests.schedulers import pbt, seed_all
 from tests.sweeps import Counting, Ran, quality, sweep
+from tests.versions import Versioned, score_of, version_at
 from tunekit.core.events import Event, Exploited, ValidationEnded, ValidationRequested
 from tunekit.core.validation import Attempt
 from tunekit.journal.lines import Journal, events_in, read
 from tunekit.journal.snapshots import prepare_restore
 from tunekit.journal.storage import LocalFolder
-from tunekit.testing.versions import Versioned, score_of, version_at
 
 
 class Telling(Counting):

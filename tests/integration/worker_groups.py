@@ -12,7 +12,7 @@ from typing import Any
 from ray import train, tune
 
 import tunekit
-from tunekit.testing.versions import score_of, version_at
+from tests.versions import score_of, version_at
 
 
 def loop(config: dict[str, Any]) -> None:

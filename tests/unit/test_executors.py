@@ -31,7 +31,6 @@ def validate(checkpoint):
         # What these options ask of a process, that of a trial does not have.
         ({"ray_remote_kwargs": {"runtime_env": {}}}, False),
         ({"ray_remote_kwargs": {"max_calls": 1}}, False),
-        ({"ray_remote_kwargs": {"retry_exceptions": True, "max_retries": 2}}, False),
     ],
 )
 def test_what_options_allow(settings, in_trials):

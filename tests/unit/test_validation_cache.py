@@ -148,12 +148,12 @@ def test_whatever_goes_wrong_with_a_lookup_the_checkpoint_is_validated(tmp_path,
     checkpoint = SimpleNamespace(filesystem=LOCAL, path=folder(tmp_path / "a", weights="1"))
     gone = SimpleNamespace(filesystem=LOCAL, path=str(tmp_path / "gone"))
     there = str(tmp_path / "scores")
-    key, score = Lookup(there, "mark").find(checkpoint, dict)
+    key, score = Lookup(there, "mark").find(checkpoint, {})
     assert key is not None and score is None
     SweepCache(there).keep(key, validated({"accuracy": 0.5}), "validate")
-    assert Lookup(there, "mark").find(checkpoint, dict) == (key, {"accuracy": 0.5})
-    assert Lookup(there, "mark").find(gone, dict) == (None, None)
-    assert Lookup("no://such", "mark").find(checkpoint, dict) == (None, None)
+    assert Lookup(there, "mark").find(checkpoint, {}) == (key, {"accuracy": 0.5})
+    assert Lookup(there, "mark").find(gone, {}) == (None, None)
+    assert Lookup("no://such", "mark").find(checkpoint, {}) == (None, None)
     SweepCache("no://such").keep(key, validated({"accuracy": 0.5}), "validate")
     assert "No scores are kept in the cache no://such" in caplog.text
 

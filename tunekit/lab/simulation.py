@@ -28,12 +28,11 @@ from tunekit.config import ValidationConfig
 from tunekit.core.decisions import Decisions
 from tunekit.core.problems import Problems
 from tunekit.core.room import shares
-from tunekit.core.slots import Slots
 from tunekit.core.validation import Attempt, Status
 from tunekit.core.values import number
 from tunekit.driver.callback import ValidationCallback
 from tunekit.lab.curves import TRIAL, Curves
-from tunekit.lab.executor import VirtualExecutor
+from tunekit.lab.executor import Slots, VirtualExecutor
 from tunekit.policies import CheckpointPolicy, EveryIterations
 from tunekit.reading.sweep import Sweep
 from tunekit.scheduling.scheduler import ValidatedScheduler, base_of

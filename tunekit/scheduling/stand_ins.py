@@ -2,15 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import bisect
+from collections.abc import Callable, Iterator
 
 from ray.tune.experiment import Trial
 
 from tunekit._ray.stand_ins import StandIn, Version
 from tunekit.core.reconcile import Desired
-from tunekit.core.turns import Turns
 
-__all__ = ["StandIns"]
+__all__ = ["StandIns", "Turns"]
+
+
+class Turns:
+    """Keeps track of those that wait in a row, so that nobody has to look through the whole row.
+
+    Members are in the order in which they came. A member may wait for one thing or another, or for
+    nothing.
+
+    Example:
+        >>> turns = Turns()
+        >>> for name in "abc":
+        ...     turns.add(name, "pending")
+        >>> turns.put("a", None)
+        >>> turns.put("b", "paused")
+        >>> list(turns.of("pending")), list(turns.of("paused"))
+        (['c'], ['b'])
+        >>> turns.put("a", "pending")  # it has kept its place
+        >>> list(turns.of("pending"))
+        ['a', 'c']
+        >>> turns.add("a", "pending")  # and now comes last
+        >>> list(turns.of("pending"))
+        ['c', 'a']
+    """
+
+    def __init__(self) -> None:
+        self._came = 0
+        self._places: dict[StandIn, int] = {}
+        self._members: dict[int, StandIn] = {}
+        self._waits: dict[StandIn, str] = {}
+        # The places of those that wait for something, in order.
+        self._rows: dict[str, list[int]] = {}
+
+    def add(self, one: StandIn, waits: str | None) -> None:
+        """Put a member last in the row, even if it stood elsewhere before.
+
+        Example:
+            >>> turns = Turns()
+            >>> turns.add("a", "pending")
+            >>> list(turns.of("pending"))
+            ['a']
+        """
+        self.put(one, None)
+        self._members.pop(self._places.get(one, -1), None)
+        self._places[one] = self._came
+        self._members[self._came] = one
+        self._came += 1
+        self.put(one, waits)
+
+    def put(self, one: StandIn, waits: str | None) -> None:
+        """Set what a member waits for, None for nothing; who is not in the row is ignored.
+
+        Example:
+            >>> turns = Turns()
+            >>> turns.put("a", "pending")
+            >>> list(turns.of("pending"))
+            []
+        """
+        place, before = self._places.get(one), self._waits.get(one)
+        if place is None or before == waits:
+            return
+        if before is not None:
+            row = self._rows[before]
+            del row[bisect.bisect_left(row, place)]
+            del self._waits[one]
+        if waits is not None:
+            bisect.insort(self._rows.setdefault(waits, []), place)
+            self._waits[one] = waits
+
+    def of(self, waits: str) -> Iterator[StandIn]:
+        """Yield those that wait for something, in order; nobody may be moved meanwhile.
+
+        Example:
+            >>> list(Turns().of("pending"))
+            []
+        """
+        for place in self._rows.get(waits, ()):
+            yield self._members[place]
 
 
 class StandIns:
@@ -42,7 +119,7 @@ class StandIns:
         # Those that the base scheduler has just done something to.
         self._touched: dict[str, StandIn] = {}
         # Those of the trials that it may start or resume.
-        self._turns: Turns[StandIn] = Turns()
+        self._turns = Turns()
 
     def of(self, trial: Trial) -> StandIn:
         """Return a trial's stand-in."""

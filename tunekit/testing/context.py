@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from tunekit.validating.context import Told, ValidationContext, telling
+from tunekit.validating.context import ValidationContext, telling
 
 __all__ = ["validation_context"]
 
@@ -38,6 +38,6 @@ def validation_context(
         ValidationContext(trial_id='trial', config={'width': 64}, iteration=3, generation=0,
                           attempt=1, stage='')
     """
-    told = Told(trial_id, generation, iteration, attempt, dict(config or {}), stage)
+    told = ValidationContext(trial_id, dict(config or {}), iteration, generation, attempt, stage)
     with telling(told):
-        yield told.context()
+        yield told

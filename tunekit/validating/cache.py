@@ -19,7 +19,7 @@ import functools
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -237,7 +237,7 @@ class Lookup:
     mark: str
 
     def find(
-        self, checkpoint: Any, config: Callable[[], Mapping[str, Any]]
+        self, checkpoint: Any, config: Mapping[str, Any]
     ) -> tuple[str | None, dict[str, Any] | None]:
         """Return the name of the score, and what it was made from, if it is there.
 
@@ -245,12 +245,12 @@ class Lookup:
 
         Args:
             checkpoint: The checkpoint; all of it is read.
-            config: Returns the hyperparameters that it was trained with.
+            config: The hyperparameters that it was trained with.
         """
         try:
             cache = _opened(self.cache)
             digest = digest_of(checkpoint.filesystem, checkpoint.path)
-            key = cache.key(digest, self.mark, config())
+            key = cache.key(digest, self.mark, config)
             return key, cache.get_evaluated(key)
         except Exception as error:  # of storages, and of what a checkpoint's filesystem may be
             logger.warning(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-
-import ray
 
 from tunekit.errors import WiringError
 
-__all__ = ["Told", "ValidationContext", "get_validation_context", "telling", "told_now"]
+__all__ = ["ValidationContext", "get_validation_context", "telling", "told_now"]
 
 
 @dataclass(frozen=True)
@@ -47,9 +45,7 @@ def get_validation_context() -> ValidationContext:
     """Return whose checkpoint this process is validating, and its hyperparameters.
 
     Call it in the validation function: in a task, in an evaluator's ``__call__``, or in the loop
-    of a :class:`~tunekit.distributed.TrainerValidation`, on each rank. The configuration is
-    fetched from Ray's object store by the first call, so that validations that do not ask pay
-    nothing.
+    of a :class:`~tunekit.distributed.TrainerValidation`, on each rank.
 
     Raises:
         tunekit.errors.WiringError: If this process runs no validation: in the driver, while an
@@ -66,8 +62,8 @@ def get_validation_context() -> ValidationContext:
         ...     validate(None)
         {'accuracy': 0.9, 'width': 64}
     """
-    if isinstance(_now, Told):
-        return _now.context()
+    if isinstance(_now, ValidationContext):
+        return _now
     if _now is _BUILDING:
         raise WiringError(
             "tunekit.get_validation_context() was called while an evaluator is being built, which "
@@ -81,51 +77,19 @@ def get_validation_context() -> ValidationContext:
     )
 
 
-@dataclass(frozen=True)
-class Told:
-    """What travels with a validation: small, whatever the configuration has.
-
-    Attributes:
-        trial_id: See :class:`ValidationContext`; likewise the others.
-        config: The configuration, or a reference to it.
-    """
-
-    trial_id: str
-    generation: int
-    iteration: int
-    attempt: int
-    config: Any
-    stage: str = ""
-    _known: dict[str, ValidationContext] = field(default_factory=dict, compare=False, repr=False)
-
-    def context(self) -> ValidationContext:
-        """The same for the user; fetches the configuration, once."""
-        if "context" not in self._known:
-            config = self.config
-            self._known["context"] = ValidationContext(
-                self.trial_id,
-                ray.get(config) if isinstance(config, ray.ObjectRef) else config,
-                self.iteration,
-                self.generation,
-                self.attempt,
-                self.stage,
-            )
-        return self._known["context"]
-
-
 _BUILDING = "building"
 
 # One validation runs in a process at a time, and what it asks may be asked in any of its threads.
-_now: Told | str | None = None
+_now: ValidationContext | str | None = None
 
 
-def told_now() -> Told | None:
+def told_now() -> ValidationContext | None:
     """Return what this process was told of the validation that it runs; None if it runs none."""
-    return _now if isinstance(_now, Told) else None
+    return _now if isinstance(_now, ValidationContext) else None
 
 
 @contextmanager
-def telling(told: Told | None, *, building: bool = False) -> Iterator[None]:
+def telling(told: ValidationContext | None, *, building: bool = False) -> Iterator[None]:
     """Let :func:`get_validation_context` answer, for as long as it lasts.
 
     Args:

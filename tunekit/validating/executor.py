@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +36,7 @@ from tunekit.core.validation import Attempt, Request
 from tunekit.core.values import described
 from tunekit.stage import Stage
 from tunekit.validating.cache import FunctionMark, Lookup, SweepCache
-from tunekit.validating.context import Told
+from tunekit.validating.context import ValidationContext
 from tunekit.validating.process import (
     Began,
     Estimated,
@@ -49,7 +48,7 @@ from tunekit.validating.process import (
     in_trial,
 )
 
-__all__ = ["Configs", "Executor", "RayExecutor", "arguments", "executor_of", "explain"]
+__all__ = ["Executor", "RayExecutor", "arguments", "executor_of", "explain"]
 
 logger = logging.getLogger(__name__)
 
@@ -235,8 +234,6 @@ class RayExecutor(Executor):
         self._name = options.pop("name", None)
         #: See :class:`Executor`.
         self.in_trials = evaluators is None and options.keys() <= _NEEDS
-        # Ray itself is to retry after an exception, so it has to see it.
-        self._raises = evaluators is None and bool(options.get("retry_exceptions"))
         self._max_calls = 0 if evaluators is None else options.get("max_calls", 0)
         if evaluators is not None:
             options = {name: one for name, one in options.items() if name not in _OF_TASKS}
@@ -255,7 +252,6 @@ class RayExecutor(Executor):
         self._reserved: list[PlacementGroup] = []
         self._free: list[PlacementGroup] = []
         self._events: list[Event] = []
-        self._configs = Configs()
 
     @property
     def need(self) -> dict[str, float]:
@@ -291,10 +287,18 @@ class RayExecutor(Executor):
                 self._remote = ray.remote(num_returns="streaming", **self._options)(in_task)
             else:
                 self._remote = ray.remote(**self._options)(Evaluator)
-        told, kwargs = self._configs.told(attempt), arguments(self._fn, request)
+        told = ValidationContext(
+            request.trial_id,
+            dict(request.config),
+            request.iteration,
+            request.generation,
+            attempt.number,
+            request.stage,
+        )
         name = self._name or f"validate {request.trial_id}@{request.iteration}"
         # In a list, the function is only fetched after the task has said that it has begun.
-        given = attempt.id, [self._fn_ref], request.checkpoint, kwargs, told, self._lookup(request)
+        kwargs, lookup = arguments(self._fn, request), self._lookup(request)
+        given = attempt.id, [self._fn_ref], request.checkpoint, kwargs, told, lookup
         if self._most is not None:
             actor = flight.actor = self._actor_for(lender)
             actor.flight, actor.calls = flight, actor.calls + 1
@@ -312,7 +316,7 @@ class RayExecutor(Executor):
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
                 flight.group, placement_group_capture_child_tasks=False
             )
-        return self._remote.options(**options).remote(*given, self._raises)
+        return self._remote.options(**options).remote(*given)
 
     def poll(self) -> list[Event]:
         """See :class:`Executor`."""
@@ -578,38 +582,6 @@ def arguments(fn: Callable[..., Any], request: Request) -> dict[str, Any]:
     if takes_resume(fn):
         kwargs.setdefault("resume", dict(request.known))
     return kwargs
-
-
-class Configs:
-    """Hands each trial's configuration to its validations, as one object in Ray's store.
-
-    A configuration is put there once for each generation of a trial, however large it is and
-    however many of the trial's checkpoints are validated. Only a function that asks for it fetches
-    it. At most ``most`` of them are kept at a time.
-
-    Args:
-        most: How many to keep.
-    """
-
-    def __init__(self, most: int = 64):
-        self._most = most
-        self._refs: OrderedDict[tuple[str, int], Any] = OrderedDict()
-
-    def told(self, attempt: Attempt) -> Told:
-        """Return what an attempt's process is told."""
-        request = attempt.request
-        of = (request.trial_id, request.generation)
-        ref = self._refs.pop(of, None)
-        if ref is None:
-            config = dict(request.config)
-            try:
-                ref = ray.put(config)
-            except Exception:  # the store is full, for example: it travels with the validation
-                ref = config
-        self._refs[of] = ref
-        while len(self._refs) > self._most:
-            self._refs.popitem(last=False)
-        return Told(*of, request.iteration, attempt.number, ref, stage=request.stage)
 
 
 def explain(error: Exception) -> tuple[str, str | None]:

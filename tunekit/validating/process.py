@@ -24,7 +24,7 @@ from tunekit.core.values import (
 )
 from tunekit.gpu_memory import release_unused
 from tunekit.pickles import pack, travels, unpack
-from tunekit.validating.context import Told, telling
+from tunekit.validating.context import ValidationContext, telling
 from tunekit.validating.undisturbed import undisturbed
 
 if TYPE_CHECKING:  # most validations have no cache, and each imports this in its own process
@@ -116,9 +116,8 @@ def in_task(
     fn_ref: list[Any],
     checkpoint: Any,
     kwargs: dict[str, Any],
-    told: Told,
+    told: ValidationContext,
     lookup: Lookup | None,
-    raises: bool = False,
 ) -> Iterator[Event]:
     """Validate, and yield what happens; the function is fetched after it has begun.
 
@@ -129,13 +128,11 @@ def in_task(
         kwargs: The keyword arguments.
         told: Whose checkpoint it is.
         lookup: Where to look for the score before; None: nowhere.
-        raises: Whether to raise what the function raises.
     """
     yield Began(attempt_id)
 
     def run() -> Iterator[Event]:
-        call = lambda: ray.get(fn_ref[0])(checkpoint, **kwargs)  # noqa: E731
-        return produced(attempt_id, call, raises=raises)
+        return produced(attempt_id, lambda: ray.get(fn_ref[0])(checkpoint, **kwargs))
 
     with telling(told):
         yield from looked_up(attempt_id, lookup, checkpoint, told, run)
@@ -165,9 +162,8 @@ class Evaluator:
         fn_ref: list[Any],
         checkpoint: Any,
         kwargs: dict[str, Any],
-        told: Told,
+        told: ValidationContext,
         lookup: Lookup | None,
-        raises: bool = False,
     ) -> Iterator[Event]:
         """Do as :func:`in_task` does."""
         yield Began(attempt_id)
@@ -203,7 +199,7 @@ def looked_up(
     attempt_id: str,
     lookup: Lookup | None,
     checkpoint: Any,
-    told: Told,
+    told: ValidationContext,
     run: Callable[[], Iterator[Event]],
 ) -> Iterator[Event]:
     """Yield what a validation yields, unless its score is in the cache: then yield that.
@@ -217,7 +213,7 @@ def looked_up(
     """
     key, known = None, None
     if lookup is not None:
-        key, known = lookup.find(checkpoint, lambda: told.context().config)
+        key, known = lookup.find(checkpoint, told.config)
     if known is not None:
         yield Returned(attempt_id, known, key, cached=True)
         return
@@ -225,9 +221,7 @@ def looked_up(
         yield replace(step, key=key) if isinstance(step, Returned) else step
 
 
-def produced(
-    attempt_id: str, call: Callable[[], Any], *, raises: bool = False
-) -> Iterator[Estimated | Returned | Failed]:
+def produced(attempt_id: str, call: Callable[[], Any]) -> Iterator[Estimated | Returned | Failed]:
     """Yield what a validation yields, and then what it returns or raises.
 
     A generator that returns nothing has returned what it yielded last.
@@ -235,7 +229,6 @@ def produced(
     Args:
         attempt_id: The attempt.
         call: Calls the validation function.
-        raises: Whether to raise what it raises, rather than yield a description of that.
 
     Example:
         >>> def validate():
@@ -245,8 +238,7 @@ def produced(
         [Estimated(attempt_id='a', value={'accuracy': 0.9}),
          Returned(attempt_id='a', value={'accuracy': 0.9})]
     """
-    safely = (lambda step: step()) if raises else outcome_of
-    found = safely(call)
+    found = outcome_of(call)
     steps = found if inspect.isgenerator(found) else _returning(found)
     newest: Any = None
 
@@ -257,7 +249,7 @@ def produced(
             return Returned(attempt_id, newest if end.value is None else plain(end.value))
 
     while not isinstance(found, Raised):
-        found = safely(step)
+        found = outcome_of(step)
         if isinstance(found, Returned):
             yield found
             return

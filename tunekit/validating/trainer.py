@@ -21,7 +21,7 @@ from tunekit.core.problems import Problems
 from tunekit.core.values import unparcelled
 from tunekit.extras import extra
 from tunekit.pickles import unpack
-from tunekit.validating.context import Told, telling, told_now
+from tunekit.validating.context import ValidationContext, telling, told_now
 from tunekit.validating.process import is_cancelled, plain
 
 __all__ = ["TrainerValidation"]
@@ -197,7 +197,7 @@ class _InWorker:
 
     def __call__(self, config: dict[str, Any]) -> Any:
         own = dict(config)
-        told: Told | None = own.pop(_TOLD)
+        told: ValidationContext | None = own.pop(_TOLD)
         named = {"resume": own.pop("resume", {})} if self._resumes else {}
         try:
             with telling(told):

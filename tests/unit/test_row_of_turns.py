@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunekit.core.turns import Turns
+from tunekit.scheduling.stand_ins import Turns
 
 names, waits = st.sampled_from("abcdef"), st.sampled_from(["pending", "paused", None])
 
 
 @given(st.lists(st.tuples(st.booleans(), names, waits)))
 def test_those_that_wait_are_those_that_a_look_at_all_would_find(events):
-    turns: Turns[str] = Turns()
+    turns = Turns()
     row: list[str] = []
     known: dict[str, str | None] = {}
     for comes, name, what in events:
