@@ -21,7 +21,7 @@ from ray.tune.logger import LoggerCallback
 from ray.tune.result import SHOULD_CHECKPOINT, TRAINING_ITERATION
 
 from tunekit._ray.checkpoints import set_checkpoint_config
-from tunekit._ray.failures import fail_for_good
+from tunekit._ray.controller import fail_for_good
 from tunekit._ray.functions import function_of
 from tunekit.core import policy as rules
 from tunekit.core.problems import Problems

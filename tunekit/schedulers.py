@@ -11,7 +11,7 @@ from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
-from tunekit._ray.own_schedulers import JudgingScheduler, nothing_under_way, start_one_by_one
+from tunekit._ray.decisions import JudgingScheduler, nothing_under_way, start_one_by_one
 from tunekit.core.confidence import Interval
 from tunekit.core.decisions import DecisionRule
 from tunekit.core.problems import Problems, shown

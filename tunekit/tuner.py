@@ -29,7 +29,6 @@ from ray.tune.search import (
 
 from tunekit._ray.controller import STATE_FILES
 from tunekit._ray.decisions import innermost
-from tunekit._ray.described import described_space
 from tunekit._ray.functions import (
     can_be_reset,
     checkpointable_class,
@@ -43,6 +42,7 @@ from tunekit._ray.trials import ended_soon, is_distributed, is_trainer
 from tunekit._ray.tuner import (
     Settings,
     begin,
+    described_space,
     had_space,
     is_remote,
     packed,

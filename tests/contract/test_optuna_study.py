@@ -21,7 +21,7 @@ import tunekit
 from tests.kills import Killed, bury, killed_after
 from tests.schedulers import seed_all
 from tests.sweeps import LENGTH, Endless, Ran, sweep
-from tunekit._ray.described import described_space
+from tunekit._ray.tuner import described_space
 from tunekit.core.parameters import parameters_of
 from tunekit.reading.optuna_study import distribution_of
 

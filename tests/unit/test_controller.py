@@ -19,8 +19,7 @@ from ray.exceptions import (
 )
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm
 
-from tunekit._ray.controller import Controller
-from tunekit._ray.pending_trials import PendingTrials, start_in_order
+from tunekit._ray.controller import Controller, PendingTrials, start_in_order
 
 
 class Tune:

@@ -6,10 +6,19 @@ import contextlib
 import copy
 import functools
 import tempfile
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ray.air.execution._internal.actor_manager import RayActorManager
+from ray.exceptions import (
+    LocalRayletDiedError,
+    RayActorError,
+    RayError,
+    RaySystemError,
+    RayTaskError,
+)
 from ray.train._internal.session import _TrainingResult
 from ray.tune.execution.tune_controller import TrialRunnerWrapper, TuneController
 from ray.tune.experiment import Trial
@@ -17,14 +26,21 @@ from ray.tune.result import DEFAULT_METRIC
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm
 from ray.tune.stopper import CombinedStopper, Stopper, TimeoutStopper
 
-from tunekit._ray.failures import fail_alone
-from tunekit._ray.pending_trials import has_starting_actor, start_in_order
 from tunekit._ray.stand_ins import Change
 from tunekit._ray.stoppers import ValidatedStopper, reads_metrics
 from tunekit.core.room import total
-from tunekit.errors import StopperError
+from tunekit.errors import NotResumedError, StopperError
 
-__all__ = ["SEARCH_FILES", "STATE_FILES", "Controller"]
+__all__ = [
+    "SEARCH_FILES",
+    "STATE_FILES",
+    "Controller",
+    "PendingTrials",
+    "fail_alone",
+    "fail_for_good",
+    "has_starting_actor",
+    "start_in_order",
+]
 
 #: How the names begin of the files in which Tune saves a sweep.
 STATE_FILES = (
@@ -511,3 +527,122 @@ def _files_in(folder: Path, session: str) -> dict[str, bytes]:
         for path in sorted(folder.glob(f"*{session}*"))
         if path.suffix in (".json", ".pkl") and path.is_file() and not path.name.startswith(".")
     }
+
+
+# Those that Tune knows, and those with which all of Ray is gone.
+_THEIRS = (RayActorError, RayTaskError, RaySystemError, LocalRayletDiedError)
+
+
+class _Final(Trial):
+    """A trial that is not retried where each attempt would fail alike."""
+
+    def handle_error(self, exc: Any = None) -> None:
+        # Part of what Tune does not save.
+        self.temporary_state.is_final = isinstance(getattr(exc, "cause", exc), NotResumedError)
+        super().handle_error(exc)
+
+    def should_recover(self) -> bool:
+        final = getattr(self.temporary_state, "is_final", False)
+        return not final and bool(super().should_recover())
+
+
+def fail_for_good(trial: Trial) -> None:
+    """Let a trial end with a failure that every retry would repeat.
+
+    ``FailureConfig(max_failures=...)`` is about other failures; -1 would retry for ever.
+    """
+    if type(trial) is Trial:
+        trial.__class__ = _Final
+
+
+class _FailingAlone(RayActorManager):
+    """Takes any way in which Ray loses an actor for a failure of that actor."""
+
+    def _actor_task_failed(self, tracked_actor_task: Any, exception: Exception) -> None:
+        if isinstance(exception, RayError) and not isinstance(exception, _THEIRS):
+            text = f"{type(exception).__name__}: {exception}"
+            exception = RayActorError(tracked_actor_task._tracked_actor.actor_id, text)
+        super()._actor_task_failed(tracked_actor_task, exception)
+
+
+def fail_alone(actors: RayActorManager) -> None:
+    """Let only the trial fail whose actor is lost, for example to Ray's memory monitor.
+
+    Tune ends the sweep with any error but those of actors and of the code that runs in them, and
+    an ``OutOfMemoryError`` of Ray's is neither.
+    """
+    if type(actors) is RayActorManager:
+        actors.__class__ = _FailingAlone
+
+
+class PendingTrials:
+    """A set of trials that gives the one first that was added first and for which no actor starts.
+
+    Tune keeps a plain set of them, so that any trial may be the next to go on in an actor that has
+    become free, also one whose own actor is about to be there.
+
+    Args:
+        trials: Those that wait.
+        starts: Whether a trial has an actor that starts.
+
+    Example:
+        >>> pending = PendingTrials("abc")
+        >>> first = pending.pop()
+        >>> pending.add(first)  # no actor could be had
+        >>> pending.pop(), len(pending)
+        ('a', 2)
+    """
+
+    def __init__(
+        self,
+        trials: Iterable[Trial] = (),
+        starts: Callable[[Trial], bool] = lambda trial: False,
+    ):
+        self._trials: OrderedDict[Trial, None] = OrderedDict.fromkeys(trials)
+        self._starts = starts
+        self._popped: Trial | None = None
+
+    def __len__(self) -> int:
+        return len(self._trials)
+
+    @property
+    def first_without_actor(self) -> Trial | None:
+        """Return the first for which no actor starts; None if one does for each."""
+        return next((trial for trial in self._trials if not self._starts(trial)), None)
+
+    def pop(self) -> Trial:
+        """Take the first for which no actor starts; the first, if one does for each."""
+        self._popped = trial = self.first_without_actor or next(iter(self._trials))
+        del self._trials[trial]
+        return trial
+
+    def add(self, trial: Trial) -> None:
+        """Add one as the last; the one that was taken just now is the first again."""
+        self._trials[trial] = None
+        if trial is self._popped:
+            self._trials.move_to_end(trial, last=False)
+
+    def discard(self, trial: Trial) -> None:
+        """Take one out, as it does not wait any more."""
+        self._trials.pop(trial, None)
+        if trial is self._popped:
+            self._popped = None
+
+
+def has_starting_actor(tune: TuneController, trial: Trial) -> bool:
+    """Return whether a trial that waits has an actor that has its resources, and starts."""
+    actor = tune._trial_to_actor.get(trial)
+    return actor is not None and bool(tune._actor_manager.is_actor_started(actor))
+
+
+def start_in_order(tune: TuneController) -> None:
+    """Let Tune start trials in reused actors in the order in which they began to wait."""
+    waiting = tune._resources_to_pending_trials
+    if waiting.default_factory is not set:
+        return
+    starts = functools.partial(has_starting_actor, tune)
+    in_order: defaultdict[Any, PendingTrials] = defaultdict(lambda: PendingTrials(starts=starts))
+    for trial in tune._trials:
+        if trial in waiting[trial.placement_group_factory]:
+            in_order[trial.placement_group_factory].add(trial)
+    tune._resources_to_pending_trials = in_order

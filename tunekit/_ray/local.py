@@ -29,7 +29,7 @@ from ray.tune.experiment import Experiment, Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher, SearchGenerator
 
-from tunekit._ray.pending_trials import start_in_order
+from tunekit._ray.controller import start_in_order
 
 __all__ = ["LocalSweep"]
 

@@ -13,8 +13,7 @@ from ray.tune.experiment import Trial
 from ray.tune.logger import CSVLoggerCallback
 from ray.tune.result import TRAINING_ITERATION
 
-from tunekit._ray.controller import Controller
-from tunekit._ray.failures import fail_for_good
+from tunekit._ray.controller import Controller, fail_for_good
 from tunekit._ray.progress import Display
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import ValidationConfig

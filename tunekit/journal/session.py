@@ -14,7 +14,7 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import SearchAlgorithm
 
 from tunekit._ray.decisions import rungs_of
-from tunekit._ray.described import described, innermost_searcher, repeat_index
+from tunekit._ray.tuner import described, innermost_searcher, repeat_index
 from tunekit.config import ValidationConfig
 from tunekit.core.calls import name_of
 from tunekit.version import VERSION

@@ -11,8 +11,8 @@ from typing import Any
 
 from ray.tune.result import DONE
 
-from tunekit._ray.certainty import decides_alike
 from tunekit._ray.controller import Controller
+from tunekit._ray.decisions import decides_alike
 from tunekit._ray.stand_ins import StandIn, StandInController
 from tunekit.core.confidence import Interval
 from tunekit.core.metrics import flatten
