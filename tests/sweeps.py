@@ -198,6 +198,7 @@ def sweep(
     executor_class: type[FakeExecutor] = FakeExecutor,
     stage_s: Callable[[Attempt], float] = lambda attempt: 5.0,
     stage_slots: int = 1_000_000,
+    seed_param: str | None = None,
     **options: Any,
 ) -> Ran:
     """Run a sweep with validations that take, and come to, what a test says.
@@ -235,7 +236,11 @@ def sweep(
         for stage in config.stages
     }
     validation = tunekit.ValidationCallback(
-        config, executor=executor, stage_executors=stage_executors, clock=clock
+        config,
+        seed_param=seed_param,
+        executor=executor,
+        stage_executors=stage_executors,
+        clock=clock,
     )
     if how == "paused":
         validation.waiting.one_at_a_time = lambda: True

@@ -66,24 +66,28 @@ def wrong_together(
         )
 
 
-def check_space(seed: str | None, space: Any, search_alg: Any, problems: Problems) -> None:
+def check_space(seed_param: Any, space: Any, search_alg: Any, problems: Problems) -> None:
     """Add a problem if the search space is known, and lacks the hyperparameter that is the seed.
 
     Args:
-        seed: ``ValidationConfig(seed=...)``.
+        seed_param: ``Tuner(seed_param=...)``.
         space: ``Tuner(param_space=...)``.
         search_alg: ``TuneConfig(search_alg=...)``, as it was passed. A searcher may have a space
             of its own, and a ``Repeater`` adds its index.
         problems: Where to add it.
     """
     draws = search_alg is None or isinstance(search_alg, (str, tune.search.BasicVariantGenerator))
-    if seed is None or not draws or not (space is None or isinstance(space, dict)):
+    if (
+        not isinstance(seed_param, str)
+        or not draws
+        or not (space is None or isinstance(space, dict))
+    ):
         return
-    why = space_lacks(space or {}, seed)
+    why = space_lacks(space or {}, seed_param)
     if why is not None:
         problems.add(
-            f"validation_config.seed={seed!r}, and {why} Name the hyperparameter by which trials "
-            "of one configuration differ, or leave seed out."
+            f"seed_param={seed_param!r}, and {why} Name the hyperparameter by which trials "
+            "of one configuration differ, or leave seed_param out."
         )
 
 

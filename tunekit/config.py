@@ -13,18 +13,17 @@ from tunekit.checks import Limits, check_validation
 from tunekit.confirm import Confirm
 from tunekit.core.calls import (
     ValidationFunction,
-    is_built,
     name_of,
     signature_of,
     still_lacks,
 )
 from tunekit.core.pending import ON_PENDING
 from tunekit.core.problems import Problems, shown
-from tunekit.core.seeds import check_seed
 from tunekit.core.sequential import Sequential
+from tunekit.errors import ConfigError
 from tunekit.stage import Stage, check_stages
 
-__all__ = ["ValidationConfig", "is_built"]
+__all__ = ["ValidationConfig", "check_confirm"]
 
 
 class ValidationConfig(Limits, train.ValidationConfig):
@@ -91,18 +90,9 @@ class ValidationConfig(Limits, train.ValidationConfig):
             failures, and never ends the sweep.
         sequential: How far checkpoints are evaluated if ``fn`` is a generator that yields
             estimates; None for the defaults of :class:`~tunekit.Sequential`.
-        seed: The flat name of the hyperparameter that is the random seed, such as ``"seed"`` or
-            ``"train_loop_config/seed"``. Trials that differ in nothing else repeat one
-            configuration: :meth:`Sweep.configurations <tunekit.Sweep.configurations>`,
-            ``tunekit best`` and the report rank configurations by their means over the seeds. The
-            scheduler and the search algorithm do not. None: there is none, or a ``Repeater``
-            repeats trials, whose ``"__trial_index__"`` is the seed.
         stages: Further validations of the same checkpoints by other functions, such as a full one
             of those that the scheduler has promoted: see :class:`tunekit.Stage`. Schedulers and
             search algorithms judge by ``fn`` alone.
-        confirm: How :meth:`tunekit.Tuner.fit` confirms the winner when the sweep has ended
-            (:class:`~tunekit.Confirm`); None does not. With a plain ``ray.tune.Tuner``, call
-            :meth:`tunekit.Sweep.confirm` instead.
         cache: A folder that all nodes reach, or a URI such as ``s3://bucket/scores``, with scores
             of checkpoints that were validated before, by this sweep or others, with the same
             function, arguments and hyperparameters; those of this sweep are added. The process of a
@@ -141,9 +131,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
         on_pending: str = "auto",
         on_failure: str = "record",
         sequential: Sequential | None = None,
-        seed: str | None = None,
         stages: Sequence[Stage] = (),
-        confirm: Confirm | None = None,
         cache: str | Path | None = None,
     ):
         problems = Problems("ValidationConfig")
@@ -167,12 +155,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
             problems.integer("every", every, least=1)
         problems.choice("on_pending", on_pending, ON_PENDING)
         problems.choice("on_failure", on_failure, ["record", "raise", "ignore"])
-        check_seed(seed, problems)
         check_stages(stages, problems)
-        if confirm is not None:
-            kwargs = getattr(task_config, "fn_kwargs", None)
-            known = dict(kwargs) if isinstance(kwargs, Mapping) else {}
-            _check_confirm(confirm, stages, fn if callable(fn) else None, known, problems)
         if cache is not None:
             fix = "Pass a folder, or a URI such as 's3://bucket/scores'."
             problems.instance("cache", cache, (str, Path), fix)
@@ -185,19 +168,8 @@ class ValidationConfig(Limits, train.ValidationConfig):
         self.on_pending = on_pending
         self.on_failure = on_failure
         self.sequential = sequential
-        self.seed = seed
         self.stages = tuple(stages)
-        self.confirm = confirm
         self.cache = None if cache is None else absolute(str(cache))
-
-    @property
-    def best_in_full(self) -> bool:
-        """Return whether what may be the best score so far is evaluated in full.
-
-        Unless ``sequential`` says, it is if the winner is not confirmed in the end.
-        """
-        said = None if self.sequential is None else self.sequential.best_in_full
-        return self.confirm is None if said is None else said
 
     @classmethod
     def of(cls, config: train.ValidationConfig) -> ValidationConfig:
@@ -268,44 +240,37 @@ class _OneDict:
         return self._validate_fn(checkpoint, config)
 
 
-def _check_confirm(
-    confirm: Any,
-    stages: Any,
-    fn: Callable[..., Any] | None,
-    kwargs: Mapping[str, Any],
-    problems: Problems,
-) -> None:
-    """Add what is wrong with how the winner is to be confirmed, before the sweep begins.
+def check_confirm(confirm: Any, config: ValidationConfig | None, problems: Problems) -> None:
+    """Add what is wrong with ``Tuner(confirm=...)``, before the sweep begins.
 
     Args:
         confirm: What was passed.
-        stages: The further stages, likewise.
-        fn: The sweep's own function, if that is one.
-        kwargs: Its keyword arguments.
+        config: How the sweep validates; None if it does not.
         problems: Where to add it.
     """
     fix = "Pass tunekit.Confirm(top=5), for example."
-    if not problems.instance("confirm", confirm, Confirm, fix):
+    if confirm is None or not problems.instance("confirm", confirm, Confirm, fix):
         return
-    others = stages if isinstance(stages, (list, tuple)) else ()
-    if any(getattr(stage, "name", None) == confirm.name for stage in others):
+    if config is None:
+        problems.add("confirm needs scores to choose candidates by. Pass validation_config, too.")
+        return
+    if any(stage.name == confirm.name for stage in config.stages):
         problems.add(
             f"confirm.name={confirm.name!r} is that of a stage, whose metrics are shown below it. "
             "Pass another."
         )
-    given = confirm.fn
-    if given is not None and not isinstance(given, train.ValidationConfig):
-        problems.attempt(
-            lambda: ValidationConfig(given),
-            lambda error: f"confirm.fn={shown(given)}: {' '.join(str(error).split())}",
-        )
-        fn, kwargs = given, {}
-    elif given is not None:
-        fn, kwargs = given.fn, given.task_config.fn_kwargs or {}
-    lacks = [] if fn is None else still_lacks(signature_of(fn), {*kwargs, "resume", "seed"})
+    own = config if confirm.fn is None else confirm.fn
+    if not isinstance(own, train.ValidationConfig):
+        try:
+            own = ValidationConfig(own)
+        except ConfigError as error:
+            problems.add(f"confirm.fn={shown(confirm.fn)}: {' '.join(str(error).split())}")
+            return
+    kwargs = own.task_config.fn_kwargs or {}
+    lacks = still_lacks(signature_of(own.fn), {*kwargs, "resume", "seed"})
     if lacks:
         problems.add(
-            f"confirm: {name_of(fn)} has no value for {', '.join(map(repr, lacks))}, and in a "
+            f"confirm: {name_of(own.fn)} has no value for {', '.join(map(repr, lacks))}, and in a "
             "confirmation there is no report to bring it. Pass it in task_config, give it a "
             "default, or pass another function: Confirm(fn=...)."
         )

@@ -52,10 +52,11 @@ from tunekit._ray.tuner import (
 )
 from tunekit.cluster import leave_room
 from tunekit.combinations import check_space, wrong_together
-from tunekit.config import ValidationConfig
+from tunekit.config import ValidationConfig, check_confirm
 from tunekit.confirm import Confirm
 from tunekit.core.problems import Problems
 from tunekit.core.resume_command import how_to_resume
+from tunekit.core.seeds import check_seed
 from tunekit.core.words import confirmation_in_words
 from tunekit.distributed import (
     TrainerFactory,
@@ -163,6 +164,14 @@ class Tuner(tune.Tuner):
             decisions. Not for trainers, whose workers
             themselves decide when to save.
         worker_config: How the workers of distributed trials are kept.
+        confirm: How :meth:`fit` confirms the winner when the sweep has ended; None does not. With a
+            plain ``ray.tune.Tuner``, call :meth:`tunekit.Sweep.confirm`.
+        seed_param: The flat name of the hyperparameter that is the random seed, such as ``"seed"``
+            or ``"train_loop_config/seed"``. Trials that differ in nothing else repeat one
+            configuration: :meth:`Sweep.configurations <tunekit.Sweep.configurations>`,
+            ``tunekit best`` and the report rank configurations by their means over the seeds. The
+            scheduler and the search algorithm do not. None: there is none, or a ``Repeater``
+            repeats trials, whose ``"__trial_index__"`` is the seed.
 
     Raises:
         tunekit.errors.ConfigError: If any argument is wrong; the message lists them all.
@@ -195,6 +204,8 @@ class Tuner(tune.Tuner):
         validation_config: train.ValidationConfig | None = None,
         checkpoint_policy: CheckpointPolicy | None = None,
         worker_config: WorkerReuseConfig | None = None,
+        confirm: Confirm | None = None,
+        seed_param: str | None = None,
         **internal: Any,
     ):
         problems = Problems("Tuner")
@@ -233,8 +244,9 @@ class Tuner(tune.Tuner):
                 search_alg=tune_config.search_alg,
                 problems=problems,
             )
-        seed = getattr(validation_config, "seed", None)
-        check_space(seed, param_space, getattr(tune_config, "search_alg", None), problems)
+        check_confirm(confirm, _known(validation_config), problems)
+        check_seed(seed_param, problems)
+        check_space(seed_param, param_space, getattr(tune_config, "search_alg", None), problems)
         problems.raise_any()
 
         imported_from = import_path(trainable)
@@ -261,7 +273,10 @@ class Tuner(tune.Tuner):
             at_end = at_end or any(isinstance(part, AtDecisions) for part in parts)
             callbacks.append(FunctionCheckpoints(frequency or 0, bool(at_end)))
         if validation_config is not None:
-            validation = ValidationCallback(ValidationConfig.of(validation_config))
+            validation = ValidationCallback(
+                ValidationConfig.of(validation_config), seed_param=seed_param
+            )
+            validation.confirm = confirm
             validation.trainable = imported_from
             validation.space, validation.owned = packed(param_space), not is_remote()
             validation.searched = described_space(param_space)
@@ -293,6 +308,7 @@ class Tuner(tune.Tuner):
         storage_filesystem: pyarrow.fs.FileSystem | None = None,
         worker_config: WorkerReuseConfig | None = None,
         validation_config: train.ValidationConfig | None = None,
+        confirm: Confirm | None = None,
         **internal: Any,
     ) -> Tuner:
         """Restore a sweep that was interrupted at any moment, in any way.
@@ -317,6 +333,7 @@ class Tuner(tune.Tuner):
                 ``every`` and ``on_pending`` must be the sweep's, and ``stages`` have those of the
                 sweep; a new one gets what is kept. Existing scores remain, and validations that
                 failed remain failed.
+            confirm: How to confirm the winner, if that differs from how the sweep was started.
             **internal: As for ``ray.tune.Tuner.restore``.
 
         Returns:
@@ -360,6 +377,8 @@ class Tuner(tune.Tuner):
                 train.ValidationConfig,
                 "Pass tunekit.ValidationConfig(fn=validate), or nothing.",
             )
+        if confirm is not None:
+            problems.instance("confirm", confirm, Confirm, "Pass tunekit.Confirm(), or nothing.")
         if resume_errored and restart_errored:
             problems.add(
                 "resume_errored and restart_errored are both set; a trial that failed does one or "
@@ -395,6 +414,7 @@ class Tuner(tune.Tuner):
                 distributed,
                 worker_config,
                 validation_config,
+                confirm,
                 resume_unfinished=resume_unfinished,
                 resume_errored=resume_errored,
                 restart_errored=restart_errored,
@@ -413,6 +433,7 @@ class Tuner(tune.Tuner):
         distributed: bool,
         worker_config: WorkerReuseConfig | None,
         validation_config: train.ValidationConfig | None,
+        confirm: Confirm | None,
         *,
         param_space: dict[str, Any] | None,
         **settings: Any,
@@ -440,6 +461,8 @@ class Tuner(tune.Tuner):
             ) from error
         if validation_config is not None:
             _renew(restored, validation_config)
+        if confirm is not None:
+            _confirm_by(restored, confirm)
         tuner = cls.__new__(cls)
         tuner.__dict__.update(restored.__dict__)
         validation = tuner.validation
@@ -497,7 +520,7 @@ class Tuner(tune.Tuner):
         program's own SIGTERM handler stays in place. Whenever the sweep has begun and not ended,
         the command that continues it is logged.
 
-        With ``ValidationConfig(confirm=...)``, the winner is confirmed when the sweep has ended. If
+        With ``Tuner(confirm=...)``, the winner is confirmed when the sweep has ended. If
         that is interrupted, or fails (and ``on_failure`` is not ``"raise"``), a message says so,
         and the results are returned as they are. A restored sweep goes on with it.
 
@@ -551,9 +574,9 @@ class Tuner(tune.Tuner):
                 validation.stages.check_ray_with(check)
             around.enter_context(ended_by_sigterm())
             results = ValidatedResults(super().fit())
-        if validation.config.confirm is None or not validation.has_ended:
+        if validation.confirm is None or not validation.has_ended:
             return results
-        return _confirmed(results, settings, validation, validation.config.confirm)
+        return _confirmed(results, settings, validation, validation.confirm)
 
     def get_results(self) -> tune.ResultGrid:
         """Return the results of a sweep that was run before, as :meth:`fit` does.
@@ -691,6 +714,26 @@ def _space_of(folder: Folder, validation: ValidationCallback | None) -> dict[str
         "kept, as it has data, or references to objects of a Ray cluster, or there is no "
         "validation. Pass it again as param_space=, or start again with Tuner(...).fit()."
     )
+
+
+def _known(config: Any) -> ValidationConfig | None:
+    """Return how a sweep validates; None if it does not, or if that is no ``ValidationConfig``."""
+    return ValidationConfig.of(config) if isinstance(config, train.ValidationConfig) else None
+
+
+def _confirm_by(restored: tune.Tuner, confirm: Confirm) -> None:
+    """Confirm the winner of a restored sweep in another way than the sweep was started with.
+
+    Raises:
+        tunekit.errors.ConfigError: If it cannot be confirmed so.
+    """
+    problems = Problems("Tuner.restore")
+    settings = settings_of(restored)
+    validation = None if settings is None else _validation_of(settings)
+    check_confirm(confirm, None if validation is None else validation.config, problems)
+    problems.raise_any()
+    if validation is not None:
+        validation.confirm = confirm
 
 
 def _renew(restored: tune.Tuner, config: train.ValidationConfig) -> None:

@@ -256,7 +256,7 @@ def test_of_the_sweeps_own_function_intervals_hold_for_all_that_could_be_chosen(
 def test_with_seeds_candidates_are_of_the_best_configurations(tmp_path):
     folder = tmp_path / "made"
     space = {"lr": tune.grid_search([0.1, 0.2, 0.3]), "seed": tune.grid_search([0, 1])}
-    sweep(folder, FIFOScheduler(), trials=1, settings={"seed": "seed"}, param_space=space)
+    sweep(folder, FIFOScheduler(), trials=1, seed_param="seed", param_space=space)
     before = tunekit.load(folder / "sweep")
     after = before.confirm(plain, top=2)
     found = after.confirmation

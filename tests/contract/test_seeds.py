@@ -44,12 +44,14 @@ def score(attempt: Attempt) -> dict[str, Any]:
     return {"accuracy": whole - lacks, "error": {"top5": 1 - whole + lacks}}
 
 
-def run(folder: Path, base: Any = None, *, seed: str | None = "opt/seed", **options: Any) -> Ran:
+def run(
+    folder: Path, base: Any = None, *, seed_param: str | None = "opt/seed", **options: Any
+) -> Ran:
     space = {
         "lr": tune.grid_search(list(LRS)),
         "opt": {"seed": tune.grid_search(list(SEEDS)), "widths": [8, 8]},
     }
-    known = {"trials": 1, "param_space": space, "validate": score, "settings": {"seed": seed}}
+    known = {"trials": 1, "param_space": space, "validate": score, "seed_param": seed_param}
     return sweep(folder, base or FIFOScheduler(), **{**known, **options})
 
 
@@ -61,7 +63,7 @@ def ended(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def untold(tmp_path_factory) -> Path:
     """The same without a word of which one is the seed."""
-    return run(tmp_path_factory.mktemp("untold"), seed=None).home
+    return run(tmp_path_factory.mktemp("untold"), seed_param=None).home
 
 
 def tunekit_(*arguments: Any) -> Result:
@@ -90,14 +92,14 @@ def check_table(table: pd.DataFrame) -> None:
 
 def test_the_journal_says_which_hyperparameter_is_the_seed(ended):
     loaded = tunekit.load(ended)
-    assert (loaded.seed, loaded.seed_as_started, loaded.has_seeds) == ("opt/seed", True, True)
+    assert (loaded.seed_param, loaded.seed_as_started, loaded.has_seeds) == ("opt/seed", True, True)
     check_table(loaded.configurations())
 
 
 def test_a_reader_may_say_it_too(untold):
     check_table(tunekit.load(untold).configurations("opt/seed"))
-    check_table(tunekit.load(untold, seed="opt/seed").configurations())
-    assert tunekit.load(untold).seed is None and not tunekit.load(untold).has_seeds
+    check_table(tunekit.load(untold, seed_param="opt/seed").configurations())
+    assert tunekit.load(untold).seed_param is None and not tunekit.load(untold).has_seeds
 
 
 def test_trials_are_named_from_best_to_worst(ended):
@@ -127,28 +129,30 @@ def test_another_metric_and_mode_rank_otherwise(ended):
 
 
 def test_a_seed_that_no_trial_has_is_an_error_that_names_those_there_are(ended, untold):
-    told = r"seed='seed' is a hyperparameter of no trial. Did you mean 'opt/seed'\? .*'lr'"
+    told = r"seed_param='seed' is a hyperparameter of no trial. Did you mean 'opt/seed'\? .*'lr'"
     for call in (
-        lambda: tunekit.load(ended, seed="seed"),
-        lambda: tunekit.load(ended).configurations(seed="seed"),
+        lambda: tunekit.load(ended, seed_param="seed"),
+        lambda: tunekit.load(ended).configurations(seed_param="seed"),
     ):
         with pytest.raises(tunekit.errors.ConfigError, match=told):
             call()
     for call in (tunekit.load(untold).configurations, tunekit.load(untold).ranked_configurations):
-        with pytest.raises(tunekit.errors.ConfigError, match=r"seed is missing.*'lr', 'opt/seed'"):
+        with pytest.raises(
+            tunekit.errors.ConfigError, match=r"seed_param is missing.*'lr', 'opt/seed'"
+        ):
             call()
-    with pytest.raises(tunekit.errors.ConfigError, match="seed is missing"):
+    with pytest.raises(tunekit.errors.ConfigError, match="seed_param is missing"):
         tunekit.load(untold).best(by="configuration")
-    with pytest.raises(tunekit.errors.ConfigError, match=r"(?s)scope='first'.*seed='sed'"):
-        tunekit.load(ended).configurations(seed="sed", scope="first")
+    with pytest.raises(tunekit.errors.ConfigError, match=r"(?s)scope='first'.*seed_param='sed'"):
+        tunekit.load(ended).configurations(seed_param="sed", scope="first")
     with pytest.raises(
-        tunekit.errors.ConfigError, match="seed=0 is not the name of a hyperparameter"
+        tunekit.errors.ConfigError, match="seed_param=0 is not the name of a hyperparameter"
     ):
-        tunekit.load(ended, seed=0)
+        tunekit.load(ended, seed_param=0)
     with pytest.raises(
-        tunekit.errors.ConfigError, match="seed=0 is not the name of a hyperparameter"
+        tunekit.errors.ConfigError, match="seed_param=0 is not the name of a hyperparameter"
     ):
-        tunekit.load(ended).configurations(seed=0)
+        tunekit.load(ended).configurations(seed_param=0)
 
 
 def test_the_best_is_that_of_the_best_configuration(ended, untold):
@@ -160,7 +164,7 @@ def test_the_best_is_that_of_the_best_configuration(ended, untold):
     assert tunekit.load(untold).best().score == 0.9
     summary = loaded.summary()
     assert summary["best"]["score"] == 0.9
-    assert summary["seed"] == "opt/seed" and summary["configuration"]["seeds"] == 4
+    assert summary["seed_param"] == "opt/seed" and summary["configuration"]["seeds"] == 4
     assert summary["configuration"]["config"] == {"lr": 0.2, "opt/widths": [8, 8]}
     assert tunekit.load(untold).summary()["configuration"] is None
 
@@ -271,9 +275,12 @@ def test_a_repeaters_index_is_the_seed(tmp_path, set_index):
     ran = sweep(tmp_path, FIFOScheduler(), trials=6, search_alg=alg, validate=noisy)
     loaded = tunekit.load(ran.home)
     if not set_index:
-        assert loaded.seed is None
+        assert loaded.seed_param is None
         return
-    assert loaded.seed == "__trial_index__" and loaded.sessions[0]["seed"] == loaded.seed
+    assert (
+        loaded.seed_param == "__trial_index__"
+        and loaded.sessions[0]["seed_param"] == loaded.seed_param
+    )
     table = loaded.configurations()
     assert list(table.seeds) == list(table.trials) == [3, 3]
     assert [name for name in table if name.startswith("config/")] == ["config/lr"]
@@ -294,7 +301,7 @@ def test_best_prints_the_mean_and_what_the_seeds_say(ended, untold):
     ]
     assert "The next configuration, lr=0.1, is 0.2200 behind: given the seeds" in printed
     assert "can hardly be told apart (Welch's t-test, p = 0.2" in printed
-    told = tunekit_("best", untold, "--seed", "opt/seed").stdout
+    told = tunekit_("best", untold, "--seed-param", "opt/seed").stdout
     assert (
         told.replace(str(untold), str(ended)).split("\nin Python")[0].split("checkpoint")[0]
         == (printed.split("\nin Python")[0].split("checkpoint")[0])
@@ -306,7 +313,7 @@ def test_best_prints_the_mean_and_what_the_seeds_say(ended, untold):
 
 @pytest.mark.parametrize("options", [(), ("--by", "trial"), ("--scope", "last")])
 def test_the_line_of_python_loads_the_same_checkpoint(ended, untold, options):
-    for path, more in ((ended, ()), (untold, ("--seed", "opt/seed"))):
+    for path, more in ((ended, ()), (untold, ("--seed-param", "opt/seed"))):
         line = tunekit_("best", path, *options, *more).stdout.splitlines()[-1].strip()
         data = json.loads(tunekit_("best", path, *options, *more, "--json").stdout)
         assert eval(line, {"tunekit": tunekit}).path == data["checkpoint"]
@@ -315,7 +322,7 @@ def test_the_line_of_python_loads_the_same_checkpoint(ended, untold, options):
 def test_best_as_json_has_all_seeds_and_the_next_configuration(ended):
     known = json.loads(tunekit_("best", ended, "--json").stdout)
     own = known["configuration"]
-    assert known["seed"] == "opt/seed" and own["config"]["lr"] == 0.2
+    assert known["seed_param"] == "opt/seed" and own["config"]["lr"] == 0.2
     assert own["mean"] == pytest.approx(0.72) and own["low"] < 0.72 < own["high"]
     assert {one["seed"]: one["value"] for one in own["trials"]} == pytest.approx(
         dict(enumerate(SCORES[0.2]))
@@ -330,7 +337,7 @@ def test_best_as_json_has_all_seeds_and_the_next_configuration(ended):
 
 def test_a_name_that_is_none_ends_with_2(ended, untold):
     for command in ("best", "report"):
-        result = tunekit_(command, ended, "--seed", "seed")
+        result = tunekit_(command, ended, "--seed-param", "seed")
         assert result.exit_code == 2 and "Did you mean 'opt/seed'?" in result.stderr
     assert tunekit_("best", untold, "--by", "configuration").exit_code == 2
 
@@ -361,7 +368,7 @@ def test_the_report_ranks_configurations_and_then_trials(ended, untold):
     assert "is 0.2200 behind: given the seeds, the two can hardly be told apart (Welch's" in text
     assert re.findall(r'<td class="mean">([\d.]+)</td>', page) == ["0.7200", "0.5000", "0.1500"]
     assert len(re.findall(r"data-trial=", page)) == 12, "the trials are there, too"
-    assert "seed=" not in re.search(r"^best = (.*)$", page, re.M).group(1)
+    assert "seed_param=" not in re.search(r"^best = (.*)$", page, re.M).group(1)
     plain = render(tunekit.load(untold))
     assert "Configurations</h2>" not in plain and "Best: trial" in plain
 
@@ -381,20 +388,20 @@ def test_the_report_does_not_say_what_stopped_seeds_do_not(tmp_path):
 
 
 def test_a_seed_that_is_named_wrong_in_the_sweep_costs_no_report(tmp_path):
-    loaded = tunekit.load(run(tmp_path, seed="sed").home)
+    loaded = tunekit.load(run(tmp_path, seed_param="sed").home)
     page = render(loaded)
     assert "Best: trial" in page and "Configurations</h2>" not in page
     assert "said to be <code>sed</code>, which is a hyperparameter of no trial" in page
     assert loaded.best().score == 0.9 and tunekit_("best", loaded.path).exit_code == 0
     assert tunekit_("status", loaded.path).exit_code == 0
     with pytest.raises(
-        tunekit.errors.ConfigError, match="seed='sed' is a hyperparameter of no trial"
+        tunekit.errors.ConfigError, match="seed_param='sed' is a hyperparameter of no trial"
     ):
         loaded.configurations()
 
 
 def test_what_the_report_says_to_run_knows_another_seed(untold):
-    loaded = tunekit.load(untold, seed="opt/seed")
+    loaded = tunekit.load(untold, seed_param="opt/seed")
     line = html.unescape(re.search(r"^best = (.*)$", render(loaded), re.M).group(1))
     assert eval(line, {"tunekit": tunekit}).path == loaded.best().path
 

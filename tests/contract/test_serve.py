@@ -54,7 +54,7 @@ from tunekit.journal.lines import Journal
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeClock
 
-NOTHING = {"metric": None, "mode": None, "seed": None}
+NOTHING = {"metric": None, "mode": None, "seed_param": None}
 
 
 def session(home: Path, **options: Any) -> Journal:

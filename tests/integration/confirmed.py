@@ -58,8 +58,8 @@ def tuner(folder: Path, confirm: tunekit.Confirm, scales: list[float]) -> tuneki
         validation_config=tunekit.ValidationConfig(
             validate,
             ray.train.ValidationTaskConfig(fn_kwargs={"log": str(folder / "log")}),
-            confirm=confirm,
         ),
+        confirm=confirm,
         checkpoint_policy=tunekit.EveryIterations(1),
     )
 

@@ -262,7 +262,7 @@ def test_trials_of_a_repeater_are_seeds_of_one_configuration(tmp_path):
     )
     sweep = tunekit.load(results.experiment_path)
     table = sweep.configurations()
-    assert sweep.seed == "__trial_index__"
+    assert sweep.seed_param == "__trial_index__"
     assert list(table.complete) == list(table.seeds) == [3, 3]
     scales = sorted({result.config["scale"] for result in results}, reverse=True)
     assert list(table["config/scale"]) == scales

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pickle
-import threading
 
 import pytest
 from ray import train
@@ -56,8 +55,6 @@ WRONG = [
     ({"ray_remote_kwargs": {"num_cpu": 1}}, "Invalid option keyword num_cpu"),
     ({"ray_remote_kwargs": {"num_cpus": -1}}, "cannot be negative"),
     ({"ray_remote_kwargs": {"num_returns": 2}}, "Leave num_returns out"),
-    ({"seed": 3}, "seed=3 is not the name of a hyperparameter. Pass its flat name"),
-    ({"seed": ""}, "seed='' is not the name of a hyperparameter"),
 ]
 
 
@@ -169,40 +166,3 @@ def test_a_function_that_yields_is_validated_by():
     assert config.sequential.min_examples == 10
     with pytest.raises(ConfigError, match=r"sequential=0\.95 is of type float"):
         ValidationConfig(fn=yields, sequential=0.95)
-
-
-def needs_epoch(checkpoint, epoch):
-    return {"accuracy": 0.5}
-
-
-def of_a_seed(checkpoint, seed):
-    return {"accuracy": 0.5}
-
-
-def test_how_the_winner_is_confirmed_is_checked_before_the_sweep_begins():
-    assert ValidationConfig(fn=yields, confirm=tunekit.Confirm(fn=of_a_seed)).confirm is not None
-    given = train.ValidationTaskConfig(fn_kwargs={"epoch": 3})
-    own = ValidationConfig(needs_epoch, given)
-    for fn in (None, yields, own):
-        ValidationConfig(needs_epoch, given, confirm=tunekit.Confirm(fn=fn))
-    ValidationConfig(needs_epoch)  # a report may bring it
-    for fn in (None, needs_epoch, ValidationConfig(needs_epoch)):
-        with pytest.raises(ConfigError, match="needs_epoch has no value for 'epoch', and in a"):
-            ValidationConfig(needs_epoch, confirm=tunekit.Confirm(fn=fn))
-    with pytest.raises(ConfigError, match=r"confirm=5 is of type int"):
-        ValidationConfig(fn=validate, confirm=5)
-    lock = threading.Lock()
-    with pytest.raises(ConfigError, match=r"confirm\.fn=.* cannot be sent"):
-        ValidationConfig(fn=validate, confirm=tunekit.Confirm(fn=lambda checkpoint: lock))
-
-
-@pytest.mark.parametrize(
-    ("said", "confirms", "in_full"),
-    [(None, False, True), (None, True, False), (True, True, True), (False, False, False)],
-)
-def test_the_best_is_evaluated_in_full_unless_it_is_confirmed(said, confirms, in_full):
-    confirm = tunekit.Confirm() if confirms else None
-    sequential = tunekit.Sequential(best_in_full=said)
-    assert ValidationConfig(yields, sequential=sequential, confirm=confirm).best_in_full is in_full
-    if said is None:
-        assert ValidationConfig(yields, confirm=confirm).best_in_full is in_full

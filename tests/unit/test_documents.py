@@ -480,7 +480,7 @@ def given_seeds(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) 
         trials=1,
         param_space=settings_of(names["tuner"]).param_space,
         validate=validate,
-        settings={"seed": names["tuner"].validation.config.seed},
+        seed_param=names["tuner"].validation.seed_param,
     )
     (folder / "seeds").rename(folder / "made")
     ran.home.rename(folder / "seeds")

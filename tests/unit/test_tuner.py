@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import signal
+import threading
 
 import pytest
 import ray
@@ -427,9 +428,15 @@ def validate(checkpoint):
 
 
 def seeded(folder, name, space, search_alg=None):
-    config = tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.5}, seed=name)
+    config = tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.5})
     tune_config = tune.TuneConfig(metric="accuracy", mode="max", search_alg=search_alg)
-    return make(folder, validation_config=config, param_space=space, tune_config=tune_config)
+    return make(
+        folder,
+        validation_config=config,
+        param_space=space,
+        tune_config=tune_config,
+        seed_param=name,
+    )
 
 
 @pytest.mark.parametrize(
@@ -448,8 +455,14 @@ def test_a_search_space_that_lacks_the_seed_is_refused_before_the_sweep(
     with pytest.raises(tunekit.errors.ConfigError) as caught:
         seeded(tmp_path, "seed", space, search_alg)
     [problem] = caught.value.problems
-    assert problem.startswith("validation_config.seed='seed', and the search space has ")
+    assert problem.startswith("seed_param='seed', and the search space has ")
     assert ("Did you mean 'opt/seed'?" in problem) is ("opt" in (space or {}))
+
+
+@pytest.mark.parametrize("name", [3, ""])
+def test_what_is_no_name_of_a_hyperparameter_is_no_seed(tmp_path, name):
+    with pytest.raises(tunekit.errors.ConfigError, match=r"seed_param=.* is not the name of a hyp"):
+        seeded(tmp_path, name, {"seed": 3})
 
 
 @pytest.mark.parametrize(
@@ -463,7 +476,7 @@ def test_a_search_space_that_lacks_the_seed_is_refused_before_the_sweep(
     ],
 )
 def test_a_space_that_has_it_or_may_have_it_is_not(tmp_path, name, space, search_alg):
-    assert validation_of(seeded(tmp_path, name, space, search_alg)).config.seed == name
+    assert validation_of(seeded(tmp_path, name, space, search_alg)).seed_param == name
 
 
 def saves(config):
@@ -510,3 +523,59 @@ def test_a_function_that_nothing_else_asks_to_save_is_asked(tmp_path, function, 
     )
     found = [one for one in settings_of(tuner).callbacks if isinstance(one, CheckpointPolicy)]
     assert list(map(repr, found)) == policies
+
+
+# The confirmation of the winner -------------------------------------------------------------------
+
+
+def yields(checkpoint):
+    yield {"accuracy": 0.5}
+
+
+def needs_epoch(checkpoint, epoch):
+    return {"accuracy": 0.5}
+
+
+def of_a_seed(checkpoint, seed):
+    return {"accuracy": 0.5}
+
+
+def confirmed_by(folder, config, confirm):
+    settings = make(folder, validation_config=config, confirm=confirm)
+    return validation_of(settings).confirm
+
+
+def test_how_the_winner_is_confirmed_is_checked_before_the_sweep_begins(tmp_path):
+    config = tunekit.ValidationConfig
+    confirm = tunekit.Confirm(fn=of_a_seed)
+    assert confirmed_by(tmp_path, config(yields), confirm) == confirm
+    given = train.ValidationTaskConfig(fn_kwargs={"epoch": 3})
+    for fn in (None, yields, config(needs_epoch, given)):
+        confirmed_by(tmp_path, config(needs_epoch, given), tunekit.Confirm(fn=fn))
+    confirmed_by(tmp_path, config(needs_epoch), None)  # a report may bring it
+    lock = threading.Lock()
+    full = config(validate, stages=[tunekit.Stage("full", validate)])
+    for wrong, by, said in [
+        *(
+            (config(needs_epoch), tunekit.Confirm(fn=fn), "needs_epoch has no value for 'epoch', ")
+            for fn in (None, needs_epoch, config(needs_epoch))
+        ),
+        (config(validate), 5, "confirm=5 is of type int"),
+        (config(validate), tunekit.Confirm(fn=lambda checkpoint: lock), "cannot be sent"),
+        (full, tunekit.Confirm(name="full"), "is that of a stage"),
+        (None, tunekit.Confirm(), "Pass validation_config, too"),
+    ]:
+        with pytest.raises(tunekit.errors.ConfigError, match=said):
+            confirmed_by(tmp_path, wrong, by)
+
+
+@pytest.mark.parametrize(
+    ("said", "confirms", "in_full"),
+    [(None, False, True), (None, True, False), (True, True, True), (False, False, False)],
+)
+def test_the_best_is_evaluated_in_full_unless_it_is_confirmed(tmp_path, said, confirms, in_full):
+    for sequential in [tunekit.Sequential(best_in_full=said)] + [None] * (said is None):
+        config = tunekit.ValidationConfig(yields, sequential=sequential)
+        confirm = tunekit.Confirm() if confirms else None
+        validation = validation_of(make(tmp_path, validation_config=config, confirm=confirm))
+        assert validation.waiting.best_in_full is in_full

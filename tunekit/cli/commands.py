@@ -94,7 +94,7 @@ _mode = click.option(
     "--mode", type=click.Choice(["min", "max"]), help="Which is better; by default the sweep's."
 )
 _seed = click.option(
-    "--seed",
+    "--seed-param",
     metavar="NAME",
     help="The hyperparameter that is the random seed; by default what the sweep was started with.",
 )
@@ -218,7 +218,7 @@ def best(
     metric: str | None,
     mode: str | None,
     scope: str,
-    seed: str | None,
+    seed_param: str | None,
     by: str | None,
     as_json: bool,
 ) -> None:
@@ -232,11 +232,11 @@ def best(
     \b
     Examples:
       tunekit best ~/ray_results/digits
-      tunekit best ~/ray_results/digits --seed seed
+      tunekit best ~/ray_results/digits --seed-param seed
       tunekit best ~/ray_results/digits --metric validation_loss --mode min
       cp -r "$(tunekit best ~/ray_results/digits --json | jq -r .checkpoint)" best
     """
-    sweep = load(path, metric=metric, mode=mode, seed=seed)
+    sweep = load(path, metric=metric, mode=mode, seed_param=seed_param)
     try:
         found = sweep.best(scope=scope, by=by)
     except MetricNotFoundError as error:
@@ -297,7 +297,7 @@ def _best_as_text(found: BestCheckpoint, path: str, sweep: Sweep, scope: str) ->
         if sweep.has_seeds:
             arguments["by"] = "trial" if found.configuration is None else "configuration"
         told = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-        seed = "" if sweep.seed_as_started else f", seed={sweep.seed!r}"
+        seed = "" if sweep.seed_as_started else f", seed_param={sweep.seed_param!r}"
         lines += ["", click.style("in Python", bold=True)]
         lines.append(f"  tunekit.load({path!r}{seed}).best({told}).checkpoint")
     return "\n".join(lines)
@@ -561,7 +561,7 @@ def confirm(
     name: str,
     metric: str | None,
     mode: str | None,
-    seed: str | None,
+    seed_param: str | None,
     as_json: bool,
     **how: Any,
 ) -> None:
@@ -579,7 +579,7 @@ def confirm(
       tunekit confirm ~/ray_results/digits --fn evals.py:validate --top 3 --confidence 0.99
       tunekit best ~/ray_results/digits
     """
-    sweep = load(path, metric=metric, mode=mode, seed=seed)
+    sweep = load(path, metric=metric, mode=mode, seed_param=seed_param)
     given = [one for one in how if ctx.get_parameter_source(one) is not ParameterSource.DEFAULT]
     if where is None and given:
         options = ", ".join(f"--{one.replace('_', '-')}" for one in given)
@@ -690,7 +690,7 @@ def report(
     path: str,
     metric: str | None,
     mode: str | None,
-    seed: str | None,
+    seed_param: str | None,
     output: Path | None,
     show: bool,
 ) -> None:
@@ -703,7 +703,7 @@ def report(
     """
     from tunekit.board.page import write_page
 
-    sweep = load(path, metric=metric, mode=mode, seed=seed)
+    sweep = load(path, metric=metric, mode=mode, seed_param=seed_param)
     written = write_page(sweep, output)
     click.echo(printable(str(written)))
     if show:

@@ -34,7 +34,7 @@ def seeds_as_data(sweep: Sweep, scope: str) -> dict[str, Any]:
     """
     best, *others = sweep.ranked_configurations(scope)
     known: dict[str, Any] = {
-        "seed": sweep.seed,
+        "seed_param": sweep.seed_param,
         "configuration": _as_data(best, sweep),
         "next": None,
     }
@@ -61,7 +61,7 @@ def _as_data(one: Configuration, sweep: Sweep) -> dict[str, Any]:
         "trials": [
             {
                 "trial_id": repeat.trial_id,
-                "seed": repeat.hyperparameters.get(str(sweep.seed)),
+                "seed": repeat.hyperparameters.get(str(sweep.seed_param)),
                 "value": repeat.value,
                 "ending": repeat.ending.value,
                 "counted": place < one.counted,
@@ -79,7 +79,7 @@ def seeds_as_lines(sweep: Sweep, scope: str) -> list[str]:
         scope: As for :func:`seeds_as_data`.
     """
     ranked = sweep.ranked_configurations(scope)
-    best, seed = ranked[0], str(sweep.seed)
+    best, seed = ranked[0], str(sweep.seed_param)
     lines = [] if best.estimate is None else [f"  mean {mean_in_words(best.estimate)}"]
     for place, one in enumerate(best.repeats[:_MOST]):
         value = number(one.value, "no score")

@@ -28,7 +28,7 @@ _LEADS_TO = '<meta http-equiv="refresh" content="0; url={0}"><a href="{0}">Open 
     "--metric", help="A validated metric to rank by; by default what a sweep is judged by."
 )
 @click.option("--mode", type=click.Choice(["min", "max"]), help="Which is better.")
-@click.option("--seed", metavar="NAME", help="The hyperparameter that is the random seed.")
+@click.option("--seed-param", metavar="NAME", help="The hyperparameter that is the random seed.")
 @click.option("--open", "show", is_flag=True, help="Show it in the browser.")
 def serve(
     paths: tuple[str, ...],
@@ -36,7 +36,7 @@ def serve(
     host: str,
     metric: str | None,
     mode: str | None,
-    seed: str | None,
+    seed_param: str | None,
     show: bool,
 ) -> None:
     """Show sweeps in the browser, as they run, until Ctrl-C.
@@ -55,7 +55,7 @@ def serve(
     from tunekit.board.serve import serve as serve_pages
 
     where = [absolute(path) for path in paths]
-    options = {"metric": metric, "mode": mode, "seed": seed}
+    options = {"metric": metric, "mode": mode, "seed_param": seed_param}
     with tempfile.TemporaryDirectory(prefix="tunekit-serve-") as own:
 
         def ready(address: str) -> None:

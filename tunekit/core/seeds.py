@@ -357,12 +357,12 @@ def check_seed(seed: Any, problems: Problems) -> None:
         >>> problems = Problems("load")
         >>> check_seed(0, problems)
         >>> print(problems.error())
-        load: seed=0 is not the name of a hyperparameter. Pass its flat name, such as 'seed'.
+        load: seed_param=0 is not the name of a hyperparameter. Pass its flat name, such as 'seed'.
     """
     if seed is not None and not (isinstance(seed, str) and seed):
         problems.add(
-            f"seed={shown(seed)} is not the name of a hyperparameter. Pass its flat name, such as "
-            "'seed'."
+            f"seed_param={shown(seed)} is not the name of a hyperparameter. Pass its flat name, "
+            "such as 'seed'."
         )
 
 
@@ -380,7 +380,7 @@ def check_known(
         >>> problems = Problems("load")
         >>> check_known("sed", [{"lr": 0.1, "seed": 0}, {"lr": 0.1, "seed": 1}], problems)
         >>> print(problems.error())
-        load: seed='sed' is a hyperparameter of no trial. Did you mean 'seed'? Pass one of 'seed', 'lr'.
+        load: seed_param='sed' is a hyperparameter of no trial. Did you mean 'seed'? Pass one of 'seed', 'lr'.
     """  # noqa: E501
     known = list(hyperparameters)
     if not known or any(seed in one for one in known):
@@ -389,7 +389,7 @@ def check_known(
     near = meant(seed, names)
     hint = f"Did you mean {near!r}? " if near else ""
     others = f"Pass one of {listed(names, [near or seed])}." if names else "The trials have none."
-    problems.add(f"seed={seed!r} is a hyperparameter of no trial. {hint}{others}")
+    problems.add(f"seed_param={seed!r} is a hyperparameter of no trial. {hint}{others}")
 
 
 def checked_seed(
@@ -408,14 +408,14 @@ def checked_seed(
         'seed'
         >>> seed = checked_seed(None, [{"lr": 0.1, "seed": 0}], problems)
         >>> print(problems.error())
-        Sweep.configurations: seed is missing, and the sweep was started without ValidationConfig(seed=...). Name the hyperparameter, here or as tunekit.load(path, seed=...): one of 'lr', 'seed'.
+        Sweep.configurations: seed_param is missing, and the sweep was started without Tuner(seed_param=...). Name the hyperparameter, here or as tunekit.load(path, seed_param=...): one of 'lr', 'seed'.
     """  # noqa: E501
     known = list(hyperparameters)
     if seed is None:
         names = list(dict.fromkeys(name for one in known for name in one))
         problems.add(
-            "seed is missing, and the sweep was started without ValidationConfig(seed=...). "
-            "Name the hyperparameter, here or as tunekit.load(path, seed=...): one of "
+            "seed_param is missing, and the sweep was started without Tuner(seed_param=...). "
+            "Name the hyperparameter, here or as tunekit.load(path, seed_param=...): one of "
             f"{listed(names)}."
         )
     else:

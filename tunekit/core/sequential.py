@@ -47,7 +47,7 @@ class Sequential:
             score may be the best of the sweep so far. So the winner is chosen by all examples. With
             False, far fewer examples are evaluated, and the best score is one of many estimates:
             :class:`tunekit.Confirm` tells which of the few best is the best. None: False if
-            ``ValidationConfig(confirm=...)`` is set, and True otherwise.
+            ``Tuner(confirm=...)`` is set, and True otherwise.
 
     Raises:
         ConfigError: If ``confidence`` is not between 0 and 1, or a number of examples is less than

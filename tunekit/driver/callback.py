@@ -17,6 +17,7 @@ from tunekit._ray.controller import Controller, fail_for_good
 from tunekit._ray.progress import Display
 from tunekit.clock import Clock, SystemClock
 from tunekit.config import ValidationConfig
+from tunekit.confirm import Confirm
 from tunekit.core.commands import (
     Ask,
     Cancel,
@@ -48,6 +49,7 @@ from tunekit.core.problems import Problems
 from tunekit.core.progress import counted, starved, waiting_trials
 from tunekit.core.reports import own_names, received
 from tunekit.core.resume_command import how_to_resume
+from tunekit.core.seeds import check_seed
 from tunekit.core.validation import Outcome, Status
 from tunekit.driver.consumers import SchedulerConsumer, SearcherConsumer
 from tunekit.driver.deliveries import Deliveries
@@ -113,7 +115,9 @@ class ValidationCallback(tune.Callback):
     is in the returned results and files, but not in Tune's saved experiment state.
 
     Args:
-        config: The settings; a plain ``ray.train.ValidationConfig`` gets tunekit's defaults.
+        config: The settings.
+        seed_param: The hyperparameter that is the random seed, for the record: see
+            :class:`tunekit.Tuner`.
         executor: Where validations run; Ray tasks by default.
         stage_executors: Where those of further stages run, by name; Ray tasks by default.
         clock: What to read the time from; the system's clock by default.
@@ -134,8 +138,9 @@ class ValidationCallback(tune.Callback):
 
     def __init__(
         self,
-        config: train.ValidationConfig,
+        config: ValidationConfig,
         *,
+        seed_param: str | None = None,
         executor: Executor | None = None,
         stage_executors: Mapping[str, Executor] | None = None,
         clock: Clock | None = None,
@@ -147,8 +152,11 @@ class ValidationCallback(tune.Callback):
             train.ValidationConfig,
             "Pass tunekit.ValidationConfig(fn=validate).",
         )
+        check_seed(seed_param, problems)
         problems.raise_any()
-        self.config = ValidationConfig.of(config)
+        self.config, self.seed_param = config, seed_param
+        #: How the winner is confirmed in the end, if it is.
+        self.confirm: Confirm | None = None
         self._given = (executor, clock)
         self._stage_executors = stage_executors
         self._clock = clock or SystemClock()
@@ -182,7 +190,16 @@ class ValidationCallback(tune.Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the settings alone: what has happened is in the journal, and in Tune's state."""
-        names = ("config", "trainable", "space", "searched", "owned", "_loggers")
+        names = (
+            "config",
+            "seed_param",
+            "confirm",
+            "trainable",
+            "space",
+            "searched",
+            "owned",
+            "_loggers",
+        )
         given = ("_given", "_stage_executors")
         return {name: vars(self)[name] for name in (*names, *given)}
 
@@ -196,7 +213,15 @@ class ValidationCallback(tune.Callback):
             stage_executors=state["_stage_executors"],
             clock=clock,
         )
-        for name in ("trainable", "space", "searched", "owned", "_loggers"):
+        for name in (
+            "seed_param",
+            "confirm",
+            "trainable",
+            "space",
+            "searched",
+            "owned",
+            "_loggers",
+        ):
             setattr(self, name, state[name])
 
     @property
@@ -243,6 +268,7 @@ class ValidationCallback(tune.Callback):
             self._stopping,
             self.deliveries,
             draining=lambda: self._end.draining.waits,
+            confirms=lambda: self.confirm is not None,
         )
         state.all_count = waiting.all_count
         #: Runs the validations.
@@ -838,6 +864,7 @@ class ValidationCallback(tune.Callback):
         known = about(
             self._clock.time(),
             config=self.config,
+            seed_param=self.seed_param,
             judged=self.state.required,
             mode=None if self._scheduler is None else self._scheduler.mode,
             scheduler=None if self._scheduler is None else self._scheduler.base,

@@ -44,9 +44,11 @@ class Waiting(Around):
         stopping: StoppingCriteria,
         deliveries: Deliveries,
         draining: Callable[[], bool],
+        confirms: Callable[[], bool],
     ):
         self._config, self._trials, self._state = config, trials, state
         self._stopping, self._deliveries, self._draining = stopping, deliveries, draining
+        self._confirms = confirms
         self._controller: Controller | None = None
         self._scheduler: SchedulerConsumer | None = None
         #: Whether trials take resources that validations need; None: that is not known.
@@ -82,13 +84,23 @@ class Waiting(Around):
         searches = self._deliveries.searcher is not None
         return self._scheduler is None or searches or self._stopping.by_scores
 
+    @property
+    def best_in_full(self) -> bool:
+        """Return whether what may be the best score so far is evaluated in full.
+
+        Unless ``sequential`` says, it is if the winner is not confirmed in the end.
+        """
+        sequential = self._config.sequential
+        said = None if sequential is None else sequential.best_in_full
+        return not self._confirms() if said is None else said
+
     def alike(self, request: Request, name: str, interval: Interval) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""
         scheduler, better = self._scheduler, self.judging().better(name)
         if scheduler is None:
             return False
         return comes_out_alike(
-            best_in_full=self._config.best_in_full,
+            best_in_full=self.best_in_full,
             may_be_best=lambda: self._state.may_be_best(name, better, interval),
             others=[
                 lambda: self._stopping.alike(request.trial_id, name, interval),

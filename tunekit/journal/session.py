@@ -43,6 +43,7 @@ def about(
     now: float,
     *,
     config: ValidationConfig,
+    seed_param: str | None = None,
     judged: Collection[str] = (),
     mode: str | None = None,
     scheduler: TrialScheduler | None = None,
@@ -55,6 +56,7 @@ def about(
     Args:
         now: Seconds since the epoch.
         config: How checkpoints are validated.
+        seed_param: The hyperparameter that is the random seed, if there is one.
         judged: The metrics that the sweep is judged by.
         mode: ``"min"`` or ``"max"``.
         scheduler: The user's scheduler, if it is known.
@@ -72,7 +74,7 @@ def about(
         "cluster": _cluster(),
         "judged": sorted(judged),
         "mode": mode,
-        "seed": config.seed or repeat_index(search_alg),
+        "seed_param": seed_param or repeat_index(search_alg),
         "validation": _settings_of(config),
         "trainable": trainable,
     }

@@ -34,7 +34,7 @@ class Follower:
         source: The path or URI that another process can load the sweep by, if that is enough.
         metric: As for :func:`tunekit.load`.
         mode: Likewise.
-        seed: Likewise; a name that no trial has is no error, because a trial may have it later.
+        seed_param: Likewise; a name that no trial has is no error: a trial may have it later.
         clock: What the time is read from.
 
     Example:
@@ -63,7 +63,7 @@ class Follower:
         *,
         metric: str | None = None,
         mode: str | None = None,
-        seed: str | None = None,
+        seed_param: str | None = None,
         clock: Clock | None = None,
     ):
         self._filesystem, self._path = filesystem, path
@@ -71,7 +71,7 @@ class Follower:
         self._reader = JournalReader(self._folder, without=UNTOLD)
         self._clock = clock or SystemClock()
         self._options: dict[str, Any] = {"path": path, "filesystem": filesystem, "source": source}
-        self._options |= {"metric": metric, "mode": mode, "seed": seed}
+        self._options |= {"metric": metric, "mode": mode, "seed_param": seed_param}
         self._later: list[LaterSession] = []
         self._pace = Pace(_SHARE)
         #: The sweep as of the last call of :meth:`poll`.
@@ -117,7 +117,7 @@ class Follower:
 
 def _judged(told: Record | Sweep) -> tuple[Any, ...]:
     newest = told.sessions[-1] if told.sessions else {}
-    return tuple(newest.get(name) for name in ("judged", "mode", "seed"))
+    return tuple(newest.get(name) for name in ("judged", "mode", "seed_param"))
 
 
 def _who(driver: Driver | None) -> Driver | None:

@@ -101,8 +101,8 @@ class Sweep:
         source: The path or URI that another process can load it by, if that is enough.
         metric: The validated metric to rank by; by default the one the sweep is judged by.
         mode: ``"min"`` or ``"max"``; by default the sweep's.
-        seed: The hyperparameter that is the random seed; by default what the sweep was started
-            with.
+        seed_param: The hyperparameter that is the random seed; by default what the sweep was
+            started with.
         driver: The driver that is running it, or was when it was killed, if its lock says so.
         later: The sessions of later validations beside it.
 
@@ -130,7 +130,7 @@ class Sweep:
         source: str | None = None,
         metric: str | None = None,
         mode: str | None = None,
-        seed: str | None = None,
+        seed_param: str | None = None,
         driver: Driver | None = None,
         later: Iterable[LaterSession] = (),
     ):
@@ -157,11 +157,13 @@ class Sweep:
         #: Whether tables are ranked as the sweep is judged, which :func:`tunekit.load` does by
         #: default.
         self.as_judged: bool = (self.metric, self.mode) == (own, newest.get("mode"))
-        known_seed = newest.get("seed")
+        known_seed = newest.get("seed_param")
         #: The hyperparameter that is the random seed, if it is known.
-        self.seed: str | None = seed or (known_seed if isinstance(known_seed, str) else None)
+        self.seed_param: str | None = seed_param or (
+            known_seed if isinstance(known_seed, str) else None
+        )
         #: Whether that is the one that the sweep was started with.
-        self.seed_as_started: bool = self.seed == known_seed
+        self.seed_as_started: bool = self.seed_param == known_seed
         #: What confirmations of its winner have come to, those that have ended; newest last.
         self.confirmations: list[Confirmed] = []
         #: The same data as rows, without pandas.
@@ -335,11 +337,11 @@ class Sweep:
     @property
     def has_seeds(self) -> bool:
         """Return whether a seed is known, and any trial has it."""
-        return any(self.seed in one for one in self.hyperparameters())
+        return any(self.seed_param in one for one in self.hyperparameters())
 
     def configurations(
         self,
-        seed: str | None = None,
+        seed_param: str | None = None,
         *,
         metric: str | None = None,
         mode: str | None = None,
@@ -367,7 +369,7 @@ class Sweep:
         has none of the others.
 
         Args:
-            seed: The hyperparameter that is the seed, by flat name; by default the sweep's.
+            seed_param: The hyperparameter that is the seed, by flat name; by default the sweep's.
             metric: A validated metric, by flat name; by default the sweep's.
             mode: ``"min"`` or ``"max"``; by default the sweep's.
             scope: What stands for a trial, as in :meth:`best`: ``"best"``, its best validated
@@ -385,15 +387,15 @@ class Sweep:
             ...     TrialAdded(time=1e9, trial_id=f"{lr}_{seed}", config={"lr": lr, "seed": seed})
             ...     for lr in (0.1, 0.2) for seed in range(3)
             ... ], metric="accuracy", mode="max")
-            >>> sweep.configurations(seed="seed")[["config/lr", "seeds", "trials"]]
+            >>> sweep.configurations("seed")[["config/lr", "seeds", "trials"]]
                config/lr  seeds  trials
             0        0.1      0       3
             1        0.2      0       3
         """
         problems = Problems("Sweep.configurations")
-        check_seed(seed, problems)
+        check_seed(seed_param, problems)
         goal = self._goal(metric, mode, scope, problems)
-        return tables.configurations(self._configurations(seed, *goal, scope, problems))
+        return tables.configurations(self._configurations(seed_param, *goal, scope, problems))
 
     def ranked_configurations(self, scope: str = "best") -> list[Configuration]:
         """Return the configurations as data: what :meth:`configurations` has, and each trial.
@@ -409,9 +411,9 @@ class Sweep:
         return self._configurations(None, *goal, scope, problems)
 
     def _configurations(
-        self, seed: str | None, metric: str, mode: str, scope: str, problems: Problems
+        self, seed_param: str | None, metric: str, mode: str, scope: str, problems: Problems
     ) -> list[Configuration]:
-        seed = checked_seed(seed or self.seed, self.hyperparameters(), problems)
+        seed = checked_seed(seed_param or self.seed_param, self.hyperparameters(), problems)
         problems.raise_any()
         return configurations_of(self._repeats(metric, mode, scope), seed, mode)
 
@@ -487,11 +489,11 @@ class Sweep:
         trial_id, scored = confirmed.winner.trial_id, winning_score(confirmed, self.timeline)
         assert scored is not None  # or it would not count
         configuration = None
-        if confirmed.by == "configuration" and self.seed is not None:
+        if confirmed.by == "configuration" and self.seed_param is not None:
             repeats = self._repeats(confirmed.metric, confirmed.mode, "best")
             configuration = next(
                 one
-                for one in configurations_of(repeats, self.seed, confirmed.mode)
+                for one in configurations_of(repeats, self.seed_param, confirmed.mode)
                 if trial_id in [repeat.trial_id for repeat in one.repeats]
             )
         return self._checkpoint(trial_id, scored, confirmed.metric, configuration, confirmed)
@@ -837,7 +839,7 @@ class Sweep:
           the names of the ``metrics``, and how many ``validations`` there are of each status;
         - ``best``: trial, generation, iteration, score, path and configuration of the best
           checkpoint of all trials; None if there is none yet, or no metric to rank by;
-        - ``seed``: the hyperparameter that is the random seed, None if it is not known;
+        - ``seed_param``: the hyperparameter that is the random seed, None if it is not known;
           ``configuration``: of the best configuration, the hyperparameters, how many ``seeds`` are
           part of its ``mean``, its ``std``, and its interval, ``low`` to ``high``; None likewise;
         - ``confirmation``: what the confirmation of the winner has come to, as the fields of
@@ -880,7 +882,7 @@ class Sweep:
             "validation_busy": validated_s / whole if whole else None,
             "lag_s": lag_in_short(timeline.validations),
             "best": self._best_in_short(),
-            "seed": self.seed,
+            "seed_param": self.seed_param,
             "configuration": self._configuration_in_short(),
             "confirmation": confirmed
             and {**asdict(confirmed), "in_words": confirmation_in_words(confirmed)},
@@ -938,7 +940,7 @@ def load(
     *,
     metric: str | None = None,
     mode: str | None = None,
-    seed: str | None = None,
+    seed_param: str | None = None,
 ) -> Sweep:
     """Read what became of a sweep, whether it is running, has ended or has crashed.
 
@@ -953,13 +955,13 @@ def load(
         metric: The validated metric to rank by, as a flat name (``"eval/accuracy"``); by default
             the one that the sweep is judged by.
         mode: ``"min"`` or ``"max"``; by default the sweep's.
-        seed: The hyperparameter that is the random seed, as a flat name
+        seed_param: The hyperparameter that is the random seed, as a flat name
             (``"train_loop_config/seed"``); by default the one that the sweep was started with:
-            ``ValidationConfig(seed=...)``, or the index of a ``Repeater``.
+            ``Tuner(seed_param=...)``, or the index of a ``Repeater``.
 
     Raises:
         tunekit.errors.ConfigError: If an argument is wrong, if the folder has no journal, or if no
-            trial has the hyperparameter ``seed``.
+            trial has the hyperparameter ``seed_param``.
         tunekit.errors.JournalError: If the journal is damaged or of another version.
         OSError: If the storage fails.
 
@@ -984,7 +986,7 @@ def load(
         problems.add(f"path={given!r} {no_sweep(filesystem, home, given)}")
     if mode is not None:
         problems.choice("mode", mode, ["min", "max"])
-    check_seed(seed, problems)
+    check_seed(seed_param, problems)
     problems.raise_any()
     assert folder is not None and filesystem is not None  # or it was raised
     source = None if storage_filesystem is not None else absolute(os.fspath(path))
@@ -1003,12 +1005,12 @@ def load(
             source=source,
             metric=metric,
             mode=mode,
-            seed=seed,
+            seed_param=seed_param,
             driver=driver,
             later=read_sessions(folder),
         )
-    if seed is not None:
-        check_known(seed, sweep.hyperparameters(), problems)
+    if seed_param is not None:
+        check_known(seed_param, sweep.hyperparameters(), problems)
         problems.raise_any()
     return sweep
 
@@ -1037,7 +1039,7 @@ def confirmed(
         )
     problems.raise_any()
     assert sweep.metric and sweep.mode  # or it was raised
-    seed = None if sweep.seed_as_started else sweep.seed
+    seed = None if sweep.seed_as_started else sweep.seed_param
     newest = _anew(sweep, seed)
     swept, by = _swept(newest), "trial"
     if newest.has_seeds:
@@ -1070,7 +1072,7 @@ def _anew(sweep: Sweep, seed: str | None = None) -> Sweep:
     where: tuple[Any, ...] = (sweep.path, sweep.filesystem)
     if sweep.source is not None:
         where = (sweep.source,)
-    return load(*where, metric=sweep.metric, mode=sweep.mode, seed=seed)
+    return load(*where, metric=sweep.metric, mode=sweep.mode, seed_param=seed)
 
 
 def _swept(sweep: Sweep) -> Swept:

@@ -172,7 +172,7 @@ def contents(
         "texts": {name for name in columns if not _are_numbers(found, name)},
         "verdict": verdict,
         "over_seeds": seeds,
-        "seed": sweep.seed,
+        "seed": sweep.seed_param,
         "trial_names": found.names,
         "schedule": schedule,
         "changed": figures.changed(schedule),
@@ -328,7 +328,7 @@ def _environment() -> jinja2.Environment:
 
 def _loads(sweep: Sweep) -> str:
     """The Python that loads the sweep."""
-    seed = "" if sweep.seed_as_started else f", seed={sweep.seed!r}"
+    seed = "" if sweep.seed_as_started else f", seed_param={sweep.seed_param!r}"
     if sweep.source is not None:
         return f"tunekit.load({sweep.source!r}{seed})"
     return f"tunekit.load({sweep.path!r}, storage_filesystem=filesystem{seed})"

@@ -41,7 +41,7 @@ def serve(
     port: int | None = None,
     metric: str | None = None,
     mode: str | None = None,
-    seed: str | None = None,
+    seed_param: str | None = None,
     ready: Callable[[str], None] = print,
 ) -> None:
     """Serve sweeps as live pages, until Ctrl-C.
@@ -52,7 +52,7 @@ def serve(
         port: Where to listen; by default :data:`PORT`, or one of the next if it is taken.
         metric: As for :func:`tunekit.load`.
         mode: Likewise.
-        seed: Likewise.
+        seed_param: Likewise.
         ready: Called with the address of the page, with the token, once it can be opened.
 
     Raises:
@@ -76,7 +76,7 @@ def serve(
     anywhere = host in ("0.0.0.0", "::", "")
     app = Application(
         catalogue,
-        {"metric": metric, "mode": mode, "seed": seed},
+        {"metric": metric, "mode": mode, "seed_param": seed_param},
         hosts=None if anywhere else {*LOCAL, host},
         token=token,
         cookie=f"tunekit-{number}",  # cookies are of a host, whatever the port
