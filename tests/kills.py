@@ -14,11 +14,10 @@ from ray.train._internal.syncer import _BackgroundProcess
 from ray.tune import ResumeConfig
 
 from tests.sweeps import Ran
-from tunekit.core.driver_lock import Holder
 from tunekit.core.events import SnapshotTaken
 from tunekit.journal import ledger, lock
 from tunekit.journal.lines import events_in
-from tunekit.journal.lock import LOCK
+from tunekit.journal.lock import LOCK, Holder
 from tunekit.journal.snapshots import prepare_restore
 from tunekit.journal.storage import LocalFolder
 

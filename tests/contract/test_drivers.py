@@ -21,12 +21,19 @@ from tests.kills import Killed, killed_after
 from tests.schedulers import CASES
 from tests.stores import Store
 from tests.sweeps import sweep
-from tunekit.core.driver_lock import BEAT_S, SILENT_S, Holder
 from tunekit.core.events import Reported, SnapshotTaken
-from tunekit.journal import lock as driver_lock
 from tunekit.journal.ledger import Ledger
 from tunekit.journal.lines import Journal, events_in, read
-from tunekit.journal.lock import LOCK, TAKE_OVER, driver_of, lock_at
+from tunekit.journal.lock import (
+    BEAT_S,
+    LOCK,
+    SILENT_S,
+    TAKE_OVER,
+    Holder,
+    LockFile,
+    driver_of,
+    lock_at,
+)
 from tunekit.journal.snapshots import prepare_restore
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeClock
@@ -38,15 +45,15 @@ class Elsewhere:
     """A driver on another machine, by the lock that it has written."""
 
     def __init__(self, folder, clock, filesystem=LOCAL):
-        self.file = driver_lock._file_at(filesystem, str(folder))
+        self.file = LockFile(filesystem, str(folder))
         self.clock = clock
         self.token = "elsewhere"
         now = clock.time()
         self.holder = Holder("elsewhere", "gpu7", "gpu7|b", 4711, 1, since=now, beat=now)
-        assert self.file.create(self.holder.encoded())
+        assert self.file.swap(None, self.holder.encoded())
 
     def beats(self):
-        self.file.take(self.file.read(), replace(self.holder, beat=self.clock.time()).encoded())
+        self.file.swap(self.file.read(), replace(self.holder, beat=self.clock.time()).encoded())
 
 
 def lock(folder, clock=None, filesystem=LOCAL):
@@ -159,11 +166,12 @@ def test_a_driver_can_be_taken_over_from(home, filesystem, monkeypatch, caplog):
     assert driver_of(filesystem, str(home), clock.time()) is None
 
 
-def test_a_lock_that_is_half_written_is_waited_for_and_then_taken(home, filesystem):
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"7", b'{"token": "t"}', b"\xff\xfe"])
+def test_what_is_no_lock_is_replaced(data, home, filesystem):
     clock = FakeClock()
-    driver_lock._file_at(filesystem, str(home)).create(b'{"token": "ab')
+    LockFile(filesystem, str(home)).swap(None, data)
+    assert driver_of(filesystem, str(home), 0.0) is None
     lock(home, clock, filesystem).claim()
-    assert 2 < clock.monotonic() < 10
     assert driver_of(filesystem, str(home), clock.time()).alive
 
 
@@ -172,8 +180,8 @@ def test_a_lock_that_was_cleaned_up_is_made_again(home, filesystem):
     held = lock(home, clock, filesystem)
     held.claim()
     held.keep(lambda error: pytest.fail(str(error)))
-    file = driver_lock._file_at(filesystem, str(home))
-    file.remove(file.read())
+    file = LockFile(filesystem, str(home))
+    file.swap(file.read(), None)
     clock.sleep(BEAT_S)
     held.check()
     assert driver_of(filesystem, str(home), clock.time()).alive
@@ -358,9 +366,9 @@ def test_a_sweep_that_was_taken_over_stops_and_writes_nothing_more(tmp_path):
     for _ in range(20):
         ran.sweep.step()
     home = ran.home
-    other = driver_lock._file_at(LOCAL, str(home))
+    other = LockFile(LOCAL, str(home))
     mine = other.read()
-    assert other.take(mine, replace(Holder.decoded(mine), token="another", pid=1).encoded())
+    assert other.swap(mine, replace(Holder.decoded(mine), token="another", pid=1).encoded())
     ran.validation.ledger._lock.beat()  # as its thread does
 
     kept = ("journal", "state")

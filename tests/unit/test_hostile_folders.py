@@ -21,7 +21,6 @@ from tunekit.board.serve.index import Index
 from tunekit.board.serve.live import LiveSweep
 from tunekit.cli import commands
 from tunekit.clock import SystemClock
-from tunekit.core.driver_lock import Holder
 from tunekit.core.events import (
     CheckpointSaved,
     Reported,
@@ -34,6 +33,7 @@ from tunekit.errors import UnsafeFileError
 from tunekit.evaluation import session as sessions
 from tunekit.journal import lines as journal
 from tunekit.journal.lines import Journal
+from tunekit.journal.lock import Holder
 from tunekit.journal.storage import LocalFolder, folder_at
 from tunekit.testing import FakeClock, FakeExecutor
 

@@ -1,9 +1,12 @@
 """The lock of a sweep: one driver at a time goes on with it.
 
 It is a file in the journal's folder, ``journal/driver.json``, that says who the driver is and when
-it was last heard of (:mod:`tunekit.core.driver_lock`). In a local folder, also a mounted one, of
-two that begin at the same moment one gets it. An object store has nothing that only one can make:
-there both write, wait, and read what is there; whoever was written over gives way.
+it was last heard of: every few seconds it says again that it is alive. On the holder's machine its
+process shows whether it is; elsewhere the last heartbeat has to do.
+
+In a local folder, also a mounted one, of two that begin at the same moment one gets it. An object
+store has nothing that only one can make: there both write, wait, and read what is there; whoever
+was written over gives way.
 """
 
 from __future__ import annotations
@@ -21,12 +24,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated
 
+import msgspec
 import pyarrow.fs
 
 from tunekit.clock import Clock, SystemClock
-from tunekit.core.driver_lock import BEAT_S, Holder, alive_for_s
 from tunekit.core.words import duration
 from tunekit.errors import AlreadyRunningError
 from tunekit.journal.confined import inside, local_path, read_plain
@@ -37,7 +40,18 @@ try:
 except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["LOCK", "TAKE_OVER", "Driver", "DriverLock", "driver_of", "lock_at"]
+__all__ = [
+    "BEAT_S",
+    "LOCK",
+    "SILENT_S",
+    "TAKE_OVER",
+    "Driver",
+    "DriverLock",
+    "Holder",
+    "LockFile",
+    "driver_of",
+    "lock_at",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +61,13 @@ LOCK = "journal/driver.json"
 #: The environment variable that, set to 1, takes a sweep over from whoever holds it.
 TAKE_OVER = "TUNEKIT_TAKE_OVER"
 
+#: How often a driver says that it is alive.
+BEAT_S = 10.0
+
+#: For how long it must not have said so to count as dead: three times it did not.
+SILENT_S = 3 * BEAT_S
+
 _LOOK_AGAIN_S = 1.0
-_HALF_WRITTEN_S = 3.0
 # A lock is not that large.
 _MOST_BYTES = 64 * 1024
 # How long to wait, before it is certain who has written the lock, where two may at once.
@@ -57,7 +76,67 @@ _DOUBT_S = 1.0
 # The tokens of the drivers in this process.
 _OURS: set[str] = set()
 
-# Where we are ------------------------------------------------------------------------------------
+_Pid = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
+# A time that can be told: until the year 9999.
+_Time = Annotated[float, msgspec.Meta(ge=0, le=253_402_300_799.0)]
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A driver, as its lock says.
+
+    Attributes:
+        token: Tells this driver from all others.
+        host: Its machine's name.
+        place: Tells where its process number means anything: the machine since it was started, and
+            the container.
+        pid: Its process.
+        born: When that process was started, in the system's own unit; 0 if that is not known.
+            Numbers of processes are used again, above all in containers.
+        since: When it began, in seconds since the epoch.
+        beat: When it was last heard of, likewise.
+    """
+
+    token: str
+    host: str
+    place: str
+    pid: _Pid
+    born: int
+    since: _Time
+    beat: _Time
+
+    def encoded(self) -> bytes:
+        """The holder as its lock's file has it."""
+        return msgspec.json.encode(self) + b"\n"
+
+    @classmethod
+    def decoded(cls, data: bytes | None) -> Holder | None:
+        """The holder that a lock's file names; None if there is no file, or it is no lock.
+
+        Example:
+            >>> holder = Holder("t", "gpu1", "gpu1|b", 7, 99, since=1.0, beat=2.0)
+            >>> Holder.decoded(holder.encoded()) == holder, Holder.decoded(b'{"tok')
+            (True, None)
+        """
+        try:
+            return msgspec.json.decode(data or b"", type=cls)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+
+    def alive_for_s(self, now: float) -> float:
+        """Return for how many more seconds it counts as alive if it is not heard of.
+
+        Args:
+            now: Seconds since the epoch.
+
+        Returns:
+            0 if it counts as dead, infinity if it is certain to be alive.
+        """
+        if self.place != _place():
+            return max(0.0, SILENT_S - (now - self.beat))
+        own = self.pid == os.getpid()
+        there = self.token in _OURS if own else _born(self.pid) == self.born
+        return math.inf if there else 0.0
 
 
 def _place() -> str:
@@ -90,147 +169,79 @@ def _born(pid: int) -> int | None:
     return 0
 
 
-def _alive_for_s(holder: Holder, now: float) -> float:
-    there = None
-    if holder.place == _place():
-        own = holder.pid == os.getpid()
-        there = holder.token in _OURS if own else _born(holder.pid) == holder.born
-    return alive_for_s(holder, now, there=there)
+class LockFile:
+    """The file of a lock, in any storage.
 
+    In a local folder, whoever looks and then writes holds the operating system's lock of the folder
+    meanwhile: between the two nobody else writes. Where there are no such locks, a doubt is left.
 
-# Where it is written -----------------------------------------------------------------------------
+    Args:
+        filesystem: The storage.
+        home: The experiment's folder there.
+    """
 
-
-class LockFile(Protocol):
-    """The file of a lock."""
-
-    #: How long to wait before it is certain who has made it; 0 where that is certain at once.
-    doubt_s: float
+    def __init__(self, filesystem: pyarrow.fs.FileSystem, home: str):
+        self._filesystem, self._path = filesystem, posixpath.join(home, LOCK)
+        self._home = local_path(filesystem, home)
+        #: How long to wait before it is certain who has written it; 0 where that is so at once.
+        self.doubt_s = _DOUBT_S if self._home is None else 0.0
 
     def read(self) -> bytes | None:
         """Return what is in it; None if there is none."""
-        ...
-
-    def create(self, data: bytes) -> bool:
-        """Make it; False if there is one."""
-        ...
-
-    def take(self, held: bytes, data: bytes) -> bool:
-        """Replace what is in it; False if it has something else by now."""
-        ...
-
-    def remove(self, held: bytes) -> None:
-        """Delete it, unless it has something else by now."""
-        ...
-
-
-class _LocalFile:
-    """In a file system of this machine, mounted ones included.
-
-    Whoever looks and then writes holds the operating system's lock of the folder meanwhile: between
-    the two nobody else writes. Where there are no such locks, a doubt is left.
-    """
-
-    def __init__(self, home: Path):
-        self._home = home
-        self.doubt_s = 0.0
-
-    @property
-    def _path(self) -> Path:
-        folder, name = posixpath.split(LOCK)
-        return inside(self._home, folder) / name
-
-    def read(self) -> bytes | None:
         try:
-            return read_plain(inside(self._home, LOCK), most=_MOST_BYTES)
+            if self._home is not None:
+                return read_plain(inside(self._home, LOCK), most=_MOST_BYTES)
+            with self._filesystem.open_input_stream(self._path) as stream:
+                return bytes(stream.read(_MOST_BYTES))
         except FileNotFoundError:
             return None
 
-    def create(self, data: bytes) -> bool:
-        return self.take(None, data)
-
-    def take(self, held: bytes | None, data: bytes) -> bool:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._alone():
+    def swap(self, held: bytes | None, data: bytes | None) -> bool:
+        """Replace what is in it, None being no file; False if it has something else by now."""
+        if self._home is None:
             if self.read() != held:
                 return False
-            replace_file(self._path, data)
+            if data is None:
+                self._filesystem.delete_file(self._path)
+                return True
+            self._filesystem.create_dir(posixpath.dirname(self._path))
+            with self._filesystem.open_output_stream(self._path) as stream:
+                stream.write(data)
+            return True
+        folder, name = posixpath.split(LOCK)
+        path = inside(self._home, folder) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with self._alone(path.parent):
+            if self.read() != held:
+                return False
+            if data is None:
+                path.unlink(missing_ok=True)
+            else:
+                replace_file(path, data)
             return True
 
-    def remove(self, held: bytes) -> None:
-        with self._alone():
-            if self.read() == held:
-                self._path.unlink(missing_ok=True)
-
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self, folder: Path) -> Iterator[None]:
         """Keep other drivers from writing meanwhile."""
-        folder = None
+        descriptor = None
         try:
             if fcntl is None:
                 raise OSError(errno.ENOSYS, "no such locks on this system")
-            folder = os.open(self._path.parent, os.O_RDONLY)
-            fcntl.flock(folder, fcntl.LOCK_EX)
+            descriptor = os.open(folder, os.O_RDONLY)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         except OSError as error:  # not every file system can lock a folder
-            logger.debug("%s cannot be locked: %s", self._path.parent, error)
+            logger.debug("%s cannot be locked: %s", folder, error)
             self.doubt_s = _DOUBT_S
         try:
             yield
         finally:
-            if folder is not None:
-                os.close(folder)  # which gives the lock back, as the end of the process does
-
-
-class _RemoteFile:
-    """In a storage that pyarrow reaches."""
-
-    doubt_s = _DOUBT_S
-
-    def __init__(self, filesystem: pyarrow.fs.FileSystem, path: str):
-        self._filesystem, self._path = filesystem, path
-
-    def read(self) -> bytes | None:
-        try:
-            with self._filesystem.open_input_stream(self._path) as stream:
-                return bytes(stream.readall())
-        except FileNotFoundError:
-            return None
-
-    def create(self, data: bytes) -> bool:
-        if self.read() is not None:
-            return False
-        self._filesystem.create_dir(posixpath.dirname(self._path))
-        self._write(data)
-        return True
-
-    def take(self, held: bytes, data: bytes) -> bool:
-        if self.read() != held:
-            return False
-        self._write(data)
-        return True
-
-    def remove(self, held: bytes) -> None:
-        if self.read() == held:
-            self._filesystem.delete_file(self._path)
-
-    def _write(self, data: bytes) -> None:
-        with self._filesystem.open_output_stream(self._path) as stream:
-            stream.write(data)
-
-
-def _file_at(filesystem: pyarrow.fs.FileSystem, home: str) -> LockFile:
-    local = local_path(filesystem, home)
-    if local is not None:
-        return _LocalFile(local)
-    return _RemoteFile(filesystem, posixpath.join(home, LOCK))
-
-
-# The lock ----------------------------------------------------------------------------------------
+            if descriptor is not None:
+                os.close(descriptor)  # which gives the lock back, as the end of the process does
 
 
 def lock_at(filesystem: pyarrow.fs.FileSystem, home: str, clock: Clock | None = None) -> DriverLock:
     """The lock of the experiment in a folder of a storage."""
-    return DriverLock(_file_at(filesystem, home), home, clock or SystemClock())
+    return DriverLock(LockFile(filesystem, home), home, clock or SystemClock())
 
 
 class DriverLock:
@@ -261,94 +272,71 @@ class DriverLock:
             tunekit.errors.AlreadyRunningError: If another one is alive.
             OSError: If the storage fails.
         """
-        while True:
-            held, holder = self._wait_until_free()
-            if not self._take(held):
-                continue
-            if holder is not None:
-                logger.warning(
-                    "The sweep in %s is taken over from %s, because %s is set. If that one is "
-                    "alive, it stops within %g s; this one begins then.",
-                    self._home,
-                    _told(holder, self._clock.time()),
-                    TAKE_OVER,
-                    BEAT_S,
-                )
-                self._clock.sleep(BEAT_S + _LOOK_AGAIN_S)
-            return
+        held = self.require_free()
+        while not self._take(held):
+            held = self.require_free()
+        rival = Holder.decoded(held)
+        if rival is not None and rival.alive_for_s(self._clock.time()):
+            logger.warning(
+                "The sweep in %s is taken over from %s, because %s is set. If that one is "
+                "alive, it stops within %g s; this one begins then.",
+                self._home,
+                _told(rival, self._clock.time()),
+                TAKE_OVER,
+                BEAT_S,
+            )
+            self._clock.sleep(BEAT_S + _LOOK_AGAIN_S)
 
-    def require_free(self) -> None:
-        """Raise what :meth:`claim` would, and leave the lock as it is."""
-        self._wait_until_free()
+    def require_free(self) -> bytes | None:
+        """Return what is in the lock's file of a sweep that may be driven; raise as :meth:`claim`.
 
-    def _wait_until_free(self) -> tuple[bytes | None, Holder | None]:
-        """Return what is in the lock's file, and who it is to be taken from by force."""
+        The lock stays as it is.
+        """
         by_force = os.environ.get(TAKE_OVER, "0") not in ("", "0")
         watched: Holder | None = None
-        unreadable_since: float | None = None
         while True:
-            held = self._file.read()
-            holder = None if held is None else Holder.decoded(held)
-            if held is not None and holder is None:  # being written, or never finished
-                now = self._clock.monotonic()
-                unreadable_since = now if unreadable_since is None else unreadable_since
-                if now - unreadable_since < _HALF_WRITTEN_S:
-                    self._clock.sleep(_LOOK_AGAIN_S)
-                    continue
-            left = 0.0 if holder is None else _alive_for_s(holder, self._clock.time())
-            if holder is None or not left:
-                return held, None
-            if by_force:
-                return held, holder
-            self._watch(holder, watched, left)
+            held, now = self._file.read(), self._clock.time()
+            holder = Holder.decoded(held)
+            left = 0.0 if holder is None else holder.alive_for_s(now)
+            if holder is None or not left or by_force:
+                return held
+            again = watched is not None and watched.token == holder.token
+            if left == math.inf or (again and watched != holder):
+                raise AlreadyRunningError(
+                    f"The sweep in {self._home!r} has a driver: {_told(holder, now)}. Two would "
+                    "both go on with it. Wait until that one has ended, or end it; `tunekit "
+                    "status` shows what it does. If it is dead, or to take the sweep from it, set "
+                    f"the environment variable {TAKE_OVER}=1, or run `tunekit resume --take-over`: "
+                    "a driver that is alive then stops. For another sweep, choose another "
+                    "RunConfig(name=...)."
+                )
+            if not again:
+                logger.warning(
+                    "The sweep in %s is held by %s. Watching for up to %.0f s whether it is alive; "
+                    "%s=1 takes it over at once.",
+                    self._home,
+                    _told(holder, now),
+                    left,
+                    TAKE_OVER,
+                )
             watched = holder
-
-    def _watch(self, holder: Holder, watched: Holder | None, left: float) -> None:
-        """Wait a moment, where that may show that a driver is dead; raise if it is alive."""
-        again = watched is not None and watched.token == holder.token
-        alive = again and watched is not None and watched.beat != holder.beat
-        if left == math.inf or alive:
-            raise AlreadyRunningError(_refusal(self._home, holder, self._clock.time()))
-        if not again:
-            logger.warning(
-                "The sweep in %s is held by %s. Watching for up to %.0f s whether it is alive; %s=1"
-                " takes it over at once.",
-                self._home,
-                _told(holder, self._clock.time()),
-                left,
-                TAKE_OVER,
-            )
-        self._clock.sleep(min(_LOOK_AGAIN_S, left))
+            self._clock.sleep(min(_LOOK_AGAIN_S, left))
 
     def _take(self, held: bytes | None) -> bool:
         """Write the lock; False if another driver was faster."""
-        now, pid = self._clock.time(), os.getpid()
-        mine = Holder(
-            token=secrets.token_hex(8),
-            host=platform.node(),
-            place=_place(),
-            pid=pid,
-            born=_born(pid) or 0,
-            since=now,
-            beat=now,
-        )
-        _OURS.add(mine.token)  # before anybody can read it
+        now, pid, token = self._clock.time(), os.getpid(), secrets.token_hex(8)
+        mine = Holder(token, platform.node(), _place(), pid, _born(pid) or 0, since=now, beat=now)
+        _OURS.add(token)  # before anybody can read it
         try:
-            if self._written(mine, held):
-                self._mine, self._next_beat = mine, self._clock.monotonic() + BEAT_S
+            if self._file.swap(held, mine.encoded()):
+                if self._file.doubt_s:
+                    self._clock.sleep(self._file.doubt_s)
+                if self._file.read() == mine.encoded():
+                    self._mine, self._next_beat = mine, self._clock.monotonic() + BEAT_S
         finally:
             if self._mine is None:
-                _OURS.discard(mine.token)
+                _OURS.discard(token)
         return self._mine is not None
-
-    def _written(self, mine: Holder, held: bytes | None) -> bool:
-        file = self._file
-        if not (file.create(mine.encoded()) if held is None else file.take(held, mine.encoded())):
-            return False
-        if file.doubt_s:
-            self._clock.sleep(file.doubt_s)
-        there = Holder.decoded(file.read() or b"")
-        return there is not None and there.token == mine.token
 
     def keep(self, on_lost: Callable[[AlreadyRunningError], None]) -> None:
         """Say that this driver is alive from now on, every few seconds.
@@ -376,35 +364,32 @@ class DriverLock:
 
     def beat(self) -> None:
         """Say that this driver is alive, unless another one has taken the sweep over."""
-        lost = None
         with self._mutex:
-            if self._mine is None:
+            mine = self._mine
+            if mine is None:
                 return
             self._next_beat = self._clock.monotonic() + BEAT_S
             try:
-                lost = self._beat(self._mine)
+                held = self._file.read()
+                rival = Holder.decoded(held)
+                if rival is None or rival.token == mine.token:  # None: somebody has cleaned up
+                    renewed = replace(mine, beat=self._clock.time())
+                    if self._file.swap(held, renewed.encoded()):
+                        self._mine = renewed
+                    return
             except Exception as error:  # storages raise whatever their libraries do
                 logger.debug("The lock of %s could not be renewed: %s", self._home, error)
-            if lost is not None:
-                _OURS.discard(self._mine.token)
-                self._mine = None
-        if lost is not None:
-            self._ended.set()
-            self._on_lost(AlreadyRunningError(_taken(self._home, lost, self._clock.time())))
-
-    def _beat(self, mine: Holder) -> Holder | None:
-        held = self._file.read()
-        holder = None if held is None else Holder.decoded(held)
-        if holder is not None and holder.token != mine.token:
-            return holder
-        renewed = replace(mine, beat=self._clock.time())
-        if held is None:
-            done = self._file.create(renewed.encoded())  # somebody has cleaned up
-        else:
-            done = self._file.take(held, renewed.encoded())
-        if done:
-            self._mine = renewed
-        return None
+                return
+            _OURS.discard(mine.token)
+            self._mine = None
+        self._ended.set()
+        self._on_lost(
+            AlreadyRunningError(
+                f"The sweep in {self._home!r} was taken over by another driver: "
+                f"{_told(rival, self._clock.time())}. This one has stopped, and writes nothing "
+                "more."
+            )
+        )
 
     def release(self) -> None:
         """Let another driver have the sweep; nothing happens if this one has not got it."""
@@ -415,10 +400,10 @@ class DriverLock:
                 return
             _OURS.discard(mine.token)
             try:
-                held = self._file.read() or b""
+                held = self._file.read()
                 there = Holder.decoded(held)
                 if there is not None and there.token == mine.token:
-                    self._file.remove(held)
+                    self._file.swap(held, None)
             except Exception as error:  # storages raise whatever their libraries do
                 logger.warning(
                     "%s in %s could not be removed: %s. On another machine, the sweep can be "
@@ -447,26 +432,6 @@ def _told(holder: Holder, now: float) -> str:
         f"{where} on {holder.host}, since {began:%Y-%m-%d %H:%M:%S} UTC, last heard of "
         f"{duration(max(0.0, now - holder.beat))} ago"
     )
-
-
-def _refusal(home: str, holder: Holder, now: float) -> str:
-    return (
-        f"The sweep in {home!r} has a driver: {_told(holder, now)}. Two would both go on with it. "
-        "Wait until that one has ended, or end it; `tunekit status` shows what it does. If it is "
-        f"dead, or to take the sweep from it, set the environment variable {TAKE_OVER}=1, or run "
-        "`tunekit resume --take-over`: a driver that is alive then stops. For another sweep, "
-        "choose another RunConfig(name=...)."
-    )
-
-
-def _taken(home: str, holder: Holder, now: float) -> str:
-    return (
-        f"The sweep in {home!r} was taken over by another driver: {_told(holder, now)}. This one "
-        "has stopped, and writes nothing more."
-    )
-
-
-# Who holds it ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -500,8 +465,8 @@ def driver_of(filesystem: pyarrow.fs.FileSystem, home: str, now: float) -> Drive
         >>> driver_of(pyarrow.fs.LocalFileSystem(), "/no/such/folder", 0.0) is None
         True
     """
-    holder = Holder.decoded(_file_at(filesystem, home).read() or b"")
+    holder = Holder.decoded(LockFile(filesystem, home).read())
     if holder is None:
         return None
-    alive = _alive_for_s(holder, now) > 0
+    alive = holder.alive_for_s(now) > 0
     return Driver(alive, holder.host, holder.pid, holder.since, holder.beat)
