@@ -277,7 +277,7 @@ def simulate(
         known,
         metric=str(metric),
         mode=str(mode),
-        scheduler=base_of(scheduler) or FIFOScheduler(),
+        scheduler=copy.deepcopy(base_of(scheduler) or FIFOScheduler()),
         train_s=_seconds(known, train_s, TIME_THIS_ITER_S if measured else None),
         validate_s=_seconds(known, validate_s, _RAN_S if measured else None),
         slots=Slots(shared=slots, own=validation_slots),
@@ -334,30 +334,23 @@ def not_called(checkpoint: Any) -> dict[str, Any]:
     raise NotImplementedError("a simulation takes scores from the record")
 
 
+@dataclass(eq=False)
 class _Machine:
     """A simulated machine, and the sweep that runs on it."""
 
-    def __init__(
-        self,
-        curves: Curves,
-        *,
-        metric: str,
-        mode: str,
-        scheduler: TrialScheduler,
-        train_s: Callable[[int, int], float],
-        validate_s: Callable[[int, int], float],
-        slots: Slots,
-        resume_s: float,
-        start_s: float,
-        inline: str | None,
-    ):
-        self.curves, self.metric, self.mode = curves, metric, mode
-        self.inline = inline
-        self._base = copy.deepcopy(scheduler)
-        self._train_s, self._validate_s = train_s, validate_s
-        self._slots, self._resume_s, self._start_s = slots, resume_s, start_s
-        self._clock = VirtualClock()
-        self._decisions = Decisions()
+    curves: Curves
+    metric: str
+    mode: str
+    scheduler: TrialScheduler
+    train_s: Callable[[int, int], float]
+    validate_s: Callable[[int, int], float]
+    slots: Slots
+    resume_s: float
+    start_s: float
+    inline: str | None
+
+    def __post_init__(self) -> None:
+        self._clock, self._decisions = VirtualClock(), Decisions()
         #: The trainable of each trial that has one.
         self.live: dict[str, Replayed] = {}
         self._curve_of: dict[str, int] = {}
@@ -385,17 +378,17 @@ class _Machine:
         policy.go_by(self._clock.monotonic)
         executor = VirtualExecutor(
             self._clock,
-            self._slots,
+            self.slots,
             lambda: sweep.running,
             self._validate,
             self._lasts,
-            start_s=self._start_s,
+            self.start_s,
         )
-        scheduler, callbacks = self._base, [_Reports(self)]
+        scheduler, callbacks = self.scheduler, [_Reports(self)]
         validation = None
         if self.inline is None:
             validation = ValidationCallback(config, executor=executor, clock=self._clock)
-            scheduler = ValidatedScheduler(self._base)
+            scheduler = ValidatedScheduler(self.scheduler)
             validation.waiting.shares_with_trials = True
             callbacks += [policy, validation]
             if not max_concurrent:
@@ -404,10 +397,7 @@ class _Machine:
             Replayed,
             folder,
             self._clock,
-            param_space={
-                _CURVE: tune.grid_search(list(range(len(self.curves)))),
-                _MACHINE: id(self),
-            },
+            param_space={_CURVE: tune.grid_search([*range(len(self.curves))]), _MACHINE: id(self)},
             scheduler=scheduler,
             callbacks=callbacks,
             metric=self.metric,
@@ -417,25 +407,25 @@ class _Machine:
             reuse_actors=reuse_actors,
             seconds=self._takes,
             next_due=executor.next_due,
-            start_s=self._start_s,
+            start_s=self.start_s,
             seed=seed,
         )
         sweep.run(most=10_000_000)
         return self._outcome(validation, executor)
 
     def _trials_fit(self, sweep: LocalSweep) -> int:
-        self._slots.trials = sweep.running
-        return sweep.running + self._slots.for_trials
+        self.slots.trials = sweep.running
+        return sweep.running + self.slots.for_trials
 
     def _leave_room(
         self, config: ValidationConfig, executor: VirtualExecutor, *, swaps: bool
     ) -> int:
         """Leave room for validations as a sweep does by default; return for how many trials."""
-        if self._slots.own:
+        if self.slots.own:
             return 0
-        one, pausing = {"CPU": 1.0}, pauses(self._base)
+        one, pausing = {"CPU": 1.0}, pauses(self.scheduler)
         found = shares(
-            {"CPU": self._slots.shared},
+            {"CPU": self.slots.shared},
             one,
             one,
             on_pending=config.on_pending,
@@ -454,16 +444,16 @@ class _Machine:
     def _takes(self, trial: Trial, method: str) -> float:
         """Return how long a call of a trial's method takes."""
         if method == "restore":
-            return self._resume_s
+            return self.resume_s
         if method != "train":
             return 0.0
         replayed = self.live[trial.trial_id]
         curve, iteration = replayed.curve, replayed.steps + 1
-        seconds = self._train_s(curve, iteration)
+        seconds = self.train_s(curve, iteration)
         self._trained_s += seconds
         if self.inline is not None and self._pays(trial, iteration):
             self._paid.add((trial.trial_id, iteration))
-            validating = self._validate_s(curve, iteration)
+            validating = self.validate_s(curve, iteration)
             self._inline_s += validating
             seconds += validating
         return seconds
@@ -473,7 +463,7 @@ class _Machine:
         if self.inline == "every":
             return True
         done = iteration >= self.curves.length
-        rule = rule_for(self._base, trial)
+        rule = rule_for(self.scheduler, trial)
         return self._decisions.asked(trial.trial_id, iteration, iteration, rule, done=done)
 
     def trained(self, curve: int, iteration: int) -> None:
@@ -497,7 +487,7 @@ class _Machine:
 
     def _lasts(self, attempt: Attempt) -> float:
         request = attempt.request
-        return self._validate_s(request.report["config"][_CURVE], request.iteration)
+        return self.validate_s(request.report["config"][_CURVE], request.iteration)
 
     def _scored(self, trial_id: str, iteration: int, value: Any) -> None:
         score = number(value)
@@ -514,7 +504,7 @@ class _Machine:
 
     def _listen(self) -> None:
         """Record what the scheduler gets and decides; its type stays what it is."""
-        on_result = self._base.on_trial_result
+        on_result = self.scheduler.on_trial_result
 
         def listening(controller: Any, trial: Trial, result: dict[str, Any]) -> str:
             arrived = dict(result)
@@ -535,7 +525,7 @@ class _Machine:
             )
             return decision
 
-        self._base.on_trial_result = listening
+        self.scheduler.on_trial_result = listening
 
     # What came of it ---------------------------------------------------------------------------
 
@@ -547,7 +537,7 @@ class _Machine:
         best = max(self._scores, key=lambda one: sign * one.value)
         each = range(len(self.curves))
         possible = [v for curve in each for v in self.curves.scores(curve, self.metric)]
-        whole = makespan * (self._slots.shared + self._slots.own) or 1.0
+        whole = makespan * (self.slots.shared + self.slots.own) or 1.0
         stopped = {
             trial_id: judged
             for trial_id, judged in self._judged.items()
