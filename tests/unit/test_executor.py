@@ -209,7 +209,8 @@ def evaluators(monkeypatch, *known, count=9, **options):
         executor._actors.append(actor)
         if one.works:
             attempt = Attempt(Request("a", n), 1)
-            actor.flight = in_flight(executor, attempt, one.handle.remote(), actor=actor)
+            stream, known = one.handle.remote(), {"actor": actor, "group": one.group}
+            actor.flight = in_flight(executor, attempt, stream, **known)
             actor.calls = 1
     return executor
 

@@ -353,24 +353,26 @@ class Pool:
             flight.queued = place < count
 
     def returned(
-        self, attempt_id: str, value: object, judged: Mapping[str, str | None], now: float
+        self,
+        attempt_id: str,
+        value: object,
+        judged: Mapping[str, str | None],
+        now: float,
+        *,
+        wrong: str | None = None,
     ) -> Outcome | None:
-        """End an attempt whose function returned ``value``; None if it is no longer wanted."""
+        """End an attempt whose function returned ``value``; None if it is no longer wanted.
+
+        ``wrong``: what the function did that it must not; another attempt would do it again.
+        """
         flight = self._land(attempt_id, now)
         if flight is None:
             return None
-        reason = rejected(value, judged)
+        reason = wrong or rejected(value, judged)
         if reason is not None:
             return _ended(flight.waiting, Status.FAILED, now, flight, reason=reason)
         metrics = value if isinstance(value, Mapping) else {}
         return _ended(flight.waiting, Status.VALIDATED, now, flight, metrics=metrics)
-
-    def refused(self, attempt_id: str, reason: str, now: float) -> Outcome | None:
-        """End an attempt whose function did what it must not: another would do it again."""
-        flight = self._land(attempt_id, now)
-        if flight is None:
-            return None
-        return _ended(flight.waiting, Status.FAILED, now, flight, reason=reason)
 
     def failed(self, attempt_id: str, reason: str, error: str | None, now: float) -> Outcome | None:
         """End an attempt that raised or whose process died; None if it is retried or not wanted."""

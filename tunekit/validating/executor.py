@@ -174,7 +174,7 @@ class _Flight:
     #: The trial in whose process it runs.
     host: Trial | None = None
     actor: _Actor | None = None
-    #: The part of the reserve in which it runs.
+    #: Where it is placed; None: wherever there is room.
     group: PlacementGroup | None = None
     stream: Any = None
     begun: bool = False
@@ -301,7 +301,7 @@ class RayExecutor(Executor):
         given = attempt.id, [self._fn_ref], request.checkpoint, kwargs, told, lookup
         if self._most is not None:
             actor = flight.actor = self._actor_for(lender)
-            actor.flight, actor.calls = flight, actor.calls + 1
+            actor.flight, actor.calls, flight.group = flight, actor.calls + 1, actor.group
             call = actor.handle.evaluate.options(name=name, num_returns="streaming")
             return call.remote(*given)
         options: dict[str, Any] = {"name": name}
@@ -386,10 +386,11 @@ class RayExecutor(Executor):
 
     def _leave(self, flight: _Flight, *, failed: bool = False) -> None:
         """Let others have the place of an attempt."""
-        if flight.group in self._reserved:
-            self._free.append(flight.group)
-        actor, flight.group = flight.actor, None
-        if actor is None or actor.flight is not flight:
+        actor = flight.actor
+        if actor is None:
+            self._drop(flight.group)
+            return
+        if actor.flight is not flight:
             return  # the next one is waiting for the actor
         actor.flight, actor.idle_since, actor.released = None, self._monotonic(), False
         if failed or actor.calls == self._max_calls:
@@ -420,14 +421,16 @@ class RayExecutor(Executor):
 
     # What there is room for --------------------------------------------------------------------
 
-    def _elsewhere(self) -> list[_Flight]:
-        """Return what has not begun, and takes its resources from what is free."""
+    def _new(self) -> list[_Flight]:
+        """Return what may wait for resources of its own: its process has not started."""
+        flights = self._flights.values()
         return [
-            flight
-            for flight in self._flights.values()
-            if not (flight.begun or flight.lent or flight.group)
-            and (flight.actor is None or not (flight.actor.up or flight.actor.group))
+            one for one in flights if not (one.begun or one.lent or (one.actor and one.actor.up))
         ]
+
+    def _elsewhere(self) -> list[_Flight]:
+        """Return those of them that take their resources from what is free."""
+        return [flight for flight in self._new() if flight.group is None]
 
     def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
         """See :class:`Executor`."""
@@ -444,18 +447,10 @@ class RayExecutor(Executor):
 
     def queued(self) -> int:
         """See :class:`Executor`."""
-        placed = [flight.actor.group if flight.actor else flight.group for flight in self._new()]
-        waiting = sum(not _is_ready(group) for group in placed if group is not None)
-        anywhere = len(self._elsewhere())
+        groups = [flight.group for flight in self._new()]
+        waiting = sum(group is not None and not _is_ready(group) for group in groups)
+        anywhere = groups.count(None)
         return waiting + (min(anywhere, waiting_for(self._own)) if anywhere else 0)
-
-    def _new(self) -> list[_Flight]:
-        """Return what has not begun and whose process may not have started."""
-        return [
-            flight
-            for flight in self._flights.values()
-            if not (flight.begun or (flight.actor and flight.actor.up))
-        ]
 
     def reserve(self, slots: int) -> None:
         """See :class:`Executor`."""

@@ -14,6 +14,7 @@ from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
 from tunekit.core.calls import name_of, signature_of, still_lacks, takes_resume
 from tunekit.core.confidence import Interval
+from tunekit.core.estimates import Estimate
 from tunekit.core.events import (
     AttemptBegan,
     AttemptStarted,
@@ -396,29 +397,31 @@ class Validator:
     def _take_estimate(self, event: Estimated, now: float) -> Outcome | None:
         """Take what an attempt has yielded; end its validation if it knows enough."""
         value = received(event.value)
-        reason = rejected(value, {})
-        if reason is not None:
-            self._stop(event.attempt_id)
-            return self._pool.returned(event.attempt_id, value, {}, now)
+        wrong, judged = rejected(value, {}), {}
         attempt = self._pool.attempt(event.attempt_id)
         evidence = self._evidence_of(attempt)
-        try:
-            evidence.take(value)
-        except ConfigError as error:
-            self._stop(event.attempt_id)
-            return self._pool.refused(event.attempt_id, f"yielded {error}", now)
-        known = estimates_in(value)
-        if not known:
-            return None
-        self._pool.estimated(event.attempt_id, known)
-        if now >= self._next_note.setdefault(event.attempt_id, now + _NOTE_INTERVAL_S):
-            self._next_note[event.attempt_id] = now + _NOTE_INTERVAL_S
-            self._emit(ValidationEstimated.of(event.attempt_id, known, self._clock.time()))
-        if not self._knows_enough(attempt.request, evidence):
-            return None
-        self._stop(event.attempt_id)
-        score = evidence.score()
-        return self._pool.returned(event.attempt_id, score, self._around.judged(), now)
+        if wrong is None:
+            try:
+                evidence.take(value)
+            except ConfigError as error:
+                wrong = f"yielded {error}"
+        if wrong is None:
+            known = estimates_in(value)
+            if known:
+                self._note(event.attempt_id, known, now)
+            if not known or not self._knows_enough(attempt.request, evidence):
+                return None
+            value, judged = evidence.score(), dict(self._around.judged())
+        self._forget(event.attempt_id)
+        self._executor.stop(attempt)
+        return self._pool.returned(event.attempt_id, value, judged, now, wrong=wrong)
+
+    def _note(self, attempt_id: str, known: Mapping[str, Estimate], now: float) -> None:
+        """Record now and then what an attempt has yielded: another one may go on from there."""
+        self._pool.estimated(attempt_id, known)
+        if now >= self._next_note.setdefault(attempt_id, now + _NOTE_INTERVAL_S):
+            self._next_note[attempt_id] = now + _NOTE_INTERVAL_S
+            self._emit(ValidationEstimated.of(attempt_id, known, self._clock.time()))
 
     def _evidence_of(self, attempt: Attempt) -> Evidence:
         """Return what is known from an attempt; one that resumes has what it was given."""
@@ -444,23 +447,25 @@ class Validator:
     def _take_result(self, event: Returned, now: float) -> Outcome | None:
         """Take what a validation has returned, with numbers for its estimates."""
         self._warn_of(left_out(event.value))
-        value = received(event.value)
+        attempt_id, wrong = event.attempt_id, None
+        attempt, value = self._pool.attempt(attempt_id), received(event.value)
         if value is None and self._resumes:
             # The driver was killed after the last estimate was written down: nothing was left.
-            value = self._pool.attempt(event.attempt_id).request.known or None
+            value = attempt.request.known or None
         if event.cached:  # all of it, whatever was yielded before
-            self._evidence[event.attempt_id] = Evidence(self._sequential.confidence)
-        if isinstance(value, Mapping) and estimates_in(value):
-            evidence = self._evidence_of(self._pool.attempt(event.attempt_id))
+            self._evidence[attempt_id] = Evidence(self._sequential.confidence)
+        known = estimates_in(value) if isinstance(value, Mapping) else {}
+        if known:
+            evidence = self._evidence_of(attempt)
             try:
                 evidence.take(value)
+                value = evidence.score()
+                self._pool.estimated(attempt_id, known)
             except ConfigError as error:
-                self._forget(event.attempt_id)
-                return self._pool.refused(event.attempt_id, f"returned {error}", now)
-            self._pool.estimated(event.attempt_id, estimates_in(value))
-            value = evidence.score()
-        self._forget(event.attempt_id)
-        outcome = self._pool.returned(event.attempt_id, value, self._around.judged(), now)
+                wrong = f"returned {error}"
+        self._forget(attempt_id)
+        judged = self._around.judged()
+        outcome = self._pool.returned(attempt_id, value, judged, now, wrong=wrong)
         if event.key is None or outcome is None or not outcome.validated:
             return outcome
         if event.cached:
@@ -479,11 +484,6 @@ class Validator:
                 "place of that. Write what is large to a file, and return its path.",
                 ", ".join([*map(repr, new[:3]), *(["and others"] if len(new) > 3 else [])]),
             )
-
-    def _stop(self, attempt_id: str) -> None:
-        """Let an attempt end that need not go on."""
-        self._forget(attempt_id)
-        self._executor.stop(self._pool.attempt(attempt_id))
 
     def _forget(self, attempt_id: str) -> None:
         self._evidence.pop(attempt_id, None)
