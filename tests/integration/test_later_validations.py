@@ -38,9 +38,10 @@ def lines(log: Path) -> list[str]:
     return log.read_text().splitlines() if log.exists() else []
 
 
-def config(log: Path) -> tunekit.ValidationConfig:
+def config(log: Path, **environment: str) -> tunekit.ValidationConfig:
     kwargs = train.ValidationTaskConfig(fn_kwargs={"log": str(log)}, timeout_s=60)
-    return tunekit.ValidationConfig(halved, kwargs, {"num_cpus": 1}, max_in_flight=3)
+    needs = {"num_cpus": 1, **({"runtime_env": {"env_vars": environment}} if environment else {})}
+    return tunekit.ValidationConfig(halved, kwargs, needs, max_in_flight=3)
 
 
 @pytest.mark.parametrize("name", ["asha", "pbt-killed"])
@@ -81,15 +82,15 @@ def test_a_sweep_on_an_object_store_is_validated_later(ray_cluster, tmp_path, mo
         for home in ("sweeps/one", "sweeps/two"):
             pyarrow.fs.copy_files(str(local), home, pyarrow.fs.LocalFileSystem(), filesystem)
         sweep = tunekit.load("sweeps/one", filesystem)
-        after = sweep.validate(config(log), 2, cache=cache)
+        after = sweep.validate(config(log, **s3.environment()), 2, cache=cache)
         assert len(lines(log)) == 2 and after.best("halved/accuracy", "max").checkpoint
         assert len(after.reports.dropna(subset="halved/accuracy")) == 2
         # the other one by its URI: all of it is in the cache
-        again = tunekit.load(s3.uri("sweeps/two")).validate(config(log), 2, cache=cache)
+        again = tunekit.load(s3.uri("sweeps/two")).validate(config(log, **s3.environment()), 2, cache=cache)
         assert again.later_validations["cached"].all() and len(lines(log)) == 2
         # one that is not
         filesystem.delete_dir(again.best().path)
-        other = tunekit.load("sweeps/two", filesystem).validate(config(log), 1, name="other")
+        other = tunekit.load("sweeps/two", filesystem).validate(config(log, **s3.environment()), 1, name="other")
         assert len(lines(log)) == 3
         assert other.best("other/accuracy", "max").path != again.best().path
 

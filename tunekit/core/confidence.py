@@ -44,12 +44,11 @@ limit theory and asymptotic confidence sequences".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from tunekit.core.estimates import Estimate
-from tunekit.core.problems import Problems, shown
-from tunekit.core.values import number
+from tunekit.core.problems import Problems
 
 __all__ = ["EVERYTHING", "LEAST_UNBOUNDED", "ConfidenceSequence", "Interval"]
 
@@ -124,9 +123,6 @@ class ConfidenceSequence:
     Args:
         confidence: The probability that all intervals contain the mean, between 0 and 1.
 
-    Raises:
-        ConfigError: If ``confidence`` is not a number between 0 and 1.
-
     Example:
         >>> sequence = ConfidenceSequence(confidence=0.95)
         >>> low, high = sequence.update(Estimate(mean=0.8, n=100, bounds=(0, 1)))
@@ -137,41 +133,14 @@ class ConfidenceSequence:
         (0.769, 0.847)
     """
 
-    def __init__(self, confidence: float = 0.95, *, _state: Mapping[str, Any] | None = None):
-        problems = Problems("ConfidenceSequence")
-        found = number(confidence)
-        if found is None or not 0 < found < 1:
-            problems.add(
-                f"confidence={shown(confidence)} must be a number between 0 and 1. "
-                "Pass 0.95 to be wrong at most once in 20 times."
-            )
-        problems.raise_any()
-        self._confidence = float(confidence)
-        self._newest: Estimate | None = None
-        self._interval = EVERYTHING
-        self._consistent = True
-        if _state is not None:
-            self._go_on(_state)
-
-    @property
-    def confidence(self) -> float:
-        """The probability that all intervals contain the mean."""
-        return self._confidence
-
-    @property
-    def newest(self) -> Estimate | None:
-        """The newest estimate; None before the first."""
-        return self._newest
-
-    @property
-    def interval(self) -> Interval:
-        """The newest interval; ``(-inf, inf)`` before the first estimate."""
-        return self._interval
-
-    @property
-    def consistent(self) -> bool:
-        """True while all intervals have a value in common."""
-        return self._consistent
+    def __init__(self, confidence: float = 0.95):
+        self.confidence = float(confidence)
+        #: The newest estimate; None before the first.
+        self.newest: Estimate | None = None
+        #: The newest interval; ``(-inf, inf)`` before the first estimate.
+        self.interval = EVERYTHING
+        #: Whether all intervals have a value in common.
+        self.consistent = True
 
     def update(self, estimate: Estimate) -> Interval:
         """Return the interval after one more estimate, which lies within all earlier ones.
@@ -180,76 +149,29 @@ class ConfidenceSequence:
             estimate: Of *all* examples evaluated so far, those of earlier estimates included.
 
         Raises:
-            ConfigError: If it is no :class:`Estimate`, if there are not more examples than before,
-                if the bounds are others, if the variance is missing where it was given before, or
-                the other way round, or if mean or variance cannot be those of more examples beside
-                the ones before. The sequence is as it was.
+            ConfigError: If there are not more examples than before, if the bounds are others, if
+                the variance is missing where it was given before, or the other way round, or if
+                mean or variance cannot be those of more examples beside the ones before. The
+                sequence is as it was.
         """
-        problems = Problems("ConfidenceSequence.update")
-        problems.instance("estimate", estimate, Estimate, "Pass a tunekit.Estimate.")
-        problems.raise_any()
-        if self._newest is not None:
-            _check(self._newest, estimate)
-        self._newest = estimate
-        possible = Interval(*estimate.bounds) if estimate.bounds else EVERYTHING
-        if self._consistent:
-            now = _interval(estimate, 1 - self._confidence)
-            low, high = max(self._interval.low, now.low), min(self._interval.high, now.high)
-            self._consistent = low <= high
-            self._interval = Interval(low, high)
-        if not self._consistent:
-            self._interval = possible
-        return self._interval
-
-    def state(self) -> dict[str, Any]:
-        """Return what :meth:`of` needs to go on, in plain numbers, lists and None.
-
-        Example:
-            >>> sequence = ConfidenceSequence()
-            >>> interval = sequence.update(Estimate(mean=0.8, n=100, bounds=(0, 1)))
-            >>> ConfidenceSequence.of(sequence.state()).interval == interval
-            True
-        """
-        newest = self._newest
-        bounds = None if newest is None or newest.bounds is None else list(newest.bounds)
-        return {
-            "confidence": self._confidence,
-            "mean": None if newest is None else newest.mean,
-            "n": 0 if newest is None else newest.n,
-            "variance": None if newest is None else newest.variance,
-            "bounds": bounds,
-            "interval": [end if math.isfinite(end) else None for end in self._interval],
-            "consistent": self._consistent,
-        }
-
-    @classmethod
-    def of(cls, state: Mapping[str, Any]) -> ConfidenceSequence:
-        """Return the sequence that a state was taken from.
-
-        Args:
-            state: What :meth:`state` returned, also after a journey through JSON.
-        """
-        return cls(state["confidence"], _state=state)
-
-    def _go_on(self, state: Mapping[str, Any]) -> None:
-        if state["n"]:
-            bounds = None if state["bounds"] is None else tuple(state["bounds"])
-            self._newest = Estimate(state["mean"], state["n"], state["variance"], bounds)
-        low, high = state["interval"]
-        self._interval = Interval(
-            -math.inf if low is None else low, math.inf if high is None else high
-        )
-        self._consistent = state["consistent"]
-
-
-# What estimates of one validation have in common ------------------------------------------------
+        if self.newest is not None:
+            _check(self.newest, estimate)
+        self.newest = estimate
+        if self.consistent:
+            now = _interval(estimate, 1 - self.confidence)
+            low, high = max(self.interval.low, now.low), min(self.interval.high, now.high)
+            self.consistent = low <= high
+            self.interval = Interval(low, high)
+        if not self.consistent:
+            self.interval = Interval(*estimate.bounds) if estimate.bounds else EVERYTHING
+        return self.interval
 
 
 def _check(before: Estimate, now: Estimate) -> None:
     """Require an estimate to be of the examples of the one before, and of more."""
     problems = Problems("Estimate")
-    grows = now.n > before.n
-    if not grows:
+    more = now.n - before.n
+    if more <= 0:
         problems.add(
             f"n={now.n} after n={before.n}: n counts all examples evaluated so far, so it must "
             "grow. Pass the mean and the number of all examples, not those of the newest batch."
@@ -264,44 +186,31 @@ def _check(before: Estimate, now: Estimate) -> None:
             f"variance={now.variance} after variance={before.variance}: the variance belongs to "
             "all estimates of a validation, or to none. Pass it each time."
         )
-    if grows and now.bounds is not None and now.bounds == before.bounds:
-        _check_mean(problems, before, now, now.bounds)
-    if grows and now.variance is not None and before.variance is not None:
-        _check_variance(problems, before, before.variance, now, now.variance)
+    if more > 0 and now.bounds is not None and now.bounds == before.bounds:
+        low, high = now.bounds
+        between = (now.n * now.mean - before.n * before.mean) / more
+        slack = _ROUNDING * (high - low) * now.n / more
+        if not low - slack <= between <= high + slack:
+            problems.add(
+                f"mean={now.mean} of n={now.n} after mean={before.mean} of n={before.n}: the "
+                f"{more} examples in between would have a mean of {between:.6g}, outside "
+                f"bounds=({low:g}, {high:g}). Pass the mean of all examples evaluated so far, not "
+                "of the newest batch."
+            )
+    if more > 0 and now.variance is not None and before.variance is not None:
+        # Squared deviations from the mean: those in between have to be at least 0.
+        apart = (now.mean - before.mean) ** 2 * before.n / more * now.n
+        least, found = before.n * before.variance + apart, now.n * now.variance
+        largest = max(abs(now.mean), abs(before.mean))
+        slack = now.n * (max(before.variance, now.variance) + largest**2 * _ROUNDING) + apart
+        if found - least < -_ROUNDING * slack:
+            problems.add(
+                f"variance={now.variance} of n={now.n} after variance={before.variance} of "
+                f"n={before.n}: squared deviations add up, to at least {least:.6g} here, and n * "
+                f"variance is {found:.6g}. Pass the mean squared deviation of all examples "
+                "evaluated so far, not of the newest batch, and not the variance of the mean."
+            )
     problems.raise_any()
-
-
-def _check_mean(
-    problems: Problems, before: Estimate, now: Estimate, bounds: tuple[float, float]
-) -> None:
-    """Require the mean of the examples in between to be within the bounds."""
-    low, high = bounds
-    more = now.n - before.n
-    between = (now.n * now.mean - before.n * before.mean) / more
-    slack = _ROUNDING * (high - low) * now.n / more
-    if not low - slack <= between <= high + slack:
-        problems.add(
-            f"mean={now.mean} of n={now.n} after mean={before.mean} of n={before.n}: the {more} "
-            f"examples in between would have a mean of {between:.6g}, outside bounds=({low:g}, "
-            f"{high:g}). Pass the mean of all examples evaluated so far, not of the newest batch."
-        )
-
-
-def _check_variance(
-    problems: Problems, before: Estimate, former: float, now: Estimate, newer: float
-) -> None:
-    """Require the squared deviations of the examples in between to be at least 0."""
-    apart = (now.mean - before.mean) ** 2 * before.n / (now.n - before.n) * now.n
-    between = now.n * newer - before.n * former - apart
-    largest = max(abs(now.mean), abs(before.mean))
-    slack = now.n * (max(former, newer) + largest**2 * _ROUNDING) + apart
-    if between < -_ROUNDING * slack:
-        problems.add(
-            f"variance={newer} of n={now.n} after variance={former} of n={before.n}: squared "
-            f"deviations add up, to at least {before.n * former + apart:.6g} here, and n * "
-            f"variance is {now.n * newer:.6g}. Pass the mean squared deviation of all examples "
-            "evaluated so far, not of the newest batch, and not the variance of the mean."
-        )
 
 
 # Intervals --------------------------------------------------------------------------------------

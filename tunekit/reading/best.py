@@ -1,4 +1,4 @@
-"""The best validated checkpoint of a sweep, and what to load it from."""
+"""The best validated checkpoint of a sweep."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow.fs
 from ray import tune
 
-from tunekit._ray.storage import exists
 from tunekit.core.confirmation import Confirmed
 from tunekit.core.seeds import Configuration
-from tunekit.core.timeline import Scored
-from tunekit.journal.confined import is_inside
 
-__all__ = ["BestCheckpoint", "best_checkpoint_of"]
+__all__ = ["BestCheckpoint"]
 
 
 @dataclass(frozen=True)
@@ -57,57 +53,3 @@ class BestCheckpoint:
     checkpoint: tune.Checkpoint | None = field(repr=False)
     configuration: Configuration | None = field(default=None, repr=False)
     confirmation: Confirmed | None = field(default=None, repr=False)
-
-
-def best_checkpoint_of(
-    trial_id: str,
-    scored: Scored,
-    metric: str,
-    *,
-    config: Mapping[str, Any],
-    path: str,
-    filesystem: pyarrow.fs.FileSystem | None,
-    home: str,
-    configuration: Configuration | None = None,
-    confirmation: Confirmed | None = None,
-) -> BestCheckpoint:
-    """Return a scored checkpoint as the best one, and look whether it is still there.
-
-    Args:
-        trial_id: The trial that saved it.
-        scored: The checkpoint, which has a value of the metric.
-        metric: The metric by which it is the best, by flat name.
-        config: The hyperparameters that it was last trained with.
-        path: Where it is, or was.
-        filesystem: The filesystem of ``path``; None if the sweep is in no folder.
-        home: The experiment's folder there; what is not in it is not there.
-        configuration: The configuration that its trial is one seed of, if that was asked for.
-        confirmation: How it was confirmed, if it was.
-
-    Raises:
-        OSError: If the storage fails.
-
-    Example:
-        >>> scored = Scored(0, 3, {"accuracy": 0.9}, "./a/c")
-        >>> best_checkpoint_of("a", scored, "accuracy", config={}, path="a/c", filesystem=None,
-        ...                    home="")
-        BestCheckpoint(trial_id='a', generation=0, iteration=3, metric='accuracy', score=0.9)
-    """
-    score = scored.value(metric)
-    assert score is not None  # or it would not be the best
-    checkpoint = None
-    if filesystem is not None and is_inside(filesystem, home, path) and exists(filesystem, path):
-        checkpoint = tune.Checkpoint(path, filesystem)
-    return BestCheckpoint(
-        trial_id=trial_id,
-        generation=scored.generation,
-        iteration=scored.iteration,
-        metric=metric,
-        score=score,
-        metrics=scored.metrics,
-        config=config,
-        path=path,
-        checkpoint=checkpoint,
-        configuration=configuration,
-        confirmation=confirmation,
-    )

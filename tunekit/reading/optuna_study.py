@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from tunekit.core.lineage import Exploit
+from tunekit.core.metrics import flatten, plain
 from tunekit.core.parameters import CHOICE, INT, Parameter, choice, parameters_of
 from tunekit.core.problems import Problems
-from tunekit.core.study import StudyTrial
+from tunekit.core.ranking import ConfigOf, stands_for
+from tunekit.core.timeline import UNENDED, Timeline, TrialSummary
 from tunekit.extras import extra
 
 with extra("optuna"):
@@ -20,26 +23,37 @@ with extra("optuna"):
         FloatDistribution,
         IntDistribution,
     )
+    from optuna.trial import TrialState
 
-__all__ = ["distribution_of", "study_of"]
+__all__ = ["distribution_of", "state_of", "study_of"]
+
+_EXPLOIT = ("generation", "reached", "donor_id", "donor_generation", "iteration", "score")
 
 
 def study_of(
-    trials: Sequence[StudyTrial],
+    timeline: Timeline,
+    exploits: Iterable[Exploit],
     *,
     metric: str,
     mode: str,
+    scope: str,
+    config_of: ConfigOf,
+    is_whole: Callable[[TrialSummary], bool],
     space: Mapping[str, Mapping[str, Any]],
     configs: Sequence[Mapping[str, Any]],
-    storage: Any = None,
-    study_name: str | None = None,
+    storage: Any,
+    study_name: str | None,
 ) -> optuna.Study:
     """Make a study of a sweep's trials.
 
     Args:
-        trials: The trials.
-        metric: What their values are, by flat name.
+        timeline: What became of the sweep.
+        exploits: Which trials were overwritten with which weights.
+        metric: A validated metric, by flat name.
         mode: ``"min"`` or ``"max"``.
+        scope: What stands for a trial: ``"best"`` or ``"last"``.
+        config_of: Returns the hyperparameters of a trial in a generation.
+        is_whole: Whether a trial that was stopped had got as far as trials get.
         space: The recorded search space, as for :func:`~tunekit.core.parameters.parameters_of`.
         configs: All hyperparameters that any trial had, likewise.
         storage: As for ``optuna.create_study``.
@@ -63,21 +77,91 @@ def study_of(
             f"delete that study first: optuna.delete_study(study_name={study_name!r}, "
             "storage=storage)."
         )
-        problems.raise_any()
+        raise problems.error() from None
     finally:
         optuna.logging.set_verbosity(level)
     parameters = parameters_of(configs, space)
-    distributions = {name: distribution_of(one) for name, one in parameters.items()}
+    constants = {k: v for config in configs for k, v in config.items() if k not in parameters}
     study.set_user_attr("metric", metric)
-    constants = {
-        name: value
-        for config in configs
-        for name, value in config.items()
-        if name not in parameters
-    }
     study.set_user_attr("constants", _plain(constants))
-    study.add_trials([_frozen(one, parameters, distributions) for one in trials])
+    overwritten: dict[str, list[dict[str, Any]]] = {}
+    for exploit in exploits:
+        known = {name: getattr(exploit, name) for name in _EXPLOIT}
+        told = plain({**known, "config": flatten(exploit.config)})
+        overwritten.setdefault(exploit.trial_id, []).append(told)
+    validating = {row["trial_id"] for row in timeline.validations if row["status"] in UNENDED}
+    for trial_id, trial in timeline.trials.items():
+        scored = stands_for(timeline, trial_id, metric, mode, scope)
+        value = None if scored is None else scored.value(metric)
+        generation = None if scored is None else scored.generation
+        state = state_of(
+            trial,
+            validating=trial_id in validating,
+            whole=is_whole(trial),
+            scored=value is not None,
+        )
+        attributes: dict[str, Any] = {"trial_id": trial_id, "generation": trial.generation}
+        if scored is not None:
+            attributes |= {"iteration": scored.iteration, "metrics": plain(flatten(scored.metrics))}
+        if trial_id in overwritten:
+            attributes |= {"value_generation": generation, "exploits": overwritten[trial_id]}
+        params = {
+            name: choice(value) if parameters[name].kind == CHOICE else value
+            for name, value in flatten(config_of(trial_id, generation)).items()
+            if name in parameters
+        }
+        ended = None if state is TrialState.RUNNING else trial.ended
+        study.add_trial(
+            optuna.trial.FrozenTrial(
+                number=-1,  # the storage counts them
+                trial_id=-1,
+                state=state,
+                value=None if state is TrialState.FAIL else value,
+                params=params,
+                distributions={name: distribution_of(parameters[name]) for name in params},
+                intermediate_values={
+                    one.iteration: own
+                    for one in timeline.scores(trial_id)  # of an iteration, the newest generation's
+                    if (own := one.value(metric)) is not None
+                },
+                user_attrs=_plain(attributes),
+                system_attrs={},
+                datetime_start=datetime.fromtimestamp(trial.added),
+                datetime_complete=None if ended is None else datetime.fromtimestamp(ended),
+            )
+        )
     return study
+
+
+def state_of(trial: TrialSummary, *, validating: bool, whole: bool, scored: bool) -> TrialState:
+    """Return a trial's state in a study.
+
+    - ``FAIL``: it failed for good, or ran its course without a score, which leaves no value;
+    - ``RUNNING``: it has not ended, or not all of its validations have;
+    - ``PRUNED``: its scheduler stopped it before it had got as far as trials get;
+    - ``COMPLETE``: all others.
+
+    Args:
+        trial: What became of it.
+        validating: Whether one of its validations has not ended.
+        whole: Whether it got as far as trials get: ASHA also stops those that reach ``max_t``.
+        scored: Whether it has a validated value.
+
+    Example:
+        >>> stopped = TrialSummary("a", status="terminated", stopped=True)
+        >>> [
+        ...     state_of(stopped, validating=False, whole=whole, scored=True).name
+        ...     for whole in (False, True)
+        ... ]
+        ['PRUNED', 'COMPLETE']
+    """
+    if trial.status == "error":
+        return TrialState.FAIL
+    if trial.status != "terminated" or validating:
+        return TrialState.RUNNING
+    if trial.stopped and not whole:
+        return TrialState.PRUNED
+    return TrialState.COMPLETE if scored else TrialState.FAIL
 
 
 def distribution_of(parameter: Parameter) -> BaseDistribution:
@@ -100,32 +184,7 @@ def distribution_of(parameter: Parameter) -> BaseDistribution:
     return FloatDistribution(low, high, log=log, step=step)
 
 
-def _frozen(
-    trial: StudyTrial,
-    parameters: Mapping[str, Parameter],
-    distributions: Mapping[str, BaseDistribution],
-) -> optuna.trial.FrozenTrial:
-    params = {
-        name: choice(value) if parameters[name].kind == CHOICE else value
-        for name, value in trial.hyperparameters.items()
-        if name in parameters
-    }
-    return optuna.trial.FrozenTrial(
-        number=-1,  # the storage counts them
-        trial_id=-1,
-        state=optuna.trial.TrialState[trial.state],
-        value=trial.value,
-        params=params,
-        distributions={name: distributions[name] for name in params},
-        intermediate_values=dict(trial.intermediate),
-        user_attrs=_plain(trial.attributes),
-        system_attrs={},
-        datetime_start=datetime.fromtimestamp(trial.began),
-        datetime_complete=None if trial.ended is None else datetime.fromtimestamp(trial.ended),
-    )
-
-
 def _plain(known: Mapping[str, Any]) -> dict[str, Any]:
     """Return the same in what JSON knows; a storage keeps nothing else."""
-    plain: dict[str, Any] = json.loads(json.dumps(known, default=str))
-    return plain
+    found: dict[str, Any] = json.loads(json.dumps(known, default=str))
+    return found

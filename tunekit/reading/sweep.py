@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow.fs
+from ray import tune
 
-from tunekit._ray.storage import absolute, storage_at
+from tunekit._ray.storage import absolute, exists, storage_at
 from tunekit.config import ValidationConfig
 from tunekit.confirm import Confirm
 from tunekit.core.calls import ValidationFunction
@@ -41,7 +42,6 @@ from tunekit.core.ranking import (
     checked_goal,
     ranking_of,
     repeats_of,
-    stands_for,
     whole_trials,
 )
 from tunekit.core.seeds import (
@@ -53,13 +53,13 @@ from tunekit.core.seeds import (
     configurations_of,
 )
 from tunekit.core.story import story
-from tunekit.core.study import study_trials
 from tunekit.core.timeline import Scored, Timeline, TrialSummary
 from tunekit.core.words import confirmation_in_words
 from tunekit.errors import ConfigError, MetricNotFoundError
 from tunekit.evaluation.later import Swept, confirm_winner, validate_later
 from tunekit.evaluation.session import read_sessions
 from tunekit.extras import extra
+from tunekit.journal.confined import is_inside
 from tunekit.journal.experiments import no_sweep
 from tunekit.journal.lines import SERIES, exploits_of, record_of
 from tunekit.journal.lock import Driver, driver_of
@@ -67,7 +67,7 @@ from tunekit.journal.places import Places
 from tunekit.journal.storage import folder_at
 from tunekit.log import shown
 from tunekit.reading import tables
-from tunekit.reading.best import BestCheckpoint, best_checkpoint_of
+from tunekit.reading.best import BestCheckpoint
 from tunekit.reading.summary import count, lag_in_short, later_in_short, slots_of, state_of
 from tunekit.results.lineage import Lineage
 
@@ -506,14 +506,21 @@ class Sweep:
         configuration: Configuration | None,
         confirmation: Confirmed | None = None,
     ) -> BestCheckpoint:
-        return best_checkpoint_of(
-            trial_id,
-            scored,
-            metric,
+        score, path = scored.value(metric), self._places.path(scored.checkpoint)
+        assert score is not None  # or it would not be the best
+        at, checkpoint = self.filesystem, None
+        if at is not None and is_inside(at, self.path, path) and exists(at, path):
+            checkpoint = tune.Checkpoint(path, at)
+        return BestCheckpoint(
+            trial_id=trial_id,
+            generation=scored.generation,
+            iteration=scored.iteration,
+            metric=metric,
+            score=score,
+            metrics=scored.metrics,
             config=self.config_of(trial_id, scored.generation),
-            path=self._places.path(scored.checkpoint),
-            filesystem=self.filesystem,
-            home=self.path,
+            path=path,
+            checkpoint=checkpoint,
             configuration=configuration,
             confirmation=confirmation,
         )
@@ -701,16 +708,13 @@ class Sweep:
         from tunekit.reading.optuna_study import study_of
 
         return study_of(
-            study_trials(
-                self.timeline,
-                self.ancestry,
-                metric,
-                stands_for=lambda one: stands_for(self.timeline, one, metric, mode, scope),
-                config_of=self.config_of,
-                is_whole=self._whole_trials(),
-            ),
+            self.timeline,
+            self.ancestry,
             metric=metric,
             mode=mode,
+            scope=scope,
+            config_of=self.config_of,
+            is_whole=self._whole_trials(),
             space=self.space,
             configs=self.all_hyperparameters(),
             storage=storage,
