@@ -86,11 +86,15 @@ def test_a_sweep_on_an_object_store_is_validated_later(ray_cluster, tmp_path, mo
         assert len(lines(log)) == 2 and after.best("halved/accuracy", "max").checkpoint
         assert len(after.reports.dropna(subset="halved/accuracy")) == 2
         # the other one by its URI: all of it is in the cache
-        again = tunekit.load(s3.uri("sweeps/two")).validate(config(log, **s3.environment()), 2, cache=cache)
+        again = tunekit.load(s3.uri("sweeps/two")).validate(
+            config(log, **s3.environment()), 2, cache=cache
+        )
         assert again.later_validations["cached"].all() and len(lines(log)) == 2
         # one that is not
         filesystem.delete_dir(again.best().path)
-        other = tunekit.load("sweeps/two", filesystem).validate(config(log, **s3.environment()), 1, name="other")
+        other = tunekit.load("sweeps/two", filesystem).validate(
+            config(log, **s3.environment()), 1, name="other"
+        )
         assert len(lines(log)) == 3
         assert other.best("other/accuracy", "max").path != again.best().path
 

@@ -19,8 +19,13 @@ from ray.train import ValidationTaskConfig
 
 from tunekit._ray.storage import absolute
 from tunekit.cli.compare import comparison_as_data, comparison_as_text
-from tunekit.cli.confirmation import confirmation_as_data, confirmation_as_text
-from tunekit.cli.later import Progress, later_as_data, later_as_text
+from tunekit.cli.evaluations import (
+    Progress,
+    confirmation_as_data,
+    confirmation_as_text,
+    later_as_data,
+    later_as_text,
+)
 from tunekit.cli.layout import width_of_output
 from tunekit.cli.list import list_sweeps, newest_or_given
 from tunekit.cli.seeds import seeds_as_data, seeds_as_lines
