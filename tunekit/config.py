@@ -23,7 +23,7 @@ from tunekit.core.sequential import Sequential
 from tunekit.errors import ConfigError
 from tunekit.stage import Stage, check_stages
 
-__all__ = ["ValidationConfig", "check_confirm"]
+__all__ = ["ValidationConfig", "check_config", "check_confirm"]
 
 
 class ValidationConfig(Limits, train.ValidationConfig):
@@ -238,6 +238,24 @@ class _OneDict:
 
     def __call__(self, checkpoint: Any, **config: Any) -> Mapping[str, Any]:
         return self._validate_fn(checkpoint, config)
+
+
+def check_config(name: str, config: Any, problems: Problems) -> None:
+    """Require a :class:`ValidationConfig`: a plain one means something else in Ray Train.
+
+    Args:
+        name: The argument.
+        config: What was passed for it.
+        problems: Where to add what is wrong.
+    """
+    if isinstance(config, train.ValidationConfig) and not isinstance(config, ValidationConfig):
+        problems.add(
+            f"{name} is a ray.train.ValidationConfig, with which Ray Train validates only the "
+            "checkpoints whose reports ask for it. Pass tunekit.ValidationConfig(fn=...), which "
+            "validates all, or tunekit.ValidationConfig(fn=..., every='requested')."
+        )
+    else:
+        problems.instance(name, config, ValidationConfig, "Pass tunekit.ValidationConfig(fn=...).")
 
 
 def check_confirm(confirm: Any, config: ValidationConfig | None, problems: Problems) -> None:

@@ -52,7 +52,7 @@ from tunekit._ray.tuner import (
 )
 from tunekit.cluster import leave_room
 from tunekit.combinations import check_space, wrong_together
-from tunekit.config import ValidationConfig, check_confirm
+from tunekit.config import ValidationConfig, check_config, check_confirm
 from tunekit.confirm import Confirm
 from tunekit.core.problems import Problems
 from tunekit.core.resume_command import how_to_resume
@@ -156,8 +156,9 @@ class Tuner(tune.Tuner):
         tune_config: As for ``ray.tune.Tuner``. ``metric`` may name one that only validation
             produces. The scheduler and the searcher are wrapped, not changed.
         run_config: As for ``ray.tune.Tuner``.
-        validation_config: How to validate: a :class:`tunekit.ValidationConfig`, or a plain
-            ``ray.train.ValidationConfig``. Without one, nothing is validated.
+        validation_config: How to validate. Without one, nothing is validated. A plain
+            ``ray.train.ValidationConfig`` is refused here; a trainer's own validates what reports
+            ask for, as in Ray Train.
         checkpoint_policy: When to save: a :class:`~tunekit.policies.CheckpointPolicy`, in addition
             to what the trainable and ``CheckpointConfig`` ask for. If nothing else asks a function
             that registers how to save, it is asked at each report, or with ``every="decision"`` at
@@ -201,7 +202,7 @@ class Tuner(tune.Tuner):
         param_space: dict[str, Any] | None = None,
         tune_config: tune.TuneConfig | None = None,
         run_config: tune.RunConfig | None = None,
-        validation_config: train.ValidationConfig | None = None,
+        validation_config: ValidationConfig | None = None,
         checkpoint_policy: CheckpointPolicy | None = None,
         worker_config: WorkerReuseConfig | None = None,
         confirm: Confirm | None = None,
@@ -223,12 +224,7 @@ class Tuner(tune.Tuner):
         _check_tune_config(tune_config, problems)
         _check_run_config(run_config, problems)
         if validation_config is not None:
-            problems.instance(
-                "validation_config",
-                validation_config,
-                train.ValidationConfig,
-                "Pass tunekit.ValidationConfig(fn=validate).",
-            )
+            check_config("validation_config", validation_config, problems)
         if checkpoint_policy is not None:
             problems.instance(
                 "checkpoint_policy",
@@ -244,7 +240,8 @@ class Tuner(tune.Tuner):
                 search_alg=tune_config.search_alg,
                 problems=problems,
             )
-        check_confirm(confirm, _known(validation_config), problems)
+        known = validation_config if isinstance(validation_config, ValidationConfig) else None
+        check_confirm(confirm, known, problems)
         check_seed(seed_param, problems)
         check_space(seed_param, param_space, getattr(tune_config, "search_alg", None), problems)
         problems.raise_any()
@@ -257,10 +254,10 @@ class Tuner(tune.Tuner):
         trainable = checkpointable_class(trainable)
         if validation_config is not None and not distributed:
             tune_config.reuse_actors = tune_config.reuse_actors or _hands_over(
-                trainable, ValidationConfig.of(validation_config), base_of(tune_config.scheduler)
+                trainable, validation_config, base_of(tune_config.scheduler)
             )
         if validation_config is not None and checkpoint_policy is None:
-            every = ValidationConfig.of(validation_config).every
+            every = validation_config.every
             checkpoint_policy = by_default(trainable, run_config, every)
         run_config = copy.copy(run_config) or tune.RunConfig()
         callbacks = list(run_config.callbacks or [])
@@ -273,9 +270,7 @@ class Tuner(tune.Tuner):
             at_end = at_end or any(isinstance(part, AtDecisions) for part in parts)
             callbacks.append(FunctionCheckpoints(frequency or 0, bool(at_end)))
         if validation_config is not None:
-            validation = ValidationCallback(
-                ValidationConfig.of(validation_config), seed_param=seed_param
-            )
+            validation = ValidationCallback(validation_config, seed_param=seed_param)
             validation.confirm = confirm
             validation.trainable = imported_from
             validation.space, validation.owned = packed(param_space), not is_remote()
@@ -307,7 +302,7 @@ class Tuner(tune.Tuner):
         param_space: dict[str, Any] | None = None,
         storage_filesystem: pyarrow.fs.FileSystem | None = None,
         worker_config: WorkerReuseConfig | None = None,
-        validation_config: train.ValidationConfig | None = None,
+        validation_config: ValidationConfig | None = None,
         confirm: Confirm | None = None,
         **internal: Any,
     ) -> Tuner:
@@ -371,12 +366,7 @@ class Tuner(tune.Tuner):
         if param_space is not None:
             problems.instance("param_space", param_space, dict, "Pass a dict, or nothing.")
         if validation_config is not None:
-            problems.instance(
-                "validation_config",
-                validation_config,
-                train.ValidationConfig,
-                "Pass tunekit.ValidationConfig(fn=validate), or nothing.",
-            )
+            check_config("validation_config", validation_config, problems)
         if confirm is not None:
             problems.instance("confirm", confirm, Confirm, "Pass tunekit.Confirm(), or nothing.")
         if resume_errored and restart_errored:
@@ -432,7 +422,7 @@ class Tuner(tune.Tuner):
         trainable: Any,
         distributed: bool,
         worker_config: WorkerReuseConfig | None,
-        validation_config: train.ValidationConfig | None,
+        validation_config: ValidationConfig | None,
         confirm: Confirm | None,
         *,
         param_space: dict[str, Any] | None,
@@ -716,11 +706,6 @@ def _space_of(folder: Folder, validation: ValidationCallback | None) -> dict[str
     )
 
 
-def _known(config: Any) -> ValidationConfig | None:
-    """Return how a sweep validates; None if it does not, or if that is no ``ValidationConfig``."""
-    return ValidationConfig.of(config) if isinstance(config, train.ValidationConfig) else None
-
-
 def _confirm_by(restored: tune.Tuner, confirm: Confirm) -> None:
     """Confirm the winner of a restored sweep in another way than the sweep was started with.
 
@@ -736,7 +721,7 @@ def _confirm_by(restored: tune.Tuner, confirm: Confirm) -> None:
         validation.confirm = confirm
 
 
-def _renew(restored: tune.Tuner, config: train.ValidationConfig) -> None:
+def _renew(restored: tune.Tuner, config: ValidationConfig) -> None:
     """Give a restored sweep other settings to validate by.
 
     Raises:
@@ -752,7 +737,7 @@ def _renew(restored: tune.Tuner, config: train.ValidationConfig) -> None:
         )
         problems.raise_any()
         return
-    new, old = ValidationConfig.of(config), validation.config
+    new, old = config, validation.config
     for name in ("every", "on_pending"):
         if getattr(new, name) != getattr(old, name):
             problems.add(

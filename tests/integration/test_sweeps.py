@@ -125,7 +125,7 @@ def test_pausing_after_every_report_loses_no_row(tmp_path, validated_scheduler):
 
 def test_the_parts_work_with_a_plain_tuner(tmp_path):
     validation = tunekit.ValidationCallback(
-        train.ValidationConfig(
+        tunekit.ValidationConfig(
             fn=validate, task_config=train.ValidationTaskConfig(fn_kwargs={"sleep_s": 0.2})
         )
     )

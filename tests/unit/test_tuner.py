@@ -407,11 +407,15 @@ def test_without_a_validation_config_it_is_a_tuner_with_policies(tmp_path):
     assert kinds(settings.callbacks) == ["EveryIterations", "FunctionCheckpoints"]
 
 
-def test_a_plain_validation_config_is_accepted(tmp_path):
+def test_a_plain_validation_config_is_refused_with_what_to_write(tmp_path):
     plain = train.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.5})
-    settings = make(tmp_path, validation_config=plain)
-    [callback] = [c for c in settings.callbacks if isinstance(c, tunekit.ValidationCallback)]
-    assert callback.config.max_retries == 1
+    for call in (
+        lambda: make(tmp_path, validation_config=plain),
+        lambda: tunekit.Tuner.restore(str(tmp_path), trainable, validation_config=plain),
+        lambda: tunekit.ValidationCallback(plain),
+    ):
+        with pytest.raises(tunekit.errors.ConfigError, match="every='requested'"):
+            call()
 
 
 def test_what_a_sweep_is_made_of_can_be_pickled(tmp_path):

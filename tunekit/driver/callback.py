@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, assert_never
 
-from ray import train, tune
+from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.logger import CSVLoggerCallback
 from ray.tune.result import TRAINING_ITERATION
@@ -16,7 +16,7 @@ from ray.tune.result import TRAINING_ITERATION
 from tunekit._ray.controller import Controller, fail_for_good
 from tunekit._ray.progress import Display
 from tunekit.clock import Clock, SystemClock
-from tunekit.config import ValidationConfig
+from tunekit.config import ValidationConfig, check_config
 from tunekit.confirm import Confirm
 from tunekit.core.commands import (
     Ask,
@@ -146,12 +146,7 @@ class ValidationCallback(tune.Callback):
         clock: Clock | None = None,
     ):
         problems = Problems("ValidationCallback")
-        problems.instance(
-            "config",
-            config,
-            train.ValidationConfig,
-            "Pass tunekit.ValidationConfig(fn=validate).",
-        )
+        check_config("config", config, problems)
         check_seed(seed_param, problems)
         problems.raise_any()
         self.config, self.seed_param = config, seed_param
