@@ -41,6 +41,15 @@ class JsonLogger(LocalFirst):
     """
 
 
+def _passed_on(name: str) -> Callable[..., None]:
+    """Return the method that passes a hook of Tune's on to the logger as it is."""
+
+    def passed(self: ValidatedLoggerCallback, **info: Any) -> None:
+        getattr(self.logger, name)(**info)
+
+    return passed
+
+
 class ValidatedLoggerCallback(LoggerCallback):
     """Lets an unmodified logger, of MLflow, Weights & Biases, Comet, Aim, show validated metrics.
 
@@ -192,29 +201,12 @@ class ValidatedLoggerCallback(LoggerCallback):
         adapt(self.logger)
         self.logger.setup(*args, **info)
 
-    def on_step_begin(self, **info: Any) -> None:
-        """Pass it on."""
-        self.logger.on_step_begin(**info)
-
-    def on_step_end(self, **info: Any) -> None:
-        """Pass it on."""
-        self.logger.on_step_end(**info)
-
-    def on_trial_restore(self, **info: Any) -> None:
-        """Pass it on."""
-        self.logger.on_trial_restore(**info)
-
-    def on_trial_save(self, **info: Any) -> None:
-        """Pass it on."""
-        self.logger.on_trial_save(**info)
-
-    def on_trial_recover(self, **info: Any) -> None:
-        """Pass it on."""
-        self.logger.on_trial_recover(**info)
-
-    def on_checkpoint(self, **info: Any) -> None:
-        """Pass it on."""
-        self.logger.on_checkpoint(**info)
+    on_step_begin = _passed_on("on_step_begin")
+    on_step_end = _passed_on("on_step_end")
+    on_trial_restore = _passed_on("on_trial_restore")
+    on_trial_save = _passed_on("on_trial_save")
+    on_trial_recover = _passed_on("on_trial_recover")
+    on_checkpoint = _passed_on("on_checkpoint")
 
     def get_state(self) -> dict[str, Any] | None:
         """Return what the logger saves with the experiment."""

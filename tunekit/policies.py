@@ -11,6 +11,8 @@ EveryIterations(10) | EverySeconds(60) | OnImprovement('loss', mode='min')
 
 from __future__ import annotations
 
+import math
+import numbers
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -23,7 +25,6 @@ from ray.tune.result import SHOULD_CHECKPOINT, TRAINING_ITERATION
 from tunekit._ray.checkpoints import set_checkpoint_config
 from tunekit._ray.controller import fail_for_good
 from tunekit._ray.functions import function_of
-from tunekit.core import policy as rules
 from tunekit.core.problems import Problems
 from tunekit.core.resuming import saves_only_when_asked
 from tunekit.errors import WiringError
@@ -86,26 +87,7 @@ class CheckpointPolicy(tune.Callback):
         self.saved(trial)
 
 
-class _RulePolicy(CheckpointPolicy):
-    """A policy made of one rule of :mod:`tunekit.core.policy`."""
-
-    rule: Any  # one of tunekit.core.policy, of the policy's own kind
-    _clock: Callable[[], float] = staticmethod(time.monotonic)
-
-    def go_by(self, monotonic: Callable[[], float]) -> None:
-        """Read the time, in seconds, from something other than the machine's clock."""
-        self._clock = monotonic
-
-    def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
-        """Ask the rule."""
-        return self.rule.due(trial.trial_id, result[TRAINING_ITERATION], result, self._clock())
-
-    def saved(self, trial: Trial) -> None:
-        """Tell the rule."""
-        self.rule.saved(trial.trial_id, self._clock())
-
-
-class EveryIterations(_RulePolicy):
+class EveryIterations(CheckpointPolicy):
     """A checkpoint at each multiple of ``n`` training iterations.
 
     Args:
@@ -126,13 +108,17 @@ class EveryIterations(_RulePolicy):
         problems = Problems("EveryIterations")
         problems.integer("n", n, least=1)
         problems.raise_any()
-        self.rule = rules.EveryIterations(n)
+        self.n = n
+
+    def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
+        """Return whether the report's iteration is a multiple of ``n``."""
+        return bool(result[TRAINING_ITERATION] % self.n == 0)
 
     def __repr__(self) -> str:
-        return f"EveryIterations({self.rule.n})"
+        return f"EveryIterations({self.n})"
 
 
-class EverySeconds(_RulePolicy):
+class EverySeconds(CheckpointPolicy):
     """A checkpoint at the first report at least ``seconds`` after the trial's last checkpoint.
 
     Until the first checkpoint, time counts from the trial's first report.
@@ -148,17 +134,33 @@ class EverySeconds(_RulePolicy):
         EverySeconds(60)
     """
 
+    _clock: Callable[[], float] = staticmethod(time.monotonic)
+
     def __init__(self, seconds: float):
         problems = Problems("EverySeconds")
         problems.seconds("seconds", seconds)
         problems.raise_any()
-        self.rule = rules.EverySeconds(seconds)
+        self.seconds = seconds
+        self._since: dict[str, float] = {}
+
+    def go_by(self, monotonic: Callable[[], float]) -> None:
+        """Read the time, in seconds, from something other than the machine's clock."""
+        self._clock = monotonic
+
+    def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
+        """Return whether the last checkpoint, or the first report, was so many seconds ago."""
+        now = self._clock()
+        return now - self._since.setdefault(trial.trial_id, now) >= self.seconds
+
+    def saved(self, trial: Trial) -> None:
+        """Count from here."""
+        self._since[trial.trial_id] = self._clock()
 
     def __repr__(self) -> str:
-        return f"EverySeconds({self.rule.seconds:g})"
+        return f"EverySeconds({self.seconds:g})"
 
 
-class OnImprovement(_RulePolicy):
+class OnImprovement(CheckpointPolicy):
     """A checkpoint whenever a reported (not validated) metric is the trial's best so far.
 
     Args:
@@ -181,19 +183,42 @@ class OnImprovement(_RulePolicy):
         if problems.instance("delta", delta, (int, float), "Pass 0 or more.") and not delta >= 0:
             problems.add(f"delta={delta!r} must not be negative. Pass 0 or more.")
         problems.raise_any()
-        self.rule = rules.OnImprovement(metric, mode, delta)
+        self.metric, self.mode, self.delta = metric, mode, delta
+        # By trial: the value at its last checkpoint that was due, and at a report that made one
+        # due, of which it is not known yet whether it was saved; larger is better.
+        self._best: dict[str, float] = {}
+        self._seen: dict[str, float] = {}
+
+    def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
+        """Return whether the metric is the trial's best; not where it is no number."""
+        value: Any = result
+        for key in self.metric.split("/"):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if not isinstance(value, numbers.Real):
+            return False
+        score = float(value) if self.mode == "max" else -float(value)
+        best = self._best.get(trial.trial_id)
+        if math.isnan(score) or (best is not None and score <= best + self.delta):
+            return False
+        self._seen[trial.trial_id] = score
+        return True
+
+    def saved(self, trial: Trial) -> None:
+        """Take the value at the report as the one to beat."""
+        if trial.trial_id in self._seen:
+            self._best[trial.trial_id] = self._seen.pop(trial.trial_id)
 
     def __repr__(self) -> str:
-        delta = f", delta={self.rule.delta:g}" if self.rule.delta else ""
-        return f"OnImprovement({self.rule.metric!r}, mode={self.rule.mode!r}{delta})"
+        delta = f", delta={self.delta:g}" if self.delta else ""
+        return f"OnImprovement({self.metric!r}, mode={self.mode!r}{delta})"
 
     def get_state(self) -> dict[str, Any]:
         """Return what Tune saves with the experiment."""
-        return {"best": dict(self.rule.best)}
+        return {"best": dict(self._best)}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Load what Tune restores with the experiment."""
-        self.rule.best = dict(state["best"])
+        self._best = dict(state["best"])
 
 
 class AtDecisions(CheckpointPolicy):

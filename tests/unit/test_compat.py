@@ -27,7 +27,7 @@ def test_an_older_ray_is_refused_with_what_to_install(version):
 
 
 def test_a_newer_ray_that_lacks_a_name_is_refused_by_that_name(monkeypatch):
-    monkeypatch.setattr(compat, "NEEDED", (("ray.tune", "gone.forever"),))
+    monkeypatch.setattr(compat, "NEEDED", {"ray.tune": "gone.forever"})
     monkeypatch.setattr(compat, "missing", lambda: ["ray.tune.gone.forever"])
     with pytest.raises(UnsupportedRayError, match=r"lacks ray\.tune\.gone\.forever"):
         compat.check("2.99.0")
@@ -95,7 +95,11 @@ tunekit.get_validation_context, tunekit.Estimate
 def test_every_private_name_that_is_imported_is_checked_at_import():
     import ast
 
-    checked = {(module, dotted.split(".")[0]) for module, dotted in compat.NEEDED}
+    checked = {
+        (module, dotted.split(".")[0])
+        for module, names in compat.NEEDED.items()
+        for dotted in names.split()
+    }
     folder = Path(compat.__file__).parent
     for path in folder.glob("*.py"):
         if path.name == "local.py":  # for tests only

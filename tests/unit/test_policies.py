@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 
 from tunekit import EveryIterations
-from tunekit.core import policy as rules
 from tunekit.errors import ConfigError
 from tunekit.policies import CheckpointWhen, EverySeconds, OnImprovement
 
@@ -88,7 +87,7 @@ def test_any_of_lets_every_policy_see_every_report():
     improvement = OnImprovement("loss", "min")
     policy = EveryIterations(2) | improvement | CheckpointWhen(lambda trial, result: False)
     assert due(policy, losses(0.9, 0.8, 0.85, 0.95, 0.81)) == [1, 2, 4]
-    assert improvement.rule.best == {"a": -0.8}
+    assert improvement._best == {"a": -0.8}
 
 
 def test_a_policy_does_not_take_back_what_another_asked():
@@ -141,11 +140,3 @@ def test_all_mistakes_are_in_one_message():
     with pytest.raises(ConfigError) as caught:
         OnImprovement(3, "lower", delta=-1)
     assert len(caught.value.problems) == 3
-
-
-def test_the_rule_itself_starts_anew_for_each_trial():
-    rule = rules.EverySeconds(5)
-    assert not rule.due("a", 1, {}, now=100.0)
-    assert not rule.due("b", 1, {}, now=104.0)
-    assert rule.due("a", 2, {}, now=105.0)
-    assert not rule.due("b", 2, {}, now=105.0)

@@ -6,7 +6,7 @@ import importlib
 import logging
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import ray
 from ray._private.worker import global_worker
@@ -27,143 +27,118 @@ TESTED = "2.60.0"
 #: What users of older versions set to keep Ray Train as it was; it has no validation then.
 _V2 = "RAY_TRAIN_V2_ENABLED"
 
-#: Everything that is taken from Ray and is not public, as (module, dotted name).
-NEEDED = (
-    ("ray.actor", "ActorHandle._get_local_state"),
-    ("ray.actor", "ActorMethod"),
-    ("ray.tune.experiment.trial", "_TemporaryTrialState"),
-    ("ray.air._internal.uri_utils", "URI"),
-    ("ray.core.generated.gcs_pb2", "ActorTableData"),
-    ("ray._private.worker", "global_worker"),
-    ("ray._raylet", "InnerGcsClient.get_all_resource_usage"),
-    ("ray._private", "node.Node.is_head"),
-    ("ray._private", "worker._global_node"),
-    ("ray.train", "ValidationConfig"),
-    ("ray.train", "ValidationTaskConfig"),
-    ("ray.train._internal.checkpoint_manager", "_CheckpointManager.register_checkpoint"),
-    ("ray.train._internal.session", "_FutureTrainingResult"),
-    ("ray.train._internal.session", "_TrainingResult"),
-    ("ray.train._internal.session", "get_session"),
-    ("ray.train._internal.session", "_TrainSession"),
-    ("ray.train._internal.session", "_TrainSession.get_state"),
-    ("ray.train._internal.session", "_TrainSession.set_state"),
-    ("ray.train._internal.storage", "_delete_fs_path"),
-    ("ray.train._internal.storage", "get_fs_and_path"),
-    ("ray.train._internal.storage", "StorageContext.persist_current_checkpoint"),
-    ("ray.train._internal.storage", "StorageContext._update_checkpoint_index"),
-    ("ray.train.constants", "RAY_CHDIR_TO_TRIAL_DIR"),
-    ("ray.train.v2._internal.callbacks.placement_group_callback", "PlacementGroupCleanerCallback"),
-    ("ray.train.v2._internal.constants", "HEALTH_CHECK_INTERVAL_S_ENV_VAR"),
-    ("ray.train.v2._internal.execution.callback", "ReportCallback.after_report"),
-    ("ray.train.v2._internal.execution.callback", "WorkerGroupCallback"),
-    ("ray.train.v2._internal.execution.context", "TrainContext"),
-    ("ray.train.v2._internal.execution.context", "TrainRunContext"),
-    ("ray.train.v2._internal.execution.context", "get_train_context"),
-    ("ray.train.v2._internal.execution.controller", "TrainController._poll_workers"),
-    ("ray.train.v2._internal.execution.controller", "TrainController.get_training_failed_error"),
-    ("ray.train.v2._internal.execution.controller", "TrainController.worker_group_cls"),
-    ("ray.train.v2._internal.execution.failure_handling", "create_failure_policy"),
-    ("ray.train.v2._internal.execution.scaling_policy", "create_scaling_policy"),
-    ("ray.train.v2._internal.execution.storage", "_exists_at_fs_path"),
-    ("ray.train.v2._internal.execution.storage", "_list_at_fs_path"),
-    ("ray.train.v2._internal.execution.storage", "delete_fs_path"),
-    ("ray.train.v2._internal.execution.train_fn_utils", "DistributedTrainFnUtils.report"),
-    ("ray.train.v2._internal.execution.train_fn_utils", "set_train_fn_utils"),
-    ("ray.train.v2._internal.execution.training_report", "_TrainingReport"),
-    ("ray.train.v2._internal.execution.worker_group", "WorkerGroupPollStatus"),
-    (
-        "ray.train.v2._internal.execution.worker_group.placement_group_handle",
-        "DefaultPlacementGroupHandle",
+#: Everything that is taken from Ray and is not public: the names of each module.
+NEEDED = {
+    "ray._private": "node.Node.is_head worker._global_node",
+    "ray._private.worker": "global_worker",
+    "ray._raylet": "InnerGcsClient.get_all_resource_usage",
+    "ray.actor": "ActorHandle._get_local_state ActorMethod",
+    "ray.air._internal.uri_utils": "URI",
+    "ray.air.execution._internal.actor_manager": (
+        "RayActorManager._actor_task_failed RayActorManager.schedule_actor_task"
     ),
-    ("ray.train.v2._internal.execution.worker_group.poll", "WorkerStatus"),
-    ("ray.train.v2._internal.execution.worker_group", "WorkerGroup._create_placement_group"),
-    ("ray.train.v2._internal.execution.storage", "StorageContext.make_default_checkpoint_dir_name"),
-    ("ray.train.v2._internal.execution.worker_group", "WorkerGroup._create_workers"),
-    ("ray.train.v2._internal.execution.worker_group", "WorkerGroup._worker_cls"),
-    ("ray.train.v2._internal.execution.worker_group", "WorkerGroup.abort"),
-    ("ray.train.v2._internal.execution.worker_group", "WorkerGroup.execute_async"),
-    ("ray.train.v2._internal.execution.worker_group.worker", "RayTrainWorker.poll_status"),
-    ("ray.train.v2._internal.util", "ObjectRefWrapper"),
-    ("ray.train.v2._internal.util", "construct_train_func"),
-    ("ray.train.v2.api.data_parallel_trainer", "DataParallelTrainer._create_default_callbacks"),
-    ("ray.air.execution._internal.actor_manager", "RayActorManager._actor_task_failed"),
-    ("ray.air.execution._internal.actor_manager", "RayActorManager.schedule_actor_task"),
-    ("ray.air.execution._internal.event_manager", "RayEventManager.discard_future"),
-    ("ray.air.execution._internal.event_manager", "RayEventManager.track_future"),
-    ("ray.tune.execution.placement_groups", "resource_dict_to_pg_factory"),
-    ("ray.tune.execution.tune_controller", "TrialRunnerWrapper"),
-    ("ray.tune.execution.tune_controller", "TuneController._cleanup_cached_actors"),
-    ("ray.tune.execution.tune_controller", "TuneController._mark_trial_to_checkpoint"),
-    ("ray.tune.execution.tune_controller", "TuneController._maybe_add_actors"),
-    ("ray.tune.execution.tune_controller", "TuneController._maybe_reuse_cached_actor"),
-    ("ray.tune.execution.tune_controller", "TuneController._maybe_update_trial_queue"),
-    ("ray.tune.execution.tune_controller", "TuneController._schedule_trial_train"),
-    ("ray.tune.execution.tune_controller", "TuneController._set_trial_status"),
-    ("ray.tune.execution.tune_controller", "TuneController._update_trial_queue"),
-    ("ray.tune.execution.tune_controller", "TuneController._used_resources_string"),
-    ("ray.tune.execution.tune_controller", "TuneController._wrapped"),
-    ("ray.tune.execution.tune_controller", "TuneController.checkpoint"),
-    ("ray.tune.execution.tune_controller", "TuneController.is_finished"),
-    ("ray.tune.execution.tune_controller", "TuneController.pause_trial"),
-    ("ray.tune.execution.tune_controller", "TuneController.resumed"),
-    ("ray.tune.execution.tune_controller", "TuneController.save_to_dir"),
-    ("ray.tune.execution.tune_controller", "TuneController.stop_trial"),
-    ("ray.tune.experiment", "Trial.get_json_state"),
-    ("ray.tune.experiment", "Trial.on_checkpoint"),
-    ("ray.tune.experiment", "Trial.update_last_result"),
-    ("ray.tune.experiment.trial", "Trial.handle_error"),
-    ("ray.tune.experiment.trial", "Trial.is_saving"),
-    ("ray.tune.experiment.trial", "Trial.latest_checkpoint_result"),
-    ("ray.tune.experiment.trial", "Trial.set_config"),
-    ("ray.tune.experiment.trial", "Trial.set_experiment_tag"),
-    ("ray.tune.experiment.trial", "Trial.should_recover"),
-    ("ray.tune.experiment.trial", "Trial.update_resources"),
-    ("ray.tune.experimental.output", "AIR_TABULATE_TABLEFMT"),
-    ("ray.tune.experimental.output", "DEFAULT_COLUMNS"),
-    ("ray.tune.experimental.output", "TuneTerminalReporter._get_heartbeat"),
-    ("ray.tune.experimental.output", "TuneTerminalReporter._heartbeat_threshold"),
-    ("ray.tune.experimental.output", "TuneTerminalReporter._start_block"),
-    ("ray.tune.experimental.output", "TuneTerminalReporter._wrap_headers"),
-    ("ray.tune.experimental.output", "TuneTerminalReporter.experiment_started"),
-    ("ray.tune.experimental.output", "TuneTerminalReporter.print_heartbeat"),
-    ("ray.tune.experimental.output", "_TrialTableData"),
-    ("ray.tune.experimental.output", "_get_trial_table_data"),
-    ("ray.tune.experimental.output", "get_air_verbosity"),
-    ("ray.tune.experimental.output", "tabulate"),
-    ("ray.tune.logger", "JsonLoggerCallback._restore_from_remote"),
-    ("ray.tune.progress_reporter", "CLIReporter._progress_str"),
-    ("ray.tune.progress_reporter", "IS_NOTEBOOK"),
-    ("ray.tune.progress_reporter", "JupyterNotebookReporter._progress_html"),
-    ("ray.tune.progress_reporter", "TrialProgressCallback"),
-    ("ray.tune.progress_reporter", "TuneReporterBase._current_best_trial"),
-    ("ray.tune.registry", "get_trainable_cls"),
-    ("ray.tune.search", "SearchAlgorithm._finished"),
-    ("ray.tune.trainable.function_trainable", "FunctionTrainable.save_checkpoint"),
-    ("ray.tune.trainable.function_trainable", "wrap_function"),
-    ("ray.tune.trainable.trainable", "_DICT_CHECKPOINT_FILE_NAME"),
-    ("ray.tune.tune", "_Config.to_dict"),
-    ("ray.tune.utils", "unflattened_lookup"),
-    ("ray.tune.utils.util", "SafeFallbackEncoder"),
-    ("ray.tune.utils.log", "has_verbosity"),
-    ("ray.tune.trainable.metadata", "_TrainingRunMetadata.update_metric"),
-)
+    "ray.air.execution._internal.event_manager": (
+        "RayEventManager.discard_future RayEventManager.track_future"
+    ),
+    "ray.core.generated.gcs_pb2": "ActorTableData",
+    "ray.train": "ValidationConfig ValidationTaskConfig",
+    "ray.train._internal.checkpoint_manager": "_CheckpointManager.register_checkpoint",
+    "ray.train._internal.session": (
+        "_FutureTrainingResult _TrainingResult get_session _TrainSession "
+        "_TrainSession.get_state _TrainSession.set_state"
+    ),
+    "ray.train._internal.storage": (
+        "_delete_fs_path get_fs_and_path StorageContext.persist_current_checkpoint "
+        "StorageContext._update_checkpoint_index"
+    ),
+    "ray.train.constants": "RAY_CHDIR_TO_TRIAL_DIR",
+    "ray.train.v2._internal.callbacks.placement_group_callback": "PlacementGroupCleanerCallback",
+    "ray.train.v2._internal.constants": "HEALTH_CHECK_INTERVAL_S_ENV_VAR",
+    "ray.train.v2._internal.execution.callback": "ReportCallback.after_report WorkerGroupCallback",
+    "ray.train.v2._internal.execution.context": "TrainContext TrainRunContext get_train_context",
+    "ray.train.v2._internal.execution.controller": (
+        "TrainController._poll_workers TrainController.get_training_failed_error "
+        "TrainController.worker_group_cls"
+    ),
+    "ray.train.v2._internal.execution.failure_handling": "create_failure_policy",
+    "ray.train.v2._internal.execution.scaling_policy": "create_scaling_policy",
+    "ray.train.v2._internal.execution.storage": (
+        "_exists_at_fs_path _list_at_fs_path delete_fs_path "
+        "StorageContext.make_default_checkpoint_dir_name"
+    ),
+    "ray.train.v2._internal.execution.train_fn_utils": (
+        "DistributedTrainFnUtils.report set_train_fn_utils"
+    ),
+    "ray.train.v2._internal.execution.training_report": "_TrainingReport",
+    "ray.train.v2._internal.execution.worker_group": (
+        "WorkerGroupPollStatus WorkerGroup._create_placement_group "
+        "WorkerGroup._create_workers WorkerGroup._worker_cls WorkerGroup.abort "
+        "WorkerGroup.execute_async"
+    ),
+    "ray.train.v2._internal.execution.worker_group.placement_group_handle": (
+        "DefaultPlacementGroupHandle"
+    ),
+    "ray.train.v2._internal.execution.worker_group.poll": "WorkerStatus",
+    "ray.train.v2._internal.execution.worker_group.worker": "RayTrainWorker.poll_status",
+    "ray.train.v2._internal.util": "ObjectRefWrapper construct_train_func",
+    "ray.train.v2.api.data_parallel_trainer": "DataParallelTrainer._create_default_callbacks",
+    "ray.tune.execution.placement_groups": "resource_dict_to_pg_factory",
+    "ray.tune.execution.tune_controller": (
+        "TrialRunnerWrapper TuneController._cleanup_cached_actors "
+        "TuneController._mark_trial_to_checkpoint TuneController._maybe_add_actors "
+        "TuneController._maybe_reuse_cached_actor TuneController._maybe_update_trial_queue "
+        "TuneController._schedule_trial_train TuneController._set_trial_status "
+        "TuneController._update_trial_queue TuneController._used_resources_string "
+        "TuneController._wrapped TuneController.checkpoint TuneController.is_finished "
+        "TuneController.pause_trial TuneController.resumed TuneController.save_to_dir "
+        "TuneController.stop_trial"
+    ),
+    "ray.tune.experiment": "Trial.get_json_state Trial.on_checkpoint Trial.update_last_result",
+    "ray.tune.experiment.trial": (
+        "_TemporaryTrialState Trial.handle_error Trial.is_saving "
+        "Trial.latest_checkpoint_result Trial.set_config Trial.set_experiment_tag "
+        "Trial.should_recover Trial.update_resources"
+    ),
+    "ray.tune.experimental.output": (
+        "AIR_TABULATE_TABLEFMT DEFAULT_COLUMNS TuneTerminalReporter._get_heartbeat "
+        "TuneTerminalReporter._heartbeat_threshold TuneTerminalReporter._start_block "
+        "TuneTerminalReporter._wrap_headers TuneTerminalReporter.experiment_started "
+        "TuneTerminalReporter.print_heartbeat _TrialTableData _get_trial_table_data "
+        "get_air_verbosity tabulate"
+    ),
+    "ray.tune.logger": "JsonLoggerCallback._restore_from_remote",
+    "ray.tune.progress_reporter": (
+        "CLIReporter._progress_str IS_NOTEBOOK JupyterNotebookReporter._progress_html "
+        "TrialProgressCallback TuneReporterBase._current_best_trial"
+    ),
+    "ray.tune.registry": "get_trainable_cls",
+    "ray.tune.search": "SearchAlgorithm._finished",
+    "ray.tune.trainable.function_trainable": "FunctionTrainable.save_checkpoint wrap_function",
+    "ray.tune.trainable.metadata": "_TrainingRunMetadata.update_metric",
+    "ray.tune.trainable.trainable": "_DICT_CHECKPOINT_FILE_NAME",
+    "ray.tune.tune": "_Config.to_dict",
+    "ray.tune.utils": "unflattened_lookup",
+    "ray.tune.utils.log": "has_verbosity",
+    "ray.tune.utils.util": "SafeFallbackEncoder",
+}
 
 
-def missing(needed: Iterable[tuple[str, str]] = NEEDED) -> list[str]:
+def missing(needed: Mapping[str, str] = NEEDED) -> list[str]:
     """Return the names that the installed Ray lacks.
 
     Example:
-        >>> missing([("ray.tune", "Tuner"), ("ray.tune", "Tuner.no_such_method")])
+        >>> missing({"ray.tune": "Tuner Tuner.no_such_method"})
         ['ray.tune.Tuner.no_such_method']
     """
     lacking = []
-    for module, dotted in needed:
-        try:
-            found = importlib.import_module(module)
-            for name in dotted.split("."):
-                found = getattr(found, name)
-        except (ImportError, AttributeError):
-            lacking.append(f"{module}.{dotted}")
+    for module, names in needed.items():
+        for dotted in names.split():
+            try:
+                found = importlib.import_module(module)
+                for name in dotted.split("."):
+                    found = getattr(found, name)
+            except (ImportError, AttributeError):
+                lacking.append(f"{module}.{dotted}")
     return lacking
 
 

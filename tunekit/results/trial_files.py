@@ -1,21 +1,41 @@
-"""Shows validated metrics in trials while they run, and writes their files when they have ended."""
+"""Validated metrics, folded back into what Tune shows of a trial, and into its files.
+
+Three places: the trial's metadata (``Result.metrics``, ``get_best_result``, the live table), its
+checkpoints (``best_checkpoints``), and its files (``result.json``, ``progress.csv``, from which
+``metrics_dataframe`` is read).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import csv
+import io
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 from ray.tune.experiment import Trial
+from ray.tune.result import EXPR_PROGRESS_FILE, EXPR_RESULT_FILE
 
+from tunekit._ray.checkpoints import LeasingCheckpointManager
+from tunekit._ray.storage import trial_files
 from tunekit.core.engine import Engine
-from tunekit.core.events import Event
+from tunekit.core.events import Event, Reported
+from tunekit.core.history import GENERATION, VALIDATED_ITERATION
+from tunekit.core.lineage import configs_of
+from tunekit.core.metrics import flatten, hide, merge, without
 from tunekit.core.validation import Outcome
-from tunekit.results.fold import Fold
+from tunekit.core.values import admitted, as_json, number, writable
+from tunekit.journal.storage import replace_file
 
 __all__ = ["TrialFiles"]
 
+logger = logging.getLogger(__name__)
+
 
 class TrialFiles:
-    """Knows which trials have something new to show, and whose files are to be written.
+    """Shows validated metrics in trials while they run; writes their files when they have ended.
 
     Args:
         state: The state of the sweep.
@@ -36,12 +56,15 @@ class TrialFiles:
         finalized: Callable[[Trial], None],
     ):
         self._state, self._changed, self._finalized = state, changed, finalized
-        self._fold = Fold(state.history)
+        self._history = state.history
         self._reported: dict[str, Trial] = {}
         self._open: dict[str, Trial] = {}
         self._final: dict[str, Trial] = {}
         # How many names of validated metrics were known when files were last written.
         self._names = 0
+        # Per trial: how many scores its summary counts, the last one's generation and iteration,
+        # and how many validated names there were then.
+        self._analysed: dict[str, tuple[int, tuple[int, int], int]] = {}
 
     @property
     def all_final(self) -> bool:
@@ -57,17 +80,27 @@ class TrialFiles:
         self._reported[trial.trial_id] = trial
 
     def scored(self, trial: Trial, outcome: Outcome) -> None:
-        """Show a new score of a trial."""
-        self._fold.score(trial, outcome)
+        """Show a new score of a trial, in its metadata and at its checkpoint."""
+        self._analyse(trial, outcome)
+        self._last_result(trial)
+        manager = LeasingCheckpointManager.of(trial)
+        if manager is not None:
+            manager.score(outcome.request.path, outcome.metrics)
 
     def staged(self, trial: Trial, outcome: Outcome) -> None:
-        """Show a new score that a further stage has found."""
-        self._fold.staged(trial, outcome)
+        """Show what a further stage has found, in the same places."""
+        stage = outcome.request.stage
+        scores = self._history.staged_scores(trial.trial_id)
+        self._count(trial, {stage: outcome.metrics}, sum(stage in metrics for _, metrics in scores))
+        self._last_result(trial)
+        manager = LeasingCheckpointManager.of(trial)
+        if manager is not None:
+            manager.add(outcome.request.path, {stage: outcome.metrics})
 
     def show(self) -> None:
         """Show validated metrics in what trials have reported since the last time."""
         for trial in self._reported.values():
-            self._fold.last_result(trial)
+            self._last_result(trial)
         self._reported.clear()
 
     def finalize(self, *, at_end: bool = False) -> None:
@@ -79,7 +112,7 @@ class TrialFiles:
         Args:
             at_end: Whether no more scores come.
         """
-        history = self._state.history
+        history = self._history
         names = len(history.names) + len(history.staged_names)
         if self._state.hesitates() or (not history.names and not at_end):
             return
@@ -92,11 +125,135 @@ class TrialFiles:
             del self._open[trial_id]
             again = trial_id in self._final
             self._final[trial_id] = trial
-            self._fold.finalize(trial)
+            self._finalize(trial)
             self._changed(trial)
             if not again:
                 self._finalized(trial)
 
     def restore(self, trials: Mapping[str, Trial], events: Iterable[Event], *, table: bool) -> None:
-        """Write the files of a restored sweep again; see :meth:`Fold.restore`."""
-        self._fold.restore(trials, events, self._state.ancestry, table=table)
+        """Write each trial's files anew, from the journal: they were last synced some time ago.
+
+        Args:
+            trials: The trials.
+            events: The journal.
+            table: Whether to write ``progress.csv``, too.
+        """
+        configs = configs_of(self._state.ancestry)  # exploits change hyperparameters
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for event in events:
+            trial = trials.get(event.trial_id) if isinstance(event, Reported) else None
+            if isinstance(event, Reported) and trial is not None:
+                place = (trial.trial_id, event.report.get(GENERATION, 0))
+                row = {**event.report, "config": configs.get(place, trial.config)}
+                rows.setdefault(trial.trial_id, []).append(row)
+        for trial_id, own in rows.items():
+            trial = trials[trial_id]
+            trial.init_local_path()
+            replace_file(Path(trial.local_path, EXPR_RESULT_FILE), _as_lines(own).encode())
+            if table:
+                replace_file(Path(trial.local_path, EXPR_PROGRESS_FILE), _as_csv(own).encode())
+
+    def _finalize(self, trial: Trial) -> None:
+        """Fold for good: no more reports and scores of the trial come."""
+        self._last_result(trial)
+        if self._history.newest(trial.trial_id) is None:
+            # It must not be ranked by another quantity of the same name.
+            self._drop(trial)
+        manager = LeasingCheckpointManager.of(trial)
+        if manager is not None:
+            manager.hide(self._history.names)
+        self._write(trial)
+
+    def _write(self, trial: Trial) -> None:
+        """Rewrite the trial's files with one row per iteration and its validated metrics.
+
+        To be called when no more reports of the trial come. Each file is replaced as a whole.
+        """
+        if not self._history.changes(trial.trial_id) or trial.local_path is None:
+            return
+        try:
+            path, table = trial_files(trial, EXPR_RESULT_FILE, EXPR_PROGRESS_FILE)
+        except OSError as error:
+            logger.warning("The files of trial %s could not be fetched: %s", trial.trial_id, error)
+            return
+        if not path.exists():
+            return
+        rows = list(self._history.rows(trial.trial_id, _read_rows(path)))
+        replace_file(path, _as_lines(rows).encode())
+        if table.exists():
+            replace_file(table, _as_csv(rows).encode())
+
+    def _last_result(self, trial: Trial) -> None:
+        """Let the trial's last result carry its newest validated metrics, and say of when."""
+        if not trial.run_metadata.last_result:
+            return
+        if self._history.names:
+            self._lay_over_last_result(trial)
+        if self._history.staged_names:
+            staged = self._history.newest_staged(trial.trial_id)
+            result = without(trial.run_metadata.last_result, flatten(staged))
+            hidden = hide(result, self._history.staged_names)
+            trial.run_metadata.last_result = merge(hidden, staged)
+
+    def _lay_over_last_result(self, trial: Trial) -> None:
+        result = dict(trial.run_metadata.last_result)
+        newest = self._history.newest(trial.trial_id)
+        folded = flatten(newest[1]).keys() if VALIDATED_ITERATION in result and newest else set()
+        result = hide(result, [name for name in self._history.names if name not in folded])
+        if newest is not None:
+            iteration, metrics = newest
+            result = merge(result, metrics)
+            result[VALIDATED_ITERATION] = iteration
+        trial.run_metadata.last_result = result
+
+    def _analyse(self, trial: Trial, outcome: Outcome) -> None:
+        """Let Tune's per-metric summary of the trial count validated values, and only those."""
+        trial_id, place = trial.trial_id, outcome.request.place
+        names = len(self._history.names)
+        counted, last, of_names = self._analysed.get(trial_id, (0, (0, 0), 0))
+        if names == of_names and place > last:
+            self._count(trial, outcome.metrics, counted + 1)
+            self._analysed[trial_id] = (counted + 1, place, names)
+            return
+        self._drop(trial)
+        scores = list(self._history.scores(trial_id))
+        for step, (_, metrics) in enumerate(scores, start=1):
+            self._count(trial, metrics, step)
+        self._analysed[trial_id] = (len(scores), scores[-1][0], names)
+
+    @staticmethod
+    def _count(trial: Trial, metrics: Mapping[str, Any], step: int) -> None:
+        for name, value in flatten(metrics).items():
+            if type(value) is float or number(value) is not None:
+                trial.run_metadata.update_metric(name, value, step=step)
+
+    def _drop(self, trial: Trial) -> None:
+        for name in self._history.names:
+            trial.run_metadata.metric_analysis.pop(name, None)
+            trial.run_metadata.metric_n_steps.pop(name, None)
+
+
+def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                logger.warning("%s has an unreadable line, left out: %.80r", path, line)
+                continue
+            yield row
+
+
+def _as_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(f"{as_json(row)}\n" for row in rows)
+
+
+def _as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
+    own = ({key: value for key, value in row.items() if key != "config"} for row in rows)
+    table = [flatten(admitted(row, lambda part: False)) for row in own]
+    columns = dict.fromkeys(name for row in table for name in row)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table)
+    return writable(text.getvalue())
