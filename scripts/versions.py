@@ -58,7 +58,7 @@ SELECTED = (
     "tests/contract/test_contract.py::test_late_and_out_of_order[pbt-auto]",
     "tests/contract/test_restore.py",
     "tests/integration/test_sweeps.py::test_asha_ranks_by_validated_accuracy",
-    "tests/integration/test_sweeps.py::test_restoring_an_interrupted_sweep_keeps_its_scores",
+    "tests/integration/test_interruption.py",
     "tests/integration/test_distributed.py::test_asha_over_trainers_ranks_by_validated_accuracy",
 )
 #: Files of these that need an extra, which ``--without`` can leave out.

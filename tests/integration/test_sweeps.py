@@ -15,9 +15,8 @@ import pandas as pd
 import pytest
 import ray
 from ray import train, tune
-from ray.tune.logger import LoggerCallback
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
-from ray.tune.search import ConcurrencyLimiter, Repeater
+from ray.tune.schedulers import ASHAScheduler
+from ray.tune.search import ConcurrencyLimiter
 from ray.tune.search.optuna import OptunaSearch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -88,41 +87,6 @@ def scalars(path: str, name: str) -> dict[int, float]:
     return dict(sorted(found.items()))
 
 
-class PausesAfterEveryReport(FIFOScheduler):
-    def on_trial_result(self, tune_controller, trial, result):
-        return self.PAUSE
-
-
-@pytest.mark.parametrize("validated_scheduler", [True, False])
-def test_pausing_after_every_report_loses_no_row(tmp_path, validated_scheduler):
-    if validated_scheduler:
-        results = fit(
-            counting,
-            tmp_path,
-            param_space={"length": 9},
-            tune_config=tune.TuneConfig(scheduler=PausesAfterEveryReport()),
-            validation_config=tunekit.ValidationConfig(fn=validate, on_pending="wait"),
-            checkpoint_policy=EACH,
-        )
-    else:  # the parts, with a plain Tuner and a scheduler that is not wrapped
-        validation = tunekit.ValidationCallback(tunekit.ValidationConfig(fn=validate))
-        results = tune.Tuner(
-            tunekit.checkpointable(counting),
-            param_space={"length": 9},
-            tune_config=tune.TuneConfig(scheduler=PausesAfterEveryReport()),
-            run_config=tune.RunConfig(
-                storage_path=str(tmp_path),
-                callbacks=[EACH, validation, *validation.loggers()],
-                verbose=0,
-            ),
-        ).fit()
-    frame = results[0].metrics_dataframe
-    assert list(frame["training_iteration"]) == list(range(1, 10))
-    assert list(frame["accuracy"]) == [i / 10 for i in range(1, 10)]
-    assert scalars(results[0].path, "validation/accuracy") == {i: i / 10 for i in range(1, 10)}
-    assert results[0].metrics["accuracy"] == 0.9
-
-
 def test_the_parts_work_with_a_plain_tuner(tmp_path):
     validation = tunekit.ValidationCallback(
         tunekit.ValidationConfig(
@@ -152,83 +116,23 @@ def test_the_parts_work_with_a_plain_tuner(tmp_path):
     assert saved.best_result["validated_iteration"] == 6
 
 
-class Lines(LoggerCallback):
-    """Writes what it is told into a file, a line each; it knows nothing of validation."""
-
-    def __init__(self, path: str):
-        self.path = path
-
-    def _write(self, trial, **what):
-        with open(self.path, "a") as file:
-            file.write(json.dumps({"trial": trial.trial_id, **what}) + "\n")
-
-    def log_trial_result(self, iteration, trial, result):
-        known = {name: result[name] for name in ("loss", "accuracy") if name in result}
-        self._write(trial, step=result["training_iteration"], **known)
-
-    def log_trial_end(self, trial, failed=False):
-        self._write(trial, failed=failed)
-
-
-class Hears(tune.Callback):
-    def __init__(self, path: str):
-        self.path = path
-
-    def on_trial_validated(self, trial, report, metrics):
-        with open(self.path, "a") as file:
-            file.write(f"{trial.trial_id} {report['training_iteration']} {metrics['accuracy']}\n")
-
-
-def test_a_users_loggers_and_callbacks_get_validated_metrics(tmp_path):
-    lines, heard = tmp_path / "lines.jsonl", tmp_path / "heard.txt"
-    results = fit(
-        counting,
-        tmp_path,
-        param_space={"length": 5, "scale": SCALES},
-        tune_config=tune.TuneConfig(**BY_ACCURACY),
-        validation_config=tunekit.ValidationConfig(
-            fn=validate, task_config=train.ValidationTaskConfig(fn_kwargs={"sleep_s": 0.2})
-        ),
-        checkpoint_policy=EACH,
-        callbacks=[Lines(str(lines)), Hears(str(heard))],
-    )
-    told = [json.loads(line) for line in lines.read_text().splitlines()]
-    listened = [line.split() for line in heard.read_text().splitlines()]
-    for result in results:
-        trial_id = result.metrics["trial_id"]
-        own = [line for line in told if line["trial"] == trial_id]
-        scores = [(i, round(i * result.config["scale"] / 10, 6)) for i in range(1, 6)]
-        logged = [(line["step"], line["accuracy"]) for line in own if "accuracy" in line]
-        assert logged == scores
-        assert [line["step"] for line in own if "loss" in line] == [1, 2, 3, 4, 5]
-        assert own[-1] == {"trial": trial_id, "failed": False}
-        of_trial = [(int(i), float(score)) for of, i, score in listened if of == trial_id]
-        assert of_trial == scores
-
-
-def optuna_run(tmp_path, search, **config):
+def test_optuna_learns_the_validated_metrics(tmp_path):
+    optuna = OptunaSearch(seed=1)
     results = fit(
         counting,
         tmp_path,
         param_space={"length": 3, "scale": tune.uniform(0.1, 2.0), "metrics": {"accuracy": 50.0}},
-        tune_config=tune.TuneConfig(**BY_ACCURACY, search_alg=search, num_samples=6, **config),
+        tune_config=tune.TuneConfig(
+            **BY_ACCURACY,
+            search_alg=ConcurrencyLimiter(optuna, max_concurrent=2),
+            num_samples=6,
+        ),
         validation_config=tunekit.ValidationConfig(
             fn=validate, task_config=train.ValidationTaskConfig(fn_kwargs={"sleep_s": 0.1})
         ),
         checkpoint_policy=EACH,
     )
     assert len(results) == 6 and not results.errors
-    return results
-
-
-@pytest.mark.parametrize("limit", [None, "max_concurrent_trials", "limiter", "batch"])
-def test_optuna_learns_the_validated_metrics(tmp_path, limit):
-    optuna = OptunaSearch(seed=1)
-    search = optuna
-    if limit in ("limiter", "batch"):
-        search = ConcurrencyLimiter(optuna, max_concurrent=2, batch=limit == "batch")
-    config = {"max_concurrent_trials": 2} if limit == "max_concurrent_trials" else {}
-    results = optuna_run(tmp_path, search, **config)
     trials = {optuna._ot_trials[r.metrics["trial_id"]].number: r for r in results}
     study = optuna._ot_study.trials
     assert len(study) == 6
@@ -238,40 +142,6 @@ def test_optuna_learns_the_validated_metrics(tmp_path, limit):
         assert told.value == result.metrics["accuracy"]
         frame = result.metrics_dataframe.set_index("training_iteration")["accuracy"]
         assert told.intermediate_values == frame.to_dict()
-    starts = sorted((r.metrics["timestamp"] - r.metrics["time_total_s"]) for r in results)
-    assert len(starts) == 6
-
-
-def seeded(checkpoint):
-    """Return an accuracy that depends on the seed, the trial's index among its repetitions."""
-    config = tunekit.get_validation_context().config
-    return {"accuracy": config["scale"] + config["__trial_index__"] / 100}
-
-
-def test_trials_of_a_repeater_are_seeds_of_one_configuration(tmp_path):
-    optuna = OptunaSearch({"scale": tune.uniform(1, 2)}, seed=1, **BY_ACCURACY)
-    results = fit(
-        counting,
-        tmp_path,
-        param_space={"length": 2},
-        tune_config=tune.TuneConfig(
-            **BY_ACCURACY, search_alg=Repeater(optuna, repeat=3), num_samples=6
-        ),
-        validation_config=tunekit.ValidationConfig(fn=seeded),
-        checkpoint_policy=EACH,
-    )
-    sweep = tunekit.load(results.experiment_path)
-    table = sweep.configurations()
-    assert sweep.seed_param == "__trial_index__"
-    assert list(table.complete) == list(table.seeds) == [3, 3]
-    scales = sorted({result.config["scale"] for result in results}, reverse=True)
-    assert list(table["config/scale"]) == scales
-    assert list(table["mean"]) == pytest.approx([scale + 0.01 for scale in scales])
-    assert list(table["std"]) == pytest.approx([0.01, 0.01])
-    # The searcher was given the same means, of its own two suggestions.
-    told = [trial.value for trial in optuna._ot_study.trials]
-    assert sorted(told, reverse=True) == pytest.approx(list(table["mean"]))
-    assert sweep.best().config["__trial_index__"] == 2
 
 
 BAD = {
@@ -345,78 +215,6 @@ def test_a_misbehaving_validation_fails_no_trial_and_is_recorded(tmp_path):
     assert all("in misbehave" in e["error"] for e in raised), "the traceback is kept"
 
 
-def test_a_failed_validation_is_an_error_if_the_user_says_so(tmp_path):
-    with pytest.raises(tunekit.errors.ValidationFailedError, match="raised ValueError: cannot"):
-        fit(
-            counting,
-            tmp_path,
-            param_space={"length": 50, "scale": 0.0, "sleep_s": 0.1},
-            tune_config=tune.TuneConfig(**BY_ACCURACY),
-            validation_config=tunekit.ValidationConfig(
-                fn=misbehave, on_failure="raise", max_retries=0
-            ),
-            checkpoint_policy=EACH,
-        )
-
-
-def test_a_broken_validation_is_mended_and_the_sweep_restored(tmp_path):
-    def broken(checkpoint):
-        return {"accuracy": checkpoint.no_such_name}
-
-    settings = {"length": 30, "sleep_s": 0.1, "scale": tune.grid_search([0.5, 1.0])}
-    with pytest.raises(
-        tunekit.errors.ValidationFailedError, match="raised AttributeError"
-    ) as caught:
-        fit(
-            counting,
-            tmp_path,
-            param_space=settings,
-            tune_config=tune.TuneConfig(**BY_ACCURACY),
-            validation_config=tunekit.ValidationConfig(fn=broken, max_retries=0),
-            checkpoint_policy=tunekit.EveryIterations(2),
-        )
-    assert "first 3 validations have failed alike" in str(caught.value)
-    path = str(tmp_path / "sweep")
-    wrong = tunekit.ValidationConfig(fn=validate, every=2, on_pending="wait")
-    with pytest.raises(tunekit.errors.ConfigError, match="is not the sweep's") as refused:
-        tunekit.Tuner.restore(path, counting, validation_config=wrong)
-    assert len(refused.value.problems) == 2
-    mended = tunekit.ValidationConfig(fn=validate)
-    results = tunekit.Tuner.restore(path, counting, validation_config=mended).fit()
-    assert results.get_best_result().metrics["accuracy"] == 3.0
-    assert all(result.metrics["training_iteration"] == 30 for result in results)
-
-
-def test_a_metric_that_nobody_produces_is_an_error_that_lists_what_there_is(tmp_path):
-    with pytest.raises(tunekit.errors.MetricNotFoundError) as caught:
-        fit(
-            counting,
-            tmp_path,
-            param_space={"length": 50, "sleep_s": 0.1},
-            tune_config=tune.TuneConfig(metric="acuracy", mode="max"),
-            validation_config=tunekit.ValidationConfig(fn=validate),
-            checkpoint_policy=EACH,
-        )
-    message = str(caught.value)
-    assert "'acuracy'" in message and "Did you mean 'accuracy'?" in message
-    assert "training reported 'loss'. Name" in message, "not what Tune fills in"
-
-
-def test_a_gpu_that_this_machine_has_not_is_an_error_rather_than_an_endless_wait(tmp_path):
-    with pytest.raises(
-        tunekit.errors.ConfigError, match="needs 1 CPU, 1 GPU, and this machine has 0 GPU"
-    ):
-        fit(
-            counting,
-            tmp_path,
-            param_space={"length": 3},
-            validation_config=tunekit.ValidationConfig(
-                fn=validate, ray_remote_kwargs={"num_gpus": 1}
-            ),
-            checkpoint_policy=EACH,
-        )
-
-
 def test_a_sweep_without_checkpoints_is_told_what_is_missing(tmp_path):
     def saves_nothing(config):
         tune.report({"loss": 1.0})
@@ -430,44 +228,6 @@ def test_a_sweep_without_checkpoints_is_told_what_is_missing(tmp_path):
             tune_config=tune.TuneConfig(**BY_ACCURACY),
             validation_config=tunekit.ValidationConfig(fn=validate),
         )
-
-
-def test_a_flaky_validation_is_tried_again(tmp_path):
-    def flaky(checkpoint, *, folder):
-        mark = Path(folder, "tried")
-        if not mark.exists():
-            mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return {"accuracy": 0.5}
-
-    results = fit(
-        counting,
-        tmp_path,
-        param_space={"length": 1},
-        validation_config=tunekit.ValidationConfig(
-            fn=flaky,
-            task_config=train.ValidationTaskConfig(fn_kwargs={"folder": str(tmp_path)}),
-            max_retries=1,
-        ),
-        checkpoint_policy=EACH,
-    )
-    assert results[0].metrics["accuracy"] == 0.5
-    [ended] = [e for e in journal(results) if e["event"] == "ended"]
-    assert ended["attempts"] == 2
-
-
-def test_the_older_form_of_the_api(tmp_path):
-    def validate_fn(checkpoint, config):
-        return {"accuracy": config["value"]}
-
-    results = fit(
-        counting,
-        tmp_path,
-        param_space={"length": 2},
-        validation_config=tunekit.ValidationConfig.from_validate_fn(validate_fn, {"value": 0.25}),
-        checkpoint_policy=EACH,
-    )
-    assert results[0].metrics["accuracy"] == 0.25
 
 
 def test_validations_run_beside_training_and_leave_nothing_behind(tmp_path, ray_cluster):
@@ -489,84 +249,6 @@ def test_validations_run_beside_training_and_leave_nothing_behind(tmp_path, ray_
     first_score = min(e["time"] for e in journal(results) if e["event"] == "ended")
     last_checkpoint = max(e["time"] for e in journal(results) if e["event"] == "requested")
     assert first_score < last_checkpoint, "training did not wait"
-
-
-def test_num_to_keep_keeps_the_best_by_validated_score(tmp_path):
-    def hump(checkpoint):
-        with checkpoint.as_directory() as folder:
-            steps = json.loads(Path(folder, "state.json").read_text())["steps"]
-        return {"accuracy": 1 - abs(steps - 4) / 10}
-
-    results = fit(
-        counting,
-        tmp_path,
-        param_space={"length": 8},
-        checkpoint_config=tune.CheckpointConfig(
-            num_to_keep=2, checkpoint_score_attribute="accuracy"
-        ),
-        validation_config=tunekit.ValidationConfig(fn=hump, max_in_flight=1),
-        checkpoint_policy=EACH,
-    )
-    kept = {m["training_iteration"]: m["accuracy"] for _, m in results[0].best_checkpoints}
-    assert 4 in kept and len(kept) == 2
-    assert all(c.path and Path(c.path).exists() for c, _ in results[0].best_checkpoints)
-    left = [p for p in Path(results[0].path).iterdir() if p.name.startswith("checkpoint_")]
-    assert len(left) == 3, "the best two, and the latest, which a restart would need"
-    assert results[0].metrics_dataframe["accuracy"].notna().all(), "none was deleted unvalidated"
-
-
-def test_restoring_an_interrupted_sweep_keeps_its_scores(tmp_path):
-    class Interrupts(tune.Callback):
-        def on_trial_result(self, iteration, trials, trial, result, **info):
-            if result["training_iteration"] == 6 and not Path(tmp_path, "mark").exists():
-                Path(tmp_path, "mark").touch()
-                os.kill(os.getpid(), signal.SIGUSR1)  # Tune takes it as Ctrl-C
-
-    fit(
-        counting,
-        tmp_path,
-        param_space={"length": 10, "sleep_s": 0.1},
-        tune_config=tune.TuneConfig(**BY_ACCURACY),
-        validation_config=tunekit.ValidationConfig(
-            fn=validate,
-            task_config=train.ValidationTaskConfig(fn_kwargs={"sleep_s": 0.5}),
-            max_in_flight=1,
-        ),
-        checkpoint_policy=EACH,
-        callbacks=[Interrupts()],
-    )
-    results = tunekit.Tuner.restore(str(tmp_path / "sweep"), counting).fit()
-    frame = results[0].metrics_dataframe
-    assert list(frame["training_iteration"]) == list(range(1, 11))
-    assert list(frame["accuracy"]) == [i / 10 for i in range(1, 11)]
-
-
-def test_restoring_a_sweep_whose_trials_have_ended_validates_what_was_pending(tmp_path):
-    class Interrupts(tune.Callback):
-        def on_trial_complete(self, iteration, trials, trial, **info):
-            os.kill(os.getpid(), signal.SIGUSR1)  # Tune takes it as Ctrl-C
-
-    interrupted = fit(
-        counting,
-        tmp_path,
-        param_space={"length": 3},
-        tune_config=tune.TuneConfig(**BY_ACCURACY),
-        validation_config=tunekit.ValidationConfig(
-            fn=validate,
-            task_config=train.ValidationTaskConfig(fn_kwargs={"sleep_s": 1.5}),
-            max_in_flight=1,
-        ),
-        checkpoint_policy=EACH,
-        callbacks=[Interrupts()],
-    )
-    assert interrupted[0].metrics.get("accuracy") is None, "it ended before the first score"
-    restored = tunekit.Tuner.restore(str(tmp_path / "sweep"), counting)
-    results = restored.fit()
-    assert results[0].metrics["accuracy"] == 0.3
-    assert list(results[0].metrics_dataframe["accuracy"]) == [0.1, 0.2, 0.3]
-    assert restored.validation.summary()["validated"] == 3
-    requested = [e["id"] for e in journal(results) if e["event"] == "requested"]
-    assert len(set(requested)) == 3
 
 
 class Sleeping(tune.Trainable):

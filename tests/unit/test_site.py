@@ -14,7 +14,6 @@ from configparser import ConfigParser
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -39,48 +38,17 @@ class Page(HTMLParser):
     path: Path
     ids: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
-    loaded: list[str] = field(default_factory=list)
-    #: The ids of the page's sections, and of what its table of contents leads to.
-    sections: list[str] = field(default_factory=list)
-    contents: list[str] = field(default_factory=list)
-    #: What the sidebar leads to, by its text.
-    sidebar: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__init__()
-        self._within: list[str] = []
-        self._link: str | None = None
-        self.text = self.path.read_text()
-        self.feed(self.text)
+        self.feed(self.path.read_text())
 
     def handle_starttag(self, tag: str, given: list[tuple[str, str | None]]) -> None:
         has = {name: value or "" for name, value in given}
         if "id" in has:
             self.ids.add(has["id"])
-            if tag == "section":
-                self.sections.append(has["id"])
-        if tag == "div":
-            self._within.append(has.get("class", ""))
-        if tag in ("script", "img"):
-            self.loaded.append(has.get("src", ""))
-        if tag == "link" and has.get("rel") != "canonical":
-            self.loaded.append(has["href"])
         if tag == "a" and "href" in has:
             self.links.append(has["href"])
-            if "toc-tree" in self._within:
-                self.contents.append(has["href"])
-            if "sidebar-tree" in self._within:
-                self._link = has["href"]
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "div":
-            self._within.pop()
-        if tag == "a":
-            self._link = None
-
-    def handle_data(self, data: str) -> None:
-        if self._link is not None and data.strip():
-            self.sidebar[data.strip()] = self._link
 
 
 @dataclass
@@ -147,49 +115,7 @@ def test_links_lead_to_places_that_are_there(site):
     assert broken == []
 
 
-def test_nothing_is_loaded_from_elsewhere(site):
-    loaded = {address for page in site.pages.values() for address in page.loaded}
-    assert len(loaded) > 5
-    assert [address for address in loaded if urlsplit(address).netloc] == []
-
-
-def test_sections_of_a_page_are_in_its_contents(site):
-    for name in SOURCES:
-        page = site.pages[name]
-        beyond_title = page.sections[1:]
-        assert {f"#{id}" for id in beyond_title} <= set(page.contents), name
-
-
-def test_the_sidebar_leads_from_every_page_to_every_page(site):
-    paths = {name: site.pages[name].path for name in SOURCES if name != "index"}
-    for name in SOURCES:
-        page = site.pages[name]
-        found = {(page.path.parent / unquote(link)).resolve() for link in page.sidebar.values()}
-        missing = {other for other, path in paths.items() if path not in found and other != name}
-        assert missing == set(), name
-
-
-def test_pages_have_what_copies_code(site):
-    for name in SOURCES:
-        assert any("copybutton.js" in address for address in site.pages[name].loaded), name
-
-
-# The start page ------------------------------------------------------------------------------
-
-
-def test_the_start_page_says_who_needs_it_what_it_costs_and_what_to_do_instead(site):
-    page = site.pages["index"]
-    headings = re.findall(r"^## (.*)$", (DOCS / "index.md").read_text(), re.M)
-    assert headings == [
-        "What changes in your program",
-        "Who needs it",
-        "What it costs, and what it gains",
-        "What you could do instead",
-    ]
-    for link in ("installation.html", "quickstart.html", "guide/README.html", "reference.html"):
-        assert link in page.links
-    for picture in ("live.png", "live-dark.png"):
-        assert f"_images/{picture}" in page.loaded
+# Figures, installation, quickstart, guide ----------------------------------------------------
 
 
 def test_figures_of_the_start_page_are_where_it_takes_them_from():
@@ -219,9 +145,6 @@ def test_figures_of_the_start_page_are_where_it_takes_them_from():
 def row(text: str, name: str) -> list[str]:
     [line] = [line for line in text.splitlines() if line.startswith(f"| {name} |")]
     return [cell.strip() for cell in line.strip("|").split("|")[1:]]
-
-
-# Installation, quickstart, guide -------------------------------------------------------------
 
 
 def setup() -> ConfigParser:
@@ -279,13 +202,6 @@ def test_links_of_the_long_description_are_those_of_the_readme_and_whole():
     assert picture == f"{bases[1]}docs/report.png"
 
 
-def test_the_projects_addresses_are_of_one_repository():
-    about = setup()["metadata"]
-    addresses = dict(re.findall(r"^(\w+) = (\S+)$", about["project_urls"].strip(), re.M))
-    assert addresses.keys() == {"Documentation", "Source", "Changelog", "Issues"}
-    assert all(address.startswith(about["url"]) for address in addresses.values())
-
-
 # In a browser --------------------------------------------------------------------------------
 
 LOOKED_AT = (
@@ -313,20 +229,6 @@ def test_pages_fit_windows_of_any_width(name, site, tab):
         assert tab.run("document.documentElement.scrollWidth") <= width
 
 
-def test_code_is_copied_without_prompts_and_output_is_not(site, tab):
-    tab.open(site.pages["quickstart"].path)
-    tab.until("!!document.querySelector('button.copybtn')")
-    copied = tab.run("""(() => {
-      const copied = [];  // instead of the clipboard
-      document.execCommand = () => copied.push(document.activeElement.value);
-      document.querySelectorAll("button.copybtn").forEach((button) => button.click());
-      return copied;
-    })()""")
-    source = (DOCS / "quickstart.md").read_text()
-    shown = re.findall(r"^```(?:python|console)\n(.*?)^```", source, re.M | re.S)
-    assert [text.strip() for text in copied] == [text.strip().removeprefix("$ ") for text in shown]
-
-
 def search(site: Site, tab: Tab, words: str) -> list[tuple[str, str]]:
     """What is found, the first one first: its title, and where it leads."""
     tab.open("about:blank")
@@ -352,24 +254,3 @@ def search(site: Site, tab: Tab, words: str) -> list[tuple[str, str]]:
 def test_search_finds_sections(words, page, section, site, tab):
     found = [address for _, address in search(site, tab, words)]
     assert f"{page}#{section}" in found[:5]
-
-
-def test_search_shows_what_explains_before_what_records(site, tab):
-    found = [address.partition("#")[0] for _, address in search(site, tab, "on_pending")]
-    assert found[0].startswith("guide/")
-    records = [n for n, address in enumerate(found) if re.match("decisions|changelog", address)]
-    guides = [n for n, address in enumerate(found) if address.startswith("guide/")]
-    assert records and max(n for n in guides if found[n] != "guide/README.html") < min(records)
-
-
-def test_the_search_index_has_the_titles_of_all_sections(site):
-    text = (site.home / "searchindex.js").read_text()
-    index: dict[str, Any] = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
-    known = {
-        (index["docnames"][number], id)
-        for places in index["alltitles"].values()
-        for number, id in places
-    }
-    for name in GUIDE:
-        wanted = {(name, id) for id in site.pages[name].sections[1:]}
-        assert wanted <= known, name

@@ -63,12 +63,18 @@ def step(method: Callable[..., None]) -> Callable[..., None]:
 
 
 def known(engine: Engine) -> dict[str, Any]:
-    """Return what an engine knows, to be compared, and what it would deliver."""
+    """Return what an engine knows, to be compared, and what it would deliver.
+
+    When a validation without a score leaves its line depends on when anybody asked what is due.
+    """
     engine, left = copy.deepcopy(engine), {}
     for trial in TRIALS:
         due = list(take(engine.delivery, trial))
-        engine.release(trial)
-        left[trial] = due, engine.delivery.pending(trial), engine.delivery.completed(trial)
+        pending = [one for one in engine.delivery.pending(trial) if one.id in engine.unfinished]
+        left[trial] = due, pending, engine.delivery.completed(trial)
+        for request in engine.record(trial).ended:
+            del engine._kept["validation", request.id]
+        engine.record(trial).ended = []
     others = {name: one for name, one in vars(engine).items() if name not in NOT_KNOWN}
     return {"left": left, **{name: _plain(one) for name, one in others.items()}}
 
@@ -105,6 +111,7 @@ class Sweep(RuleBasedStateMachine):
         self.never_due: set[str] = set()
         self.delivered: dict[str, list[tuple[int, int]]] = {trial: [] for trial in TRIALS}
         self.notified: dict[str, list[str]] = defaultdict(list)
+        self.offered: set[tuple[str, int, int]] = set()
         self.stopped: set[str] = set()
         self.again: set[str] = set()
         self.engine = self.made()
@@ -192,17 +199,21 @@ class Sweep(RuleBasedStateMachine):
             self.deliver(trial)
 
     def back(self, trial: str) -> None:
-        """Let a trial start from its newest checkpoint."""
+        """Let a trial start from its newest checkpoint, or from where its weights came from."""
         record, former = self.engine.record(trial), self.iteration[trial]
         generation = self.engine.ancestry.generation(trial)
-        where = 0 if record.saved is None else record.saved[1]
-        if record.clone is not None:
-            [where] = [
+        first = max(
+            (
                 one.iteration
                 for one in self.lines
                 if isinstance(one, Exploited)
                 and (one.trial_id, one.generation) == (trial, generation)
-            ]
+            ),
+            default=0,
+        )
+        saved = (0, 0) if record.saved is None else record.saved[:2]
+        newest = saved[1] if saved[0] == generation and record.clone is None else first
+        where = self.data.draw(st.sampled_from([newest, newest, first]), "starts at")
         self.iteration[trial] = where
         if former != where:
             self.again.add(trial)
@@ -214,6 +225,8 @@ class Sweep(RuleBasedStateMachine):
         assert due.result["accuracy"] == self.scores[request.id]
         assert due.result["training_iteration"] == request.iteration
         assert trial not in self.stopped, "the scheduler has stopped it"
+        offered = [one for one in self.offered if one[:2] == (trial, request.generation)]
+        assert max(offered) >= (trial, *request.place), "it goes with the end of its trial"
         assert request.generation == self.engine.ancestry.generation(trial)
         assert not delivered or delivered[-1] < request.place, "out of order"
         for place, name in self.asked[trial].items():
@@ -227,8 +240,10 @@ class Sweep(RuleBasedStateMachine):
     def check_end(self, trial: str, due: Completion) -> None:
         engine, generation = self.engine, self.engine.ancestry.generation(trial)
         own = {p: name for p, name in self.asked[trial].items() if p[0] == generation}
-        assert set(own.values()) <= self.scores.keys(), "a validation has not ended"
-        found = [self.scores[name] for _, name in sorted(own.items())]
+        last = max(self.delivered[trial], default=(0, 0))
+        waited = {name for place, name in own.items() if place > last}
+        assert waited <= self.scores.keys(), "a validation has not ended"
+        found = [self.scores.get(name) for _, name in sorted(own.items())]
         if trial not in self.again and self.all_count:
             newest = [score for score in found if score is not None][-1:]
             assert newest == ([] if due.result is None else [due.result["accuracy"]])
@@ -292,6 +307,8 @@ class Sweep(RuleBasedStateMachine):
         generation = self.engine.ancestry.generation(trial)
         self.iteration[trial] += 1
         report = {"training_iteration": self.iteration[trial], "generation": generation}
+        place = (trial, generation, self.iteration[trial])
+        self.offered = self.offered | {place} if offered else self.offered - {place}
         self.emit(Reported(trial_id=trial, report=report, offered=offered))
 
     def save(self, trial: str) -> None:
@@ -337,7 +354,7 @@ class Sweep(RuleBasedStateMachine):
 
     @step
     def something_else_happens(self) -> None:
-        often = [self.a_trial_is_overwritten, self.a_trial_fails, self.the_driver_is_killed]
+        often = [self.a_trial_fails, self.a_trial_fails, self.the_driver_is_killed]
         failed = [self.a_trial_that_failed_starts_again] * 3 + [
             self.a_trial_that_failed_is_given_up
         ]
@@ -363,6 +380,7 @@ class Sweep(RuleBasedStateMachine):
             self.stopped.add(trial)
         self.end(trial, removed=how == "removed")
 
+    @step
     def a_trial_is_overwritten(self) -> None:
         trial = self.one_that_runs()
         donor = self.one_of(self.checkpoints.keys() - {trial})
