@@ -9,7 +9,6 @@ from ray import train
 from tunekit.core.calls import ValidationFunction, kind_of
 from tunekit.core.later_validations import name_problem
 from tunekit.core.problems import Problems, shown
-from tunekit.core.values import number
 
 __all__ = ["Confirm"]
 
@@ -79,12 +78,8 @@ class Confirm:
                 f"fn={shown(fn)} is {kind}: a call of it returns before anything is validated. "
                 "Pass a plain function, or a generator of estimates."
             )
-        found = number(self.confidence)
-        if found is None or not 0 < found < 1:
-            problems.add(
-                f"confidence={shown(self.confidence)} must be a number between 0 and 1. "
-                "Pass 0.95 to name another than the best at most once in 20 times."
-            )
+        fix = "Pass 0.95 to name another than the best at most once in 20 times."
+        problems.share("confidence", self.confidence, fix)
         problems.integer("max_rounds", self.max_rounds, least=1)
         if problems.instance("name", self.name, str, "Pass 'confirmed', for example."):
             wrong = name_problem(self.name, ())

@@ -91,14 +91,28 @@ class Estimate:
                 "values."
             )
         if mean is not None and bounds is not None:
-            mean = _within(problems, self.mean, mean, bounds)
-            if mean is not None and variance is not None:
-                variance = _possible(problems, self.variance, variance, mean, bounds)
+            low, high = bounds
+            slack = (high - low) * _ROUNDING
+            inside, mean = low - slack <= mean <= high + slack, min(max(mean, low), high)
+            most = (mean - low) * (high - mean)
+            if not inside:
+                problems.add(
+                    f"mean={shown(self.mean)} is outside bounds=({low:g}, {high:g}), which no mean "
+                    "of values within them is. Pass the bounds of the metric itself, in the unit "
+                    "of the mean."
+                )
+            elif variance is not None and variance > most + (high - low) * slack:
+                problems.add(
+                    f"variance={shown(self.variance)} is more than (mean - low) * (high - mean) = "
+                    f"{most:g}, the most that values between {low:g} and {high:g} with that mean "
+                    "can have. Pass the mean squared deviation with the divisor n: "
+                    "torch.var(values, correction=0)."
+                )
+            if variance is not None:
+                variance = min(variance, most)
         problems.raise_any()
-        object.__setattr__(self, "mean", mean)
-        object.__setattr__(self, "n", n)
-        object.__setattr__(self, "variance", variance)
-        object.__setattr__(self, "bounds", bounds)
+        for name, value in (("mean", mean), ("n", n), ("variance", variance), ("bounds", bounds)):
+            object.__setattr__(self, name, value)
 
 
 def _plain(value: Any) -> Any:
@@ -128,32 +142,3 @@ def _pair(value: Any) -> tuple[float, float] | None:
     low, high = _finite(low), _finite(high)
     wide = low is not None and high is not None and low < high and math.isfinite(high - low)
     return (low, high) if wide else None  # type: ignore[return-value]
-
-
-def _within(
-    problems: Problems, given: Any, mean: float, bounds: tuple[float, float]
-) -> float | None:
-    """Return the mean, moved to a bound that rounding has taken it over; None if it is outside."""
-    low, high = bounds
-    if not low - (high - low) * _ROUNDING <= mean <= high + (high - low) * _ROUNDING:
-        problems.add(
-            f"mean={shown(given)} is outside bounds=({low:g}, {high:g}), which no mean of values "
-            "within them is. Pass the bounds of the metric itself, in the unit of the mean."
-        )
-        return None
-    return min(max(mean, low), high)
-
-
-def _possible(
-    problems: Problems, given: Any, variance: float, mean: float, bounds: tuple[float, float]
-) -> float:
-    """Return the variance, or the largest one possible if rounding has taken it over that."""
-    low, high = bounds
-    most = (mean - low) * (high - mean)
-    if variance > most + (high - low) ** 2 * _ROUNDING:
-        problems.add(
-            f"variance={shown(given)} is more than (mean - low) * (high - mean) = {most:g}, the "
-            f"most that values between {low:g} and {high:g} with that mean can have. Pass the mean "
-            "squared deviation with the divisor n: torch.var(values, correction=0)."
-        )
-    return min(variance, most)

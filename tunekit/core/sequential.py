@@ -9,8 +9,7 @@ from typing import Any
 from tunekit.core.confidence import ConfidenceSequence, Interval
 from tunekit.core.estimates import Estimate
 from tunekit.core.metrics import leaves
-from tunekit.core.problems import Problems, shown
-from tunekit.core.values import number
+from tunekit.core.problems import Problems
 
 __all__ = [
     "Evidence",
@@ -65,12 +64,8 @@ class Sequential:
 
     def __post_init__(self) -> None:
         problems = Problems("Sequential")
-        found = number(self.confidence)
-        if found is None or not 0 < found < 1:
-            problems.add(
-                f"confidence={shown(self.confidence)} must be a number between 0 and 1. Pass 0.95 "
-                "to be wrong about a mean at most once in 20 times."
-            )
+        fix = "Pass 0.95 to be wrong about a mean at most once in 20 times."
+        problems.share("confidence", self.confidence, fix)
         problems.integer("min_examples", self.min_examples, least=1)
         problems.integer("max_examples", self.max_examples, least=1, optional=True)
         if not problems and self.max_examples is not None and self.max_examples < self.min_examples:

@@ -337,7 +337,18 @@ class _Call:
         if wrong:
             return []
         swept, places = self.swept, self._places
-        kept, gone = _chosen(which, swept, self.record.events, self._is_kept())
+        there: dict[str, set[str]] = {}
+
+        def is_kept(one: SavedCheckpoint) -> bool:
+            path = places.path(one.path)
+            above = posixpath.dirname(path)
+            if not is_inside(swept.filesystem, swept.path, path):
+                return False
+            if above not in there:
+                there[above] = set(paths_in(swept.filesystem, above))
+            return path in there[above]
+
+        kept, gone = _chosen(which, swept, self.record.events, is_kept)
         for one in kept:
             link = link_out_of(swept.filesystem, swept.path, places.path(one.path))
             if link is not None:
@@ -373,21 +384,6 @@ class _Call:
             )
             for one in kept
         ]
-
-    def _is_kept(self) -> Callable[[SavedCheckpoint], bool]:
-        """Return a function that says whether a checkpoint is still in the sweep's folder."""
-        swept, there = self.swept, dict[str, set[str]]()
-
-        def is_kept(one: SavedCheckpoint) -> bool:
-            path = self._places.path(one.path)
-            above = posixpath.dirname(path)
-            if not is_inside(swept.filesystem, swept.path, path):
-                return False
-            if above not in there:
-                there[above] = set(paths_in(swept.filesystem, above))
-            return path in there[above]
-
-        return is_kept
 
     def run(
         self,
