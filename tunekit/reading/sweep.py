@@ -53,7 +53,7 @@ from tunekit.core.seeds import (
     configurations_of,
 )
 from tunekit.core.story import story
-from tunekit.core.timeline import Scored, Timeline, TrialSummary
+from tunekit.core.timeline import Timeline, TrialSummary
 from tunekit.core.words import confirmation_in_words
 from tunekit.errors import ConfigError, MetricNotFoundError
 from tunekit.evaluation.later import Swept, confirm_winner, validate_later
@@ -467,63 +467,42 @@ class Sweep:
         if by is not None:
             problems.choice("by", by, ["configuration", "trial"])
         metric, mode = self._goal(metric, mode, scope, problems)
-        configuration: Configuration | None = None
+        ranked: list[Configuration] = []
         trial_ids: Sequence[str] = list(self.timeline.trials)
         if by == "configuration" or (by is None and self.has_seeds):
             ranked = self._configurations(None, metric, mode, scope, problems)
-            configuration = next(iter(ranked), None)
-            first = None if configuration is None else configuration.best
+            first = ranked[0].best if ranked else None
             trial_ids = [] if first is None else [first.trial_id]
         problems.raise_any()
         confirmed = self._confirmed_by(metric, mode, by) if scope == "best" else None
         if confirmed is not None:
-            return self._confirmed_checkpoint(confirmed)
-        trial_id, scored = best_scored(self.timeline, trial_ids, metric, mode, scope)
-        return self._checkpoint(trial_id, scored, metric, configuration)
-
-    def _confirmed_by(self, metric: str, mode: str, by: str | None) -> Confirmed | None:
-        by = by or ("configuration" if self.has_seeds else "trial")
-        return confirmation_that_counts(self.confirmations, self.timeline, metric, mode, by)
-
-    def _confirmed_checkpoint(self, confirmed: Confirmed) -> BestCheckpoint:
-        trial_id, scored = confirmed.winner.trial_id, winning_score(confirmed, self.timeline)
-        assert scored is not None  # or it would not count
-        configuration = None
-        if confirmed.by == "configuration" and self.seed_param is not None:
-            repeats = self._repeats(confirmed.metric, confirmed.mode, "best")
-            configuration = next(
-                one
-                for one in configurations_of(repeats, self.seed_param, confirmed.mode)
-                if trial_id in [repeat.trial_id for repeat in one.repeats]
-            )
-        return self._checkpoint(trial_id, scored, confirmed.metric, configuration, confirmed)
-
-    def _checkpoint(
-        self,
-        trial_id: str,
-        scored: Scored,
-        metric: str,
-        configuration: Configuration | None,
-        confirmation: Confirmed | None = None,
-    ) -> BestCheckpoint:
-        score, path = scored.value(metric), self._places.path(scored.checkpoint)
+            trial_id, winning = confirmed.winner.trial_id, winning_score(confirmed, self.timeline)
+            assert winning is not None  # or it would not count
+        else:
+            trial_id, winning = best_scored(self.timeline, trial_ids, metric, mode, scope)
+        of = (one for one in ranked if trial_id in [own.trial_id for own in one.repeats])
+        score, path = winning.value(metric), self._places.path(winning.checkpoint)
         assert score is not None  # or it would not be the best
         at, checkpoint = self.filesystem, None
         if at is not None and is_inside(at, self.path, path) and exists(at, path):
             checkpoint = tune.Checkpoint(path, at)
         return BestCheckpoint(
             trial_id=trial_id,
-            generation=scored.generation,
-            iteration=scored.iteration,
+            generation=winning.generation,
+            iteration=winning.iteration,
             metric=metric,
             score=score,
-            metrics=scored.metrics,
-            config=self.config_of(trial_id, scored.generation),
+            metrics=winning.metrics,
+            config=self.config_of(trial_id, winning.generation),
             path=path,
             checkpoint=checkpoint,
-            configuration=configuration,
-            confirmation=confirmation,
+            configuration=next(of, None),
+            confirmation=confirmed,
         )
+
+    def _confirmed_by(self, metric: str, mode: str, by: str | None) -> Confirmed | None:
+        by = by or ("configuration" if self.has_seeds else "trial")
+        return confirmation_that_counts(self.confirmations, self.timeline, metric, mode, by)
 
     @property
     def confirmation(self) -> Confirmed | None:
