@@ -32,7 +32,7 @@ from tunekit.journal.lines import read
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeExecutor
 from tunekit.validating.cache import FunctionMark, SweepCache
-from tunekit.validating.context import Told
+from tunekit.validating.context import ValidationContext
 from tunekit.validating.process import Event, looked_up, produced
 
 CALLS: Counter[str] = Counter()
@@ -84,7 +84,9 @@ def executors(monkeypatch) -> list[FakeExecutor]:
 
         def validate(attempt: Attempt) -> Any:
             request = attempt.request
-            told = Told(request.trial_id, 0, request.iteration, attempt.number, request.config)
+            told = ValidationContext(
+                request.trial_id, request.config, request.iteration, attempt=attempt.number
+            )
             lookup = None if cache is None else cache.lookup(mark, request.kwargs)
             [step] = looked_up(
                 attempt.id,
@@ -94,7 +96,6 @@ def executors(monkeypatch) -> list[FakeExecutor]:
                 lambda: produced(
                     attempt.id,
                     lambda: config.fn(request.checkpoint, **request.kwargs),
-                    raises=True,
                 ),
             )
             return step
