@@ -159,13 +159,11 @@ def is_generator(fn: Callable[..., Any]) -> bool:
         >>> is_generator(lambda checkpoint: validate(checkpoint))
         False
     """
-    called: Any = call_of(fn) if is_built(fn) else fn
-    while isinstance(called, functools.partial):
-        called = called.func
+    called, call = _called(fn)
     said = getattr(called, "is_generator", None)
     if isinstance(said, bool):
         return said
-    return any(inspect.isgeneratorfunction(one) for one in (called, call_of(type(called))))
+    return any(map(inspect.isgeneratorfunction, (called, call)))
 
 
 def kind_of(fn: Callable[..., Any]) -> str | None:
@@ -176,15 +174,18 @@ def kind_of(fn: Callable[..., Any]) -> str | None:
         >>> kind_of(validate), kind_of(len)
         ('a coroutine function', None)
     """
+    called = _called(fn)
+    if any(map(inspect.isasyncgenfunction, called)):
+        return "an asynchronous generator function"
+    return "a coroutine function" if any(map(inspect.iscoroutinefunction, called)) else None
+
+
+def _called(fn: Any) -> tuple[Any, Any]:
+    """Return what is called for each checkpoint, and the method behind that, if it is an object."""
     called: Any = call_of(fn) if is_built(fn) else fn
     while isinstance(called, functools.partial):
         called = called.func
-    for one in (called, call_of(type(called))):
-        if inspect.isasyncgenfunction(one):
-            return "an asynchronous generator function"
-        if inspect.iscoroutinefunction(one):
-            return "a coroutine function"
-    return None
+    return called, call_of(type(called))
 
 
 def name_of(fn: Any) -> str:

@@ -18,6 +18,8 @@ __all__ = [
     "Way",
     "stands_still",
     "waits_for",
+    "waits_for_each",
+    "when_starved",
     "while_it_waits",
 ]
 
@@ -93,11 +95,37 @@ def waits_for(
     """
     if on_pending == "continue":
         return Waits.LATE
-    if on_pending == "wait" or short or undecided:
+    if waits_for_each(on_pending, short=short, undecided=undecided):
         return Waits.EACH
     if lends or swaps:
         return Waits.DECISIONS
     return Waits.EACH if synchronous else Waits.LATE
+
+
+def waits_for_each(on_pending: str, *, short: bool, undecided: bool) -> bool:
+    """Return whether trials that wait do so for each score, not only for those that decide.
+
+    Args:
+        on_pending: As of :func:`waits_for`; likewise the others.
+
+    Example:
+        >>> waits_for_each("wait", short=False, undecided=False)
+        True
+    """
+    return on_pending == "wait" or short or undecided
+
+
+def when_starved(waits: Waits) -> Way:
+    """Return what the first of the trials does that all wait, and keep validations from starting.
+
+    Waiting and pausing lead to the same decisions. One that was not to wait for scores trains on:
+    it might not be able to resume.
+
+    Example:
+        >>> when_starved(Waits.EACH), when_starved(Waits.LATE)
+        (<Way.RELEASE: 'release'>, <Way.TRAIN: 'train'>)
+    """
+    return Way.TRAIN if waits is Waits.LATE else Way.RELEASE
 
 
 def stands_still(

@@ -10,7 +10,7 @@ from tunekit._ray.controller import Controller
 from tunekit.config import ValidationConfig
 from tunekit.core.confidence import Interval
 from tunekit.core.engine import Engine
-from tunekit.core.pending import Waits, stands_still, waits_for
+from tunekit.core.pending import Waits, stands_still, waits_for, waits_for_each
 from tunekit.core.sequential import Judging, comes_out_alike
 from tunekit.core.validation import Request
 from tunekit.driver.consumers import SchedulerConsumer
@@ -125,8 +125,13 @@ class Waiting(Around):
             synchronous=scheduler.compares_all,
         )
 
-    def undecided(self) -> bool:
+    def waits_for_each(self) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""
+        short, undecided = self.validator.are_short, self.undecided()
+        return waits_for_each(self._config.on_pending, short=short, undecided=undecided)
+
+    def undecided(self) -> bool:
+        """Return whether trials validate themselves, and no score decides anything."""
         return self.validate_themselves and self.validator.in_trials and not self.decides
 
     def waits(self, trial_id: str) -> bool:

@@ -15,7 +15,7 @@ from tunekit._ray.controller import Controller
 from tunekit._ray.stand_ins import Change, StandIn
 from tunekit.core.advice import no_room
 from tunekit.core.events import Waited
-from tunekit.core.pending import Place, Waits, Way, stands_still, while_it_waits
+from tunekit.core.pending import Place, Waits, Way, stands_still, when_starved, while_it_waits
 from tunekit.core.reconcile import Action, Actual, Desired, next_action
 from tunekit.driver.callback import ValidationCallback
 from tunekit.scheduling.base import BaseScheduler
@@ -259,8 +259,7 @@ class TrialActions:
     def _relieve_starvation(self, held: list[StandIn]) -> None:
         """Let a held trial give way if held trials keep every validation from starting.
 
-        Holding and pausing lead to the same decisions. If all actors waited for scores that wait
-        for the actors' resources, there would be none.
+        If all actors waited for scores that wait for the actors' resources, there would be none.
         """
         controller, validator = self._controller, self._validations.validator
         now = self._validations.now()
@@ -278,8 +277,8 @@ class TrialActions:
         if not waiting or len(waiting) < len(controller.running):
             return
         first = waiting[0]
-        if self._waiting.waits_for(first.trial_id) is Waits.LATE:
-            self._make(Action.TRAIN, first)  # it might not be able to resume
+        if when_starved(self._waiting.waits_for(first.trial_id)) is Way.TRAIN:
+            self._make(Action.TRAIN, first)
         else:
             logger.warning("%s", no_room(first.trial_id, trials=len(controller.running)))
             self._give_way(first, for_validations=True)

@@ -97,8 +97,8 @@ class Around:
         """Return whether no trial waits for being started or resumed, or ever will."""
         return False
 
-    def undecided(self) -> bool:
-        """Return whether trials validate themselves, and no score decides anything."""
+    def waits_for_each(self) -> bool:
+        """Return whether trials wait for each score, not only for those that decide."""
         return False
 
     def gives_way(self) -> bool:
@@ -141,7 +141,6 @@ class Validator:
         self._rejected: list[str] = []
         # The trials whose processes have ended with a validation.
         self._lost: list[str] = []
-        self._waits_for_each = isinstance(config, ValidationConfig) and config.on_pending == "wait"
         self._fn, self._signature = config.fn, signature_of(config.fn)
         self._resumes = takes_resume(config.fn)
         self._retried = Failures()
@@ -224,8 +223,7 @@ class Validator:
 
     def _to_borrow(self) -> int:
         """Return how many validations should run in the place of trials."""
-        each = self.are_short or self._waits_for_each or self._around.undecided()
-        others = self._around.others_wait()
+        each, others = self._around.waits_for_each(), self._around.others_wait()
         return self._pool.to_borrow(each=each, others_wait=others)
 
     def _lenders(self) -> dict[str, Trial]:
