@@ -16,8 +16,6 @@ __all__ = ["EVERY", "StageSelection"]
 #: What ``Stage(every=...)`` may be, apart from a number.
 EVERY = ("promoted", "last")
 
-_STOP, _PAUSE = "STOP", "PAUSE"
-
 
 @dataclass
 class _Saved:
@@ -67,8 +65,12 @@ class StageSelection:
     def __bool__(self) -> bool:
         return bool(self._stages)
 
+    def _of(self, trial_id: str) -> _Saved:
+        """Return what is known of a trial; one that has saved nothing is not kept."""
+        return self._trials.get(trial_id) or _Saved()
+
     def saved(self, request: Request) -> list[Request]:
-        """Take a checkpoint that a trial has saved; return what is due at once.
+        """Record a checkpoint that a trial has saved; return what is due at once.
 
         Args:
             request: The request that would validate it in the first stage.
@@ -79,17 +81,13 @@ class StageSelection:
         trial.count, trial.newest = trial.count + 1, request
         if request.used:
             trial.undecided[request.place] = request
-        due = [
-            name
-            for name, every in self._stages.items()
-            if (trial.ended if every == "last" else _is_due(every, trial.count))
-        ]
-        return [replace(request, stage=name) for name in due]
+        counted = [n for n in self._stages.values() if isinstance(n, int) and not trial.count % n]
+        return self._for(request, *counted, *(["last"] if trial.ended else []))
 
     def decided(
         self, trial_id: str, place: tuple[int, int], decision: str, *, finished: bool = False
     ) -> list[Request]:
-        """Take a decision of the scheduler's; return what is due now.
+        """Record a decision of the scheduler's; return what is due now.
 
         Args:
             trial_id: The trial that it has decided about.
@@ -97,75 +95,57 @@ class StageSelection:
             decision: The decision.
             finished: Whether a trial that was stopped had run its course.
         """
-        trial = self._trials.get(trial_id)
-        if trial is None:
-            return []
-        trial.paused = None
+        trial = self._of(trial_id)
         request = trial.undecided.pop(place, None)
         for older in [known for known in trial.undecided if known < place]:
             del trial.undecided[older]  # passed over
-        if decision == _STOP and not finished:
+        trial.paused = request if decision == "PAUSE" else None
+        if decision == "STOP" and not finished:
             trial.rejected = True
             return []
-        if decision == _PAUSE:
-            trial.paused = request
-            return []
-        return self._for("promoted", request)
+        return [] if decision == "PAUSE" else self._for(request, "promoted")
 
     def resumed(self, trial_id: str) -> list[Request]:
-        """Take that the scheduler lets a trial go on that it had paused; return what is due."""
-        trial = self._trials.get(trial_id)
-        if trial is None:
-            return []
+        """Record that the scheduler resumes a trial that it had paused; return what is due."""
+        trial = self._of(trial_id)
         request, trial.paused = trial.paused, None
-        return self._for("promoted", request)
+        return self._for(request, "promoted")
 
     def rejected(self, trial_id: str) -> None:
-        """Take that the scheduler has stopped a trial on another one's result."""
-        if trial_id in self._trials:
-            self._trials[trial_id].rejected = True
-            self._trials[trial_id].paused = None
+        """Record that the scheduler has stopped a trial on another one's result."""
+        trial = self._of(trial_id)
+        trial.rejected, trial.paused = True, None
 
     def overwritten(self, trial_id: str) -> None:
-        """Take that a trial goes on with other weights: its own were not good enough."""
-        trial = self._trials.get(trial_id)
-        if trial is not None:
-            trial.undecided.clear()
-            trial.newest = trial.paused = None
+        """Record that a trial continues with other weights: its own were not good enough."""
+        trial = self._of(trial_id)
+        trial.undecided.clear()
+        trial.newest = trial.paused = None
 
     def ended(self, trial_id: str) -> list[Request]:
-        """Take that a trial has ended; return what is due now.
+        """Record that a trial has ended; return what is due now.
 
         What it saves from now on, as it ends, is due when it is saved.
         """
-        trial = self._trials.get(trial_id)
-        if trial is None:
-            return []
+        trial = self._of(trial_id)
         trial.ended = True
-        return self._for("last", trial.newest)
+        return self._for(trial.newest, "last")
 
     def ran_its_course(self, trial_id: str) -> list[Request]:
-        """Take that no more is decided about a trial that has ended; return what is due now."""
-        trial = self._trials.get(trial_id)
-        if trial is None or trial.rejected:
-            return []
-        return self._for("promoted", trial.newest)
+        """Record that no more is decided about a trial that has ended; return what is due now."""
+        trial = self._of(trial_id)
+        return self._for(None if trial.rejected else trial.newest, "promoted")
 
     def goes_on(self, trial_id: str) -> None:
-        """Take that a trial that had ended goes on, after a failure."""
-        if trial_id in self._trials:
-            self._trials[trial_id].rejected = self._trials[trial_id].ended = False
+        """Record that a trial that had ended continues, after a failure."""
+        trial = self._of(trial_id)
+        trial.rejected = trial.ended = False
 
     def forget(self, trial_id: str) -> None:
-        """Take that a trial has failed for good: nothing more of it is due."""
+        """Record that a trial has failed for good: nothing more of it is due."""
         self._trials.pop(trial_id, None)
 
-    def _for(self, every: str, request: Request | None) -> list[Request]:
+    def _for(self, request: Request | None, *due: int | str) -> list[Request]:
         if request is None:
             return []
-        stages = [name for name, wanted in self._stages.items() if wanted == every]
-        return [replace(request, stage=name) for name in stages]
-
-
-def _is_due(every: int | str, count: int) -> bool:
-    return isinstance(every, int) and count % every == 0
+        return [replace(request, stage=name) for name, own in self._stages.items() if own in due]
