@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import math
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -17,10 +17,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def script():
-    spec = spec_from_file_location("pbt_digits", ROOT / "scripts" / "pbt_digits.py")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "scripts")
+        return importlib.import_module("pbt_digits")
 
 
 @pytest.fixture(scope="module")

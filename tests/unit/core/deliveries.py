@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from tunekit.core.delivery import Completion, Delivery, Scored
 
 
-def take(
-    delivery: Delivery, trial_id: str, ready: Callable[[], bool] = lambda: True
-) -> Iterator[Scored | Completion]:
+def take(delivery: Delivery, trial_id: str) -> Iterator[Scored | Completion]:
     """Deliver, one by one, what may be delivered now."""
-    while ready():
-        due = delivery.due(trial_id)
-        if due is None:
-            return
+    while due := delivery.due(trial_id):
         if isinstance(due, Scored):
             delivery.delivered(trial_id, due.request.place)
         else:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.unit.core.deliveries import take
-from tunekit.core.delivery import Completion, Delivery, Scored
+from tunekit.core.delivery import Delivery, Scored
 from tunekit.core.validation import Outcome, Request, Status
 
 
@@ -27,73 +27,6 @@ def taken(delivery: Delivery) -> list[int | None]:
     return [step.iteration if isinstance(step, Scored) else None for step in take(delivery, "a")]
 
 
-def test_a_score_waits_for_older_ones():
-    delivery = asked(1, 2, 3)
-    delivery.ended(validated(request(3)))
-    delivery.ended(validated(request(2)))
-    assert taken(delivery) == []
-    assert delivery.waits("a")
-    delivery.ended(validated(request(1)))
-    assert taken(delivery) == [1, 2, 3]
-    assert taken(delivery) == []
-    assert not delivery.waits("a")
-
-
-def test_failed_timed_out_and_skipped_ones_let_newer_ones_pass():
-    for status in (Status.FAILED, Status.TIMED_OUT, Status.SKIPPED):
-        delivery = asked(1, 2)
-        delivery.ended(validated(request(2)))
-        delivery.ended(Outcome(request(1), status))
-        assert taken(delivery) == [2]
-
-
-def test_the_result_is_the_report_of_its_own_iteration():
-    delivery = asked(1, 2)
-    delivery.ended(validated(request(2), 0.9))
-    delivery.ended(validated(request(1), 0.1))
-    results = [step.result for step in take(delivery, "a")]
-    assert [(r["training_iteration"], r["accuracy"]) for r in results] == [(1, 0.1), (2, 0.9)]
-
-
-def test_completion_comes_after_the_last_score_and_carries_it():
-    delivery = asked(1, 2)
-    delivery.complete("a")
-    delivery.ended(validated(request(1), 0.1))
-    assert taken(delivery) == [1]
-    delivery.ended(validated(request(2), 0.9))
-    _scored, completion = take(delivery, "a")
-    assert isinstance(completion, Completion)
-    assert completion.result["accuracy"] == 0.9
-    assert list(take(delivery, "a")) == []
-
-
-def test_completion_carries_the_newest_score_there_was():
-    delivery = asked(1, 2)
-    delivery.complete("a")
-    delivery.ended(validated(request(1), 0.1))
-    delivery.ended(Outcome(request(2), Status.FAILED))
-    assert [s.result["accuracy"] for s in take(delivery, "a")] == [0.1, 0.1]
-
-
-def test_completion_without_any_score():
-    delivery = Delivery()
-    delivery.complete("a")
-    assert list(take(delivery, "a")) == [Completion("a", None)]
-    assert delivery.completed("a") and not delivery.completed("b")
-
-
-def test_a_report_that_was_not_offered_goes_with_the_completion_only():
-    delivery = asked(1)
-    delivery.requested(request(2))  # it ended the trial: the scheduler was not asked
-    delivery.ended(validated(request(1), 0.1))
-    delivery.ended(validated(request(2), 0.9))
-    assert taken(delivery) == [1]
-    delivery.complete("a")
-    [completion] = take(delivery, "a")
-    assert completion == Completion("a", completion.result)
-    assert completion.result["accuracy"] == 0.9
-
-
 def test_a_checkpoint_that_was_saved_before_its_report_was_looked_at_waits_for_that():
     delivery = Delivery()
     delivery.requested(request(4))
@@ -103,32 +36,6 @@ def test_a_checkpoint_that_was_saved_before_its_report_was_looked_at_waits_for_t
     assert taken(delivery) == [4]
 
 
-def test_a_stopped_trial_gets_no_more_results_but_its_end():
-    delivery = asked(1, 2, 3)
-    for iteration in (1, 2, 3):
-        delivery.ended(validated(request(iteration), iteration / 10))
-    got = []
-    for step in take(delivery, "a"):
-        got.append(step)
-        delivery.close("a")
-    assert len(got) == 1
-    delivery.complete("a")
-    [completion] = take(delivery, "a")
-    assert completion.result["accuracy"] == 0.3
-
-
-def test_an_iteration_that_was_delivered_is_not_delivered_again():
-    delivery = asked(1, 2)
-    delivery.ended(validated(request(1)))
-    delivery.ended(validated(request(2)))
-    assert taken(delivery) == [1, 2]
-    for run_again in (request(2, run=2), request(3)):
-        delivery.offered("a", run_again.iteration)
-        delivery.requested(run_again)
-        delivery.ended(validated(run_again))
-    assert taken(delivery) == [3]
-
-
 def test_a_newer_run_replaces_an_older_one_that_is_pending():
     delivery = asked(1)
     delivery.requested(request(1, run=2))
@@ -136,15 +43,6 @@ def test_a_newer_run_replaces_an_older_one_that_is_pending():
     assert taken(delivery) == []
     delivery.ended(validated(request(1, run=2), 0.9))
     assert [s.result["accuracy"] for s in take(delivery, "a")] == [0.9]
-
-
-def test_nothing_of_a_failed_trial_is_delivered():
-    delivery = asked(1)
-    delivery.forget("a")
-    delivery.ended(validated(request(1)))
-    delivery.complete("a")
-    assert list(take(delivery, "a")) == []
-    assert not delivery.waits("a")
 
 
 def test_scores_of_a_former_generation_are_not_delivered():
@@ -165,14 +63,6 @@ def test_scores_of_a_former_generation_are_not_delivered():
     assert delivery.holds(own)
     delivery.ended(validated(own))
     assert taken(delivery) == [2]
-
-
-def test_nothing_is_taken_while_the_scheduler_does_not_hear():
-    delivery = asked(1)
-    delivery.ended(validated(request(1)))
-    delivery.complete("a")
-    assert list(take(delivery, "a", lambda: False)) == []
-    assert taken(delivery) == [1, None]
 
 
 def test_a_trial_does_not_end_with_a_result_that_cannot_be_judged_by():
@@ -211,24 +101,6 @@ def test_a_score_that_is_not_used_keeps_its_turn():
     assert taken(delivery) == []
     delivery.ended(validated(request(1)))
     assert taken(delivery) == [1, 2]
-
-
-def test_a_score_that_is_used_waits_for_older_ones_that_are():
-    delivery = judged_at(1, 3, of=(1, 2, 3))
-    delivery.ended(validated(request(3)))
-    assert taken(delivery) == []
-    assert delivery.decisions("a") == 2
-    delivery.ended(Outcome(request(1), Status.FAILED))
-    assert taken(delivery) == [3]
-    assert delivery.decisions("a") == 0
-
-
-def test_where_every_score_counts_none_is_overtaken():
-    delivery = asked(1)
-    delivery.offered("a", 2)
-    delivery.requested(replace(request(2), used=True))
-    delivery.ended(validated(request(2)))
-    assert taken(delivery) == []
 
 
 def test_a_trial_ends_after_what_was_overtaken_has_ended_and_with_its_newest_score():

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tunekit.core.commands import (
     Ask,
@@ -31,7 +28,6 @@ from tunekit.core.events import (
     BudgetExpired,
     CheckpointSaved,
     Decided,
-    EndDelivered,
     Event,
     Exploited,
     Reminded,
@@ -42,7 +38,6 @@ from tunekit.core.events import (
     SnapshotTaken,
     TrialAdded,
     TrialEnded,
-    TrialErrored,
     TrialFailed,
     TrialRetried,
     ValidationEnded,
@@ -154,24 +149,6 @@ def test_a_request_is_handed_out_with_its_checkpoint_kept_and_pending_until_it_e
     assert state.counts[Status.VALIDATED] == 1, "each ends once"
 
 
-def test_a_score_is_due_until_it_was_delivered():
-    state = after(*one(1))
-    assert due(state) == 0.5 and due(state) == 0.5 and not state.has_delivered
-    assert state.release("a") == []
-    state.apply(delivered(1))
-    assert due(state) is None and state.has_delivered
-    assert [request.id for request in state.release("a")] == ["a:0:1:1"]
-    assert state.release("a") == [], "once"
-
-
-def test_a_validation_that_failed_lets_the_next_one_pass():
-    state = after(reported(1), saved(1), requested(1), *one(2))
-    assert due(state) is None
-    state.apply(ended(1, None))
-    assert due(state) == 0.5
-    assert [request.id for request in state.release("a")] == ["a:0:1:1"]
-
-
 @pytest.mark.parametrize(
     "stop",
     [
@@ -190,26 +167,11 @@ def test_a_trial_that_was_stopped_has_no_more_scores_due(stop):
     assert due(state) == "end"
 
 
-def test_a_trials_end_is_due_after_its_last_score_and_once():
-    state = after(*one(1), TrialEnded(trial_id="a"))
-    assert due(state) == 0.5
-    state.apply(delivered(1))
-    assert due(state) == "end" and state.delivery.due("a").result["accuracy"] == 0.5
-    state.apply(EndDelivered(trial_id="a"))
-    assert due(state) is None and state.delivery.over("a")
-
-
 def test_a_trial_that_failed_is_known_until_it_is_retried_and_ends_again():
     state = after(TrialFailed(trial_id="a"), TrialEnded(trial_id="a"))
     assert state.record("a").failed and state.delivery.completed("a")
     state.apply(TrialRetried(trial_id="a"))
     assert not state.record("a").failed and not state.delivery.completed("a")
-
-
-def test_nothing_is_due_of_a_trial_that_failed_for_good():
-    state = after(*one(1), TrialFailed(trial_id="a"), TrialErrored(trial_id="a"))
-    assert due(state) is None and not state.record("a").failed
-    assert [request.id for request in state.release("a")] == ["a:0:1:1"]
 
 
 def test_an_exploit_begins_a_generation_with_a_checkpoint_until_the_trial_saves_its_own():
@@ -231,12 +193,6 @@ def test_an_exploit_keeps_the_checkpoint_that_was_cloned_before_it_releases_the_
 
 def notified(commands: Iterable[Command]) -> list[int]:
     return [one.outcome.request.iteration for one in commands if isinstance(one, Notify)]
-
-
-def test_loggers_are_notified_in_the_order_of_iterations():
-    state = after(reported(1), saved(1), requested(1), *one(2)[:-1])
-    assert notified(state.handle(ended(2))) == []
-    assert notified(state.handle(ended(1))) == [1, 2]
 
 
 def test_loggers_are_notified_once_it_is_known_which_names_are_validations():
@@ -307,37 +263,3 @@ def test_a_restored_sweep_notifies_of_nothing_that_a_former_session_may_have_not
 def test_what_is_no_event_is_refused():
     with pytest.raises(AssertionError, match="is no event"):
         after("no event")
-
-
-def test_every_event_was_tested_here():
-    names = {kind.__name__ for kind in typing.get_args(Event)}
-    assert names <= set(globals())
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.sampled_from([None, 0.1, 0.9]), min_size=1, max_size=6), st.data())
-def test_in_whatever_order_validations_end_scores_are_delivered_in_order(scores, data):
-    """As the sweep drives it: what is due is delivered; the sum of the same events is the same."""
-    state, told = after(), []
-    lines: list[Event] = []
-
-    def happen(event: Event) -> None:
-        lines.append(event)
-        state.apply(event)
-
-    def deliver() -> None:
-        while isinstance(scored := state.delivery.due("a"), Scored):
-            told.append(scored.iteration)
-            happen(delivered(scored.iteration))
-
-    for iteration in range(1, len(scores) + 1):
-        for event in (reported(iteration), saved(iteration), requested(iteration)):
-            happen(event)
-    for iteration in data.draw(st.permutations(range(1, len(scores) + 1))):
-        happen(ended(iteration, scores[iteration - 1]))
-        deliver()
-    assert told == [n for n, score in enumerate(scores, start=1) if score is not None]
-    assert not state.delivery.waits("a") and not state.unfinished
-    again = after(*lines)
-    assert due(again) is None and again.counts == state.counts
-    assert list(again.history.scores("a")) == list(state.history.scores("a"))
