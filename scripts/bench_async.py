@@ -10,16 +10,15 @@ own.
 
 from __future__ import annotations
 
-import argparse
-import logging
-import statistics
 import tempfile
 import time
 
-import ray
+from harness import Span, arguments, in_turn, median, start_ray, table
 from ray import train, tune
 
 import tunekit
+
+SLOTS = 4
 
 
 class Sleeper(tune.Trainable):
@@ -45,17 +44,7 @@ def validate(checkpoint, *, seconds: float) -> dict[str, float]:
     return {"accuracy": 0.5}
 
 
-class Span(tune.Callback):
-    """When the first and the last report came."""
-
-    first = last = 0.0
-
-    def on_trial_result(self, iteration, trials, trial, result, **info):
-        self.last = time.perf_counter()
-        self.first = self.first or self.last
-
-
-def run(options, validation_s: float, slots: int, variant: str) -> tuple[float, float]:
+def run(options, validation_s: float, variant: str) -> tuple[float, float]:
     """Seconds of training, and of the whole sweep."""
     span = Span()
     inline_s = validation_s if variant == "inline" else 0.0
@@ -79,60 +68,41 @@ def run(options, validation_s: float, slots: int, variant: str) -> tuple[float, 
         settings["validation_config"] = tunekit.ValidationConfig(
             fn=validate,
             task_config=train.ValidationTaskConfig(fn_kwargs={"seconds": validation_s}),
-            max_in_flight=slots,
+            max_in_flight=SLOTS,
         )
-        tunekit.Tuner(Sleeper, **settings).fit()
-    else:
-        tune.Tuner(Sleeper, **settings).fit()
+    (tunekit if variant == "async" else tune).Tuner(Sleeper, **settings).fit()
     # The first report comes after one iteration: take that in.
-    return (
-        span.last - span.first + options.train_s + inline_s,
-        time.perf_counter() - span.first + options.train_s + inline_s,
-    )
+    first_s = options.train_s + inline_s
+    return span.seconds + first_s, time.perf_counter() - span.first + first_s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trials", type=int, default=4)
-    parser.add_argument("--iterations", type=int, default=20)
-    parser.add_argument("--train-s", type=float, default=0.5)
-    parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args()
-    for name in ("ray.tune", "ray.train", "tunekit"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    ray.init(
-        num_cpus=options.trials + 4,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
-    run(options, 0.01, 4, "async")  # start the workers
-    lines = []
-    for validation_s, slots in ((0.4, 4), (1.0, 4)):
-        seconds: dict[str, list[tuple[float, float]]] = {"none": [], "async": [], "inline": []}
-        for _ in range(options.repeats):
-            for variant, measured in seconds.items():
-                measured.append(run(options, validation_s, slots, variant))
-        training = {v: statistics.median(t for t, _ in m) for v, m in seconds.items()}
-        total = {v: statistics.median(t for _, t in m) for v, m in seconds.items()}
-        work = options.trials * options.iterations * validation_s / slots
-        bound = max(training["none"], work)
-        lines.append(
-            f"{validation_s:10.1f}  {slots:5}  {training['none']:8.2f}  {training['async']:12.2f}  "
-            f"{training['none'] / training['async']:18.3f}  {total['inline']:6.2f}  "
-            f"{total['async']:5.2f}  {total['inline'] / total['async']:12.2f}  {bound:5.2f}  "
-            f"{bound / total['async']:11.2f}"
+    options = arguments(__doc__, trials=4, iterations=20, train_s=0.5, repeats=3)
+    start_ray(options.trials + SLOTS)
+    run(options, 0.01, "async")  # start the workers
+    rows = []
+    for validation_s in (0.4, 1.0):
+        found = in_turn(
+            ("none", "async", "inline"),
+            lambda variant, s=validation_s: run(options, s, variant),
+            options.repeats,
+        )
+        training = {variant: median(one for one, _ in ran) for variant, ran in found.items()}
+        total = {variant: median(one for _, one in ran) for variant, ran in found.items()}
+        work = options.trials * options.iterations * validation_s / SLOTS
+        rows.append(
+            (
+                validation_s,
+                training["none"] / training["async"],
+                total["inline"] / total["async"],
+                max(training["none"], work) / total["async"],
+            )
         )
     print(
-        f"\n{options.trials} trials of {options.iterations} iterations of {options.train_s} s; "
-        "seconds, medians.\n"
-        "validation  slots  training  training      training speed      whole sweep                "
-        " bound\n"
-        "         s         without   with async    async / none        inline  async  inline/async"
-        "  s      bound/async\n"
-        "                                          (goal: 0.98)"
+        f"{options.trials} trials of {options.iterations} iterations of {options.train_s} s, "
+        f"{SLOTS} slots for validations; ratios of medians. The goal for training is 0.98."
     )
-    print("\n".join(lines))
+    table(("validation s", "training", "inline / async sweep", "bound / async sweep"), rows)
 
 
 if __name__ == "__main__":

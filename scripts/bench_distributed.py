@@ -1,6 +1,6 @@
 """What distributed trials and their validations cost, beside stock Ray Train, in one run.
 
-    python scripts/bench_distributed.py [validations reports exploits sweep]
+    python scripts/bench_distributed.py [--parts validations reports exploits sweep]
 
 - validations: seconds from the request of a validation to its score, beyond what the function
   itself takes: stock Ray Train outside of Tune (inside it hangs), and tunekit;
@@ -12,8 +12,6 @@
 
 from __future__ import annotations
 
-import argparse
-import logging
 import os
 import random
 import statistics
@@ -24,6 +22,7 @@ from pathlib import Path
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 
 import ray
+from harness import arguments, start_ray
 from ray import train, tune
 from ray.train.torch import TorchTrainer
 from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining
@@ -32,6 +31,7 @@ import tunekit
 from tunekit.journal.lines import read
 
 OWN_S = 0.2
+PARTS = ["validations", "reports", "exploits", "sweep"]
 
 
 def loop(config):
@@ -289,15 +289,9 @@ def sweep(trials):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", help="what to measure (all)")
-    parser.add_argument("--validations", type=int, default=7, help="of each kind (7)")
-    parser.add_argument("--reports", type=int, default=40, help="to time (40)")
-    parser.add_argument("--trials", type=int, default=20, help="in the sweep (20)")
-    options = parser.parse_args()
-    parts = options.parts or ["validations", "reports", "exploits", "sweep"]
-    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    logging.getLogger("ray").setLevel(logging.ERROR)
+    options = arguments(__doc__, parts=PARTS, validations=7, reports=40, trials=20)
+    parts = options.parts
+    start_ray(8)
     if "validations" in parts:
         validations(options.validations)
     if "reports" in parts:

@@ -1,26 +1,22 @@
 """What a long history costs: memory per validation, and time per event as it grows.
 
 A sweep of Tune's own controller in one process, with trials and validations that take no time, goes
-through many validations; with ``--ray`` a real one does. Printed are, per quarter of the sweep, the
+through many validations. Printed are, per quarter of the sweep, the
 time per validation (everything that the driver does for it: report, checkpoint, journal, delivery,
 decision), and the memory that the driver has grown by. The last lines say what the journal takes.
 
     python scripts/bench_history.py
-    python scripts/bench_history.py --ray --validations 500
 """
 
 from __future__ import annotations
 
-import argparse
 import collections
-import gc
-import logging
-import os
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+from harness import arguments, memory, quiet
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
@@ -45,13 +41,6 @@ class Endless(tune.Trainable):
 
     def load_checkpoint(self, checkpoint: Any) -> None:
         pass
-
-
-def memory() -> int:
-    """Bytes of memory that this process has now."""
-    gc.collect()
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 class Meter(tune.Callback):
@@ -99,31 +88,6 @@ def local(validations: int, trials: int, folder: Path, meter: Meter) -> Path:
     return folder / "sweep"
 
 
-def real(validations: int, trials: int, folder: Path, meter: Meter) -> Path:
-    results = tunekit.Tuner(
-        Endless,
-        tune_config=tune.TuneConfig(
-            metric="accuracy", mode="max", num_samples=trials, scheduler=ASHAScheduler(max_t=10**6)
-        ),
-        run_config=tune.RunConfig(
-            name="sweep",
-            storage_path=str(folder),
-            verbose=0,
-            stop={"training_iteration": validations // trials},
-            callbacks=[meter],
-            checkpoint_config=tune.CheckpointConfig(num_to_keep=2),
-        ),
-        # Held trials keep step with their validations: no queue of them is left at the end.
-        validation_config=tunekit.ValidationConfig(fn=score, on_pending="wait"),
-        checkpoint_policy=tunekit.EveryIterations(1),
-    ).fit()
-    return Path(results.experiment_path)
-
-
-def score(checkpoint: tune.Checkpoint) -> dict[str, float]:
-    return {"accuracy": 0.5}
-
-
 def append_time(folder: Path) -> float:
     """Seconds per line, flushed to the operating system."""
     journal, request = Journal(LocalFolder(folder)), Request("trial_a", 1)
@@ -136,16 +100,11 @@ def append_time(folder: Path) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--validations", type=int, default=10_000)
-    parser.add_argument("--trials", type=int, default=4)
-    parser.add_argument("--ray", action="store_true", help="on Ray, rather than in one process")
-    options = parser.parse_args()
-    logging.getLogger("tunekit").setLevel(logging.ERROR)
+    options = arguments(__doc__, validations=10_000, trials=4)
+    quiet()
     with tempfile.TemporaryDirectory() as scratch:
         meter = Meter(options.validations)
-        run = real if options.ray else local
-        home = run(options.validations, options.trials, Path(scratch), meter)
+        home = local(options.validations, options.trials, Path(scratch), meter)
         print(f"{'validations':>12} {'ms each':>8} {'memory grew, bytes each':>24}")
         pace = []
         for before, after in zip(meter.marks, meter.marks[1:], strict=False):

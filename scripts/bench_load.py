@@ -9,7 +9,6 @@ is ``json.loads`` of each line, and nothing else. Printed are seconds and ratios
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import random
@@ -18,6 +17,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from harness import arguments
 
 import tunekit
 from tunekit.board.page import write_page
@@ -103,10 +104,7 @@ def timed(what: str, call: Callable[[], Any], floor: float | None = None) -> tup
 
 def main() -> None:
     """Write, read, and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trials", type=int, default=1000)
-    parser.add_argument("--iterations", type=int, default=100)
-    options = parser.parse_args()
+    options = arguments(__doc__, trials=1000, iterations=100)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder, options.trials, options.iterations)

@@ -2,7 +2,6 @@
 
     python scripts/bench_peers.py                    # in virtual time: some 5 minutes
     python scripts/bench_peers.py --orders 30
-    python scripts/bench_peers.py --real --ratio 0.5   # with real processes that sleep
 
 54 configurations, ASHA (max_t=27, reduction_factor=3) or what is nearest to it, an iteration of
 0.4 s, a validation of so many times that. The curves are made here: noisy, crossing, another table
@@ -16,20 +15,15 @@ sweeps. *found*: the share of sweeps whose best score is within 0.01 of the best
 
 from __future__ import annotations
 
-import argparse
 import heapq
-import logging
 import statistics
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import optuna
 import pandas as pd
-import ray
+from harness import arguments, quiet
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
@@ -286,102 +280,11 @@ def virtual(ratios: list[float], orders: int) -> None:
             )
 
 
-# Real processes --------------------------------------------------------------------------------
-
-
-class Sleeper(tune.Trainable):
-    """Sleeps to train, and to validate if it does that itself; its curve is recorded."""
-
-    def setup(self, config):
-        self.n = 0
-
-    def step(self):
-        time.sleep(TRAIN_S)
-        self.n += 1
-        if self.config["ratio"] is None:
-            return {"n": self.n}
-        validated = self.n in RUNGS if self.config["rungs"] else True
-        if validated:
-            time.sleep(TRAIN_S * self.config["ratio"])
-        return {"accuracy": self.config["curve"][self.n - 1]}
-
-    def save_checkpoint(self, folder):
-        score = self.config["curve"][self.n - 1]
-        Path(folder, "score").write_text(f"{self.n} {score}")
-
-    def load_checkpoint(self, folder):
-        self.n = int(Path(folder, "score").read_text().split()[0])
-
-    def reset_config(self, new_config):
-        self.setup(new_config)
-        return True
-
-
-def validate(checkpoint, *, seconds):
-    time.sleep(seconds)
-    with checkpoint.as_directory() as folder:
-        return {"accuracy": float(Path(folder, "score").read_text().split()[1])}
-
-
-def real(ratio: float, slots: int) -> None:
-    """Sweeps of real processes, beside what virtual time says of the same curves."""
-    curves = table(0)
-    recorded = [list(rows.accuracy) for _, rows in curves.groupby("trial", sort=False)]
-    print(f"Real processes, {slots} slots, a validation of {ratio:g} times an iteration")
-    ray.init(num_cpus=slots, include_dashboard=False, log_to_driver=False)
-    seconds: dict[str, float] = {}
-    for name, inline, every in (
-        ("Ray inline, at rungs", "decision", None),
-        ("Ray inline, every iteration", "every", None),
-        ("tunekit, default", None, 1),
-        ("tunekit, every='decision'", None, "decision"),
-    ):
-        how = {"inline": inline} if every is None else validating(every, "auto")
-        if every is not None:
-            config = how["validation_config"]
-            config.fn = validate
-            config.task_config = ray.train.ValidationTaskConfig(
-                fn_kwargs={"seconds": TRAIN_S * ratio}
-            )
-        with tempfile.TemporaryDirectory() as folder:
-            settings = {
-                "param_space": {
-                    "curve": tune.grid_search(recorded),
-                    "ratio": ratio if inline else None,
-                    "rungs": inline == "decision",
-                },
-                "tune_config": judged(reuse_actors=True),
-                "run_config": tune.RunConfig(storage_path=folder, verbose=0),
-            }
-            started = time.monotonic()
-            if inline:
-                grid = tune.Tuner(Sleeper, **settings).fit()
-            else:
-                grid = tunekit.Tuner(Sleeper, **settings, **how).fit()
-            took = seconds[name] = time.monotonic() - started
-            assert not grid.errors
-        said = simulated(slots=slots, reuse=True, **how)(curves, ratio).seconds
-        print(
-            f"{name:38}{took:7.1f} s{took / said:7.2f} of virtual time"
-            f"{took / seconds['Ray inline, at rungs']:7.2f} of Ray inline, at rungs",
-            flush=True,
-        )
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--orders", type=int, default=8)
-    parser.add_argument("--ratio", type=float, action="append")
-    parser.add_argument("--real", action="store_true")
-    parser.add_argument("--slots", type=int, default=SLOTS, help="with --real")
-    options = parser.parse_args()
-    logging.getLogger("ray").setLevel(logging.ERROR)
-    logging.getLogger("tunekit").setLevel(logging.ERROR)
+    options = arguments(__doc__, orders=8, ratio=[0.2, 0.5, 1.0, 2.0])
+    quiet()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    if options.real:
-        real((options.ratio or [0.5])[0], options.slots)
-    else:
-        virtual(options.ratio or [0.2, 0.5, 1.0, 2.0], options.orders)
+    virtual(options.ratio, options.orders)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,6 @@ otherwise. *fewer* is how many times fewer examples were evaluated than in full 
 
 from __future__ import annotations
 
-import argparse
-import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +24,7 @@ from typing import Any
 import numpy as np
 import ray
 import torch
+from harness import arguments, quiet, start_ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
@@ -274,7 +273,7 @@ def in_parts(checkpoint: Any, file: str) -> Iterator[dict[str, Any]]:
 def real(right: np.ndarray, slots: int) -> None:
     whole = EXAMPLES * _PER_EXAMPLE_S
     print(f"Real processes, {slots} slots; an epoch takes {_EPOCH_S} s, a validation {whole:g} s")
-    ray.init(num_cpus=slots, include_dashboard=False, log_to_driver=False)
+    start_ray(slots)
     took: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder, "table.npy"))
@@ -313,13 +312,8 @@ def _without_metric() -> ASHAScheduler:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--orders", type=int, default=8)
-    parser.add_argument("--real", action="store_true")
-    parser.add_argument("--slots", type=int, default=4, help="with --real")
-    options = parser.parse_args()
-    logging.getLogger("ray").setLevel(logging.ERROR)
-    logging.getLogger("tunekit").setLevel(logging.WARNING if options.real else logging.ERROR)
+    options = arguments(__doc__, orders=8, real=False, slots=4)
+    quiet()
     right = table()
     if options.real:
         real(right, options.slots)

@@ -9,7 +9,6 @@ the ranking in the stream. Server, writer and reader are three processes on this
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import http.client
 import json
@@ -26,6 +25,8 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from harness import arguments
 
 from tunekit.core.events import (
     AttemptBegan,
@@ -202,11 +203,7 @@ def measure(home: Path, writer: Writer, live: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--trials", type=int, default=200)
-    parser.add_argument("--validations", type=int, default=20_000)
-    parser.add_argument("--live", type=int, default=150, help="so many of them while it is read")
-    asked = parser.parse_args()
+    asked = arguments(__doc__, trials=200, validations=20_000, live=150)
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder, "sweep")
         writer = Writer(home, asked.trials)

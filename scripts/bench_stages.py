@@ -18,15 +18,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
-import statistics
 import tempfile
 import time
 
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 
 import ray
+from harness import arguments, in_turn, median, start_ray, table
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
@@ -107,27 +106,17 @@ def winners(sweep: tunekit.Sweep) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trials", type=int, default=24)
-    parser.add_argument("--train-s", type=float, default=0.5, help="of an iteration")
-    parser.add_argument("--quick-s", type=float, default=0.2)
-    parser.add_argument("--full-s", type=float, default=3.0)
-    parser.add_argument("--repeats", type=int, default=2)
-    options = parser.parse_args()
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    took: dict[str, list[float]] = {way: [] for way in WAYS}
-    number: dict[str, int] = {}
-    for _ in range(options.repeats):
-        for way in WAYS:
-            with tempfile.TemporaryDirectory() as folder:
-                seconds, number[way] = sweep(way, options, folder)
-            took[way].append(seconds)
-    ray.shutdown()
-    reference = statistics.median(took["quick"])
-    for way, seconds in took.items():
-        each = ", ".join(f"{one:.1f}" for one in seconds)
-        ratio = statistics.median(seconds) / reference
-        print(f"{way:6} {each} s: {ratio:.2f} of quick; {number[way]} full validations")
+    options = arguments(__doc__, trials=24, train_s=0.5, quick_s=0.2, full_s=3.0, repeats=2)
+    start_ray(4)
+
+    def ran(way: str) -> tuple[float, int]:
+        with tempfile.TemporaryDirectory() as folder:
+            return sweep(way, options, folder)
+
+    found = in_turn(WAYS, ran, options.repeats)
+    took = {way: median(seconds for seconds, _ in one) for way, one in found.items()}
+    rows = [(way, took[way], took[way] / took["quick"], found[way][-1][1]) for way in WAYS]
+    table(("sweep", "seconds", "of quick", "full validations"), rows)
 
 
 if __name__ == "__main__":

@@ -18,18 +18,14 @@ has grown from before the sweep to its end: per trial, and what tunekit takes mo
 
 from __future__ import annotations
 
-import argparse
 import concurrent.futures
-import gc
-import logging
 import multiprocessing
-import os
-import statistics
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness import Span, arguments, in_turn, median, memory, quiet, table
 from ray import tune
 from ray.tune.logger import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback
 from ray.tune.schedulers import ASHAScheduler
@@ -63,15 +59,6 @@ def accuracy(trial_id: str, iteration: int) -> float:
     return iteration * number / 10_007
 
 
-class Count(tune.Callback):
-    """How many results there were."""
-
-    results = 0
-
-    def on_trial_result(self, **info):
-        self.results += 1
-
-
 @dataclass
 class Cost:
     """What a sweep took: CPU seconds, the bytes that the process grew by, and for what."""
@@ -86,17 +73,10 @@ class Cost:
         return self.seconds / self.results
 
 
-def memory() -> int:
-    """Bytes of memory that this process has now."""
-    gc.collect()
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
 def made(
     trials: int, folder: Path, *, with_tunekit: bool, on_pending: str, loggers: bool = True
-) -> tuple[LocalSweep, Count, FakeExecutor]:
-    clock, count = FakeClock(), Count()
+) -> tuple[LocalSweep, Span, FakeExecutor]:
+    clock, count = FakeClock(), Span()
     executor = FakeExecutor(
         clock,
         lambda attempt: {"accuracy": accuracy(attempt.request.trial_id, attempt.request.iteration)},
@@ -133,8 +113,7 @@ def made(
 
 def cost(trials: int, with_tunekit: bool, on_pending: str, loggers: bool) -> Cost:
     """Run a sweep in this process, and a small one before."""
-    for name in ("ray.tune", "ray.train", "tunekit"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    quiet()
     for size in (10, trials):
         with tempfile.TemporaryDirectory() as folder:
             before, began = memory(), time.process_time()
@@ -149,7 +128,7 @@ def cost(trials: int, with_tunekit: bool, on_pending: str, loggers: bool) -> Cos
             took = time.process_time() - began
             validations = len(executor.started)
             executor.started.clear()
-            spent = Cost(took, memory() - before, count.results, validations)
+            spent = Cost(took, memory() - before, count.count, validations)
     return spent
 
 
@@ -161,39 +140,33 @@ def alone(*arguments: object) -> Cost:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 400, 1_600, 10_000])
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each (3; of large ones 1)")
-    parser.add_argument("--on-pending", default="continue", choices=["auto", "wait", "continue"])
-    parser.add_argument("--no-loggers", action="store_true", help="without log files")
-    options = parser.parse_args()
-    print("ms of CPU per result, and grown to so many times; KB of memory per trial")
-    print(
-        f"{'trials':>6} {'results':>14} {'stock':>6} {'tunekit':>7} {'ratio':>6}   "
-        f"{'grown':>5} {'tunekit':>7}   {'stock':>6} {'tunekit':>7} {'per validation':>14}"
+    options = arguments(
+        __doc__,
+        sizes=[100, 400, 1_600, 10_000],
+        repeats=3,
+        on_pending="continue",
+        no_loggers=False,
     )
     first: tuple[float, float] | None = None
+    rows = []
     for size in options.sizes:
-        costs: dict[bool, list[Cost]] = {False: [], True: []}
-        for repeat in range(1 if size > LARGE else options.repeats):
-            for with_tunekit in (repeat % 2 == 1, repeat % 2 == 0):
-                settings = (with_tunekit, options.on_pending, not options.no_loggers)
-                costs[with_tunekit].append(alone(size, *settings))
-        stock, ours = (
-            statistics.median(one.each for one in costs[which]) * 1000 for which in (False, True)
+        costs = in_turn(
+            (False, True),
+            lambda ours, n=size: alone(n, ours, options.on_pending, not options.no_loggers),
+            1 if size > LARGE else options.repeats,
         )
-        grew = [statistics.median(one.grew for one in costs[w]) / 1024 for w in (False, True)]
+        stock, ours = (median(one.each for one in ran) * 1000 for ran in costs.values())
+        grew = [median(one.grew for one in ran) / 1024 for ran in costs.values()]
         if first is None and size >= COMPARED_WITH:
             first = (stock, ours)
         of_stock, of_ours = first or (stock, ours)
-        counts = [costs[which][0].results for which in (False, True)]
         more = (grew[1] - grew[0]) / max(1, costs[True][0].validations)
-        print(
-            f"{size:6} {counts[0]:6} {counts[1]:7} {stock:6.2f} {ours:7.2f} {ours / stock:6.2f}   "
-            f"{stock / of_stock:5.2f} {ours / of_ours:7.2f}   "
-            f"{grew[0] / size:6.1f} {grew[1] / size:7.1f} {more:14.1f}",
-            flush=True,
-        )
+        memory_each = [one / size for one in grew]
+        ratios = (ours / stock, stock / of_stock, ours / of_ours)
+        rows.append((size, stock, ours, *ratios, *memory_each, more))
+    print("ms of CPU per result, and grown to so many times; KB of memory per trial")
+    heads = "trials stock tunekit ratio stock-grown tunekit-grown stock-KB tunekit-KB KB/validation"
+    table(heads.split(), rows)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
     python scripts/faults.py                    # all cases
     python scripts/faults.py trial evaluator    # those whose names contain one of these words
-    python scripts/faults.py --stock trial      # the same faults in sweeps of `ray.tune.Tuner`
 
 Each case is a sweep of three trials, with a Ray cluster of its own, and one fault. The table shows
 what the driver ended with, and how many seconds after the fault; how many of the nine scores there
@@ -246,14 +245,6 @@ def function(config: dict[str, Any]) -> None:
         tune.report({"weights": weights})
 
 
-def stock_function(config: dict[str, Any]) -> None:
-    weights = weights_in(tune.get_checkpoint())
-    for iteration in range(steps(weights, config) + 1, ITERATIONS + 1):
-        weights = trained(weights, config)
-        with checkpoint_of(weights, due=iteration % EVERY == 0) as checkpoint:
-            tune.report({"weights": weights}, checkpoint=checkpoint)
-
-
 class Class(tune.Trainable):
     def setup(self, config: dict[str, Any]) -> None:
         self.weights = 0.0
@@ -301,49 +292,45 @@ class Notes(tune.Callback):
         note("actor", result["pid"])
 
 
-def trainable_of(case: Case, *, stock: bool) -> Any:
+def trainable_of(case: Case) -> Any:
     if case.trials == "class":
         return Class
     if case.trials == "function":
-        return stock_function if stock else globals().get("function") or renamed_function  # noqa
+        return globals().get("function") or renamed_function  # noqa
     from ray.train.torch import TorchTrainer
 
     return TorchTrainer(loop, scaling_config=train.ScalingConfig(num_workers=2))
 
 
-def tuner_of(case: Case, folder: Path, *, stock: bool) -> tune.Tuner:
+def tuner_of(case: Case, folder: Path) -> tunekit.Tuner:
     rates = {"lr": tune.grid_search([0.1, 0.2, 0.3]), "first": case.first}
     options: dict[str, Any] = {}
-    if not stock:
-        fn, own = validate, {"num_cpus": 1}
-        if case.validation == "evaluators":
-            fn = Evaluator  # type: ignore
-        elif case.validation == "trainer":
-            own = {"num_cpus": 0}
-            fn = tunekit.distributed.TrainerValidation(  # type: ignore
-                validation_loop,
-                train.ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
-            )
-        task = train.ValidationTaskConfig(
-            fn_kwargs={"first": case.first}, timeout_s=5 if case.first.startswith("hang") else None
+    fn, own = validate, {"num_cpus": 1}
+    if case.validation == "evaluators":
+        fn = Evaluator  # type: ignore
+    elif case.validation == "trainer":
+        own = {"num_cpus": 0}
+        fn = tunekit.distributed.TrainerValidation(  # type: ignore
+            validation_loop,
+            train.ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
         )
-        options["validation_config"] = tunekit.ValidationConfig(
-            fn,
-            task,
-            own,
-            max_retries=1,
-            evaluators=1 if case.validation == "evaluators" else None,
-        )
-        if case.trials != "trainer":
-            options["checkpoint_policy"] = tunekit.EveryIterations(EVERY)
-    checkpoints = tune.CheckpointConfig()
-    if stock and case.trials == "class":
-        checkpoints = tune.CheckpointConfig(checkpoint_frequency=EVERY)
-    return (tune if stock else tunekit).Tuner(
-        trainable_of(case, stock=stock),
+    task = train.ValidationTaskConfig(
+        fn_kwargs={"first": case.first}, timeout_s=5 if case.first.startswith("hang") else None
+    )
+    options["validation_config"] = tunekit.ValidationConfig(
+        fn,
+        task,
+        own,
+        max_retries=1,
+        evaluators=1 if case.validation == "evaluators" else None,
+    )
+    if case.trials != "trainer":
+        options["checkpoint_policy"] = tunekit.EveryIterations(EVERY)
+    return tunekit.Tuner(
+        trainable_of(case),
         param_space={"train_loop_config": rates} if case.trials == "trainer" else rates,
         tune_config=tune.TuneConfig(
-            metric="weights" if stock else "accuracy",
+            metric="accuracy",
             mode="max",
             max_concurrent_trials=1 if case.trials == "trainer" else 2,
         ),
@@ -351,7 +338,6 @@ def tuner_of(case: Case, folder: Path, *, stock: bool) -> tune.Tuner:
             name="sweep",
             storage_path=str(folder),
             failure_config=tune.FailureConfig(max_failures=1),
-            checkpoint_config=checkpoints,
             callbacks=[Notes()],
             verbose=0,
         ),
@@ -399,18 +385,16 @@ def sweep_in(folder: Path) -> Path:
     return moved if moved.exists() else folder / "sweep"
 
 
-def drive(case: Case, folder: Path, *, stock: bool) -> None:
+def drive(case: Case, folder: Path) -> None:
     """Run the sweep of a case, or go on with it; note what is left when it has ended."""
     os.environ[FOLDER] = str(folder)
     forked_workers.use()
     start_ray(case)
     note("driver")
     if sweep_in(folder).exists():
-        own = trainable_of(case, stock=stock)
-        restore = tune.Tuner.restore if stock else tunekit.Tuner.restore
-        sweep = restore(str(sweep_in(folder)), own)
+        sweep = tunekit.Tuner.restore(str(sweep_in(folder)), trainable_of(case))
     else:
-        sweep = tuner_of(case, folder, stock=stock)
+        sweep = tuner_of(case, folder)
     results = sweep.fit()
     ends = time.monotonic() + GRACE_S
     while any(left := alive(folder)) and time.monotonic() < ends:
@@ -479,10 +463,10 @@ def changed(change: str, folder: Path) -> Life:
 
 
 def lives(
-    case: Case, folder: Path, *, stock: bool, fault: bool = False, life: Life = Life()
+    case: Case, folder: Path, *, fault: bool = False, life: Life = Life()
 ) -> tuple[int, float]:
     """Run a driver; return what it ended with, and the seconds since the fault."""
-    command = [sys.executable, str(life.script), *(["--stock"] if stock else [])]
+    command = [sys.executable, str(life.script)]
     if life.user:
         ids = f"--reuid={life.user}", f"--regid={life.user}", "--clear-groups"
         command = ["setpriv", *ids, *command]
@@ -517,25 +501,25 @@ def left_over(folder: Path) -> int:
     return len(left)
 
 
-def ran(case: Case, folder: Path, *, stock: bool) -> tuple[list[Any], list[str]]:
+def ran(case: Case, folder: Path) -> tuple[list[Any], list[str]]:
     """Run a case; return its row of the table, and what is not as it should be."""
     wrong = []
-    status, seconds = lives(case, folder, stock=stock, fault=True)
+    status, seconds = lives(case, folder, fault=True)
     after = left_over(folder)
     ended = f"{status} in {seconds:.0f} s"
     log = (folder / "driver.log").read_text(errors="replace")
     if case.ends:
-        told = case.victim == "driver" or case.silent or stock or "tunekit resume" in log
+        told = case.victim == "driver" or case.silent or "tunekit resume" in log
         if not told:
             wrong.append("does not say how to go on")
         life = changed(case.change, folder)
-        status, _ = lives(case, folder, stock=stock, life=life)
+        status, _ = lives(case, folder, life=life)
         ended += f", then {status}"
         if case.says:
             told = (folder / "driver.log").read_text(errors="replace")[len(log) :]
             if not status or case.says not in told:
                 wrong.append(f"ends with {status} and does not say {case.says!r}")
-            status, _ = lives(case, folder, stock=stock)
+            status, _ = lives(case, folder)
             ended += f", {status}"
     if status:
         wrong.append(f"ended with {status}")
@@ -546,9 +530,6 @@ def ran(case: Case, folder: Path, *, stock: bool) -> tuple[list[Any], list[str]]
         wrong.append(f"trials failed: {outcome['errors']}")
     if any(outcome["left"][1:]) or (len(outcome["left"][0]), after) != (case.children,) * 2:
         wrong.append(f"is left: {outcome['left']}, {after}")
-    if stock:
-        row = [case.name, ended, outcome["iterations"], "", *map(len, outcome["left"]), after]
-        return row, wrong
     events = events_in(sweep_in(folder))
     retried = sum(isinstance(event, TrialRetried) for event in events)
     again = sum(isinstance(event, AttemptStarted) and event.attempt > 1 for event in events)
@@ -573,14 +554,13 @@ def ran(case: Case, folder: Path, *, stock: bool) -> tuple[list[Any], list[str]]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("words", nargs="*", help="words in the names of cases; all by default")
-    parser.add_argument("--stock", action="store_true", help="sweeps of Tune's own")
     parser.add_argument("--drive", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--keep", type=Path, help="keep the sweeps and their logs in this folder")
     asked = parser.parse_args()
     if asked.drive:
         case = next(case for case in cases() if case.name == " ".join(asked.words))
         # By its name, as Ray's workers import it.
-        importlib.import_module(THIS.stem).drive(case, asked.drive, stock=asked.stock)
+        importlib.import_module(THIS.stem).drive(case, asked.drive)
         return 0
     shape = "{:36} {:>20} {:>9} {:>8} {:>9} {:>7} {:>7} {:>10}"
     heads = "case", "driver ended with", "scores", "retried", "children", "actors", "groups"
@@ -592,7 +572,7 @@ def main() -> int:
             continue
         folder = home / str(number)
         folder.mkdir(parents=True)
-        row, wrong = ran(case, folder, stock=asked.stock)
+        row, wrong = ran(case, folder)
         failed += bool(wrong)
         print(shape.format(*map(str, row)), *wrong, sep="\n    ", flush=True)
     if asked.keep is None and not failed:

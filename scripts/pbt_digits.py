@@ -21,8 +21,6 @@ trial whose last validated accuracy is the best; nothing is chosen by it.
 
 from __future__ import annotations
 
-import argparse
-import logging
 import math
 import random
 import statistics
@@ -32,6 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 import ray
+from harness import arguments, start_ray
 from ray import tune
 from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining
 from ray.tune.search import BasicVariantGenerator
@@ -145,19 +144,8 @@ def table(runs: dict[int, dict[str, Outcome]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=3, help="run seeds 0 to N - 1 (3)")
-    parser.add_argument("--population", type=int, default=8, help="trials of a sweep (8)")
-    parser.add_argument("--epochs", type=int, default=48, help="that each trial trains (48)")
-    options = parser.parse_args()
-    for name in ("ray.tune", "ray.train", "tunekit"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    ray.init(
-        num_cpus=2 * (options.population // 2) + 1,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
+    options = arguments(__doc__, seeds=3, population=8, epochs=48)
+    start_ray(2 * (options.population // 2) + 1)
     runs = {
         seed: compare(seed, population=options.population, epochs=options.epochs)
         for seed in range(options.seeds)

@@ -7,16 +7,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import PopulationBasedTrainingReplay
 
 import tunekit
 from tests.contract.test_contract import check_contract, journal
 from tests.schedulers import CASES, PB2_SEARCH, pb2_module, pbt, seed_all, space
-from tests.seeds import SCHEDULES, seeds
+from tests.seeds import seeds
 from tests.sweeps import Endless, Ran, index_of, sweep
 from tests.versions import Versioned, Versions, score_of, version_at
 
@@ -90,93 +87,6 @@ def test_synchronous(tmp_path, on_pending):
         check_contract(ran)
         exact += check_exact(ran, versions)
     assert exact >= 20 * len(runs)
-
-
-@settings(
-    max_examples=6 * SCHEDULES,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(
-    seed=st.integers(0, 2**16),
-    mode=st.sampled_from(["continue", "wait", "wait-paused", "synch-wait", "synch-wait-paused"]),
-    slots=st.sampled_from([2, 3, 8]),
-    keep=st.sampled_from([None, 1, 2]),
-    save_s=st.sampled_from([0.0, 0.4, 1.7]),
-    fails=st.booleans(),
-    score=st.booleans(),
-)
-def test_any_population(tmp_path_factory, seed, mode, slots, keep, save_s, fails, score):
-    """Pauses to take turns, failures and restarts, slow saves, few checkpoints kept."""
-
-    class Fails(Versioned):
-        def step(self):
-            mark = Path(self.logdir, f"failed-{self.iteration}")
-            unlucky = random.Random(f"{self.trial_id}/{self.iteration}").random() < 0.05
-            if fails and unlucky and not mark.exists():
-                mark.touch()
-                raise RuntimeError("fails once here")
-            return super().step()
-
-    ran, versions = run(
-        tmp_path_factory.mktemp("any"),
-        seed=seed,
-        synch=mode.startswith("synch"),
-        on_pending=mode.removeprefix("synch-"),
-        trainable=Fails,
-        trials=6,
-        slots=slots,
-        max_failures=-1,
-        training_s=lambda trial, method: {"train": 1.0, "save": save_s}.get(method, 0.0),
-        checkpoint_config=tune.CheckpointConfig(
-            num_to_keep=keep, checkpoint_score_attribute="accuracy" if score else None
-        ),
-    )
-    check_contract(ran)
-    check_exact(ran, versions)
-    # An old decision that is carried out at a later save would end a trial early.
-    assert set(ran.lengths().values()) == {24}
-
-
-def test_one_checkpoint_kept_is_enough(tmp_path):
-    """``num_to_keep=1``: what is to be cloned is there, and little else."""
-    exploits, on_disk, runs = 0, [], seeds(2)
-
-    class Disk(tune.Callback):
-        """Counts checkpoints beyond each trial's best and newest, and what is needed."""
-
-        ran: Ran
-
-        def on_step_end(self, iteration, trials, **info):
-            if iteration % 40 or not hasattr(self, "ran"):
-                return
-            kept = sum(len(list(Path(t.path).glob("checkpoint_*"))) for t in trials if t.path)
-            needed = {request.path for request in self.ran.validation.validator.pending()}
-            needed |= set(self.ran.validation.leases)
-            on_disk.append(kept - len(needed) - 2 * sum(t.has_checkpoint() for t in trials))
-
-    for seed in runs:
-        disk = Disk()
-        versions = Versions()
-        ran, _ = run(
-            tmp_path / str(seed),
-            seed=seed,
-            trials=8,
-            slots=4,
-            more_callbacks=(disk, versions),
-            checkpoint_config=tune.CheckpointConfig(
-                num_to_keep=1, checkpoint_score_attribute="accuracy"
-            ),
-            run=False,
-        )
-        disk.ran = ran
-        ran.sweep.run(most=50_000)
-        check_contract(ran)
-        exploits += check_exact(ran, versions)
-        for trial in ran.trials:
-            assert Path(trial.checkpoint.path).exists()
-    assert exploits >= 10 * len(runs)
-    assert max(on_disk) <= 0
 
 
 def test_two_clones_of_one_and_of_one_that_is_overwritten(tmp_path):

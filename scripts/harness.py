@@ -1,0 +1,102 @@
+"""What the benchmarks share: their arguments, a local Ray, turns that are fair, memory, a table."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray
+from ray import tune
+
+Way, Measured = TypeVar("Way"), TypeVar("Measured")
+
+
+def arguments(doc: str, **defaults: Any) -> argparse.Namespace:
+    """Parse an option for each default, of its type; of a list, as many as are given."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    for name, default in defaults.items():
+        how: dict[str, Any] = {"type": type(default)}
+        if isinstance(default, bool):
+            how = {"action": "store_true"}
+        elif isinstance(default, list):
+            how = {"type": type(default[0]), "nargs": "*"}
+        parser.add_argument(
+            "--" + name.replace("_", "-"), default=default, help=f"({default})", **how
+        )
+    return parser.parse_args()
+
+
+def quiet() -> None:
+    """Log errors only."""
+    for name in ("ray", "ray.tune", "ray.train", "tunekit"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def start_ray(num_cpus: int) -> None:
+    """Start a Ray of so many logical CPUs, and no more than it has to say."""
+    quiet()
+    ray.init(
+        num_cpus=num_cpus,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
+
+
+def in_turn(
+    ways: Iterable[Way], measure: Callable[[Way], Measured], repeats: int
+) -> dict[Way, list[Measured]]:
+    """Measure each way so often: in each round all of them, and each is the first one in turn."""
+    order = list(ways)
+    found: dict[Way, list[Measured]] = {way: [] for way in order}
+    for n in range(repeats):
+        start = n % len(order)
+        for way in [*order[start:], *order[:start]]:
+            found[way].append(measure(way))
+    return found
+
+
+def median(measured: Iterable[float]) -> float:
+    """Return the median."""
+    return float(statistics.median(measured))
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print rows below their heads: numbers with three digits that tell, all as they come."""
+    widths = [max(9, len(head)) + 2 for head in heads]
+    print("".join(f"{head:>{width}}" for head, width in zip(heads, widths, strict=True)))
+    for row in rows:
+        cells = [f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row]
+        line = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        print(line, flush=True)
+
+
+def memory() -> int:
+    """Return how many bytes of memory this process has now (Linux)."""
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class Span(tune.Callback):
+    """Notes when the first and the last report came, and how many."""
+
+    first = last = 0.0
+    count = 0
+
+    def on_trial_result(self, *_: Any, **__: Any) -> None:
+        self.last = time.perf_counter()
+        self.first = self.first or self.last
+        self.count += 1
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds from the first report to the last."""
+        return self.last - self.first
