@@ -151,7 +151,7 @@ class World:
         if self.decisions.asked(trial.trial_id, trial.iteration, now, rule, done=False):
             iteration = trial.iteration
             self.show(trial, result)
-            self.decisions.heard(trial.trial_id, iteration)
+            self.decisions.settled(trial.trial_id, iteration)
 
     def show(self, trial: FakeTrial, result: dict[str, Any]) -> None:
         self.shown += 1
@@ -255,7 +255,7 @@ def test_asha_asks_for_a_score_at_each_rung_and_at_the_last_time(options, expect
         if decisions.asked("a", i, i, rule_for(base, trial), done=False):
             due.append(i)
             base.on_trial_result(None, trial, {"training_iteration": i, "acc": float(i)})
-            decisions.heard("a", i)
+            decisions.settled("a", i)
     assert due == expected
 
 
@@ -286,7 +286,7 @@ def test_asha_gets_the_same_scores_when_they_come_late(stop_last, steps, lag, se
         while waiting and waiting[0][0] < 0:
             _, late = waiting.pop(0)
             lean.on_trial_result(None, trial, late)
-            decisions.heard("a", late["training_iteration"])
+            decisions.settled("a", late["training_iteration"])
     for _, late in waiting:
         lean.on_trial_result(None, trial, late)
     assert rungs_of(lean) == rungs_of(full)
@@ -573,7 +573,7 @@ def test_a_replay_changes_the_same_by_due_reports(tmp_path, steps):
             shown.append(i)
             if base.on_trial_result(controller, trial, {"training_iteration": i}) != CONTINUE:
                 changed.append(i)
-            decisions.heard("a", i)
+            decisions.settled("a", i)
         changes.append(changed)
     assert changes[0] == changes[1] == shown
     assert time_attr_of(base) == "training_iteration"

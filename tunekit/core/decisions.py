@@ -135,8 +135,8 @@ class Decisions:
     """Keeps track of which reports of a sweep's trials are due.
 
     Read the rule anew for each report. As soon as the scheduler has got a score, or never will,
-    call :meth:`heard` or :meth:`missed`: from then on its books say so, and the next rule shows
-    them. A rule that shows no books works, too, as long as :meth:`heard` is not called.
+    call :meth:`settled`: from then on its books say so, and the next rule shows them.
+    A rule that shows no books works, too, as long as it is not called.
 
     A trial that goes back reports an iteration that is not newer than its last. What was due from
     there on and has not been used is due again; what the scheduler has used is in its books. Time
@@ -154,13 +154,13 @@ class Decisions:
 
         >>> decisions.asked("b", 1, 1, rungs, done=False)
         True
-        >>> decisions.missed("b", 1)
+        >>> decisions.settled("b", 1)
         >>> [decisions.asked("b", i, i, rungs, done=False) for i in (2, 3, 4)]
         [True, True, False]
 
         The scheduler used the score of iteration 1; the trial fails and goes back from 3 to 2:
 
-        >>> decisions.heard("b", 2)
+        >>> decisions.settled("b", 2)
         >>> rungs = Rungs((1, 3, 9), served=frozenset({1}))
         >>> [decisions.asked("b", i, i, rungs, done=False) for i in (2, 3, 4)]
         [False, True, False]
@@ -196,13 +196,13 @@ class Decisions:
             trial.due.add(iteration)
         return iteration in trial.due
 
-    def heard(self, trial_id: str, iteration: int) -> None:
-        """Note that the scheduler got the score of a due report: its books show what it served."""
-        self._settle(trial_id, iteration)
+    def settled(self, trial_id: str, iteration: int) -> None:
+        """Note that the scheduler got the score of a due report, or never will.
 
-    def missed(self, trial_id: str, iteration: int) -> None:
-        """Note that the scheduler will never get a due report's score: a later one replaces it."""
-        self._settle(trial_id, iteration)
+        Its books show what the score served; if there is none, a later report takes its place.
+        """
+        if trial_id in self._trials:
+            self._trials[trial_id].coming.pop(iteration, None)
 
     def moved(self, trial_id: str) -> None:
         """Note that the trial was given other weights, of any iteration: no old score counts.
@@ -212,10 +212,6 @@ class Decisions:
         trial = self._trials.get(trial_id)
         if trial is not None:
             trial.coming.clear()
-
-    def _settle(self, trial_id: str, iteration: int) -> None:
-        if trial_id in self._trials:
-            self._trials[trial_id].coming.pop(iteration, None)
 
     # What follows ------------------------------------------------------------------------------
 

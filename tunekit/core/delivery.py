@@ -53,6 +53,16 @@ class _Line:
     complete: bool = False
     over: bool = False
 
+    def clear(self) -> None:
+        """Drop every validation."""
+        self.requests.clear()
+        self.outcomes.clear()
+        self.order.clear()
+
+
+# What is known of a trial of which nothing is.
+_EMPTY = _Line()
+
 
 class Delivery:
     """Puts the scores of each trial in order and gives each out once.
@@ -132,9 +142,7 @@ class Delivery:
         line.generation = generation
         line.offered = line.delivered = iteration
         line.newest = None
-        line.requests.clear()
-        line.outcomes.clear()
-        line.order.clear()
+        line.clear()
 
     def close(self, trial_id: str) -> None:
         """Note that the scheduler has stopped the trial, and gets no more of its results."""
@@ -152,22 +160,19 @@ class Delivery:
     def forget(self, trial_id: str) -> None:
         """Note that the trial is gone with an error: nothing more of it is delivered."""
         line = self._line(trial_id)
-        line.requests.clear()
-        line.outcomes.clear()
-        line.order.clear()
+        line.clear()
         line.over = True
 
     # What follows ------------------------------------------------------------------------------
 
     def waits(self, trial_id: str) -> bool:
         """Return whether a validation of the trial has not ended or not been delivered."""
-        line = self._lines.get(trial_id)
-        return line is not None and bool(line.order)
+        return bool(self._known(trial_id).order)
 
     def pending(self, trial_id: str) -> list[Request]:
         """Return the trial's requests whose scores were not delivered, in iteration order."""
-        line = self._lines.get(trial_id)
-        return [] if line is None else [line.requests[iteration] for iteration in line.order]
+        line = self._known(trial_id)
+        return [line.requests[iteration] for iteration in line.order]
 
     def decisions(self, trial_id: str) -> int:
         """Return how many of the trial's pending scores the scheduler will decide by."""
@@ -175,24 +180,21 @@ class Delivery:
 
     def holds(self, request: Request) -> bool:
         """Return whether the score of that request still has to be delivered or waited for."""
-        line = self._lines.get(request.trial_id)
-        kept = None if line is None else line.requests.get(request.iteration)
+        kept = self._known(request.trial_id).requests.get(request.iteration)
         return kept is not None and kept.id == request.id
 
     def completed(self, trial_id: str) -> bool:
         """Return whether :meth:`complete` or :meth:`forget` was called for the trial."""
-        line = self._lines.get(trial_id)
-        return line is not None and (line.complete or line.over)
+        line = self._known(trial_id)
+        return line.complete or line.over
 
     def closed(self, trial_id: str) -> bool:
         """Return whether :meth:`close` was called for the trial."""
-        line = self._lines.get(trial_id)
-        return line is not None and line.closed
+        return self._known(trial_id).closed
 
     def over(self, trial_id: str) -> bool:
         """Return whether the trial's end was delivered, or nothing more of it will be."""
-        line = self._lines.get(trial_id)
-        return line is not None and line.over
+        return self._known(trial_id).over
 
     def due(self, trial_id: str) -> Scored | Completion | None:
         """Return what to deliver next of a trial, if anything may be delivered now.
@@ -284,6 +286,10 @@ class Delivery:
             line.delivered = iteration
             if self._counts(scored.result):
                 line.newest = scored.result
+
+    def _known(self, trial_id: str) -> _Line:
+        """Return what is known of a trial; not to be changed."""
+        return self._lines.get(trial_id, _EMPTY)
 
     def _line(self, trial_id: str) -> _Line:
         return self._lines.setdefault(trial_id, _Line())

@@ -25,12 +25,16 @@ from tunekit.driver.stages import Stages
 from tunekit.errors import TunekitError
 from tunekit.results.trial_files import TrialFiles
 
-__all__ = ["Draining", "Interruption", "SweepEnd"]
+__all__ = ["Draining", "SweepEnd"]
 
 logger = logging.getLogger(__name__)
 
 # How long a sweep waits at its end before it says so, and says so again, and is shown anew.
 _FIRST_NEWS_S, _NEWS_INTERVAL_S, _REFRESH_INTERVAL_S = 2.0, 10.0, 1.0
+# How long to sleep when waiting only for validations.
+_PAUSE_S = 0.02
+# How long validations may get no resources before that counts as a shortage.
+_GRACE_S = 2.0
 
 
 class Draining:
@@ -87,30 +91,6 @@ class Draining:
         return awaited(pending, self._clock.monotonic() - self._since) if pending else None
 
 
-class Interruption:
-    """Whether Tune has seen Ctrl-C since the sweep began: it puts the former handler back then."""
-
-    # Tune keeps a copy of all callbacks before the sweep begins, and a handler has no copy.
-    _handler: Any = None
-
-    def begin(self) -> None:
-        """The sweep begins."""
-        self._handler = signal.getsignal(signal.SIGINT)
-
-    @property
-    def seen(self) -> bool:
-        """Return whether it has."""
-        if threading.current_thread() is not threading.main_thread():
-            return False
-        return signal.getsignal(signal.SIGINT) is not self._handler
-
-
-# How long to sleep when waiting only for validations.
-_PAUSE_S = 0.02
-# How long validations may get no resources before that counts as a shortage.
-_GRACE_S = 2.0
-
-
 class SweepEnd:
     """Decides when a sweep is over, and whether it has ended or was interrupted.
 
@@ -145,7 +125,8 @@ class SweepEnd:
         self.display: Display | None = None
         #: Says what the sweep waits for.
         self.draining = Draining(clock, stages.statuses)
-        self._interruption = Interruption()
+        # What Tune replaces while it runs, and puts back at Ctrl-C.
+        self._sigint_handler: Any = None
         self._error: TunekitError | None = None
         # The trials that the time budget has stopped; None while there is time left.
         self._cut: set[str] | None = None
@@ -156,7 +137,7 @@ class SweepEnd:
 
     def begin(self) -> None:
         """Watch for Ctrl-C from now on."""
-        self._interruption.begin()
+        self._sigint_handler = signal.getsignal(signal.SIGINT)
 
     def attach(self, controller: Controller) -> None:
         """Take the sweep's controller: from now on the end waits in its steps."""
@@ -224,10 +205,10 @@ class SweepEnd:
             Whether any were; the sweep's error is then still to be raised.
         """
         left = self._left_to_the_end
-        if left and self._wait_here(to_the_end=True):
-            while not self._conclude(trials) and self._wait_here(to_the_end=True):
-                pass
-            self.note(trials)
+        while left and self._wait_here(to_the_end=True):
+            if self._conclude(trials):
+                self.note(trials)
+                break
         self.draining.broken_off()
         return left
 
@@ -267,7 +248,7 @@ class SweepEnd:
             self._left_to_the_end = self._stages.starved_s() > _GRACE_S and not to_the_end
             if self._left_to_the_end:
                 return False
-            if self._interruption.seen:
+            if self._interrupted:
                 logger.warning("Interrupted with validations pending.")
                 self.draining.broken_off()
                 return False
@@ -276,6 +257,13 @@ class SweepEnd:
             self._files.finalize()
             self.draining.goes_on(self.display)
         return True
+
+    @property
+    def _interrupted(self) -> bool:
+        """Return whether Tune has seen Ctrl-C since the sweep began."""
+        if threading.current_thread() is not threading.main_thread():
+            return False
+        return signal.getsignal(signal.SIGINT) is not self._sigint_handler
 
     def _conclude(self, trials: list[Trial]) -> bool:
         """Deliver and write all that is left, after the last validation has ended.

@@ -511,7 +511,7 @@ class _Machine:
             self._curve_of.setdefault(trial.trial_id, trial.config[_CURVE])
             decision = str(on_result(controller, trial, result))
             trial_id, iteration = trial.trial_id, arrived[TRAINING_ITERATION]
-            self._decisions.heard(trial_id, iteration)
+            self._decisions.settled(trial_id, iteration)
             self._judged[trial_id] = iteration
             self._decided.append(
                 Decision(

@@ -48,7 +48,7 @@ class ScoreUsage:
             return asked[1]
         unsaved = self._unsaved.pop(trial_id, None)
         if unsaved is not None:
-            self._decisions.missed(trial_id, unsaved)
+            self._decisions.settled(trial_id, unsaved)
         iteration = report[TRAINING_ITERATION]
         due = self._decisions.asked(
             trial_id,
@@ -82,7 +82,7 @@ class ScoreUsage:
 
     def heard(self, request: Request) -> None:
         """Take that a score was delivered: the books tell, or a later one takes its place."""
-        self._decisions.heard(request.trial_id, request.iteration)
+        self._decisions.settled(request.trial_id, request.iteration)
 
     def overwritten(self, trial_id: str) -> None:
         """Take that a trial was overwritten: scores of what it was do not come any more."""

@@ -62,7 +62,7 @@ def test_trials_do_not_share_anything():
     decisions = Decisions()
     assert due(Interval(2), range(1, 5), decisions, "a") == [2, 4]
     assert due(Interval(2), range(1, 5), decisions, "b") == [2, 4]
-    decisions.missed("a", 4)
+    decisions.settled("a", 4)
     assert decisions.asked("a", 5, 5, Interval(2), done=False)
     assert not decisions.asked("b", 5, 5, Interval(2), done=False)
 
@@ -83,7 +83,7 @@ def test_when_a_validation_fails_the_next_report_is_due(rule, fails, then):
     decisions = Decisions()
     until = max(fails, 4)
     assert due(rule, range(1, until + 1), decisions)[-1] == fails
-    decisions.missed("a", fails)
+    decisions.settled("a", fails)
     assert due(rule, range(until + 1, 15), decisions, start=until + 1) == then
     assert decisions.due("a", fails), "what was answered stays answered"
 
@@ -91,25 +91,24 @@ def test_when_a_validation_fails_the_next_report_is_due(rule, fails, then):
 def test_an_older_score_that_fails_after_a_newer_one_was_due_is_made_up_for():
     decisions = Decisions()
     due(Rungs((1, 3, 9), each=True), range(1, 4), decisions)
-    decisions.missed("a", 1)
+    decisions.settled("a", 1)
     assert due(Rungs((1, 3, 9), each=True), range(4, 10), decisions, start=4) == [4, 9]
     decisions = Decisions()
     due(Rungs((1, 3, 9)), range(1, 4), decisions)
-    decisions.missed("a", 1)  # the report at 3 is past 1 as well
+    decisions.settled("a", 1)  # the report at 3 is past 1 as well
     assert due(Rungs((1, 3, 9)), range(4, 10), decisions, start=4) == [9]
 
 
 def test_a_score_that_was_heard_and_not_used_leaves_its_milestone_open():
     decisions = Decisions()
     due(Rungs((3,)), range(1, 4), decisions)
-    decisions.heard("a", 3)
+    decisions.settled("a", 3)
     assert due(Rungs((3,)), range(4, 6), decisions, start=4) == [4]
 
 
 def test_settling_what_is_not_known_does_nothing():
     decisions = Decisions()
-    decisions.heard("a", 3)
-    decisions.missed("a", 3)
+    decisions.settled("a", 3)
     decisions.moved("a")
     assert decisions.state() == {}
 
@@ -117,7 +116,7 @@ def test_settling_what_is_not_known_does_nothing():
 def test_going_back_makes_due_again_what_was_not_used():
     decisions = Decisions()
     assert due(Rungs((1, 3, 9)), range(1, 12), decisions) == [1, 3, 9]
-    decisions.heard("a", 1)
+    decisions.settled("a", 1)
     rule = Rungs((1, 3, 9), served=frozenset({1}))
     # It goes on from the checkpoint of 2. The scores of 3 and 9 had not arrived.
     assert due(rule, range(3, 12), decisions, start=3) == [3, 9]
@@ -127,7 +126,7 @@ def test_going_back_leaves_what_was_used_and_what_is_on_its_way():
     decisions = Decisions()
     due(Rungs((1, 3, 9)), range(1, 12), decisions)
     for iteration in (1, 9):
-        decisions.heard("a", iteration)
+        decisions.settled("a", iteration)
     rule = Rungs((1, 3, 9), served=frozenset({1, 9}))
     # It goes on from the checkpoint of 5; that of 3 is still being validated.
     assert due(rule, range(6, 12), decisions, start=6) == []
@@ -182,7 +181,7 @@ def test_a_restore_goes_on_as_if_nothing_had_happened(steps, milestones, each, c
                 decisions.load(state)
             answers.append(decisions.asked("a", iteration, now, rule, done=False))
             if iteration in failing:
-                decisions.missed("a", iteration)
+                decisions.settled("a", iteration)
         return answers, [decisions.due("a", i) for i in range(len(times) + 2)]
 
     assert play() == play(restored_at=cut)
