@@ -10,7 +10,6 @@ import pickle
 import posixpath
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -396,76 +395,47 @@ class Tuner(tune.Tuner):
                 problems.add(_nothing_at(given, storage_filesystem))
                 problems.raise_any(SweepNotFoundError)
                 raise AssertionError  # it was raised
-            return cls._restored(
-                path,
-                folder,
-                found,
-                trainable,
-                distributed,
-                worker_config,
-                validation_config,
-                confirm,
-                resume_unfinished=resume_unfinished,
-                resume_errored=resume_errored,
-                restart_errored=restart_errored,
-                param_space=param_space,
-                storage_filesystem=storage_filesystem,
-                **internal,
-            )
-
-    @classmethod
-    def _restored(
-        cls,
-        path: str,
-        folder: Folder,
-        found: _Found,
-        trainable: Any,
-        distributed: bool,
-        worker_config: WorkerReuseConfig | None,
-        validation_config: ValidationConfig | None,
-        confirm: Confirm | None,
-        *,
-        param_space: dict[str, Any] | None,
-        **settings: Any,
-    ) -> Tuner:
-        """Restore a sweep whose lock is held."""
-        imported_from = import_path(trainable)
-        if distributed:
-            trainable = trials_of(trainable, worker_config, None)
-        record, state = found.record, found.state
-        if state is not None:
-            state.put_back(folder, record.events)
-        try:
-            restored = tune.Tuner.restore(
-                path,
-                checkpointable_class(trainable),
-                param_space=param_space,
-                **settings,
-            )
-        except (pickle.UnpicklingError, EOFError, ImportError, AttributeError) as error:
-            raise RestoreError(
-                f"{TUNER_FILE} in {path!r} cannot be read: {type(error).__name__}: "
-                f"{error}. It holds the sweep's settings, with the functions and classes that you "
-                "passed, by their names. Make what it names importable under that name, such as by "
-                "an alias; if the file is damaged, put it back as it was."
-            ) from error
-        if validation_config is not None:
-            _renew(restored, validation_config)
-        if confirm is not None:
-            _confirm_by(restored, confirm)
-        tuner = cls.__new__(cls)
-        tuner.__dict__.update(restored.__dict__)
-        validation = tuner.validation
-        if validation is not None:
+            imported_from = import_path(trainable)
             if distributed:
-                settle(trainable, validation.config)
-            written = record.sessions[-1].get("trainable") if record.sessions else None
-            validation.trainable = imported_from or written or validation.trainable
-        if state is not None and validation is not None:
-            validation.recover(state.point)
-        elif validation is not None or not _has_state(folder):
-            begin(tuner, param_space or _space_of(folder, validation))
-        return tuner
+                trainable = trials_of(trainable, worker_config, None)
+            record, state = found
+            if state is not None:
+                state.put_back(folder, record.events)
+            try:
+                restored = tune.Tuner.restore(
+                    path,
+                    checkpointable_class(trainable),
+                    resume_unfinished=resume_unfinished,
+                    resume_errored=resume_errored,
+                    restart_errored=restart_errored,
+                    param_space=param_space,
+                    storage_filesystem=storage_filesystem,
+                    **internal,
+                )
+            except (pickle.UnpicklingError, EOFError, ImportError, AttributeError) as error:
+                raise RestoreError(
+                    f"{TUNER_FILE} in {path!r} cannot be read: {type(error).__name__}: {error}. It "
+                    "holds the sweep's settings, with the functions and classes that you passed, "
+                    "by their names. Make what it names importable under that name, such as by an "
+                    "alias; if the file is damaged, put it back as it was."
+                ) from error
+            if validation_config is not None:
+                _renew(restored, validation_config)
+            if confirm is not None:
+                _confirm_by(restored, confirm)
+            tuner = cls.__new__(cls)
+            tuner.__dict__.update(restored.__dict__)
+            validation = tuner.validation
+            if validation is not None:
+                if distributed:
+                    settle(trainable, validation.config)
+                written = record.sessions[-1].get("trainable") if record.sessions else None
+                validation.trainable = imported_from or written or validation.trainable
+            if state is not None and validation is not None:
+                validation.recover(state.point)
+            elif validation is not None or not _has_state(folder):
+                begin(tuner, param_space or _space_of(folder, validation))
+            return tuner
 
     @classmethod
     def can_restore(
@@ -613,24 +583,19 @@ def _confirmed(
 @contextmanager
 def _told_how_to_go_on(settings: Settings, validation: ValidationCallback) -> Iterator[None]:
     """Say how to continue a sweep that has begun and not ended, unless an error says why."""
+    explained = False
     try:
         yield
     except TunekitError:
+        explained = True
         raise
-    except BaseException:
-        _tell_how_to_go_on(settings, validation)
-        raise
-    else:
-        _tell_how_to_go_on(settings, validation)
-
-
-def _tell_how_to_go_on(settings: Settings, validation: ValidationCallback) -> None:
-    if validation.places.home is not None and not validation.has_ended:
-        logger.warning(
-            "The sweep has not ended. What it has done is recorded, and what is pending is done "
-            "when you go on with it:\n%s",
-            _how_to_go_on(settings, validation),
-        )
+    finally:
+        if not (explained or validation.places.home is None or validation.has_ended):
+            logger.warning(
+                "The sweep has not ended. What it has done is recorded, and what is pending is "
+                "done when you go on with it:\n%s",
+                _how_to_go_on(settings, validation),
+            )
 
 
 def _how_to_go_on(settings: Settings, validation: ValidationCallback) -> str:
@@ -639,16 +604,8 @@ def _how_to_go_on(settings: Settings, validation: ValidationCallback) -> str:
     return how_to_resume(path, validation.trainable, own_filesystem=own)
 
 
-@dataclass(frozen=True)
-class _Found:
-    """What there is of a sweep: its journal, and its saved state; None if no trial has begun."""
-
-    record: Record
-    state: SavedState | None
-
-
-def _found_in(folder: Folder, path: str) -> _Found | None:
-    """Return what a sweep in a folder can be restored from, or begun; None if there is no sweep.
+def _found_in(folder: Folder, path: str) -> tuple[Record, SavedState | None] | None:
+    """Return a sweep's journal, and its saved state if a trial has begun; None without a sweep.
 
     Raises:
         tunekit.errors.JournalError: If its journal is damaged, or of another version.
@@ -658,10 +615,10 @@ def _found_in(folder: Folder, path: str) -> _Found | None:
     record = record_of(folder)
     state = saved_state(folder, record.events, path)
     if state is not None and state.settings is not None:
-        return _Found(record, state)
+        return record, state
     there = TUNER_FILE in folder.names("")
     if there and is_whole(folder.read(TUNER_FILE)):
-        return _Found(record, state)
+        return record, state
     if state is None and not (there and _has_state(folder)):
         return None
     raise RestoreError(

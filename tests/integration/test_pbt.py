@@ -135,7 +135,7 @@ def test_clones_are_exact_in_reused_actors(ray_cluster, tmp_path, on_pending, ex
     )
     assert check(results, validation, versions) >= exploits
     lineage = validation.lineage
-    assert len(tunekit.results.lineage.Lineage.load(results.experiment_path)) == len(lineage)
+    assert len(tunekit.load(results.experiment_path).lineage) == len(lineage)
     for result in results:
         config = lineage.ancestors(result.metrics["trial_id"])
         if len(config):

@@ -56,14 +56,10 @@ def test_each_path_is_named_for_what_it_is(home, path):
 
 
 @pytest.mark.parametrize("path", ["results/digit", "results", "results/digits/trial_a", "empty"])
-def test_restoring_and_lineages_say_the_same(home, path):
-    for door in (
-        lambda at: tunekit.Tuner.restore(at, lambda config: None),
-        tunekit.results.lineage.Lineage.load,
-    ):
-        with pytest.raises(tunekit.errors.ConfigError) as caught:
-            door(str(home / path))
-        assert CASES[path][-1].format(home) in str(caught.value)
+def test_restoring_says_the_same(home, path):
+    with pytest.raises(tunekit.errors.ConfigError) as caught:
+        tunekit.Tuner.restore(str(home / path), lambda config: None)
+    assert CASES[path][-1].format(home) in str(caught.value)
 
 
 def test_many_sweeps_are_not_all_named_and_uris_stay_uris(home):

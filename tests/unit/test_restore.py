@@ -177,7 +177,7 @@ def test_a_journal_that_is_damaged_or_newer(tmp_path, damage, says):
     for ask in (
         lambda: tunekit.Tuner.restore(str(home), train),
         lambda: tunekit.Tuner.can_restore(home),
-        lambda: tunekit.results.lineage.Lineage.load(home),
+        lambda: tunekit.load(home),
     ):
         with pytest.raises(tunekit.errors.JournalError, match=says):
             ask()
@@ -443,7 +443,7 @@ def test_local_paths_may_be_relative(tmp_path, monkeypatch, kind, path):
     journal_with(home)
     assert tunekit.Tuner.can_restore(kind(path))
     assert tunekit.load(kind(path)).path == str(home)
-    assert len(tunekit.results.lineage.Lineage.load(kind(path)).to_dataframe()) == 0
+    assert len(tunekit.load(kind(path)).lineage.to_dataframe()) == 0
     assert not tunekit.Tuner.can_restore(kind("w"))
 
 

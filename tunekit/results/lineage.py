@@ -8,17 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow.fs
 
-from tunekit._ray.storage import storage_at
 from tunekit.core.lineage import Ancestry, Exploit
 from tunekit.core.metrics import flatten
 from tunekit.core.problems import Problems
 from tunekit.core.values import as_json
-from tunekit.journal.experiments import no_sweep
-from tunekit.journal.lines import SERIES, exploits_of, record_of
-from tunekit.journal.places import Places
-from tunekit.journal.storage import folder_at
 
 __all__ = ["Lineage"]
 
@@ -30,7 +24,7 @@ class Lineage:
 
     An exploit overwrites a trial with a checkpoint, another trial's as a rule, and begins a
     *generation* of it. ``tuner.validation.lineage`` has those of a sweep that runs or has run in
-    this process; :meth:`load` reads those of any experiment's directory.
+    this process, and ``tunekit.load(path).lineage`` those of any experiment's folder.
 
     Args:
         exploits: What happened, in order.
@@ -53,31 +47,6 @@ class Lineage:
         self._ancestry = Ancestry()
         for exploit in exploits:
             self._ancestry.add(exploit)
-
-    @classmethod
-    def load(
-        cls, path: str | Path, storage_filesystem: pyarrow.fs.FileSystem | None = None
-    ) -> Lineage:
-        """Read the lineage from an experiment's directory; Ray need not run.
-
-        Hyperparameters that JSON does not know are strings then.
-
-        Args:
-            path: The experiment's folder, ``results.experiment_path``, or its URI.
-            storage_filesystem: Where that is, ``results.filesystem``, if it is not local.
-
-        Raises:
-            tunekit.errors.ConfigError: If it has no journal of validations.
-            tunekit.errors.JournalError: If the journal is damaged, or of another version.
-            OSError: If the storage fails.
-        """
-        problems = Problems("Lineage.load")
-        storage, home = storage_at(str(path), storage_filesystem)
-        folder = folder_at(storage, home)
-        if not folder.names(SERIES):
-            problems.add(f"path={str(path)!r} {no_sweep(storage, home, str(path))}")
-        problems.raise_any()
-        return cls(exploits_of(record_of(folder).events, Places(home)))
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row per exploit, in order.
