@@ -47,6 +47,7 @@ def _passed_on(name: str) -> Callable[..., None]:
     def passed(self: ValidatedLoggerCallback, **info: Any) -> None:
         getattr(self.logger, name)(**info)
 
+    passed.__doc__ = "Pass it on."
     return passed
 
 
