@@ -147,8 +147,8 @@ class Engine:
         self.unfinished: dict[str, Request] = {}
         # The names of all that further stages have been given to validate.
         self._staged: set[str] = set()
-        # What loggers get once it is known which metrics are validation's, in order.
-        self._postponed: list[Outcome] = []
+        #: What loggers get once it is known which metrics are validation's, in order.
+        self.postponed: list[Outcome] = []
         # What a former session has left to be requested.
         self._from_before: frozenset[str] = frozenset()
         # What follows from the event that is being applied.
@@ -198,7 +198,7 @@ class Engine:
         What to keep and to release was carried out with each event. What loggers were given is
         known to them.
         """
-        self._postponed = []
+        self.postponed = []
         self._from_before = frozenset(self._owed)
         return [
             *(Validate(request, again=True) for request in self.unfinished.values()),
@@ -395,10 +395,10 @@ class Engine:
         if outcome.request.stage:
             due = [outcome]
         else:
-            self._postponed += self._in_order.ended(outcome)
+            self.postponed += self._in_order.ended(outcome)
             if self.hesitates():
                 return
-            due, self._postponed = self._postponed, []
+            due, self.postponed = self.postponed, []
         self._commands += [Notify(one) for one in due if self.history.counts(one)]
 
     def _decide(self, event: ScoreDelivered | Reminded | Decided) -> None:

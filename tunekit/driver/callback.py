@@ -577,13 +577,18 @@ class ValidationCallback(tune.Callback):
             for command in commands:
                 self.perform(command)
 
-    def take(self, event: Event) -> None:
-        """Apply an event that is in the journal; of what follows, only what is kept is not done."""
+    def take(self, event: Event) -> list[Outcome]:
+        """Apply an event that is in the journal: only what is kept is done of what follows.
+
+        Returns:
+            What loggers were told on it.
+        """
         commands = self.state.handle(event)
         self._check(event)
         for command in commands:
             if isinstance(command, (Keep, Release)):
                 self.perform(command)
+        return [command.outcome for command in commands if isinstance(command, Notify)]
 
     def _check(self, event: Event) -> None:
         """Raise if an event has broken a rule, where somebody wants to know."""

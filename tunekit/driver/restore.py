@@ -33,13 +33,11 @@ from tunekit.core.events import (
     TrialEnded,
     TrialErrored,
     ValidationEnded,
-    ValidationRequested,
 )
-from tunekit.core.history import GENERATION, ITERATION, History
-from tunekit.core.lineage import Ancestry, configs_of
+from tunekit.core.lineage import configs_of
 from tunekit.core.metrics import flatten, hide
-from tunekit.core.order import InOrder, Told
-from tunekit.core.validation import Request, Status
+from tunekit.core.order import Told
+from tunekit.core.validation import Outcome, Request, Status
 from tunekit.driver.consumers import SchedulerConsumer
 from tunekit.driver.deliveries import Deliveries
 from tunekit.journal.lines import exploits_of
@@ -47,68 +45,9 @@ from tunekit.journal.places import Places
 from tunekit.journal.recorded import resolve_opaque
 from tunekit.policies import CheckpointPolicy
 
-__all__ = ["Offsets", "Restoration", "Restored", "told_before"]
+__all__ = ["Offsets", "Restoration", "Restored"]
 
 logger = logging.getLogger(__name__)
-
-
-def told_before(
-    events: Iterable[Event], trials: Mapping[str, Trial], ancestry: Ancestry
-) -> dict[str, list[Told]]:
-    """Return what loggers were told of each trial before the sweep was interrupted.
-
-    A result counts as told as soon as it might have been, so that nobody hears of it twice.
-
-    Args:
-        events: The journal's events.
-        trials: The trials; events of any others are left out.
-        ancestry: The exploits, which change hyperparameters.
-    """
-    configs, order, history = configs_of(ancestry), InOrder(), History()
-    told: dict[str, list[Told]] = {}
-    reports: dict[str, Mapping[str, Any]] = {}
-    requests: dict[str, Request] = {}
-    for event in events:
-        trial = trials.get(getattr(event, "trial_id", ""))
-        if trial is None:
-            continue
-        match event:
-            case Reported():
-                generation = event.report.get(GENERATION, 0)
-                config = configs.get((event.trial_id, generation))
-                config = trial.config if config is None else resolve_opaque(config, [trial.config])
-                report = reports[event.trial_id] = {**event.report, "config": config}
-                history.reported(event.trial_id, report[ITERATION], generation)
-                told.setdefault(event.trial_id, []).append(Told(report))
-            case CheckpointSaved():
-                known = reports.get(event.trial_id, {"config": trial.config})
-                report = {"config": known["config"], **(event.report or known)}
-                requests[event.id] = Request(
-                    event.trial_id, event.iteration, event.run, event.generation, report=report
-                )
-            case ValidationRequested(stage=stage) if stage:
-                saved = requests.get(str(event.key.first))
-                if saved is not None:
-                    requests[event.id] = replace(saved, stage=stage)
-            case ValidationRequested() if event.id in requests:
-                order.requested(requests[event.id])
-            case ValidationEnded() if event.id in requests and event.key.stage:
-                outcome = event.outcome(requests[event.id])
-                if history.staged(outcome):
-                    metrics = {event.key.stage: outcome.metrics}
-                    told.setdefault(event.trial_id, []).append(
-                        Told(outcome.request.report, metrics)
-                    )
-            case ValidationEnded() if event.id in requests:
-                outcome = event.outcome(requests[event.id])
-                history.ended(outcome)
-                for due in order.ended(outcome):
-                    if history.counts(due):
-                        score = Told(due.request.report, due.metrics)
-                        told.setdefault(event.trial_id, []).append(score)
-    for trial_id, own in told.items():
-        told[trial_id] = [replace(one, report=hide(one.report, history.names)) for one in own]
-    return told
 
 
 class Restored(Protocol):
@@ -128,8 +67,8 @@ class Restored(Protocol):
         """Return the sweep's checkpoint policies."""
         ...
 
-    def take(self, event: Event) -> None:
-        """Apply an event without recording it."""
+    def take(self, event: Event) -> list[Outcome]:
+        """Apply an event without recording it; return what loggers were told on it."""
         ...
 
     def fold_in(self, trial: Trial, outcome: Any) -> None:
@@ -186,6 +125,8 @@ class Restoration:
         self._scores: dict[tuple[str, int, int], Mapping[str, Any]] = {}
         # The event that is being told, and the last delivered score of each trial.
         self._n = 0
+        #: What loggers were told of each trial before the sweep was interrupted.
+        self.told: dict[str, list[Told]] = {}
         self._last_heard = {e.trial_id: e.n for e in events if isinstance(e, ScoreDelivered)}
 
     def heard_later(self, trial_id: str) -> bool:
@@ -217,7 +158,7 @@ class Restoration:
             new = event.n > self._offsets.scheduler
             if trial is not None and new and isinstance(event, (ScoreDelivered, EndDelivered)):
                 self._deliver_again(event, trial)
-            self._sweep.take(event)
+            self._note_told(self._sweep.take(event), event)
             if trial is None:
                 continue
             self._remember(event)
@@ -234,8 +175,22 @@ class Restoration:
                 self._catch_up(event, trial)
         if not caught_up:
             self._settle_as_saved()
+        self._note_told(self._sweep.state.postponed)
+        names = self._sweep.state.history.names
+        for own in self.told.values():
+            own[:] = [replace(one, report=hide(one.report, names)) for one in own]
         if count:
             logger.info("Restored what happened after the sweep was saved: %d events.", count)
+
+    def _note_told(self, outcomes: Iterable[Outcome], event: Event | None = None) -> None:
+        """Note what loggers were told: as soon as they might have been, so that it is once."""
+        if isinstance(event, Reported):
+            report = self._sweep.state.record(event.trial_id).report or {}
+            self.told.setdefault(event.trial_id, []).append(Told(report))
+        for outcome in outcomes:
+            request, metrics = outcome.request, outcome.metrics
+            shown = {request.stage: metrics} if request.stage else metrics
+            self.told.setdefault(request.trial_id, []).append(Told(request.report, shown))
 
     def _settle_as_saved(self) -> None:
         """Release what the sweep had already released when the scheduler was saved."""

@@ -24,7 +24,7 @@ from tunekit.core.retention import left_over
 from tunekit.driver.consumers import SchedulerConsumer
 from tunekit.driver.leases import CheckpointLeases
 from tunekit.driver.requests import Requests
-from tunekit.driver.restore import Offsets, Restoration, Restored, told_before
+from tunekit.driver.restore import Offsets, Restoration, Restored
 from tunekit.journal.ledger import Ledger
 from tunekit.journal.places import Places
 from tunekit.journal.snapshots import RestorePoint
@@ -192,11 +192,11 @@ class RestoredSweep:
     ) -> None:
         """Tell each part what it has not heard of."""
         sweep = self._sweep
-        self._restoration = Restoration(sweep, trials, self.past, offsets, controller, scheduler)
-        sweep.leases.deletes_nothing = True
-        self._restoration.run()
+        restoration = Restoration(sweep, trials, self.past, offsets, controller, scheduler)
+        self._restoration, sweep.leases.deletes_nothing = restoration, True
+        restoration.run()
         self._restoration, sweep.leases.deletes_nothing = None, False
-        sweep.caught_up(told_before(self.past, trials, sweep.state.ancestry))
+        sweep.caught_up(restoration.told)
 
     def _record_lost(self, past: Sequence[Event]) -> None:
         """Record what Tune's trials have saved and the journal lacks because its end was lost."""
