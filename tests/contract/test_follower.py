@@ -69,20 +69,20 @@ def test_each_line_is_read_once(tmp_path):
     source = asha(tmp_path / "source").home
     folder = LocalFolder(tmp_path / "copy")
     reader, numbers, bytes_read = JournalReader(folder), [], 0
-    tail = folder.tail
+    read = folder.read
 
-    def counted(name: str, start: int) -> bytes | None:
+    def counted(name: str, start: int = 0) -> bytes:
         nonlocal bytes_read
-        data = tail(name, start)
-        bytes_read += len(data or b"")
+        data = read(name, start)
+        bytes_read += len(data)
         return data
 
-    folder.tail = counted
+    folder.read = counted
     for _ in grown(source, tmp_path / "copy", seed=5):
-        numbers += [event.n for event in reader.read().record.events]
+        numbers += [event.n for event in reader.read().events]
     assert numbers == [event.n for event in record_of(folder).events]
     whole = sum(file.stat().st_size for file in (source / "journal").glob("*.jsonl"))
-    assert 0 < bytes_read < 2 * whole, "a line is read again only while it is not complete"
+    assert 0 < bytes_read < 2 * whole + 10_000, "a line is read again only while it is not complete"
 
 
 def test_an_object_that_grows_is_read_from_where_it_was_read_to(tmp_path):
@@ -91,10 +91,11 @@ def test_an_object_that_grows_is_read_from_where_it_was_read_to(tmp_path):
     (tmp_path / "sweep/journal").mkdir(parents=True)
     file = tmp_path / "sweep/journal/000001.jsonl"
     file.write_bytes(b"0123456789")
-    assert folder.tail("journal/000001.jsonl", 0) == b"0123456789"
-    assert folder.tail("journal/000001.jsonl", 4) == b"456789"
-    assert folder.tail("journal/000001.jsonl", 10) == b""
-    assert folder.tail("journal/000001.jsonl", 11) is None
+    assert folder.read("journal/000001.jsonl") == b"0123456789"
+    assert folder.read("journal/000001.jsonl", 4) == b"456789"
+    assert folder.read("journal/000001.jsonl", 10) == b""
+    assert folder.read("journal/000001.jsonl", 11) == b""
+    assert folder.read("journal/000001.jsonl", -3) == b"789"
 
 
 def test_another_sweep_in_the_same_folder_is_another_sweep(tmp_path):

@@ -62,17 +62,6 @@ def test_half_of_a_line_that_cannot_be_cut_stays_the_last_of_its_file(tmp_path, 
     ]
 
 
-def test_lines_that_may_wait_go_with_the_next_that_may_not(tmp_path):
-    folder = LocalFolder(tmp_path)
-    folder.append("journal", b"one\n", later=True)
-    assert folder.names("journal") == []
-    folder.append("journal", b"two\n")
-    assert whole(folder) == b"one\ntwo\n"
-    folder.append("journal", b"three\n", later=True)
-    folder.flush()
-    assert whole(folder) == b"one\ntwo\nthree\n"
-
-
 def test_each_session_has_a_file_of_its_own(tmp_path):
     for line in (b"one\n", b"two\n"):
         folder = LocalFolder(tmp_path)

@@ -206,7 +206,7 @@ def test_lines_are_on_the_disk_when_they_are_to_be(tmp_path, monkeypatch):
     disk, folder = Disk(monkeypatch), LocalFolder(tmp_path / "sweep")
     folder.append("journal", b"one\n")
     assert disk.done.count("file 000001.jsonl") == 0 and "folder journal" in disk.done
-    folder.append("journal", b"two\n", later=True)
+    folder.append("journal", b"two\n")
     folder.sync()
     assert whole(folder) == b"one\ntwo\n" and disk.done[-1] == "file 000001.jsonl"
     folder.sync()

@@ -23,9 +23,6 @@ __all__ = ["Ledger"]
 
 logger = logging.getLogger(__name__)
 
-# For how long reports may wait to be written down of which nothing has come.
-_FLUSH_INTERVAL_S = 0.2
-
 
 class Ledger:
     """Writes down what happens to a sweep, as its only driver.
@@ -53,7 +50,6 @@ class Ledger:
         self.places = Places()
         self._recorded: set[str] = set()
         self._added: dict[str, tuple[Trial, Mapping[str, Any]]] = {}
-        self._next_flush = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -116,10 +112,6 @@ class Ledger:
         """Record trials that were added, and the state of the sweep, if Tune has just saved it."""
         if self._lock is not None:
             self._lock.check()
-        now = self._clock.monotonic()
-        if now >= self._next_flush:
-            self._next_flush = now + _FLUSH_INTERVAL_S
-            self._journal.flush()
         if controller is None or self._keeper is None:
             return
         kept = saved and self._keeper.snapshot(controller)

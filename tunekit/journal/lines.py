@@ -27,7 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 from zlib import crc32
 
 import msgspec
@@ -105,7 +105,7 @@ class Journal:
     """Appends events to the newest file of an experiment's journal.
 
     A line is handed to the storage before a method returns: in a local folder it outlives this
-    process (:mod:`tunekit.journal.storage`). Reports alone may wait.
+    process (:mod:`tunekit.journal.storage`).
 
     Args:
         folder: The experiment's folder.
@@ -154,16 +154,12 @@ class Journal:
         self._append({**head, "after": found, "follows": seal, **(about or {})})
 
     def append(self, event: Event) -> None:
-        """Write an event down, with the next number.
-
-        A report may wait for the next event of another kind, or for :meth:`flush`: until something
-        comes of it, a trial that is restored makes it again.
-        """
+        """Write an event down, with the next number."""
         line, as_written = _line_of(event, self.last + 1)
-        self._append(line, as_written, later=isinstance(event, Reported))
+        self._append(line, as_written)
 
     def flush(self) -> bool:
-        """Write the reports that wait; False if the storage does not take them now."""
+        """Write what a storage that failed has not taken; False if it fails still."""
         return self._folder.flush()
 
     def sync(self) -> bool:
@@ -178,16 +174,10 @@ class Journal:
 
     # How it is written -------------------------------------------------------------------------
 
-    def _append(
-        self,
-        line: Mapping[str, Any],
-        as_written: Mapping[str, Any] | None = None,
-        *,
-        later: bool = False,
-    ) -> None:
+    def _append(self, line: Mapping[str, Any], as_written: Mapping[str, Any] | None = None) -> None:
         encoded = sealed(_encoded(line, as_written))
         self.last = line["n"]
-        self._folder.append(self._series, encoded, later=later)
+        self._folder.append(self._series, encoded)
 
 
 class NullJournal:
@@ -197,14 +187,6 @@ class NullJournal:
 
     def append(self, event: Event) -> None:
         """Do nothing."""
-
-    def flush(self) -> bool:
-        """Do nothing; return True."""
-        return True
-
-    def sync(self) -> bool:
-        """Do nothing; return True."""
-        return True
 
     def close(self, patience_s: float = 60.0) -> bool:
         """Do nothing; return True."""
@@ -339,12 +321,7 @@ def read(
     if isinstance(source, (str, Path)):
         source = folder_at(*storage_at(str(source), filesystem))
 
-    def line_of(line: bytes, file: str, number: int) -> dict[str, Any]:
-        found = _parsed(line, file, number, unpickle=unpickle)
-        found.pop("crc", None)
-        return found
-
-    return _Reader(source, SERIES, line_of, itemgetter("n")).read().events
+    return _LineReader(source, unpickle=unpickle).read().events  # type: ignore[return-value]
 
 
 def events_in(
@@ -398,21 +375,35 @@ def record_of(
         tunekit.errors.JournalError: As for :func:`read`; also if an event is unknown.
         OSError: If the storage fails.
     """
-    return JournalReader(folder, unpickle=unpickle, without=without, series=series).read().record
+    return JournalReader(folder, unpickle=unpickle, without=without, series=series).read()
 
 
 @dataclass
-class Growth:
+class Growth(Record):
     """What a journal has gained since it was read last.
 
     Attributes:
-        record: The new lines.
         anew: Whether what was read before does not count any more: another sweep has begun in the
             folder, or its files are not the ones that were read.
     """
 
-    record: Record
-    anew: bool
+    anew: bool = False
+
+
+@dataclass(frozen=True)
+class _Position:
+    """How far a journal has been read: in its newest file, so many bytes and lines of it.
+
+    ``begun`` says whether a session's first line was among them; ``last`` and ``seal`` are the
+    number and the checksum of the last line.
+    """
+
+    file: str = ""
+    bytes: int = 0
+    lines: int = 0
+    begun: bool = False
+    last: int = 0
+    seal: str = ""
 
 
 class JournalReader:
@@ -434,13 +425,13 @@ class JournalReader:
         >>> folder = LocalFolder(Path(tempfile.mkdtemp()))
         >>> journal, reader = Journal(folder), JournalReader(folder)
         >>> journal.append(Waited(time=12.5, trial_id="a", seconds=1.5))
-        >>> [event.n for event in reader.read().record.events]
+        >>> [event.n for event in reader.read().events]
         [2]
         >>> journal.append(Waited(time=13.5, trial_id="a", seconds=0.5))
-        >>> [event.n for event in reader.read().record.events]
+        >>> [event.n for event in reader.read().events]
         [3]
         >>> reader.read()
-        Growth(record=Record(sessions=[], events=[]), anew=False)
+        Growth(sessions=[], events=[], anew=False)
     """
 
     def __init__(
@@ -451,75 +442,7 @@ class JournalReader:
         without: Collection[str] = (),
         series: str = SERIES,
     ):
-        def event_of_line(line: bytes, file: str, number: int) -> Event:
-            return _event(line, file, number, unpickle=unpickle)
-
-        self._reader = _Reader(folder, series, event_of_line, attrgetter("n"), without)
-
-    def read(self) -> Growth:
-        """Return the lines that are new since the last call.
-
-        Raises:
-            tunekit.errors.JournalError: As for :func:`record_of`.
-            OSError: If the storage fails.
-        """
-        grown = self._reader.read()
-        return Growth(Record(grown.sessions, grown.events), grown.anew)
-
-    def forget(self) -> None:
-        """Read everything again, with the next call of :meth:`read`."""
-        self._reader.forget()
-
-
-_Line = TypeVar("_Line")
-
-
-@dataclass
-class _Grown(Generic[_Line]):
-    """What a reading has found: sessions' first lines, and the others."""
-
-    sessions: list[dict[str, Any]]
-    events: list[_Line]
-    anew: bool
-
-
-@dataclass(frozen=True)
-class _Position:
-    """How far a journal has been read: in its newest file, so many bytes and lines of it.
-
-    ``begun`` says whether a session's first line was among them; ``last`` and ``seal`` are the
-    number and the checksum of the last line.
-    """
-
-    file: str = ""
-    bytes: int = 0
-    lines: int = 0
-    begun: bool = False
-    last: int = 0
-    seal: str = ""
-
-
-class _Reader(Generic[_Line]):
-    """Reads the lines of a journal, each once, and checks that none is missing, changed or doubled.
-
-    Args:
-        folder: The experiment's folder.
-        series: The folder of the journal's files in that one.
-        decode: ``decode(line, file, number)`` returns what a line says.
-        number_of: Returns the number of what was decoded.
-        without: Events to leave out, not decoded, by their names.
-    """
-
-    def __init__(
-        self,
-        folder: Folder,
-        series: str,
-        decode: Callable[[bytes, str, int], _Line],
-        number_of: Callable[[_Line], int],
-        without: Collection[str] = (),
-    ):
-        self._folder, self._series = folder, series
-        self._decode, self._number_of = decode, number_of
+        self._folder, self._series, self._unpickle = folder, series, unpickle
         kinds = "|".join(map(re.escape, without))
         front = rf'\{{"n": [0-9]+, "event": "(?:{kinds})"'
         self._is_skipped = re.compile(front.encode()).match if without else None
@@ -530,9 +453,16 @@ class _Reader(Generic[_Line]):
         self._before: list[bytes] = []
 
     def forget(self) -> None:
+        """Read everything again, with the next call of :meth:`read`."""
         self._at = _Position()
 
-    def read(self) -> _Grown[_Line]:
+    def read(self) -> Growth:
+        """Return the lines that are new since the last call.
+
+        Raises:
+            tunekit.JournalError: As for :func:`record_of`.
+            OSError: If the storage fails.
+        """
         try:
             found, self._at = self._read(self._at)
         except JournalError:
@@ -542,18 +472,25 @@ class _Reader(Generic[_Line]):
             found, self._at = self._read(_Position())
         return found
 
-    def _read(self, at: _Position) -> tuple[_Grown[_Line], _Position]:
+    _number_of: Callable[[Any], int] = staticmethod(attrgetter("n"))
+
+    def _decode(self, line: bytes, file: str, index: int) -> Any:
+        return _event(line, file, index, unpickle=self._unpickle)
+
+    def _read(self, at: _Position) -> tuple[Growth, _Position]:
         # In this order: what an archive says was written is in the files that are listed next.
         known = 0 if at.file else _written_before(self._folder, self._series)
         names = self._folder.names(self._series)
         self._names, files = frozenset(names), _files(names)
         self._before = []
-        found: _Grown[_Line] = _Grown([], [], anew=not at.begun)
+        found = Growth(anew=not at.begun)
         if at.file:
-            more = self._more_of(at) if at.file in files else None
-            if more is None:  # deleted, or replaced by a shorter one
+            more = b""
+            if at.file in files:
+                more = self._folder.read(f"{self._series}/{at.file}", at.bytes - 1)
+            if not more.startswith(b"\n"):  # deleted, or replaced by another one
                 return self._read(_Position())
-            at = self._take(found, at, more)
+            at = self._take(found, at, more[1:])
             files = files[files.index(at.file) + 1 :]
         for name in files:
             data = self._folder.read(f"{self._series}/{name}")
@@ -567,10 +504,7 @@ class _Reader(Generic[_Line]):
             )
         return found, at
 
-    def _more_of(self, at: _Position) -> bytes | None:
-        return self._folder.tail(f"{self._series}/{at.file}", at.bytes)
-
-    def _take(self, found: _Grown[_Line], at: _Position, data: bytes) -> _Position:
+    def _take(self, found: Growth, at: _Position, data: bytes) -> _Position:
         """Add the complete lines to what is new; return how far that is."""
         file, lines = f"{self._series}/{at.file}", _complete_lines(data)
         begun, last, decode, number_of = at.begun, at.last, self._decode, self._number_of
@@ -620,7 +554,7 @@ class _Reader(Generic[_Line]):
 
     def _check_head(
         self,
-        found: _Grown[_Line],
+        found: Growth,
         head: dict[str, Any],
         file: str,
         last: int,
@@ -645,7 +579,7 @@ class _Reader(Generic[_Line]):
             )
         found.sessions.append(head)
 
-    def _leave_out(self, found: _Grown[_Line], head: dict[str, Any], file: str, last: int) -> None:
+    def _leave_out(self, found: Growth, head: dict[str, Any], file: str, last: int) -> None:
         """Leave out what a driver has written after another one had taken the sweep over.
 
         Raises:
@@ -665,6 +599,17 @@ class _Reader(Generic[_Line]):
         )
         while found.events and number_of(found.events[-1]) > after:
             found.events.pop()
+
+
+class _LineReader(JournalReader):
+    """Reads lines as they are."""
+
+    _number_of = staticmethod(itemgetter("n"))
+
+    def _decode(self, line: bytes, file: str, index: int) -> Any:
+        found = _parsed(line, file, index, unpickle=self._unpickle)
+        found.pop("crc", None)
+        return found
 
 
 def exploits_of(events: Iterable[Event], places: Places) -> list[Exploit]:

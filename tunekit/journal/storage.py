@@ -65,7 +65,7 @@ _OBJECT_STORES = frozenset(
 class Folder(Protocol):
     """A folder of an experiment."""
 
-    def append(self, series: str, line: bytes, *, later: bool = False) -> None:
+    def append(self, series: str, line: bytes) -> None:
         """Append a line to the newest file of a series, such as ``journal/000001.jsonl``.
 
         A session begins a file of its own: a line that a former one left torn stays a last line.
@@ -73,12 +73,11 @@ class Folder(Protocol):
         Args:
             series: The files' folder.
             line: The line, with its newline.
-            later: Whether it may wait for the next line that may not, or for :meth:`flush`.
         """
         ...
 
     def flush(self) -> bool:
-        """Write the lines that may wait.
+        """Write the lines that could not be written before.
 
         Returns:
             Whether all are written, or will be before anything that is written from now on.
@@ -105,28 +104,11 @@ class Folder(Protocol):
         """The names of what is in a folder of it, sorted; empty if there is none."""
         ...
 
-    def read(self, name: str) -> bytes:
-        """Return what is in a file.
+    def read(self, name: str, start: int = 0) -> bytes:
+        """Return what is in a file, from a byte on; a negative one counts from the end.
 
         Raises:
-            tunekit.errors.UnsafeFileError: If it leads out of the folder, or is not a plain file.
-            OSError: If it cannot be read.
-        """
-        ...
-
-    def end_of(self, name: str, most: int) -> bytes:
-        """Return the last bytes of a file that is not tunekit's own, ``most`` of them at most.
-
-        Raises:
-            tunekit.errors.UnsafeFileError: As of :meth:`read`.
-            OSError: If it cannot be read.
-        """
-        ...
-
-    def tail(self, name: str, start: int) -> bytes | None:
-        """Return what is in a file from a byte on; None if it is not that long any more.
-
-        Raises:
+            tunekit.UnsafeFileError: If it leads out of the folder, or is not a plain file.
             OSError: If it cannot be read.
         """
         ...
@@ -314,11 +296,10 @@ class LocalFolder:
         self._timer: threading.Timer | None = None
         self._abandoned = False
 
-    def append(self, series: str, line: bytes, *, later: bool = False) -> None:
+    def append(self, series: str, line: bytes) -> None:
         """See :class:`Folder`."""
         self._waiting.append((series, line))
-        if not later:
-            self._write()
+        self._write()
 
     def flush(self) -> bool:
         """See :class:`Folder`."""
@@ -353,18 +334,9 @@ class LocalFolder:
         path = inside(self.root, folder)
         return sorted(p.name for p in path.iterdir()) if path.is_dir() else []
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, start: int = 0) -> bytes:
         """See :class:`Folder`."""
-        return read_plain(inside(self.root, name))
-
-    def end_of(self, name: str, most: int) -> bytes:
-        """See :class:`Folder`."""
-        return read_plain(inside(self.root, name), -most, most)
-
-    def tail(self, name: str, start: int) -> bytes | None:
-        """See :class:`Folder`; only that part of the file is read."""
-        path = inside(self.root, name)
-        return read_plain(path, start) if path.stat().st_size >= start else None
+        return read_plain(inside(self.root, name), start)
 
     def _place(self, name: str) -> Path:
         """Return where a file is to be, or to be deleted: a link there is not followed."""
@@ -499,7 +471,7 @@ class RemoteFolder:
         # Object stores have no folders.
         self._has_folders = not _keeps_objects(filesystem)
 
-    def append(self, series: str, line: bytes, *, later: bool = False) -> None:
+    def append(self, series: str, line: bytes) -> None:
         """See :class:`Folder`; the line is uploaded behind."""
         self._enqueue("append", series, line)
 
@@ -524,24 +496,14 @@ class RemoteFolder:
         selector = pyarrow.fs.FileSelector(self._path(folder), allow_not_found=True)
         return sorted(info.base_name for info in self._filesystem.get_file_info(selector))
 
-    def read(self, name: str) -> bytes:
-        """See :class:`Folder`."""
-        with self._filesystem.open_input_stream(self._path(name)) as stream:
-            return bytes(stream.readall())
-
-    def end_of(self, name: str, most: int) -> bytes:
-        """See :class:`Folder`."""
-        with self._filesystem.open_input_file(self._path(name)) as file:
-            file.seek(max(0, file.size() - most))
-            return bytes(file.read(most))
-
-    def tail(self, name: str, start: int) -> bytes | None:
+    def read(self, name: str, start: int = 0) -> bytes:
         """See :class:`Folder`; only that part of the file is fetched."""
+        if not start:
+            with self._filesystem.open_input_stream(self._path(name)) as stream:
+                return bytes(stream.readall())
         with self._filesystem.open_input_file(self._path(name)) as file:
             size = file.size()
-            if size <= start:
-                return b"" if size == start else None
-            file.seek(start)
+            file.seek(min(size, start) if start > 0 else max(0, size + start))
             return bytes(file.readall())
 
     def settle(self, patience_s: float) -> bool:

@@ -87,13 +87,11 @@ class Follower:
         # Before the journal: whoever lets go has recorded first how the sweep ended.
         driver = driver_of(self._filesystem, self._path, self._clock.time())
         later = self._read_later()
-        growth = self._reader.read()
-        record = growth.record
-        if not growth.anew and record.sessions and _judged(record) != _judged(self.sweep):
+        record = self._reader.read()
+        if not record.anew and record.sessions and _judged(record) != _judged(self.sweep):
             self._reader.forget()  # all of it is told by another metric
-            growth = self._reader.read()
-            record = growth.record
-        if growth.anew:
+            record = self._reader.read()
+        if record.anew:
             known = {**self._options, "driver": driver, "later": later}
             self.sweep = Sweep(record.events, record.sessions, **known)
         elif record.events or record.sessions or later is not self._later:

@@ -759,7 +759,7 @@ class Sweep:
             if trial.failures:
                 name = posixpath.join(trial.folder, _TRIAL_ERROR)
                 try:
-                    text = folder.end_of(name, _MOST_ERROR_BYTES).decode(errors="replace").strip()
+                    text = folder.read(name, -_MOST_ERROR_BYTES).decode(errors="replace").strip()
                 except FileNotFoundError:
                     continue
                 except OSError as error:
