@@ -38,7 +38,7 @@ from tunekit.journal.storage import LocalFolder, folder_at
 from tunekit.testing import FakeClock, FakeExecutor
 
 LOCAL = pyarrow.fs.LocalFileSystem()
-NOTHING = {"metric": None, "mode": None, "seed": None}
+NOTHING = {"metric": None, "mode": None}
 SECRET = "SECRET"
 SESSION = "validations/20261124-080000-0123abcd"
 
