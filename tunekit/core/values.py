@@ -40,6 +40,7 @@ __all__ = [
     "one_line",
     "parcelled",
     "reader",
+    "safely",
     "same",
     "singled",
     "text",
@@ -68,8 +69,32 @@ NESTED = 2 * _DEEPEST
 _MOST_BITS = 13_000
 
 
+def safely(call: Callable[..., Any], *known: Any, otherwise: Any = None) -> Any:
+    """Call what runs a value's own methods, which may raise anything.
+
+    Args:
+        call: The function.
+        *known: Its arguments.
+        otherwise: What to return if it raises.
+
+    Example:
+        >>> safely(int, "7"), safely(int, "seven", otherwise=0)
+        (7, 0)
+    """
+    try:
+        return call(*known)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # SystemExit, for example
+        return otherwise
+
+
 class Opaque(str):
     """A text that stands for a value that could not be kept."""
+
+
+# What a call has come to that raised, where it may return anything.
+_FAILED = object()
 
 
 class LeftOut(str):
@@ -91,16 +116,14 @@ def text(value: Any, longest: int = LONGEST) -> str:
         >>> text(Odd())
         '<an Odd that cannot be shown>'
     """
-    try:
-        if isinstance(value, (str, bytes)):
-            value = value[: longest + 1]
-        shown = str.__str__(repr(value))
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # whatever its methods raise
+    shown = safely(_represented, value, longest)
+    if shown is None:
         return _unshowable(value)
-    shown = writable(shown)
     return shown if len(shown) <= longest else f"{shown[: longest - 3]}..."
+
+
+def _represented(value: Any, longest: int) -> str:
+    return writable(repr(value[: longest + 1] if isinstance(value, (str, bytes)) else value))
 
 
 def _unshowable(value: Any) -> str:
@@ -112,12 +135,10 @@ def _unshowable(value: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    try:
-        return " ".join(writable(str.__str__(type(value).__name__)).split())
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # a metaclass can do anything
-        return "object"
+    found: str = safely(
+        lambda: " ".join(writable(type(value).__name__).split()), otherwise="object"
+    )
+    return found
 
 
 def writable(own: str) -> str:
@@ -140,12 +161,8 @@ def named(key: Any) -> str:
     """
     if type(key) is str:
         return writable(key)
-    try:
-        return writable(key if isinstance(key, str) else str(key)[:LONGEST])
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # whatever its methods raise
-        return _unshowable(key)
+    own = safely(lambda: writable(key if isinstance(key, str) else str(key)[:LONGEST]))
+    return _unshowable(key) if own is None else own
 
 
 def number(value: Any) -> float | None:
@@ -157,15 +174,8 @@ def number(value: Any) -> float | None:
     """
     if type(value) is float:
         return None if math.isnan(value) else value
-    try:
-        if not isinstance(value, numbers.Real):
-            return None
-        found = float(value)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # too large, or whatever its methods raise
-        return None
-    return None if math.isnan(found) else found
+    found = safely(lambda: float(value) if isinstance(value, numbers.Real) else None)
+    return None if found is None or math.isnan(found) else found
 
 
 def same(one: Any, other: Any) -> bool:
@@ -175,12 +185,7 @@ def same(one: Any, other: Any) -> bool:
         >>> same({"a": 1}, {"a": 1.0}), same(1, 2)
         (True, False)
     """
-    try:
-        return bool(one == other)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # arrays do, for example
-        return False
+    return bool(safely(lambda: bool(one == other)))
 
 
 # Metrics ----------------------------------------------------------------------------------------
@@ -236,12 +241,8 @@ def _admit(value: Any, travels: Callable[[Any], bool], above: list[int]) -> Any:
             above.pop()
         unchanged = all(map(_is, parts, value))
         return value if unchanged else (tuple(parts) if kind is tuple else parts)
-    try:
-        return _admit_other(value, travels, above)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # whatever its methods raise
-        return text(value)
+    own = safely(_admit_other, value, travels, above, otherwise=_FAILED)
+    return text(value) if own is _FAILED else own
 
 
 def _is(one: Any, other: Any) -> bool:
@@ -315,14 +316,13 @@ def singled(value: Any) -> Any:
     """Replace arrays and tensors of one element, at any level of a dict, by the number in them."""
     if type(value) is dict:
         return {key: singled(part) for key, part in value.items()}
-    try:
-        item, size = getattr(value, "item", None), getattr(value, "size", 1)
-        count = size() if callable(size) else size
-        return item() if callable(item) and count in (1, (), (1,)) else value
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # whatever its methods raise
-        return value
+    return safely(_single, value, otherwise=value)
+
+
+def _single(value: Any) -> Any:
+    item, size = getattr(value, "item", None), getattr(value, "size", 1)
+    count = size() if callable(size) else size
+    return item() if callable(item) and count in (1, (), (1,)) else value
 
 
 def _is_array(value: Any) -> bool:
@@ -377,14 +377,8 @@ def unparcelled(value: Any, unpack: Callable[[bytes], Any]) -> Any:
         return {key: unparcelled(part, unpack) for key, part in value.items()}
     if kind is list or kind is tuple:
         return kind(unparcelled(part, unpack) for part in value)
-    if kind is not Parcel:
-        return value
-    try:
-        return unpack(value.data)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # a module may be missing here
-        return value.shown
+    # A module may be missing here.
+    return safely(unpack, value.data, otherwise=value.shown) if kind is Parcel else value
 
 
 def bounded(value: Any, largest: int = _LARGEST) -> Any:
@@ -491,12 +485,8 @@ class _Writer:
             return value if self._keys else writable(value)
         if kind is int:
             return value if value.bit_length() < _MOST_BITS else self._object(value)
-        try:
-            return self._other(value, kind, above)
-        except KeyboardInterrupt:
-            raise
-        except BaseException:  # whatever its methods raise
-            return self._object(value)
+        own = safely(self._other, value, kind, above, otherwise=_FAILED)
+        return self._object(value) if own is _FAILED else own
 
     def _other(self, value: Any, kind: type, above: list[int]) -> Any:
         if self._exact:
@@ -606,17 +596,14 @@ def as_json(value: Any, **options: Any) -> str:
         >>> as_json({"lr": 0.1, (1, 2): {3}})
         '{"lr": 0.1, "(1, 2)": "{3}"}'
     """
-    try:
-        return json.dumps(value, default=_shown_as, **options)
-    except Exception:  # whatever its parts raise
-        return json.dumps(admitted(value, lambda part: False), default=_shown_as, **options)
+    own = safely(lambda: json.dumps(value, default=_shown_as, **options))
+    if own is None:
+        own = json.dumps(admitted(value, lambda part: False), default=_shown_as, **options)
+    return str(own)
 
 
 def _shown_as(value: Any) -> Any:
-    try:
-        return value.tolist() if _is_array(value) else admitted(value, lambda part: False)
-    except Exception:  # whatever its methods raise
-        return text(value)
+    return value.tolist() if _is_array(value) else admitted(value, lambda part: False)
 
 
 def _from_items(value: dict[str, Any]) -> dict[Any, Any]:
@@ -626,12 +613,8 @@ def _from_items(value: dict[str, Any]) -> dict[Any, Any]:
         return value
     found: dict[Any, Any] = {}
     for key, part in items:
-        try:
-            found[key] = part
-        except KeyboardInterrupt:
-            raise
-        except BaseException:  # not hashable, as it was read
-            found[named(key)] = part
+        hashable = safely(hash, key) is not None  # as it was read
+        found[key if hashable else named(key)] = part
     return found
 
 
@@ -685,18 +668,12 @@ def described(error: BaseException) -> Raised:
     if type(known) is Raised:
         return known
     kind = _kind(error)
-    try:
-        message = _COLOURS.sub("", writable(str(error)))
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # whatever its methods raise
-        message = "its message cannot be shown"
-    try:
-        lines = traceback.format_exception(type(error), error, error.__traceback__)
+    unknown = "its message cannot be shown"
+    message = safely(lambda: _COLOURS.sub("", writable(str(error))), otherwise=unknown)
+    lines = safely(traceback.format_exception, type(error), error, error.__traceback__)
+    if lines is not None:
         trace = writable("".join(lines))
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # such as a cause that raises
+    else:  # a cause raises, for example
         lines = traceback.format_tb(error.__traceback__)
         trace = writable("".join(["Traceback (most recent call last):\n", *lines]))
         trace += f"{kind}: {message}\n"

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tunekit.core.values import PICKLED, SHOWN, Opaque, reader, same, written
+from tunekit.core.values import PICKLED, SHOWN, Opaque, reader, safely, same, written
 from tunekit.pickles import to_text_elsewhere
 
 __all__ = ["odd_values", "resolve_opaque", "to_json", "unknown_to_json"]
@@ -99,7 +99,5 @@ def _odd_parts(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[str, A
 
 def odd_values(configs: Iterable[Any]) -> dict[str, Any]:
     """Return, by their texts, the values in configurations that JSON does not know, pickled."""
-    try:
-        return {shown: packed for config in configs for shown, packed in _odd_parts(config)}
-    except Exception:  # whatever their parts raise
-        return {}
+    parts = safely(lambda: dict(part for config in configs for part in _odd_parts(config)))
+    return parts or {}
