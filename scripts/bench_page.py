@@ -7,12 +7,11 @@ All times are the browser's own (``performance.now``): from the beginning of the
 the page has run its scripts, has drawn what is in view and answers; from a click on a column's
 head until the browser has drawn the new order; from moving the mouse over the curves until the
 trial is highlighted and drawn. It prints medians and the largest, and how much slower the large
-one is.
+one is. Twenty trials are pointed at: both sweeps need as many.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 import statistics
@@ -21,6 +20,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from harness import arguments
 
 from tests.chromium import Chromium, Tab
 from tunekit.board.page import write_page
@@ -150,13 +151,7 @@ def measured(tab: Tab, page: Path) -> dict[str, list[float]]:
 
 def main() -> None:
     """Write both, open both in turns, and print the times."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trials", type=int, default=1000)
-    parser.add_argument("--iterations", type=int, default=100)
-    parser.add_argument("--against", type=int, default=100, help="trials of the small sweep")
-    parser.add_argument("--keep", type=Path, help="a folder to keep the reports in")
-    parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
+    given = arguments(__doc__, trials=1000, iterations=100, against=100, rounds=5)
     with tempfile.TemporaryDirectory() as folder, Chromium() as browser:
         pages = {
             trials: written(trials, given.iterations, Path(folder, f"{trials}.html"))

@@ -9,14 +9,13 @@ that lives on, by two workers of a trainer (which live on, too), or by mapping o
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import tempfile
 import time
 
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 
-import ray
+from harness import start_ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
@@ -93,7 +92,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=9, help="at most (9)")
     parser.add_argument("--storage", help="where the results go (a new temporary folder)")
     options = parser.parse_args()
-    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    start_ray(8)
     began = time.time()
     tuner, results = sweep(
         options.scheduler,
