@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from tunekit.core.estimates import Estimate
     from tunekit.core.sequential import Sequential
     from tunekit.driver.callback import ValidationCallback
+    from tunekit.driver.scheduler import ValidatedScheduler
     from tunekit.policies import AtDecisions, EveryIterations
     from tunekit.reading.sweep import Sweep, load
-    from tunekit.scheduling.scheduler import ValidatedScheduler
     from tunekit.scheduling.searcher import ValidatedSearcher
     from tunekit.stage import Stage
     from tunekit.training import VALIDATION_KEY, checkpoint_with, report, state_of
@@ -73,7 +73,7 @@ _HOMES = {
     "tunekit.driver.callback": ("ValidationCallback",),
     "tunekit.policies": ("AtDecisions", "EveryIterations"),
     "tunekit.reading.sweep": ("Sweep", "load"),
-    "tunekit.scheduling.scheduler": ("ValidatedScheduler",),
+    "tunekit.driver.scheduler": ("ValidatedScheduler",),
     "tunekit.scheduling.searcher": ("ValidatedSearcher",),
     "tunekit.stage": ("Stage",),
     "tunekit.training": ("VALIDATION_KEY", "checkpoint_with", "report", "state_of"),

@@ -15,7 +15,7 @@ from tunekit.combinations import pauses
 from tunekit.core.problems import Problems
 from tunekit.core.room import one_at_a_time, shares, total
 from tunekit.driver.callback import ValidationCallback
-from tunekit.scheduling.scheduler import base_of
+from tunekit.driver.scheduler import base_of
 from tunekit.scheduling.searcher import ValidatedSearcher
 from tunekit.validating.capacity import listed, say_what_is_too_much
 

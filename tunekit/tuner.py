@@ -72,6 +72,7 @@ from tunekit.distributed import (
     validation_config_of,
 )
 from tunekit.driver.callback import ValidationCallback
+from tunekit.driver.scheduler import ValidatedScheduler, base_of
 from tunekit.errors import ConfigError, RestoreError, SweepNotFoundError, TunekitError
 from tunekit.journal.experiments import no_sweep
 from tunekit.journal.lines import SERIES, Record, record_of
@@ -86,7 +87,6 @@ from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints,
 from tunekit.reading.sweep import confirmed, load
 from tunekit.results.grid import ConfirmedResults, ValidatedResults
 from tunekit.resuming import warn_of_beginning_anew
-from tunekit.scheduling.scheduler import ValidatedScheduler, base_of
 from tunekit.scheduling.searcher import ValidatedSearcher
 from tunekit.validating.watch import watched
 

@@ -491,8 +491,8 @@ def check_left(ran: Ran) -> Iterator[Problem]:
     for owner, name in (
         (scheduler._state.clones, "planned"),
         (scheduler._state.clones, "offers"),
-        (scheduler._sweep.actions, "_ready"),
-        (scheduler._sweep.actions, "_since"),
+        (scheduler._joined.actions, "_ready"),
+        (scheduler._joined.actions, "_since"),
         (scheduler._stand_ins, "_touched"),
     ):
         if left := getattr(owner, name):

@@ -25,6 +25,7 @@ from tunekit.core.validation import Attempt
 from tunekit.journal.lines import Journal, events_in, read
 from tunekit.journal.snapshots import prepare_restore
 from tunekit.journal.storage import LocalFolder
+from tunekit.scheduling.state import SchedulerState
 
 
 class Telling(Counting):
@@ -173,7 +174,7 @@ def killed_soon_after_an_exploit() -> Iterator[None]:
         left[0] = 4 if isinstance(event, Exploited) and left[0] > 4 else left[0] - 1
 
     # Of a scheduler that cannot be saved all is replayed, on trials that are further.
-    unsaved = mock.patch.object(tunekit.ValidatedScheduler, "get_state", lambda *args: None)
+    unsaved = mock.patch.object(SchedulerState, "save", lambda *args: None)
     with unsaved, mock.patch.object(Journal, "append", append):
         yield
 

@@ -19,8 +19,8 @@ from ray.tune.schedulers import (
 import tunekit
 from tunekit._ray.tuner import settings_of
 from tunekit.core.resuming import saves_without_resuming
+from tunekit.driver.scheduler import base_of
 from tunekit.resuming import warn_of_beginning_anew
-from tunekit.scheduling.scheduler import base_of
 
 
 def forgets(config):

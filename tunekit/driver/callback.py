@@ -51,17 +51,13 @@ from tunekit.core.reports import own_names, received
 from tunekit.core.resume_command import how_to_resume
 from tunekit.core.seeds import check_seed
 from tunekit.core.validation import Outcome, Status
-from tunekit.driver.consumers import SchedulerConsumer, SearcherConsumer
 from tunekit.driver.deliveries import Deliveries
 from tunekit.driver.end import SweepEnd
 from tunekit.driver.failures import FailureReports
 from tunekit.driver.forgotten import Forgotten
-from tunekit.driver.leases import CheckpointLeases
 from tunekit.driver.requests import Requests
 from tunekit.driver.restored import RestoredSweep
 from tunekit.driver.stages import Stages
-from tunekit.driver.stopping import StoppingCriteria
-from tunekit.driver.waiting import Waiting
 from tunekit.errors import (
     AlreadyRunningError,
     ConfigError,
@@ -76,9 +72,15 @@ from tunekit.journal.snapshots import RestorePoint
 from tunekit.loggers import JsonLogger, ValidatedLoggerCallback, validated
 from tunekit.pickles import travels
 from tunekit.policies import AtDecisions, CheckpointPolicy
+from tunekit.results.leases import CheckpointLeases
 from tunekit.results.lineage import Lineage
 from tunekit.results.tensorboard import TensorBoardLogger
 from tunekit.results.trial_files import TrialFiles
+from tunekit.scheduling.scheduling import Scheduling
+from tunekit.scheduling.searcher import ValidatedSearcher
+from tunekit.scheduling.stopping import StoppingCriteria
+from tunekit.scheduling.trial_actions import TrialActions
+from tunekit.scheduling.waiting import Waiting
 from tunekit.training import VALIDATION_KEY
 from tunekit.validating.cache import SweepCache
 from tunekit.validating.executor import Executor, executor_of
@@ -154,14 +156,16 @@ class ValidationCallback(tune.Callback):
         self.confirm: Confirm | None = None
         self._given = (executor, clock)
         self._stage_executors = stage_executors
-        self._clock = clock or SystemClock()
+        #: The sweep's clock.
+        self.clock = clock or SystemClock()
         self._trials: dict[str, Trial] = {}
         #: Which checkpoints are needed.
         self.leases = CheckpointLeases(self._changed)
         self._assemble(executor)
 
         self._controller: Controller | None = None
-        self._scheduler: SchedulerConsumer | None = None
+        self._scheduling: Scheduling | None = None
+        self._actions: TrialActions | None = None
         self._loggers: list[tune.Callback] = []
         self._listeners: list[Any] = []
 
@@ -177,7 +181,7 @@ class ValidationCallback(tune.Callback):
         #: Whether the sweep has ended, rather than been interrupted; None while it runs.
         self.has_ended: bool | None = None
         #: Where the sweep is recorded.
-        self.ledger = Ledger(self._clock, on_lost=self._give_way)
+        self.ledger = Ledger(self.clock, on_lost=self._give_way)
         self._refused: TunekitError | None = None
         self._restored = RestoredSweep(self, self._trials)
         self._state_taken = False
@@ -261,7 +265,6 @@ class ValidationCallback(tune.Callback):
             self._trials,
             state,
             self._stopping,
-            self.deliveries,
             draining=lambda: self._end.draining.waits,
             confirms=lambda: self.confirm is not None,
         )
@@ -270,7 +273,7 @@ class ValidationCallback(tune.Callback):
         self.validator = waiting.validator = Validator(
             self.config,
             executor or executor_of(self.config, cache),
-            self._clock,
+            self.clock,
             emit=self.emit,
             conclude=self._conclude,
             around=waiting,
@@ -282,7 +285,7 @@ class ValidationCallback(tune.Callback):
             self.config.stages,
             self._stage_executors
             or {stage.name: executor_of(stage, cache) for stage in self.config.stages},
-            self._clock,
+            self.clock,
             emit=self.emit,
             conclude=self._conclude,
             waiting=waiting,
@@ -306,7 +309,7 @@ class ValidationCallback(tune.Callback):
         )
         self._failures, self._forgotten = FailureReports(self.config), Forgotten()
         self._end = SweepEnd(
-            self._clock,
+            self.clock,
             state=state,
             stages=self.stages,
             deliveries=self.deliveries,
@@ -339,7 +342,7 @@ class ValidationCallback(tune.Callback):
 
     def _goal(self) -> tuple[set[str], str | None]:
         """Return the metrics to judge by, and which values are better."""
-        return self.state.required, None if self._scheduler is None else self._scheduler.mode
+        return self.state.required, None if self._scheduling is None else self._scheduling.mode
 
     def _validated(self) -> Collection[str]:
         """Return the metrics that validations have produced."""
@@ -350,23 +353,24 @@ class ValidationCallback(tune.Callback):
     def attach(
         self,
         controller: Controller,
-        scheduler: SchedulerConsumer,
-        searcher: SearcherConsumer | None,
+        scheduling: Scheduling,
+        actions: TrialActions,
+        searcher: ValidatedSearcher | None,
     ) -> None:
         """Connect the parts of a sweep; the scheduler calls this when Tune adds the first trial."""
-        self._controller, self._scheduler = controller, scheduler
-        self.deliveries.scheduler, self.deliveries.searcher = scheduler, searcher
-        self.requests.scheduler = scheduler
+        self._controller, self._scheduling, self._actions = controller, scheduling, actions
+        self.deliveries.attach(scheduling, actions, searcher)
+        self.requests.scheduling = scheduling
         self._listen_with(controller.callbacks)
-        self.state.required = controller.take_over_metric_check() | scheduler.objectives
+        self.state.required = controller.take_over_metric_check() | scheduling.objectives
         self._stopping.attach(controller, lambda: self.state.required | self.history.names.keys())
-        self.waiting.attach(controller, scheduler)
+        self.waiting.attach(controller, scheduling, searches=searcher is not None)
         self._end.attach(controller)
         controller.look_at_reports_first(self._receive)
         for callback in self._listeners:
             for policy in callback.parts() if isinstance(callback, CheckpointPolicy) else ():
                 if isinstance(policy, AtDecisions):
-                    policy.attach(scheduler.uses)
+                    policy.attach(scheduling.uses)
         self._open_experiment(controller.storage)
         if searcher is not None:
             searcher.attach(self.validator.poll)
@@ -427,7 +431,7 @@ class ValidationCallback(tune.Callback):
         self._stopping.take_over(trial, self.state.required)
 
     def _take_over_new_criteria(self) -> None:
-        if self._scheduler is not None:
+        if self._scheduling is not None:
             self._stopping.take_over_new(self._trials.values(), self.history.names)
 
     def reached(self, trial_id: str, result: Mapping[str, Any]) -> bool:
@@ -461,8 +465,8 @@ class ValidationCallback(tune.Callback):
             self._controller.begin_anew()
         if self._controller is not None:
             self._controller.look_at_reports_first(self._receive)
-        if self._restored.past and self._controller is not None and self._scheduler is not None:
-            self._restored.resume(self._controller, self._scheduler)
+        if self._restored.past and self._controller is not None and self._scheduling is not None:
+            self._restored.resume(self._controller, self._scheduling)
         known = list(self._trials.values())
         if self._end.conclude_restored(known):
             self._raise_error()
@@ -478,8 +482,9 @@ class ValidationCallback(tune.Callback):
         self._trials[trial.trial_id] = trial
         self.files.add(trial)
         self.watch(trial)
-        if self._scheduler is not None:
-            self._scheduler.started(trial)
+        if self._scheduling is not None:
+            stand_ins = self._scheduling.state.stand_ins
+            stand_ins.reopen(stand_ins.of(trial))
         elif self.config.every == "decision":
             raise WiringError(
                 "ValidationConfig(every='decision') was given to a sweep without a "
@@ -630,11 +635,11 @@ class ValidationCallback(tune.Callback):
 
     def now(self) -> float:
         """Return the seconds on the sweep's clock."""
-        return self._clock.monotonic()
+        return self.clock.monotonic()
 
     def time(self) -> float:
         """Return the seconds since the epoch."""
-        return self._clock.time()
+        return self.clock.time()
 
     @property
     def policies(self) -> list[CheckpointPolicy]:
@@ -667,8 +672,8 @@ class ValidationCallback(tune.Callback):
         self._resume_alone(trials)
         self.stages.poll(at_once=self._controller is not None and self._controller.woken())
         self.files.show()
-        if self._scheduler is not None:
-            self._scheduler.act()
+        if self._actions is not None:
+            self._actions.act()
         self._end.step(trials)
         self._raise_error()
         self._end.note(trials)
@@ -683,16 +688,16 @@ class ValidationCallback(tune.Callback):
             self.validator.spare()  # or no trial could start
         if idle or controller is None or not controller.awaits_nothing:
             return
-        left = self._paused_at + _PAUSE_S - self._clock.monotonic()
+        left = self._paused_at + _PAUSE_S - self.clock.monotonic()
         if left > 0:
-            self._clock.sleep(left)
-        self._paused_at = self._clock.monotonic()
+            self.clock.sleep(left)
+        self._paused_at = self.clock.monotonic()
 
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         """Called by Tune when a trial has ended by itself or was stopped."""
-        if self._scheduler is None:
+        if self._scheduling is None:
             self.deliveries.complete(trial.trial_id)
         if not self.state.has_saved:
             self._forgotten.ended(trial)
@@ -708,8 +713,8 @@ class ValidationCallback(tune.Callback):
     def errored(self, trial: Trial) -> None:
         """Let go of a trial that has failed for good."""
         self.deliveries.give_back(trial.trial_id)
-        if self._scheduler is not None:
-            self._scheduler.errored(trial)
+        if self._scheduling is not None:
+            self._scheduling.base.fail(self._scheduling.state.stand_ins.of(trial))
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         """Called by Tune last: what has not ended was interrupted, and is given up here."""
@@ -860,14 +865,15 @@ class ValidationCallback(tune.Callback):
         except AlreadyRunningError as error:
             self._refused = error  # Tune replaces an error that is raised while it restores
             raise
-        restored = self._restored.load(self.ledger, self._scheduler)
+        scheduler = None if self._scheduling is None else self._scheduling.state
+        restored = self._restored.load(self.ledger, scheduler, storage.storage_filesystem)
         known = about(
-            self._clock.time(),
+            self.clock.time(),
             config=self.config,
             seed_param=self.seed_param,
             judged=self.state.required,
-            mode=None if self._scheduler is None else self._scheduler.mode,
-            scheduler=None if self._scheduler is None else self._scheduler.base,
+            mode=None if self._scheduling is None else self._scheduling.mode,
+            scheduler=None if scheduler is None else scheduler.base,
             search_alg=None if self._controller is None else self._controller.search_alg,
             trainable=self.trainable,
             space=self.searched,
@@ -882,7 +888,8 @@ class ValidationCallback(tune.Callback):
         """Return what Tune saves with the experiment: what does not follow from the journal."""
         self._state_taken = True
         state: dict[str, Any] = {"as_of": self.ledger.last}
-        scheduler = None if self._scheduler is None else self._scheduler.get_state(self.places)
+        scheduling = self._scheduling
+        scheduler = None if scheduling is None else scheduling.state.save(self.places)
         # One that cannot be saved is told everything again.
         return state if scheduler is None else {**state, "scheduler": scheduler}
 
@@ -891,7 +898,7 @@ class ValidationCallback(tune.Callback):
         self._restored.save(state)
 
     def _resume_alone(self, trials: list[Trial]) -> None:
-        if self._restored.past and self._scheduler is None:
+        if self._restored.past and self._scheduling is None:
             self._restored.resume_alone(trials)
 
     def caught_up(self, told: Mapping[str, list[Told]]) -> None:

@@ -15,9 +15,12 @@ from tunekit.core.delivery import Completion, Scored
 from tunekit.core.engine import Engine
 from tunekit.core.events import EndDelivered, Event, ScoreDelivered, TrialEnded
 from tunekit.core.metrics import flatten
-from tunekit.driver.consumers import SchedulerConsumer, SearcherConsumer
-from tunekit.driver.leases import CheckpointLeases
 from tunekit.errors import MetricNotFoundError, TunekitError
+from tunekit.results.leases import CheckpointLeases
+from tunekit.scheduling.base import BaseScheduler
+from tunekit.scheduling.scheduling import Scheduling
+from tunekit.scheduling.searcher import ValidatedSearcher
+from tunekit.scheduling.trial_actions import TrialActions
 
 __all__ = ["Deliveries"]
 
@@ -49,11 +52,18 @@ class Deliveries:
         self._state, self._trials, self._leases = state, trials, leases
         self._emit, self._time, self._fail = emit, time, fail
         #: Who hears of scores; None until they are known.
-        self.scheduler: SchedulerConsumer | None = None
-        self.searcher: SearcherConsumer | None = None
+        self.scheduling: Scheduling | None = None
+        self.searcher: ValidatedSearcher | None = None
+        self._actions: TrialActions | None = None
         # Trials of which nothing is delivered until it is known whether the metrics that the sweep
         # is judged by come from validation or from training.
         self._postponed: dict[str, None] = {}
+
+    def attach(
+        self, scheduling: Scheduling, actions: TrialActions, searcher: ValidatedSearcher | None
+    ) -> None:
+        """Get to know who hears of scores, and who carries out what is decided."""
+        self.scheduling, self._actions, self.searcher = scheduling, actions, searcher
 
     def deliver(self, trial_id: str) -> None:
         """Give the scheduler and the searcher what they may see of a trial now.
@@ -67,15 +77,15 @@ class Deliveries:
             self._deliver(trial_id)
 
     def _deliver(self, trial_id: str) -> None:
-        scheduler = self.scheduler
-        while scheduler is None or scheduler.hears(trial_id):
+        base = None if self.scheduling is None else self.scheduling.base
+        while base is None or base.hears(trial_id):
             due = self._state.delivery.due(trial_id)
             if due is None:
                 break
-            if scheduler is None:
+            if base is None:
                 self._pass_over(due)
             elif isinstance(due, Scored):
-                self._deliver_score(self._trials[trial_id], due, scheduler)
+                self._deliver_score(self._trials[trial_id], due, base)
             else:
                 self._deliver_end(self._trials[trial_id], due)
         self.give_back(trial_id)
@@ -87,13 +97,13 @@ class Deliveries:
         else:
             self._state.delivery.end_delivered(due.trial_id)
 
-    def _deliver_score(self, trial: Trial, scored: Scored, scheduler: SchedulerConsumer) -> None:
+    def _deliver_score(self, trial: Trial, scored: Scored, base: BaseScheduler) -> None:
         result = {**flatten(scored.result), DONE: False}
         if not self._can_be_judged(scored, result):
             self._pass_over(scored)
             return
-        decision = scheduler.judge(trial, result, scored)
-        finished = decision == TrialScheduler.STOP and scheduler.has_run_its_course(trial.trial_id)
+        decision = base.judge(trial, result, scored)
+        finished = decision == TrialScheduler.STOP and base.has_run_its_course(trial.trial_id)
         self._emit(ScoreDelivered.of(scored.request, decision, self._time(), finished=finished))
         self.teach(scored.trial_id, decision, result)
 
@@ -109,8 +119,8 @@ class Deliveries:
     def deliver_end(self, trial: Trial, end: Completion, *, search: bool = True) -> None:
         """Tell the scheduler of a trial's end, and the searcher if it has not heard of it."""
         result = None if end.result is None else flatten(end.result)
-        if self.scheduler is not None:
-            self.scheduler.finish(trial, result)
+        if self.scheduling is not None:
+            self.scheduling.base.finish(trial, result)
         if search and self.searcher is not None:
             self.searcher.finish(trial.trial_id, result)
 
@@ -135,11 +145,11 @@ class Deliveries:
         for trial in ended:
             if not self._state.delivery.completed(trial.trial_id):
                 self.complete(trial.trial_id)  # Tune has not told the scheduler
-            if self.scheduler is not None and not self._state.delivery.over(trial.trial_id):
-                self.scheduler.advance()
+            if self.scheduling is not None and not self._state.delivery.over(trial.trial_id):
+                self.scheduling.next_trial.advance()
         for trial in ended:
-            if self.scheduler is not None and not self._state.delivery.over(trial.trial_id):
-                self.scheduler.conclude(trial)
+            if self.scheduling is not None and not self._state.delivery.over(trial.trial_id):
+                self.scheduling.base.conclude(trial)
                 self._deliver_end(trial, self._state.delivery.end(trial.trial_id))
                 self.give_back(trial.trial_id)
 
@@ -152,8 +162,11 @@ class Deliveries:
         """
         for request in self._state.release(trial_id):
             self._leases.release(("validation", request.id))
-            if tell and self.scheduler is not None:
-                self.scheduler.settled(request)
+            if tell and self.scheduling is not None and self._actions is not None:
+                # From now on the scheduler's books show the score, or a later one takes its place.
+                self._actions.settled(trial_id)
+                if request.generation == self._state.ancestry.generation(trial_id):
+                    self.scheduling.state.usage.heard(request)
 
     def _can_be_judged(self, scored: Scored, result: Mapping[str, Any]) -> bool:
         """Return whether a result has the metrics to judge by; if none ever had them, give up."""

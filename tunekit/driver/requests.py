@@ -21,10 +21,10 @@ from tunekit.core.history import GENERATION
 from tunekit.core.reports import own_names
 from tunekit.core.validation import Request
 from tunekit.core.values import same
-from tunekit.driver.consumers import SchedulerConsumer
-from tunekit.driver.leases import CheckpointLeases
 from tunekit.driver.stages import Stages
 from tunekit.journal.places import Places
+from tunekit.results.leases import CheckpointLeases
+from tunekit.scheduling.scheduling import Scheduling
 from tunekit.training import VALIDATION_KEY, ValidationOverride, override_of
 
 __all__ = ["Requests"]
@@ -62,7 +62,7 @@ class Requests:
         self._stages, self._leases, self._places = stages, leases, places
         self._emit, self._time = emit, time
         #: Who says which scores will be used; nobody, as long as it is not known.
-        self.scheduler: SchedulerConsumer | None = None
+        self.scheduling: Scheduling | None = None
         # What each trial's newest report says of its own validation, and of which iteration it is.
         self._overrides: dict[str, tuple[int, ValidationOverride]] = {}
         # The newest iteration of each trial that Tune has asked the scheduler about.
@@ -86,10 +86,10 @@ class Requests:
         """Record a report."""
         trial_id, step = trial.trial_id, report[TRAINING_ITERATION]
         report[GENERATION] = self._state.ancestry.generation(trial_id)
-        offered = self.scheduler is None or self._offered.get(trial_id) == step
+        offered = self.scheduling is None or self._offered.get(trial_id) == step
         self._emit(Reported(time=self._time(), trial_id=trial_id, report=report, offered=offered))
-        if self.scheduler is not None:
-            self.scheduler.uses(trial, report)
+        if self.scheduling is not None:
+            self.scheduling.uses(trial, report)
 
     def saved(self, trial: Trial) -> None:
         """Record a trial's newest checkpoint, and request its validation, if there is to be one."""
@@ -130,7 +130,7 @@ class Requests:
 
     def _record(self, trial: Trial, checkpoint: Any, report: Mapping[str, Any]) -> None:
         request, override = self._request(trial, checkpoint, report)
-        used = self.scheduler is None or self.scheduler.used(request)
+        used = self.scheduling is None or self.scheduling.state.usage.used(request)
         used = used or bool(trial.last_result.get(DONE))
         known = {**(self._state.record(trial.trial_id).report or {})}
         known.pop(SHOULD_CHECKPOINT, None)  # Tune stores it without

@@ -38,12 +38,12 @@ from tunekit.core.lineage import configs_of
 from tunekit.core.metrics import flatten, hide
 from tunekit.core.order import Told
 from tunekit.core.validation import Outcome, Request, Status
-from tunekit.driver.consumers import SchedulerConsumer
 from tunekit.driver.deliveries import Deliveries
 from tunekit.journal.lines import exploits_of
 from tunekit.journal.places import Places
 from tunekit.journal.recorded import resolve_opaque
 from tunekit.policies import CheckpointPolicy
+from tunekit.scheduling.scheduling import Scheduling
 
 __all__ = ["Offsets", "Restoration", "Restored"]
 
@@ -100,7 +100,7 @@ class Restoration:
         events: The journal's events.
         offsets: The lines of the journal as of which the parts were saved.
         controller: The controller of the restored experiment, if it is known.
-        scheduler: The scheduler, if it is one of tunekit's.
+        scheduling: The scheduler, if it is one of tunekit's.
     """
 
     def __init__(
@@ -110,10 +110,10 @@ class Restoration:
         events: Sequence[Event],
         offsets: Offsets,
         controller: Controller | None = None,
-        scheduler: SchedulerConsumer | None = None,
+        scheduling: Scheduling | None = None,
     ):
         self._sweep, self._trials, self._events, self._offsets = sweep, trials, events, offsets
-        self._controller, self._scheduler = controller, scheduler
+        self._controller, self._scheduling = controller, scheduling
         self._recorded = configs_of(exploits_of(events, sweep.places))
         self._known: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._odd: dict[str, Any] = {}
@@ -194,11 +194,12 @@ class Restoration:
 
     def _settle_as_saved(self) -> None:
         """Release what the sweep had already released when the scheduler was saved."""
-        state, scheduler = self._sweep.state, self._scheduler
-        if scheduler is not None:
-            scheduler.take_leases()
+        state, scheduling = self._sweep.state, self._scheduling
+        base = None if scheduling is None else scheduling.base
+        if base is not None:
+            base.take_leases()
         for trial_id in self._trials:
-            if not state.hesitates() and (scheduler is None or scheduler.hears(trial_id)):
+            if not state.hesitates() and (base is None or base.hears(trial_id)):
                 state.delivery.due(trial_id)
             self._sweep.deliveries.give_back(trial_id, tell=False)
 
@@ -253,8 +254,8 @@ class Restoration:
 
     def _deliver_again(self, event: ScoreDelivered | EndDelivered, trial: Trial) -> None:
         """Deliver again what was delivered; it follows from the events before."""
-        scheduler, sweep = self._scheduler, self._sweep
-        if scheduler is None:
+        scheduling, sweep = self._scheduling, self._sweep
+        if scheduling is None:
             return
         search = event.n > self._offsets.searcher
         if isinstance(event, EndDelivered):
@@ -265,25 +266,25 @@ class Restoration:
         if scored is None:
             return
         result = {**flatten(scored.result), DONE: False}
-        decision = scheduler.judge_again(trial, result, scored, event.decision)
+        decision = scheduling.restore.judge_again(trial, result, scored, event.decision)
         if search:
             sweep.deliveries.teach(trial.trial_id, decision, result)
 
     def _catch_up(self, event: Event, trial: Trial) -> None:
         """Tell the scheduler, and release checkpoints that are no longer needed."""
-        sweep, scheduler = self._sweep, self._scheduler
-        if scheduler is not None:
+        sweep, scheduling = self._sweep, self._scheduling
+        if scheduling is not None:
             if isinstance(event, CheckpointSaved):
-                scheduler.used(self._saved[(trial.trial_id, *event.place)])
+                scheduling.state.usage.used(self._saved[(trial.trial_id, *event.place)])
             elif isinstance(event, Exploited):
                 exploit, version = self._exploit(event, trial)
                 carried_out = event.n <= self._offsets.trials
-                scheduler.exploit_again(trial, exploit, version, carried_out=carried_out)
+                scheduling.restore.exploit_again(trial, exploit, version, carried_out=carried_out)
             else:
-                scheduler.catch_up(event, trial)
+                scheduling.restore.catch_up(event, trial)
             if isinstance(event, Reported):
                 report = sweep.state.record(trial.trial_id).report
-                scheduler.uses(trial, report or event.report)
+                scheduling.uses(trial, report or event.report)
         if isinstance(event, (ScoreDelivered, EndDelivered, TrialErrored, Exploited)):
             sweep.deliveries.give_back(trial.trial_id)
 

@@ -21,14 +21,15 @@ from tunekit.core.events import (
 )
 from tunekit.core.order import Told
 from tunekit.core.retention import left_over
-from tunekit.driver.consumers import SchedulerConsumer
-from tunekit.driver.leases import CheckpointLeases
 from tunekit.driver.requests import Requests
 from tunekit.driver.restore import Offsets, Restoration, Restored
 from tunekit.journal.ledger import Ledger
 from tunekit.journal.places import Places
 from tunekit.journal.snapshots import RestorePoint
+from tunekit.results.leases import CheckpointLeases
 from tunekit.results.trial_files import TrialFiles
+from tunekit.scheduling.scheduling import Scheduling
+from tunekit.scheduling.state import SchedulerState
 
 __all__ = ["RestoredSweep", "remove_left_over"]
 
@@ -95,7 +96,7 @@ class RestoredSweep:
         """Return whether it is to be restored: not to begin anew, whatever Tune finds."""
         return self._mended is not None
 
-    def load(self, ledger: Ledger, scheduler: SchedulerConsumer | None) -> bool:
+    def load(self, ledger: Ledger, state: SchedulerState | None, filesystem: Any) -> bool:
         """Read what was written down, and give the scheduler what it had saved.
 
         Returns:
@@ -106,9 +107,9 @@ class RestoredSweep:
         saved, self._saved = self._saved or {}, None
         self.past = ledger.past()
         self._as_of = saved.get("as_of", 0)
-        if scheduler is not None and saved.get("scheduler") is not None:
+        if state is not None and saved.get("scheduler") is not None:
             self._scheduler_as_of = self._as_of
-            scheduler.set_state(saved["scheduler"], self._sweep.places)
+            state.load(saved["scheduler"], self._sweep.places, filesystem=filesystem)
         return True
 
     @property
@@ -136,7 +137,7 @@ class RestoredSweep:
 
     # Going on -----------------------------------------------------------------------------------
 
-    def resume(self, controller: Controller, scheduler: SchedulerConsumer) -> None:
+    def resume(self, controller: Controller, scheduling: Scheduling) -> None:
         """Tell what happened since each part was saved, and go on from there."""
         sweep, searched = self._sweep, None if self._mended is None else self._mended.search
         offsets = Offsets(
@@ -144,14 +145,14 @@ class RestoredSweep:
             searcher=self._as_of if searched is None else searched,
             scheduler=self._scheduler_as_of,
         )
-        self._tell(self._trials, offsets, controller, scheduler)
+        self._tell(self._trials, offsets, controller, scheduling)
         for trial_id, trial in self._trials.items():
             sweep.files.add(trial)
             if trial.is_finished():
                 continue
             if sweep.state.record(trial_id).failed or sweep.state.delivery.completed(trial_id):
                 sweep.retried(trial)
-                scheduler.retried(trial)
+                scheduling.base.restart(scheduling.state.stand_ins.of(trial))
             for path in forget_missing(trial):
                 logger.warning("Trial %s goes on without %s, which is gone.", trial_id, path)
             skip_existing(trial)
@@ -164,7 +165,7 @@ class RestoredSweep:
             sweep.perform(command)
         if past[-1].n < self._as_of:
             self._record_lost(past)
-        scheduler.resume()
+        scheduling.restore.resume()
         for trial_id in list(self._trials):
             sweep.deliveries.deliver(trial_id)
 
@@ -188,11 +189,11 @@ class RestoredSweep:
         trials: Mapping[str, Trial],
         offsets: Offsets,
         controller: Controller | None = None,
-        scheduler: SchedulerConsumer | None = None,
+        scheduling: Scheduling | None = None,
     ) -> None:
         """Tell each part what it has not heard of."""
         sweep = self._sweep
-        restoration = Restoration(sweep, trials, self.past, offsets, controller, scheduler)
+        restoration = Restoration(sweep, trials, self.past, offsets, controller, scheduling)
         self._restoration, sweep.leases.deletes_nothing = restoration, True
         restoration.run()
         self._restoration, sweep.leases.deletes_nothing = None, False

@@ -11,8 +11,8 @@ from tunekit.core.calls import name_of
 from tunekit.core.events import Event
 from tunekit.core.failures import HOPELESS
 from tunekit.core.validation import Outcome, Pending, Request
-from tunekit.driver.waiting import Waiting
 from tunekit.evaluation.evaluation import Evaluation
+from tunekit.scheduling.waiting import Waiting
 from tunekit.stage import Stage
 from tunekit.validating.cache import SweepCache
 from tunekit.validating.executor import Executor

@@ -31,11 +31,11 @@ from tunekit.core.room import shares
 from tunekit.core.validation import Attempt, Status
 from tunekit.core.values import number
 from tunekit.driver.callback import ValidationCallback
+from tunekit.driver.scheduler import ValidatedScheduler, base_of
 from tunekit.lab.curves import TRIAL, Curves
 from tunekit.lab.executor import Slots, VirtualExecutor
 from tunekit.policies import CheckpointPolicy, EveryIterations
 from tunekit.reading.sweep import Sweep
-from tunekit.scheduling.scheduler import ValidatedScheduler, base_of
 
 __all__ = ["Decision", "Score", "Simulation", "not_called", "simulate"]
 

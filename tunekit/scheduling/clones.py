@@ -11,8 +11,8 @@ from ray.tune.result import TRAINING_ITERATION
 
 from tunekit._ray.stand_ins import Change, Version
 from tunekit.core.lineage import Ancestry, Exploit
-from tunekit.driver.leases import CheckpointLeases
 from tunekit.journal.recorded import resolve_opaque
+from tunekit.results.leases import CheckpointLeases
 
 __all__ = ["Clones"]
 

@@ -40,6 +40,8 @@ class SchedulerState:
 
     def __init__(self, base: TrialScheduler):
         self.base = base
+        #: Which values are better, as ``TuneConfig`` says; None if it does not.
+        self.mode: str | None = None
         #: What it may clone, and is about to clone.
         self.clones = Clones()
         #: The trials as it sees them.

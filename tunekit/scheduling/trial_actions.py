@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -13,13 +13,13 @@ from ray.tune.schedulers import TrialScheduler
 from tunekit._ray.checkpoints import latest_checkpoint
 from tunekit._ray.controller import Controller
 from tunekit._ray.stand_ins import Change, StandIn
+from tunekit.clock import Clock
 from tunekit.core.advice import no_room
-from tunekit.core.events import Waited
+from tunekit.core.events import Event, Waited
 from tunekit.core.pending import Place, Waits, Way, stands_still, when_starved, while_it_waits
 from tunekit.core.reconcile import Action, Actual, Desired, next_action
-from tunekit.driver.callback import ValidationCallback
 from tunekit.scheduling.base import BaseScheduler
-from tunekit.validating.validator import Standing
+from tunekit.scheduling.waiting import Waiting
 
 __all__ = ["TrialActions"]
 
@@ -37,17 +37,24 @@ class TrialActions:
     Args:
         base: The base scheduler.
         controller: The sweep's controller.
-        validations: The sweep's validations.
+        waiting: Which trials wait, and for what.
+        clock: The sweep's clock.
+        deliver: Delivers what is due of a trial.
+        emit: Takes what happens, before anything comes of it.
     """
 
     def __init__(
         self,
         base: BaseScheduler,
         controller: Controller,
-        validations: ValidationCallback,
+        waiting: Waiting,
+        clock: Clock,
+        *,
+        deliver: Callable[[str], None],
+        emit: Callable[[Event], None],
     ):
         self._base, self._stand_ins, self._controller = base, base.stand_ins, controller
-        self._validations, self._waiting = validations, validations.waiting
+        self._waiting, self._clock, self._deliver, self._emit = waiting, clock, deliver, emit
         # When a trial began to wait for a score.
         self._since: dict[str, float] = {}
         # Trials that gave way and whose scores have arrived.
@@ -78,7 +85,7 @@ class TrialActions:
         if waits is Waits.EACH:
             return True
         used = self._base.usage.uses(stand_in, result)
-        pending = self._validations.state.delivery.decisions(stand_in.trial_id)
+        pending = self._waiting.decisions(stand_in.trial_id)
         return stands_still(
             waits,
             scores=1,
@@ -93,14 +100,14 @@ class TrialActions:
             Trial.PAUSED,
         ):
             stand_in.phase = Desired.RUNNING
-            self._validations.deliveries.deliver(stand_in.trial_id)
+            self._deliver(stand_in.trial_id)
 
     # At the end of each step -------------------------------------------------------------------
 
     def act(self) -> None:
         """Carry out what is known: let trials go on, wait in the way they should, or stop."""
         held = []
-        for trial_id in self._validations.validator.lost():
+        for trial_id in self._waiting.validator.lost():
             one = self._stand_ins.open.get(trial_id)
             if one is not None and one.doing is Actual.HELD:
                 self._give_way(one, for_validations=True)  # it has no process any more
@@ -143,25 +150,25 @@ class TrialActions:
             overwritten=stand_in.change.restored_from is not None,
             changed=bool(stand_in.change),
             waits=waits and way is not Way.TRAIN,
-            lends=self._validations.validator.lends(stand_in.trial_id),
+            lends=self._waiting.validator.lends(stand_in.trial_id),
             gives_way=way in (Way.SWAP, Way.RELEASE),
         )
 
     def _way(self, stand_in: StandIn) -> Way:
         """Return what a trial does that would wait, by what could use its place."""
-        validations, controller = self._validations, self._controller
+        controller = self._controller
         return while_it_waits(
-            validations.config.on_pending,
+            self._waiting.on_pending,
             self._waiting.waits_for(stand_in.trial_id),
             Place(
-                borrowed=validations.validator.will_borrow(self._place_of(stand_in)),
+                borrowed=self._waiting.validator.will_borrow(self._place_of(stand_in)),
                 ready=bool(self._ready),
                 new_trials=controller.has_new_trials,
                 reused=controller.reuses_actors,
                 alone=self._waiting.one_at_a_time(),
             ),
             undecided=self._waiting.undecided(),
-            decisions=validations.state.delivery.decisions(stand_in.trial_id),
+            decisions=self._waiting.decisions(stand_in.trial_id),
             synchronous=self._base.compares_all,
             decides_again=lambda: self._base.usage.decides_again(stand_in),
         )
@@ -203,7 +210,7 @@ class TrialActions:
 
     def _give_way(self, stand_in: StandIn, *, for_validations: bool = False) -> None:
         stand_in.held = False
-        self._since.setdefault(stand_in.trial_id, self._validations.now())
+        self._since.setdefault(stand_in.trial_id, self._clock.monotonic())
         # It will resume from the checkpoint that is being validated.
         self._controller.pause(stand_in.real, save=False, for_validations=for_validations)
 
@@ -229,24 +236,15 @@ class TrialActions:
 
     def _waited(self, trial_id: str) -> None:
         """Record for how long a trial waited for its scores, if it did."""
-        validations, since = self._validations, self._since.pop(trial_id, None)
+        clock, since = self._clock, self._since.pop(trial_id, None)
         if since is not None:
-            seconds = round(validations.now() - since, 4)
-            validations.emit(Waited(time=validations.time(), trial_id=trial_id, seconds=seconds))
-
-    def standing(self) -> dict[str, Standing]:
-        """Return the trials that stand still: they wait for a score, or were stopped."""
-        return {
-            trial_id: Standing(stand_in.real, self._place_of(stand_in), waits)
-            for trial_id, stand_in in self._stand_ins.open.items()
-            if stand_in.doing is Actual.HELD
-            and ((waits := self._waiting.waits(trial_id)) or stand_in.phase is Desired.ENDED)
-        }
+            seconds = round(clock.monotonic() - since, 4)
+            self._emit(Waited(time=clock.time(), trial_id=trial_id, seconds=seconds))
 
     def _keeps_process(self, stand_in: StandIn) -> bool:
         """Return whether a trial that was stopped is not ended yet: others validate there."""
         stopped = stand_in.phase is Desired.ENDED and stand_in.doing is Actual.HELD
-        validator = self._validations.validator
+        validator = self._waiting.validator
         return stopped and (
             validator.lends(stand_in.trial_id)
             or (validator.wants_processes and validator.fits_in(self._place_of(stand_in)))
@@ -261,8 +259,8 @@ class TrialActions:
 
         If all actors waited for scores that wait for the actors' resources, there would be none.
         """
-        controller, validator = self._controller, self._validations.validator
-        now = self._validations.now()
+        controller, validator = self._controller, self._waiting.validator
+        now = self._clock.monotonic()
         for stand_in in held:
             self._since.setdefault(stand_in.trial_id, now)
         if validator.starved_s() < _STARVED_S:

@@ -11,11 +11,11 @@ from tunekit.config import ValidationConfig
 from tunekit.core.confidence import Interval
 from tunekit.core.engine import Engine
 from tunekit.core.pending import Waits, stands_still, waits_for, waits_for_each
+from tunekit.core.reconcile import Actual, Desired
 from tunekit.core.sequential import Judging, comes_out_alike
 from tunekit.core.validation import Request
-from tunekit.driver.consumers import SchedulerConsumer
-from tunekit.driver.deliveries import Deliveries
-from tunekit.driver.stopping import StoppingCriteria
+from tunekit.scheduling.scheduling import Scheduling
+from tunekit.scheduling.stopping import StoppingCriteria
 from tunekit.validating.validator import Around, Standing, Validator
 
 __all__ = ["Waiting"]
@@ -29,7 +29,6 @@ class Waiting(Around):
         trials: The trials of the sweep; others may be added.
         state: The state of the sweep.
         stopping: The stopping criteria.
-        deliveries: What the scheduler and the searcher are given.
         draining: Returns whether only validations are left to wait for.
     """
 
@@ -42,15 +41,15 @@ class Waiting(Around):
         trials: Mapping[str, Trial],
         state: Engine,
         stopping: StoppingCriteria,
-        deliveries: Deliveries,
         draining: Callable[[], bool],
         confirms: Callable[[], bool],
     ):
         self._config, self._trials, self._state = config, trials, state
-        self._stopping, self._deliveries, self._draining = stopping, deliveries, draining
+        self._stopping, self._draining = stopping, draining
         self._confirms = confirms
         self._controller: Controller | None = None
-        self._scheduler: SchedulerConsumer | None = None
+        self._scheduling: Scheduling | None = None
+        self._searches = False
         #: Whether trials take resources that validations need; None: that is not known.
         self.shares_with_trials: bool | None = None
         #: Whether checkpoints are validated in the processes of trials that wait, as a rule: then
@@ -61,17 +60,23 @@ class Waiting(Around):
         #: Whether a trial and a validation can only run one after the other, as far as is known.
         self.one_at_a_time: Callable[[], bool] = lambda: False
 
-    def attach(self, controller: Controller, scheduler: SchedulerConsumer) -> None:
-        """Take the sweep's controller and scheduler; nobody waits or lends before."""
-        self._controller, self._scheduler = controller, scheduler
+    def attach(self, controller: Controller, scheduling: Scheduling, *, searches: bool) -> None:
+        """Take the sweep's controller and scheduler; nobody waits or lends before.
+
+        Args:
+            controller: The controller.
+            scheduling: The scheduler.
+            searches: Whether a searcher hears of scores.
+        """
+        self._controller, self._scheduling, self._searches = controller, scheduling, searches
 
     # Which scores count ------------------------------------------------------------------------
 
     def judging(self) -> Judging:
         """Return by which metrics the sweep is decided, and which of their values are better."""
-        scheduler = self._scheduler
-        mode = None if scheduler is None else scheduler.mode
-        objectives = set() if scheduler is None else scheduler.objectives
+        scheduling = self._scheduling
+        mode = None if scheduling is None else scheduling.mode
+        objectives = set() if scheduling is None else scheduling.objectives
         return Judging(mode, objectives, self._state.required)
 
     def judged(self) -> dict[str, str | None]:
@@ -81,8 +86,7 @@ class Waiting(Around):
 
     def all_count(self) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""
-        searches = self._deliveries.searcher is not None
-        return self._scheduler is None or searches or self._stopping.by_scores
+        return self._scheduling is None or self._searches or self._stopping.by_scores
 
     @property
     def best_in_full(self) -> bool:
@@ -96,15 +100,15 @@ class Waiting(Around):
 
     def alike(self, request: Request, name: str, interval: Interval) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""
-        scheduler, better = self._scheduler, self.judging().better(name)
-        if scheduler is None:
+        scheduling, better = self._scheduling, self.judging().better(name)
+        if scheduling is None:
             return False
         return comes_out_alike(
             best_in_full=self.best_in_full,
             may_be_best=lambda: self._state.may_be_best(name, better, interval),
             others=[
                 lambda: self._stopping.alike(request.trial_id, name, interval),
-                lambda: scheduler.decides_alike(request, name, interval),
+                lambda: scheduling.decides_alike(request, name, interval),
             ],
         )
 
@@ -112,9 +116,10 @@ class Waiting(Around):
 
     def waits_for(self, trial_id: str) -> Waits:
         """Return for which of its pending scores a trial waits."""
-        controller, scheduler, trial = self._controller, self._scheduler, self._trials.get(trial_id)
+        controller, scheduling = self._controller, self._scheduling
+        trial = self._trials.get(trial_id)
         asked = self._config.on_pending
-        if asked != "auto" or controller is None or scheduler is None:
+        if asked != "auto" or controller is None or scheduling is None:
             return waits_for(asked)
         return waits_for(
             asked,
@@ -122,8 +127,17 @@ class Waiting(Around):
             swaps=controller.reuses_actors,
             short=self.validate_themselves and self.validator.are_short,
             undecided=self.undecided(),
-            synchronous=scheduler.compares_all,
+            synchronous=scheduling.base.compares_all,
         )
+
+    @property
+    def on_pending(self) -> str:
+        """Return what trials do while scores are pending, as the user wants it."""
+        return self._config.on_pending
+
+    def decisions(self, trial_id: str) -> int:
+        """Return how many pending scores of a trial the scheduler will decide by."""
+        return self._state.delivery.decisions(trial_id)
 
     def waits_for_each(self) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""
@@ -136,7 +150,7 @@ class Waiting(Around):
 
     def waits(self, trial_id: str) -> bool:
         """Return whether a trial that has reported waits for pending scores."""
-        delivery, scheduler = self._state.delivery, self._scheduler
+        delivery, scheduling = self._state.delivery, self._scheduling
         if not delivery.waits(trial_id):
             return False
         waits = self.waits_for(trial_id)
@@ -145,13 +159,21 @@ class Waiting(Around):
         return stands_still(
             waits,
             scores=1,
-            decisions=delivery.decisions(trial_id),
-            past_last=lambda: scheduler is not None and scheduler.past_last(trial_id),
+            decisions=self.decisions(trial_id),
+            past_last=lambda: scheduling is not None and scheduling.past_last(trial_id),
         )
 
     def standing(self) -> Mapping[str, Standing]:
         """See :class:`~tunekit.validating.validator.Around`."""
-        return {} if self._scheduler is None else self._scheduler.standing()
+        controller, scheduling = self._controller, self._scheduling
+        if controller is None or scheduling is None:
+            return {}
+        return {
+            trial_id: Standing(stand_in.real, controller.resources_of(stand_in.real), waits)
+            for trial_id, stand_in in scheduling.state.stand_ins.open.items()
+            if stand_in.doing is Actual.HELD
+            and ((waits := self.waits(trial_id)) or stand_in.phase is Desired.ENDED)
+        }
 
     # What may use their places -----------------------------------------------------------------
 
