@@ -24,7 +24,7 @@ from tunekit.demo import resnet
 
 SPACE = {"lr": tune.loguniform(1e-3, 0.5), "weight_decay": tune.loguniform(1e-5, 1e-1)}
 
-VALIDATION_KEY = {
+VALIDATION = {
     "task": {"fn": resnet.validate},
     "evaluator": {"fn": resnet.Evaluator, "evaluators": 1},
     "workers": {
@@ -78,7 +78,7 @@ def sweep(scheduler="asha", validation="evaluator", *, trials=None, epochs=9, fo
         ),
         run_config=tune.RunConfig(name=f"{scheduler}-{validation}", storage_path=folder, verbose=0),
         validation_config=tunekit.ValidationConfig(
-            **VALIDATION_KEY[validation], on_pending="wait" if scheduler == "pbt" else "continue"
+            **VALIDATION[validation], on_pending="wait" if scheduler == "pbt" else "continue"
         ),
     )
     return tuner, tuner.fit()
@@ -87,7 +87,7 @@ def sweep(scheduler="asha", validation="evaluator", *, trials=None, epochs=9, fo
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scheduler", choices=["asha", "pbt"], default="asha")
-    parser.add_argument("--validation", choices=VALIDATION_KEY, default="evaluator")
+    parser.add_argument("--validation", choices=VALIDATION, default="evaluator")
     parser.add_argument("--trials", type=int, help="trials (6 with ASHA, 3 or 4 with PBT)")
     parser.add_argument("--epochs", type=int, default=9, help="at most (9)")
     parser.add_argument("--storage", help="where the results go (a new temporary folder)")

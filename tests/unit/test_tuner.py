@@ -37,7 +37,7 @@ from tunekit._ray.tuner import settings_of
 from tunekit.cluster import leave_room
 from tunekit.policies import CheckpointPolicy, FunctionCheckpoints
 
-VALIDATION_KEY = tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.5})
+VALIDATION = tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.5})
 
 
 def trainable(config):
@@ -90,7 +90,7 @@ def test_all_mistakes_of_a_call_are_in_one_message(tmp_path):
             tune_config=tune.TuneConfig(mode="best", scheduler="asha", search_alg=7),
             run_config=tune.RunConfig(
                 storage_path=str(tmp_path),
-                callbacks=[tunekit.ValidationCallback(VALIDATION_KEY), 5],
+                callbacks=[tunekit.ValidationCallback(VALIDATION), 5],
             ),
             validation_config={"fn": 1},
             checkpoint_policy=10,
@@ -178,7 +178,7 @@ def test_the_users_objects_are_wrapped_and_not_changed(tmp_path):
     mine = tune.RunConfig(callbacks=callbacks)
     scheduler, search = ASHAScheduler(), OptunaSearch(metric="accuracy", mode="max")
     config = tune.TuneConfig(scheduler=scheduler, search_alg=search)
-    settings = make(tmp_path, tune_config=config, run_config=mine, validation_config=VALIDATION_KEY)
+    settings = make(tmp_path, tune_config=config, run_config=mine, validation_config=VALIDATION)
     assert config.scheduler is scheduler and config.search_alg is search and callbacks == []
     assert settings.tune_config.scheduler.base is scheduler
     assert settings.tune_config.search_alg.searcher is search
@@ -187,15 +187,15 @@ def test_the_users_objects_are_wrapped_and_not_changed(tmp_path):
 def test_a_scheduler_is_wrapped_once(tmp_path):
     ready = tunekit.ValidatedScheduler(FIFOScheduler())
     config = tune.TuneConfig(scheduler=ready)
-    settings = make(tmp_path, tune_config=config, validation_config=VALIDATION_KEY)
+    settings = make(tmp_path, tune_config=config, validation_config=VALIDATION)
     assert settings.tune_config.scheduler is ready
     by_name = make(
         tmp_path,
         tune_config=tune.TuneConfig(scheduler="async_hyperband"),
-        validation_config=VALIDATION_KEY,
+        validation_config=VALIDATION,
     )
     assert isinstance(by_name.tune_config.scheduler.base, ASHAScheduler)
-    default = make(tmp_path, validation_config=VALIDATION_KEY)
+    default = make(tmp_path, validation_config=VALIDATION)
     assert isinstance(default.tune_config.scheduler.base, FIFOScheduler)
 
 
@@ -203,7 +203,7 @@ def test_a_searcher_is_wrapped_once_wherever_it_is(tmp_path):
     def wrapped(search):
         config = tune.TuneConfig(search_alg=search)
         return make(
-            tmp_path, tune_config=config, validation_config=VALIDATION_KEY
+            tmp_path, tune_config=config, validation_config=VALIDATION
         ).tune_config.search_alg
 
     optuna = OptunaSearch()
@@ -271,7 +271,7 @@ def test_a_search_algorithm_that_cannot_be_wrapped_is_told(tmp_path, caplog):
     class Own(ray.tune.search.SearchAlgorithm):
         pass
 
-    make(tmp_path, tune_config=tune.TuneConfig(search_alg=Own()), validation_config=VALIDATION_KEY)
+    make(tmp_path, tune_config=tune.TuneConfig(search_alg=Own()), validation_config=VALIDATION)
     assert "will learn from training's reports" in caplog.text
 
 
@@ -337,7 +337,7 @@ def test_callbacks_come_in_the_order_that_works(tmp_path):
     settings = make(
         tmp_path,
         run_config=tune.RunConfig(callbacks=[Mine()]),
-        validation_config=VALIDATION_KEY,
+        validation_config=VALIDATION,
         checkpoint_policy=tunekit.EveryIterations(2),
     )
     assert kinds(settings.callbacks) == [
@@ -355,7 +355,7 @@ def test_stock_loggers_are_replaced_and_a_users_own_are_not(tmp_path, monkeypatc
         pass
 
     run_config = tune.RunConfig(callbacks=[OwnJson(), TBXLoggerCallback()])
-    settings = make(tmp_path, run_config=run_config, validation_config=VALIDATION_KEY)
+    settings = make(tmp_path, run_config=run_config, validation_config=VALIDATION)
     # Loggers come after the validation, which takes training's values out of its names first.
     assert kinds(settings.callbacks) == [
         "FunctionCheckpoints",
@@ -364,7 +364,7 @@ def test_stock_loggers_are_replaced_and_a_users_own_are_not(tmp_path, monkeypatc
         "TensorBoardLogger",
     ]
     monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
-    assert "JsonLogger" not in kinds(make(tmp_path, validation_config=VALIDATION_KEY).callbacks)
+    assert "JsonLogger" not in kinds(make(tmp_path, validation_config=VALIDATION).callbacks)
 
 
 def test_other_loggers_are_wrapped(tmp_path):
@@ -377,7 +377,7 @@ def test_other_loggers_are_wrapped(tmp_path):
 
     given = [LoggerCallback(), CSVLoggerCallback(), OwnTensorBoard(), Hears()]
     run_config = tune.RunConfig(callbacks=list(given))
-    settings = make(tmp_path, run_config=run_config, validation_config=VALIDATION_KEY)
+    settings = make(tmp_path, run_config=run_config, validation_config=VALIDATION)
     _, _, plain, csv, tensorboard, hears, json = settings.callbacks
     assert kinds([plain, csv, hears, json]) == [
         "ValidatedLoggerCallback",

@@ -282,6 +282,16 @@ def _best_as_text(found: BestCheckpoint, path: str, sweep: Sweep, scope: str) ->
     ]
     if found.confirmation is not None:
         lines.append(printable(f"confirmed: {confirmation_in_words(found.confirmation)}"))
+    elif scope == "best":
+        newest = sweep.best(scope="last", by="trial")
+        if (newest.trial_id, newest.path) != (found.trial_id, found.path):
+            lines.append(
+                printable(
+                    f"get_best_result() names trial {newest.trial_id} at iteration "
+                    f"{newest.iteration}, {found.metric} {number(newest.score)}: it compares the "
+                    "newest score of each trial"
+                )
+            )
     if found.configuration is not None:
         lines += [
             "",
