@@ -620,7 +620,7 @@ def test_an_ended_trial_drops_the_exploit_it_was_to_make(tmp_path):
             return
         ended.append(next(iter(clones.planned)))
         [trial_id] = ended
-        scheduler.conclude(scheduler._stand_ins.by_id[trial_id].real)
+        scheduler._joined.scheduling.base.conclude(scheduler._stand_ins.by_id[trial_id].real)
         assert trial_id not in clones.planned
         coming = ran.validation.ancestry.generation(trial_id) + 1
         assert ran.validation.leases.held(("clone", trial_id, coming)) is None

@@ -199,7 +199,7 @@ def test_links_of_the_long_description_are_those_of_the_readme_and_whole():
     assert back == here and len(here) > 10
     assert [link for link in there if not urlsplit(link).scheme] == []
     [picture] = re.findall(r"!\[[^\]]*\]\(([^)]*)\)", described)
-    assert picture == f"{bases[1]}docs/report.png"
+    assert picture == f"{bases[1]}docs/live.png"
 
 
 # In a browser --------------------------------------------------------------------------------

@@ -311,7 +311,7 @@ def test_whether_a_space_has_it(space, seed, lacks):
 def test_trials_that_have_no_hyperparameters_at_all():
     problems = Problems("load")
     check_known("seed", [{}, {}], problems)
-    assert "seed='seed' is a hyperparameter of no trial. The trials have none." in str(
+    assert "seed_param='seed' is a hyperparameter of no trial. The trials have none." in str(
         problems.error()
     )
     problems = Problems("load")
