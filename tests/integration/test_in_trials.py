@@ -18,6 +18,7 @@ from ray import train, tune
 from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
+from tunekit.core.pool import Durations
 from tunekit.journal.lines import events_in
 from tunekit.testing import check_journal
 
@@ -130,7 +131,9 @@ def trainable(request) -> Any:
     return request.param
 
 
-def test_training_does_not_notice(tmp_path, trainable):
+def test_training_does_not_notice(tmp_path, trainable, monkeypatch):
+    # Forked workers start in no time, beside which no validation is short.
+    monkeypatch.setattr(Durations, "are_short", lambda self: True)
     results, sweep = swept(tmp_path, trainable)
     alone = tune.Tuner(
         tunekit.checkpointable(function) if trainable is function else trainable,
@@ -138,7 +141,7 @@ def test_training_does_not_notice(tmp_path, trainable):
         run_config=tune.RunConfig(storage_path=str(tmp_path), name="alone", verbose=0),
     ).fit()
     assert trained(results) == trained(alone)
-    # They are short: each ran where its trial trained. (The class ends itself with the last one.)
+    # Each ran where its trial trained. (The class ends itself with the last one.)
     reports = sweep.reports[sweep.reports.training_iteration < LENGTH]
     assert (reports["where"] == reports["pid"]).all() and reports.pid.nunique() == 2
 
