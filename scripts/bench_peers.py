@@ -76,9 +76,9 @@ def judged(scheduler: type[TrialScheduler] = ASHAScheduler, **more) -> tune.Tune
     return tune.TuneConfig(metric="accuracy", mode="max", scheduler=asha, **more)
 
 
-def validating(every: int | str, on_pending: str) -> dict:
-    config = tunekit.ValidationConfig(fn=lambda checkpoint: {}, every=every, on_pending=on_pending)
-    policy = tunekit.AtDecisions() if every == "decision" else tunekit.EveryIterations(1)
+def validating(when: int | str, on_pending: str) -> dict:
+    config = tunekit.ValidationConfig(fn=lambda checkpoint: {}, when=when, on_pending=on_pending)
+    policy = tunekit.AtDecisions() if when == "decisions" else tunekit.EveryIterations(1)
     return {"validation_config": config, "checkpoint_policy": policy}
 
 
@@ -223,12 +223,12 @@ def has_syne_tune() -> bool:
 
 def systems() -> dict[str, Callable[[pd.DataFrame, float], Ran]]:
     """What is compared, by name; the first is what the others are compared with."""
-    every, decisions = validating(1, "auto"), validating("decision", "auto")
+    every, decisions = validating(1, "auto"), validating("decisions", "auto")
     two = {"validators": 2, "reuse": True}
     slow = {"validators": SLOTS, "slower": 2.0, "reuse": True}
     free = {"validators": CONFIGURATIONS, "reuse": True}
     found: dict[str, Callable[[pd.DataFrame, float], Ran]] = {
-        "Ray inline, at rungs": simulated(inline="decision"),
+        "Ray inline, at rungs": simulated(inline="decisions"),
         "Ray inline, every iteration": simulated(inline="every"),
         "Optuna successive halving, at rungs": of_optuna(
             lambda: optuna.pruners.SuccessiveHalvingPruner(1, ETA)
@@ -242,17 +242,17 @@ def systems() -> dict[str, Callable[[pd.DataFrame, float], Ran]]:
     return {
         **found,
         "tunekit, default": simulated(**every),
-        "tunekit, every='decision'": simulated(**decisions),
+        "tunekit, when='decisions'": simulated(**decisions),
         "the same, actors reused": simulated(**decisions, reuse=True),
-        "  on_pending='continue'": simulated(**validating("decision", "continue")),
-        "  on_pending='wait'": simulated(**validating("decision", "wait")),
-        "Ray inline, at rungs, eight slots": simulated(inline="decision", slots=8),
+        "  on_pending='continue'": simulated(**validating("decisions", "continue")),
+        "  on_pending='wait'": simulated(**validating("decisions", "wait")),
+        "Ray inline, at rungs, eight slots": simulated(inline="decisions", slots=8),
         "tunekit, default, 2 extra validators": simulated(**every, **two),
-        "tunekit, 'decision', 2 extra": simulated(**decisions, **two),
+        "tunekit, 'decisions', 2 extra": simulated(**decisions, **two),
         "  on_pending='continue', 2 extra": simulated(
-            **validating("decision", "continue"), validators=2
+            **validating("decisions", "continue"), validators=2
         ),
-        "tunekit, 'decision', 6 of half speed": simulated(**decisions, **slow),
+        "tunekit, 'decisions', 6 of half speed": simulated(**decisions, **slow),
         "tunekit, PromotionASHA": simulated(**decisions, scheduler=PromotionASHA, reuse=True),
         "ASHA, scores at once and for nothing": simulated(**decisions, **free, late=0.0),
         "PromotionASHA, 3 iterations late": simulated(

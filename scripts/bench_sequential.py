@@ -134,7 +134,7 @@ def asha() -> ASHAScheduler:
 
 
 def swept(
-    right: np.ndarray, seed: int, every: int | str, sequential: tunekit.Sequential | None
+    right: np.ndarray, seed: int, when: int | str, sequential: tunekit.Sequential | None
 ) -> Ran:
     """Run one sweep; ``sequential`` None evaluates every checkpoint in full."""
     rng = np.random.default_rng(seed)
@@ -179,10 +179,10 @@ def swept(
     base.on_trial_add, base.on_trial_result = on_trial_add, on_trial_result
     executor = FakeExecutor(clock, validate if sequential else fully)
     config = tunekit.ValidationConfig(
-        fn=lambda checkpoint: {}, every=every, sequential=sequential, on_pending="wait"
+        fn=lambda checkpoint: {}, when=when, sequential=sequential, on_pending="wait"
     )
     callback = tunekit.ValidationCallback(config, executor=executor, clock=clock)
-    policy = tunekit.AtDecisions() if every == "decision" else tunekit.EveryIterations(1)
+    policy = tunekit.AtDecisions() if when == "decisions" else tunekit.EveryIterations(1)
     with tempfile.TemporaryDirectory() as folder:
         sweep = LocalSweep(
             Curve,
@@ -217,7 +217,7 @@ def careful(least: int) -> tunekit.Sequential:
 def virtual(right: np.ndarray, orders: int) -> None:
     print(f"54 networks, {EXAMPLES} examples, {orders} orders")
     print(f"{'':44}{'fewer':>8}{'different':>11}{'regret':>9}")
-    for every in (1, "decision"):
+    for when in (1, "decisions"):
         for name, sequential in (
             ("in full", None),
             ("the defaults", tunekit.Sequential()),
@@ -225,11 +225,11 @@ def virtual(right: np.ndarray, orders: int) -> None:
             ("that, 1000 at least, confidence=0.7", careful(1_000)),
             ("that, 1500 at least, confidence=0.7", careful(1_500)),
         ):
-            ran = [swept(right, seed, every, sequential) for seed in range(orders)]
+            ran = [swept(right, seed, when, sequential) for seed in range(orders)]
             fewer = sum(one.in_full for one in ran) / sum(one.examples for one in ran)
             different = sum(one.different for one in ran) / sum(one.decisions for one in ran)
             regret = float(np.mean([one.regret for one in ran]))
-            label = f"every={every!r}, {name}"
+            label = f"when={when!r}, {name}"
             print(f"{label:44}{fewer:7.1f}x{different:10.2%}{regret:9.4f}", flush=True)
 
 

@@ -82,7 +82,7 @@ def sweep(way: str, options: argparse.Namespace, folder: str) -> tuple[float, in
         validation_config=tunekit.ValidationConfig(
             fn=full if way == "full" else quick,
             task_config=long if way == "full" else short,
-            every="decision",
+            when="decisions",
             stages=stages,
         ),
         checkpoint_policy=tunekit.AtDecisions(),

@@ -36,7 +36,7 @@ VALIDATION = {
         "fn": resnet.validate_by_mapping,
         "ray_remote_kwargs": {"num_cpus": 0},
         "max_in_flight": 1,  # two datasets at once would wait for each other's actors and tasks
-        "every": "decision",  # each starts an actor, which imports torch
+        "when": "decisions",  # each starts an actor, which imports torch
     },
 }
 

@@ -79,7 +79,7 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
         per_trial,
         per_validation,
         on_pending=on_pending,
-        every=validation.config.every,
+        when=validation.config.when,
         most=validation.config.most_in_flight or 1,
         lends=lends,
         in_trials=validation.validator.in_trials,

@@ -60,8 +60,8 @@ class ValidationConfig(Limits, train.ValidationConfig):
             validation runs in a task of its own. Those in the place of a trial also run in
             long-lived processes, and those of a :class:`~tunekit.distributed.TrainerValidation`
             always do, unless ``ray_remote_kwargs`` asks for what tasks do: ``max_calls``.
-        every: Which checkpoints to validate. A number n: every n-th checkpoint of a trial, counted
-            from its first. ``"decision"``: only those whose score the scheduler will use (at the
+        when: Which checkpoints to validate. A number n: every n-th checkpoint of a trial, counted
+            from its first. ``"decisions"``: only those whose score the scheduler will use (at the
             rungs of ASHA and HyperBand, at PBT's perturbation interval) and the one at the trial's
             end; with a scheduler that tunekit does not know, every one.
             :class:`tunekit.AtDecisions` saves checkpoints where this setting needs them.
@@ -114,7 +114,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
         ...     ray_remote_kwargs={"num_cpus": 1},
         ...     on_pending="wait",
         ... )
-        >>> config.every, config.max_retries, config.on_failure
+        >>> config.when, config.max_retries, config.on_failure
         (1, 1, 'record')
     """
 
@@ -125,7 +125,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
         ray_remote_kwargs: Mapping[str, Any] | None = None,
         *,
         evaluators: int | None = None,
-        every: int | str = 1,
+        when: int | str = 1,
         max_in_flight: int | None = None,
         max_retries: int = 1,
         on_pending: str = "auto",
@@ -145,14 +145,14 @@ class ValidationConfig(Limits, train.ValidationConfig):
             max_retries=max_retries,
             sequential=sequential,
         )
-        if isinstance(every, str):
-            if every not in ("decision", "requested"):
+        if isinstance(when, str):
+            if when not in ("decisions", "requested"):
                 problems.add(
-                    f"every={every!r} is neither a number nor 'decision' or 'requested'. Pass a "
+                    f"when={when!r} is neither a number nor 'decisions' or 'requested'. Pass a "
                     "whole number of at least 1, or one of these."
                 )
         else:
-            problems.integer("every", every, least=1)
+            problems.integer("when", when, least=1)
         problems.choice("on_pending", on_pending, ON_PENDING)
         problems.choice("on_failure", on_failure, ["record", "raise", "ignore"])
         check_stages(stages, problems)
@@ -162,7 +162,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
         problems.raise_any()
         super().__init__(fn, task_config, dict(ray_remote_kwargs or {}))
         self.evaluators = evaluators
-        self.every = every
+        self.when = when
         self.max_in_flight = max_in_flight
         self.max_retries = max_retries
         self.on_pending = on_pending
@@ -252,7 +252,7 @@ def check_config(name: str, config: Any, problems: Problems) -> None:
         problems.add(
             f"{name} is a ray.train.ValidationConfig, with which Ray Train validates only the "
             "checkpoints whose reports ask for it. Pass tunekit.ValidationConfig(fn=...), which "
-            "validates all, or tunekit.ValidationConfig(fn=..., every='requested')."
+            "validates all, or tunekit.ValidationConfig(fn=..., when='requested')."
         )
     else:
         problems.instance(name, config, ValidationConfig, "Pass tunekit.ValidationConfig(fn=...).")

@@ -205,7 +205,7 @@ def validation_config_of(source: Any) -> ValidationConfig | None:
     if config is None or isinstance(config, ValidationConfig):
         return config
     return ValidationConfig(
-        config.fn, config.task_config, config.ray_remote_kwargs, every="requested"
+        config.fn, config.task_config, config.ray_remote_kwargs, when="requested"
     )
 
 

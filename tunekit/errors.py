@@ -58,8 +58,8 @@ class ConfigError(TunekitError, ValueError):
         problems: One sentence each: the value, the rule it breaks, and the fix.
 
     Example:
-        >>> print(ConfigError("ValidationConfig", ["every=0 must be at least 1."]))
-        ValidationConfig: every=0 must be at least 1.
+        >>> print(ConfigError("ValidationConfig", ["when=0 must be at least 1."]))
+        ValidationConfig: when=0 must be at least 1.
         >>> print(ConfigError("Tuner", ["a is wrong.", "b is wrong."]))
         Tuner: 2 problems:
           - a is wrong.

@@ -226,7 +226,7 @@ class AtDecisions(CheckpointPolicy):
 
     That is at the rungs of ``ASHAScheduler`` and ``HyperBandScheduler``, at the perturbation
     interval of ``PopulationBasedTraining``, and so on; with a scheduler that tunekit does not know,
-    at each report. It goes with ``ValidationConfig(every="decision")`` and needs a
+    at each report. It goes with ``ValidationConfig(when="decisions")`` and needs a
     :class:`~tunekit.ValidatedScheduler`, which :class:`tunekit.Tuner` provides.
 
     Example:
@@ -289,7 +289,7 @@ class CheckpointWhen(CheckpointPolicy):
 
 
 def by_default(
-    trainable: Any, run_config: tune.RunConfig | None, every: int | str
+    trainable: Any, run_config: tune.RunConfig | None, when: int | str
 ) -> CheckpointPolicy | None:
     """Return when a trainable saves that nobody asks to; None if it saves by itself, or is asked.
 
@@ -300,14 +300,14 @@ def by_default(
     Args:
         trainable: What Tune runs.
         run_config: As in the ``Tuner``.
-        every: Which checkpoints are validated.
+        when: Which checkpoints are validated.
 
     Example:
         >>> from tunekit._ray.functions import checkpointable_class
         >>> def train(config):
         ...     tunekit.checkpoint_with(lambda directory: None)
         ...     tune.report({"loss": 1.0})
-        >>> by_default(checkpointable_class(train), None, every="decision")
+        >>> by_default(checkpointable_class(train), None, when="decisions")
         AtDecisions()
     """
     run_config = run_config or tune.RunConfig()
@@ -315,9 +315,9 @@ def by_default(
     others = [c for c in run_config.callbacks or [] if not isinstance(c, LoggerCallback)]
     asked = checkpoints.checkpoint_frequency or checkpoints.checkpoint_at_end or others
     function = function_of(trainable)
-    if asked or every == "requested" or function is None or not saves_only_when_asked(function):
+    if asked or when == "requested" or function is None or not saves_only_when_asked(function):
         return None
-    return AtDecisions() if every == "decision" else EveryIterations(1)
+    return AtDecisions() if when == "decisions" else EveryIterations(1)
 
 
 class _AnyOf(CheckpointPolicy):

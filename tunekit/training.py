@@ -50,7 +50,7 @@ def report(
         metrics: What to report.
         checkpoint: A checkpoint to save with them. Without one, whenever a policy asks for a
             checkpoint, the trial saves with what :func:`checkpoint_with` registered.
-        validation: None leaves it to the sweep's ``ValidationConfig(every=...)``; False does not
+        validation: None leaves it to the sweep's ``ValidationConfig(when=...)``; False does not
             validate this checkpoint; True validates it; a ``ray.train.ValidationTaskConfig``
             validates it with its keyword arguments laid over the sweep's, and with its
             ``timeout_s`` (seconds) if it has one. With True or a config and no ``checkpoint``, one

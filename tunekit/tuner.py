@@ -160,7 +160,7 @@ class Tuner(tune.Tuner):
             ask for, as in Ray Train.
         checkpoint_policy: When to save: a :class:`~tunekit.policies.CheckpointPolicy`, in addition
             to what the trainable and ``CheckpointConfig`` ask for. If nothing else asks a function
-            that registers how to save, it is asked at each report, or with ``every="decision"`` at
+            that registers how to save, it is asked at each report, or with ``when="decisions"`` at
             decisions. Not for trainers, whose workers
             themselves decide when to save.
         worker_config: How the workers of distributed trials are kept.
@@ -256,8 +256,7 @@ class Tuner(tune.Tuner):
                 trainable, validation_config, base_of(tune_config.scheduler)
             )
         if validation_config is not None and checkpoint_policy is None:
-            every = validation_config.every
-            checkpoint_policy = by_default(trainable, run_config, every)
+            checkpoint_policy = by_default(trainable, run_config, validation_config.when)
         run_config = copy.copy(run_config) or tune.RunConfig()
         callbacks = list(run_config.callbacks or [])
         if checkpoint_policy is not None:
@@ -695,7 +694,7 @@ def _renew(restored: tune.Tuner, config: ValidationConfig) -> None:
         problems.raise_any()
         return
     new, old = config, validation.config
-    for name in ("every", "on_pending"):
+    for name in ("when", "on_pending"):
         if getattr(new, name) != getattr(old, name):
             problems.add(
                 f"validation_config.{name}={getattr(new, name)!r} is not the sweep's, by which it "

@@ -287,7 +287,7 @@ def test_checkpoints_here_and_there(tmp_path, name, on_pending):
         tmp_path,
         on_pending=on_pending,
         policy=policy,
-        settings={"every": 2},
+        settings={"when": 2},
         trials=12,
         slots=4,
     )

@@ -1,4 +1,4 @@
-"""``every="decision"``: the same decisions, with the checkpoints and validations they need only."""
+"""``when="decisions"``: the same decisions, with the checkpoints and validations they need only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tunekit.schedulers import PromotionASHA
 
 pytestmark = pytest.mark.sampled(2)
 
-ONLY = {"settings": {"every": "decision"}, "policy": tunekit.AtDecisions()}
+ONLY = {"settings": {"when": "decisions"}, "policy": tunekit.AtDecisions()}
 
 
 def asha():
@@ -53,7 +53,7 @@ def test_the_same_is_decided_with_five_checkpoints_as_with_81(tmp_path, on_pendi
             tmp_path / f"few{seed}",
             make(),
             **options,
-            settings={"every": "decision"},
+            settings={"when": "decisions"},
             policy=tunekit.AtDecisions(),
         )
         check_contract(few)
@@ -80,7 +80,7 @@ def test_asha_that_trains_on_stops_at_the_same_rungs(tmp_path):
             seed=seed,
             trials=9,
             validation_s=lambda attempt: 2.5,
-            settings={"every": "decision"},
+            settings={"when": "decisions"},
             policy=tunekit.AtDecisions(),
         )
         check_contract(few)
@@ -116,7 +116,7 @@ def test_every_scheduler(tmp_path, name, on_pending):
         name,
         tmp_path,
         on_pending=on_pending,
-        settings={"every": "decision"},
+        settings={"when": "decisions"},
         policy=tunekit.AtDecisions(),
         validation_s=lambda attempt: 1.5,
         trials=10,
@@ -149,7 +149,7 @@ def test_a_failed_validation_at_a_rung_is_made_up_for(tmp_path):
         validate=lambda attempt: (
             {"accuracy": 0.5} if attempt.request.iteration != 3 else "no score"
         ),
-        settings={"every": "decision", "max_retries": 0},
+        settings={"when": "decisions", "max_retries": 0},
         policy=tunekit.AtDecisions(),
         trainable=Counting,
     )
@@ -163,7 +163,7 @@ def test_with_checkpoints_elsewhere_the_first_after_a_rung_is_validated(tmp_path
         ASHAScheduler(max_t=9, grace_period=2, reduction_factor=2),
         on_pending="wait",
         trials=4,
-        settings={"every": "decision"},
+        settings={"when": "decisions"},
         policy=tunekit.EveryIterations(3),
     )
     check_contract(ran)
@@ -183,7 +183,7 @@ def test_population_based_training_is_exact_and_validates_at_its_interval(tmp_pa
         validate=validate,
         validation_s=lags(0),
         more_callbacks=(versions,),
-        settings={"every": "decision"},
+        settings={"when": "decisions"},
         policy=tunekit.AtDecisions(),
         stop={"training_iteration": 24},
         **space(),

@@ -86,7 +86,7 @@ def test_repeated_failures_are_told_once_and_counted_by_trial_and_iteration(tmp_
 
 
 def test_the_end_says_why_there_is_no_best_trial(tmp_path, caplog):
-    run(tmp_path, validate=broken, trials=1, every=5)  # two checkpoints
+    run(tmp_path, validate=broken, trials=1, when=5)  # two checkpoints
     [told] = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
     assert "No trial has a validated 'accuracy', so that there is no best trial" in told
     assert "raised KeyError" in told and "Correct validate" in told

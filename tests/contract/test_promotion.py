@@ -287,7 +287,7 @@ def test_late_scores_are_ranked_at_their_rungs(tmp_path, on_pending, slots):
             seed=seed,
             slots=slots,
             validation_s=lags(seed, 6.0),
-            settings={"every": "decision"},
+            settings={"when": "decisions"},
             policy=tunekit.AtDecisions(),
             stop={"training_iteration": 40},
         )

@@ -296,8 +296,8 @@ def test_what_is_wrong_with_a_stage(given, said):
 def test_what_is_wrong_with_the_stages_together():
     stage = tunekit.Stage("full", thorough)
     with pytest.raises(tunekit.errors.ConfigError) as error:
-        tunekit.ValidationConfig(fn=thorough, stages=[stage, stage, 3], every=0)
-    for said in ("'full' more than once", "which is no tunekit.Stage", "every=0"):
+        tunekit.ValidationConfig(fn=thorough, stages=[stage, stage, 3], when=0)
+    for said in ("'full' more than once", "which is no tunekit.Stage", "when=0"):
         assert said in str(error.value)
 
 

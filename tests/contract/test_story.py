@@ -159,7 +159,7 @@ def test_a_validation_that_fails_is_retried_and_its_reason_keeps_to_its_line(tmp
 
 
 def test_a_trial_that_fails_is_started_again_and_reports_share_a_line(tmp_path):
-    options: dict[str, Any] = {"settings": {"every": "requested"}, "param_space": {"fail_at": 4}}
+    options: dict[str, Any] = {"settings": {"when": "requested"}, "param_space": {"fail_at": 4}}
     policy = tunekit.EveryIterations(2)
     sweep(tmp_path, FIFOScheduler(), trials=1, max_failures=1, policy=policy, **options)
     [lines] = map(without_times, stories(tmp_path / "sweep").values())

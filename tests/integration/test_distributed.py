@@ -116,7 +116,7 @@ def test_clones_take_up_what_was_scored_on_all_ranks(ray_cluster, tmp_path):
         validation_config=tunekit.ValidationConfig(
             fn=validate,
             evaluators=1,
-            every="decision",
+            when="decisions",
             on_pending="wait",
             ray_remote_kwargs={"num_cpus": 0.5},
         ),

@@ -149,7 +149,7 @@ def test_a_report_says_how_its_checkpoint_is_validated(tmp_path):
     results = fit(
         wishing,
         tmp_path,
-        validation_config=tunekit.ValidationConfig(fn=validate_steps, every=5),
+        validation_config=tunekit.ValidationConfig(fn=validate_steps, when=5),
         checkpoint_policy=tunekit.EveryIterations(1),
     )
     frame = results[0].metrics_dataframe.set_index("training_iteration")

@@ -96,7 +96,7 @@ def run(folder, trainable, scheduler, *, on_pending, keep=None, stop, **tune_set
         validation_config=tunekit.ValidationConfig(
             fn=validate,
             on_pending=on_pending,
-            every="decision",
+            when="decisions",
             ray_remote_kwargs={"num_cpus": 0.1},
         ),
         checkpoint_policy=tunekit.AtDecisions(),
@@ -168,7 +168,7 @@ def test_hyperband_pauses_resumes_and_stops_by_validated_accuracy(ray_cluster, t
         validation_config=tunekit.ValidationConfig(
             fn=validate,
             on_pending="wait",
-            every="decision",
+            when="decisions",
             ray_remote_kwargs={"num_cpus": 0.25},
         ),
         checkpoint_policy=tunekit.AtDecisions(),

@@ -283,7 +283,7 @@ def validate_in_place(checkpoint):
 
 @pytest.mark.parametrize("trainable", [Sleeping, Resettable])
 def test_trials_take_all_cpus_and_are_validated_in_their_place(tmp_path, trainable):
-    """By default, with every="decision": two trials take all CPUs, and none is left over."""
+    """By default, with when="decisions": two trials take all CPUs, and none is left over."""
     half = ray.cluster_resources()["CPU"] / 2
     tuner = tunekit.Tuner(
         tune.with_resources(trainable, {"cpu": half}),
@@ -296,7 +296,7 @@ def test_trials_take_all_cpus_and_are_validated_in_their_place(tmp_path, trainab
             ),
         ),
         run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
-        validation_config=tunekit.ValidationConfig(fn=validate_in_place, every="decision"),
+        validation_config=tunekit.ValidationConfig(fn=validate_in_place, when="decisions"),
         checkpoint_policy=tunekit.AtDecisions(),
     )
     results = tuner.fit()

@@ -751,7 +751,7 @@ def test_simulate_compares_settings_with_validation_inline(ended):
 
 def test_simulate_as_json_says_what_each_setting_comes_to(ended):
     path, _ = ended
-    given = ("--on-pending", "auto", "--every", "decision", "--slots", 3, "--json")
+    given = ("--on-pending", "auto", "--when", "decisions", "--slots", 3, "--json")
     times = ("--train-s", 1, "--validate-s", 1, "--validators", 1)
     beside, every, decisions = json.loads(tunekit_("simulate", path, *given, *times).stdout)
     assert beside["setting"] == "on_pending='auto'"

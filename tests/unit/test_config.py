@@ -28,10 +28,10 @@ def yields(checkpoint):
 
 
 WRONG = [
-    ({"every": 0}, "every=0 must be a whole number of at least 1"),
-    ({"every": 1.5}, "every=1.5"),
-    ({"every": True}, "every=True"),
-    ({"every": "2"}, "every='2'"),
+    ({"when": 0}, "when=0 must be a whole number of at least 1"),
+    ({"when": 1.5}, "when=1.5"),
+    ({"when": True}, "when=True"),
+    ({"when": "2"}, "when='2'"),
     ({"max_in_flight": 0}, "max_in_flight=0 must be a whole number of at least 1 or None"),
     ({"max_in_flight": -3}, "max_in_flight=-3"),
     ({"max_retries": -1}, "max_retries=-1 must be a whole number of at least 0"),
@@ -111,16 +111,16 @@ def test_a_plain_config_gets_the_defaults():
     config = ValidationConfig.of(plain)
     assert (config.fn, config.task_config) == (validate, task)
     assert config.ray_remote_kwargs == {"num_cpus": 2}
-    assert (config.every, config.max_in_flight, config.on_pending) == (1, None, "auto")
+    assert (config.when, config.max_in_flight, config.on_pending) == (1, None, "auto")
     assert ValidationConfig.of(config) is config
 
 
 def test_the_older_form_takes_one_dict():
     config = ValidationConfig.from_validate_fn(
-        lambda checkpoint, config: {"accuracy": config["x"]}, {"x": 0.5}, timeout_s=3, every=2
+        lambda checkpoint, config: {"accuracy": config["x"]}, {"x": 0.5}, timeout_s=3, when=2
     )
     assert config.fn(None, **{**config.task_config.fn_kwargs, "x": 0.75}) == {"accuracy": 0.75}
-    assert (config.task_config.timeout_s, config.every) == (3, 2)
+    assert (config.task_config.timeout_s, config.when) == (3, 2)
 
 
 @pytest.mark.parametrize(

@@ -137,12 +137,12 @@ def test_a_trainer_s_own_settings_are_the_sweep_s(tmp_path):
         ),
     )
     tuner = tunekit.Tuner(own)
-    assert tuner.validation.config.every == "requested"
+    assert tuner.validation.config.when == "requested"
     internal = tuner._local_tuner
     assert internal._run_config.name == "mine"
     assert internal._run_config.checkpoint_config.num_to_keep == 2
-    given = tunekit.ValidationConfig(fn=validate, every=3)
-    assert tunekit.Tuner(own, validation_config=given).validation.config.every == 3
+    given = tunekit.ValidationConfig(fn=validate, when=3)
+    assert tunekit.Tuner(own, validation_config=given).validation.config.when == 3
     own.validation_config = given
     assert tunekit.Tuner(own).validation.config is given
 

@@ -42,7 +42,7 @@ def validating(**settings) -> tunekit.ValidationConfig:
 
 def only_decisions(**settings) -> dict:
     return {
-        "validation_config": validating(every="decision", **settings),
+        "validation_config": validating(when="decisions", **settings),
         "checkpoint_policy": tunekit.AtDecisions(),
     }
 
@@ -75,7 +75,7 @@ def test_decisions_in_the_place_of_trials_are_those_of_validating_inline_at_rung
         "validate_s": validate_s,
         "slots": 4,
     }
-    inline = tunekit.lab.simulate(table(seed), inline="decision", **options)
+    inline = tunekit.lab.simulate(table(seed), inline="decisions", **options)
     beside = tunekit.lab.simulate(table(seed), **options, **only_decisions())
     what = ["trial", "iteration", "score", "decision"]
     at_rungs = inline.decisions[inline.decisions.iteration.isin([1, 3, 9])]

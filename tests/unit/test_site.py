@@ -129,8 +129,8 @@ def test_figures_of_the_start_page_are_where_it_takes_them_from():
     assert [figure for figure in figures if figure not in known] == []
     rows = {
         "tunekit, every checkpoint (the default)": "the default (each checkpoint is validated)",
-        'tunekit, `every="decision"`': '`every="decision"`',
-        'tunekit, `every="decision"`, two slots more, actors reused': (
+        'tunekit, `when="decisions"`': '`when="decisions"`',
+        'tunekit, `when="decisions"`, two slots more, actors reused': (
             "the same with two extra slots for validation, actors reused"
         ),
         "stock Ray, inline at rungs only, two slots more": "Ray inline at rungs, eight slots",

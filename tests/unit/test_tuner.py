@@ -414,7 +414,7 @@ def test_a_plain_validation_config_is_refused_with_what_to_write(tmp_path):
         lambda: tunekit.Tuner.restore(str(tmp_path), trainable, validation_config=plain),
         lambda: tunekit.ValidationCallback(plain),
     ):
-        with pytest.raises(tunekit.errors.ConfigError, match="every='requested'"):
+        with pytest.raises(tunekit.errors.ConfigError, match="when='requested'"):
             call()
 
 
@@ -501,10 +501,10 @@ class Asks(tune.Callback):
     ("function", "settings", "policies"),
     [
         (saves, {}, ["EveryIterations(1)"]),
-        (saves, {"every": 2}, ["EveryIterations(1)"]),
-        (saves, {"every": "decision"}, ["AtDecisions()"]),
+        (saves, {"when": 2}, ["EveryIterations(1)"]),
+        (saves, {"when": "decisions"}, ["AtDecisions()"]),
         (saves, {"scheduler": HyperBandScheduler()}, ["EveryIterations(1)"]),
-        (saves, {"every": "requested"}, []),
+        (saves, {"when": "requested"}, []),
         (asks, {}, []),
         (trainable, {}, []),  # it may report checkpoints
         (saves, {"checkpoint_policy": tunekit.EveryIterations(3)}, ["EveryIterations(3)"]),
@@ -516,11 +516,11 @@ class Asks(tune.Callback):
 def test_a_function_that_nothing_else_asks_to_save_is_asked(tmp_path, function, settings, policies):
     settings = dict(settings)
     known = {k: settings.pop(k) for k in ("checkpoint_config", "callbacks") if k in settings}
-    scheduler, every = settings.pop("scheduler", None), settings.pop("every", 1)
+    scheduler, when = settings.pop("scheduler", None), settings.pop("when", 1)
     fn = lambda checkpoint: {"accuracy": 0.5}  # noqa: E731
     tuner = tunekit.Tuner(
         function,
-        validation_config=tunekit.ValidationConfig(fn, every=every),
+        validation_config=tunekit.ValidationConfig(fn, when=when),
         tune_config=tune.TuneConfig(metric="accuracy", mode="max", scheduler=scheduler),
         run_config=tune.RunConfig(storage_path=str(tmp_path), name="sweep", **known),
         **settings,

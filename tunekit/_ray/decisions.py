@@ -259,7 +259,7 @@ def its(thing: Any, name: str) -> Any:
             f"A {type(thing).__name__} of Ray {ray.__version__} has no {name}, which tells when "
             f"the scheduler decides; tunekit was tested with {TESTED}. Install it with: "
             f"pip install 'ray[tune,train,data]=={TESTED}'. Or validate by count: "
-            "ValidationConfig(every=1)."
+            "ValidationConfig(when=1)."
         ) from None
 
 

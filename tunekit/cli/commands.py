@@ -629,10 +629,10 @@ def confirm(
     help="What trials do while scores are pending; may be given several times.",
 )
 @click.option(
-    "--every",
+    "--when",
     default="1",
     show_default=True,
-    help="Validate each so-many-th checkpoint, or 'decision': where the scheduler decides.",
+    help="Validate each so-many-th checkpoint, or 'decisions': where the scheduler decides.",
 )
 @click.option(
     "--slots",
@@ -657,7 +657,7 @@ def simulate(
     metric: str | None,
     mode: str | None,
     ways: tuple[str, ...],
-    every: str,
+    when: str,
     slots: int | None,
     validators: int | None,
     as_json: bool,
@@ -672,14 +672,14 @@ def simulate(
     \b
     Examples:
       tunekit simulate ~/ray_results/digits --slots 8 --validators 2
-      tunekit simulate ~/ray_results/digits --every decision --on-pending auto --json
+      tunekit simulate ~/ray_results/digits --when decisions --on-pending auto --json
     """
     sweep = load(path, metric=metric, mode=mode)
     machine = sweep.slots or (6, 0)
     rows = what_if(
         sweep,
         ways,
-        every=int(every) if every.isdigit() else every,
+        when=int(when) if when.isdigit() else when,
         slots=slots or machine[0],
         validation_slots=machine[1] if validators is None else validators,
         **times,

@@ -20,7 +20,7 @@ from tunekit.reading.sweep import Sweep
 __all__ = ["scheduler_of", "table_of", "what_if"]
 
 # What most people would do instead of validating alongside training.
-_INLINE = {"inline, every iteration": "every", "inline, where it decides": "decision"}
+_INLINE = {"inline, every iteration": "every", "inline, where it decides": "decisions"}
 _SHOWN = (
     "makespan_s",
     "iterations",
@@ -35,14 +35,14 @@ _SHOWN = (
 
 
 def what_if(
-    sweep: Sweep, ways: Sequence[str], *, every: int | str, **machine: Any
+    sweep: Sweep, ways: Sequence[str], *, when: int | str, **machine: Any
 ) -> list[dict[str, Any]]:
     """Simulate a sweep with each way of waiting for scores, and with validation inline.
 
     Args:
         sweep: The sweep.
         ways: Each an ``on_pending``.
-        every: As in ``ValidationConfig``; trials save where it needs that.
+        when: As in ``ValidationConfig``; trials save where it needs that.
         **machine: The slots and the times, as for :func:`tunekit.lab.simulate`.
 
     Returns:
@@ -57,8 +57,8 @@ def what_if(
         ran[f"on_pending={way!r}"] = simulate(
             sweep,
             tune_config=judged,
-            validation_config=ValidationConfig(fn=not_called, every=every, on_pending=way),
-            checkpoint_policy=AtDecisions() if every == "decision" else EveryIterations(1),
+            validation_config=ValidationConfig(fn=not_called, when=when, on_pending=way),
+            checkpoint_policy=AtDecisions() if when == "decisions" else EveryIterations(1),
             **machine,
         )
     for setting, inline in _INLINE.items():

@@ -93,7 +93,7 @@ class Engine:
     """Knows the state of a sweep's trials and validations, and what follows from it.
 
     Args:
-        every: Which checkpoints to validate, as in ``ValidationConfig(every=...)``.
+        when: Which checkpoints to validate, as in ``ValidationConfig(when=...)``.
         path: Returns where a checkpoint is, from its name in an event.
         config_of: ``config_of(trial_id, generation)`` returns the hyperparameters of a trial.
         stages: Which checkpoints each further stage validates, by its name.
@@ -117,7 +117,7 @@ class Engine:
 
     def __init__(
         self,
-        every: int | str = 1,
+        when: int | str = 1,
         *,
         path: Callable[[str], str] = str,
         config_of: Callable[[str, int], Mapping[str, Any]] = lambda trial_id, generation: {},
@@ -139,7 +139,7 @@ class Engine:
         self.all_count: Callable[[], bool] = lambda: True
         # The trials that the scheduler stopped early, in order.
         self._rejected: dict[str, None] = {}
-        self._selection = Selection(every)
+        self._selection = Selection(when)
         self._in_order = InOrder()
         self._stages = StageSelection(stages)
         self._owed: dict[str, Request] = {}

@@ -61,7 +61,7 @@ class _Stage(TypedDict):
 
 class _Validation(TypedDict, total=False):
     fn: str
-    every: _Every
+    when: _Every
     on_pending: str
     resources: _Amounts
     stages: list[_Stage]
@@ -125,9 +125,9 @@ def check_head(head: Mapping[str, Any]) -> None:
         Traceback (most recent call last):
         msgspec.ValidationError: Expected `float`, got `str` - at `$.time`
         >>> named = {"n": 1, "begins": True, "after": 0, "follows": ""}
-        >>> check_head({**named, "validation": {"every": 0}})
+        >>> check_head({**named, "validation": {"when": 0}})
         Traceback (most recent call last):
-        msgspec.ValidationError: Expected `int` >= 1 - at `$.validation.every`
+        msgspec.ValidationError: Expected `int` >= 1 - at `$.validation.when`
     """
     _check_texts(head)
     msgspec.convert(head, _Head)

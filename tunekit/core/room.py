@@ -160,7 +160,7 @@ def shares(
     validation: Mapping[str, float],
     *,
     on_pending: str,
-    every: int | str,
+    when: int | str,
     most: int,
     lends: bool,
     in_trials: bool,
@@ -177,14 +177,14 @@ def shares(
         trial: What one trial takes.
         validation: What one validation takes.
         on_pending: As in :class:`tunekit.ValidationConfig`.
-        every: Likewise.
+        when: Likewise.
         most: How many validations to leave room for; fewer if they would leave none for a trial.
         lends: Whether a validation can run in the place of a trial that waits.
         in_trials: Whether it runs in the trial's process then.
         pausing: Whether trials are paused: a limit would count them, so room is to be reserved.
 
     Example:
-        >>> known = {"on_pending": "auto", "every": 1, "most": 1, "pausing": False}
+        >>> known = {"on_pending": "auto", "when": 1, "most": 1, "pausing": False}
         >>> on_cpus = lambda n, **more: shares({"CPU": n}, {"CPU": 1}, {"CPU": 1}, **known | more)
         >>> on_cpus(4, lends=True, in_trials=True)
         Shares(themselves=True, alone=False, known=True, limit=4, validations=0)
@@ -198,7 +198,7 @@ def shares(
     themselves = lends and in_trials
     if not themselves and one_at_a_time(cluster, trial, validation):
         return Shares(alone=True)
-    if lends and (themselves or every == "decision"):
+    if lends and (themselves or when == "decisions"):
         fit = at_once(cluster, trial)
         room = None if fit is None else (fit, 0)
     else:

@@ -109,7 +109,7 @@ class _Told:
     def __init__(self, trial_id: str, session: Mapping[str, Any]):
         known, self.trial_id = session.get("validation", {}), trial_id
         stages = {stage["name"]: stage["every"] for stage in known.get("stages", ())}
-        self.engine = Engine(known.get("every", 1), stages=stages)
+        self.engine = Engine(known.get("when", 1), stages=stages)
         self.on_pending: str = known.get("on_pending", "auto")
         self._judged = session.get("judged") or ()
         self.engine.required = set(self._judged)

@@ -249,7 +249,7 @@ class ValidationCallback(tune.Callback):
         self._cache = cache = None if where is None else SweepCache(where)
         #: What is known of the sweep so far.
         self.state = state = Engine(
-            self.config.every,
+            self.config.when,
             path=lambda recorded: self.places.path(recorded),
             config_of=lambda *generation: self._restored.config_of(*generation),
             stages={stage.name: stage.every for stage in self.config.stages},
@@ -485,9 +485,9 @@ class ValidationCallback(tune.Callback):
         if self._scheduling is not None:
             stand_ins = self._scheduling.state.stand_ins
             stand_ins.reopen(stand_ins.of(trial))
-        elif self.config.every == "decision":
+        elif self.config.when == "decisions":
             raise WiringError(
-                "ValidationConfig(every='decision') was given to a sweep without a "
+                "ValidationConfig(when='decisions') was given to a sweep without a "
                 "ValidatedScheduler, which knows when the scheduler decides. Use tunekit.Tuner, "
                 "or pass TuneConfig(scheduler=tunekit.ValidatedScheduler(...))."
             )

@@ -108,7 +108,7 @@ def _cluster() -> dict[str, Any] | None:
 def _settings_of(config: ValidationConfig) -> dict[str, Any]:
     return {
         "fn": name_of(config.fn),
-        "every": config.every,
+        "when": config.when,
         "on_pending": config.on_pending,
         "on_failure": config.on_failure,
         "max_in_flight": config.max_in_flight,

@@ -212,7 +212,7 @@ def simulate(
             another's process, and for a validation when no process of an ended one can be used
             again.
         inline: None: validate alongside training. ``"every"``: validate inside the trainable after
-            each iteration, as stock Tune does; ``"decision"``: only where the scheduler uses the
+            each iteration, as stock Tune does; ``"decisions"``: only where the scheduler uses the
             score.
         seed: The seed of Tune's random choices.
 
@@ -251,7 +251,7 @@ def simulate(
     for name, value, least in (("slots", slots, 1), ("validation_slots", validation_slots, 0)):
         problems.integer(name, value, least=least)
     if inline is not None:
-        problems.choice("inline", inline, ["every", "decision"])
+        problems.choice("inline", inline, ["every", "decisions"])
     for name, cost in (("resume_s", resume_s), ("start_s", start_s)):
         if not isinstance(cost, (int, float)) or not 0 <= cost < float("inf"):
             problems.add(f"{name}={cost!r} must be a number of seconds. Pass 0 or more.")
@@ -429,7 +429,7 @@ class _Machine:
             one,
             one,
             on_pending=config.on_pending,
-            every=config.every,
+            when=config.when,
             most=config.most_in_flight or 1,
             lends=True,
             in_trials=False,

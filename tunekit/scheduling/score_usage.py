@@ -18,7 +18,7 @@ __all__ = ["ScoreUsage"]
 
 
 class ScoreUsage:
-    """Reads in a scheduler's own books which scores it will use; ``every="decision"`` goes by it.
+    """Reads in a scheduler's own books which scores it will use; ``when="decisions"`` goes by it.
 
     Args:
         base: The user's scheduler.

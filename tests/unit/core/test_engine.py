@@ -89,10 +89,10 @@ def one(iteration: int) -> list[Event]:
     return [reported(iteration), saved(iteration), requested(iteration), ended(iteration)]
 
 
-def after(*events: Event, every: int | str = 1) -> Engine:
+def after(*events: Event, when: int | str = 1) -> Engine:
     configs = {("a", 0): {"lr": 1}, ("a", 1): {"lr": 2}}
     state = Engine(
-        every,
+        when,
         path=lambda recorded: recorded.replace("./", "/sweep/"),
         config_of=lambda trial_id, generation: configs.get((trial_id, generation), {}),
     )
@@ -129,7 +129,7 @@ def test_a_checkpoint_is_owed_a_validation_if_it_is_chosen():
     assert (request.path, request.config) == ("/sweep/c1", {"lr": 1})
     assert request.report == {**reported(1).report, "config": {"lr": 1}}
     assert state.has_saved and state.record("a").saved == (0, 1, 1)
-    state = after(reported(1), every=2)
+    state = after(reported(1), when=2)
     assert not asked(state.handle(saved(1)))
     state.apply(reported(2))
     assert [request.iteration for request in asked(state.handle(saved(2)))] == [2]

@@ -61,19 +61,19 @@ def test_a_shortage_is_over_when_anything_has_its_resources():
 
 
 @pytest.mark.parametrize(
-    ("on_pending", "every", "lends", "in_trials", "left"),
+    ("on_pending", "when", "lends", "in_trials", "left"),
     [
-        ("auto", "decision", True, False, 0),
-        ("wait", "decision", True, False, 0),
-        ("auto", "decision", False, False, 1),
+        ("auto", "decisions", True, False, 0),
+        ("wait", "decisions", True, False, 0),
+        ("auto", "decisions", False, False, 1),
         ("auto", 1, True, False, 1),  # scores of trials that train on
         ("wait", 1, True, True, 0),
-        ("continue", "decision", True, True, 1),
+        ("continue", "decisions", True, True, 1),
     ],
 )
-def test_room_is_left_unless_trials_make_it(on_pending, every, lends, in_trials, left):
+def test_room_is_left_unless_trials_make_it(on_pending, when, lends, in_trials, left):
     one = {"CPU": 1.0}
-    known = {"on_pending": on_pending, "every": every, "lends": lends, "in_trials": in_trials}
+    known = {"on_pending": on_pending, "when": when, "lends": lends, "in_trials": in_trials}
     for pausing in (False, True):
         found = shares({"CPU": 4.0}, one, one, most=1, pausing=pausing, **known)
         assert (found.limit, found.validations) == (None if pausing else 4 - left, left)

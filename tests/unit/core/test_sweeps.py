@@ -93,12 +93,12 @@ class Sweep(RuleBasedStateMachine):
     """Carries out what the engine says, and knows by itself what must come of it."""
 
     @initialize(
-        every=st.sampled_from([1, 1, 2, "decision"]),
+        when=st.sampled_from([1, 1, 2, "decisions"]),
         all_count=st.booleans(),
         stages=st.sampled_from([{}, {"full": "promoted", "some": 2, "end": "last"}]),
     )
-    def begin(self, every: int | str, all_count: bool, stages: dict[str, int | str]) -> None:
-        self.every, self.all_count, self.stages = every, all_count, stages
+    def begin(self, when: int | str, all_count: bool, stages: dict[str, int | str]) -> None:
+        self.when, self.all_count, self.stages = when, all_count, stages
         self.lines: list[Event] = []
         self.lines_left = 0
         self.kept: dict[Hashable, str] = {}
@@ -117,7 +117,7 @@ class Sweep(RuleBasedStateMachine):
         self.engine = self.made()
 
     def made(self) -> Engine:
-        engine = Engine(self.every, stages=self.stages)
+        engine = Engine(self.when, stages=self.stages)
         engine.required = {"accuracy"}
         engine.all_count = lambda: self.all_count
         return engine
