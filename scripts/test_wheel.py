@@ -160,12 +160,12 @@ def used(python: Path, scratch: Path, environ: dict[str, str]) -> None:
     say("tunekit --help, status and best work")
 
     advice = {}
-    for extra, arguments in [("demo", []), ("report", [folder]), ("tensorboard", [folder])]:
+    for extra, arguments in [("demo", []), ("report", [folder])]:
         told = run(tunekit, extra, *arguments, expected=1, **where)
         wanted = f"pip install 'ray-tunekit[{extra}]'"
         check(wanted in told and "Traceback" not in told, f"tunekit {extra} says\n{told}")
         advice[extra] = wanted
-    say("tunekit demo, report and tensorboard say which extra they need")
+    say("tunekit demo and report say which extra they need")
 
     (follow,) = re.findall(r"'(.*)'", advice["report"])
     run(python, "-m", "pip", "install", follow, cwd=elsewhere, environ=environ)

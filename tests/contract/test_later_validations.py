@@ -512,8 +512,12 @@ def test_another_sweep_in_the_same_folder_has_no_such_scores(swept, tmp_path):
 def in_folder(tmp_path, monkeypatch) -> Callable[..., Any]:
     """Run the command in a folder with a module of validation functions."""
     (tmp_path / "of_the_command.py").write_text(
+        "from ray.train import ValidationTaskConfig\n"
+        "from tunekit import ValidationConfig\n"
         "def accurate(checkpoint, part=1.0):\n    return {'accuracy': part}\n"
         "def bad(checkpoint):\n    raise ValueError('no data')\n"
+        "thirds = ValidationConfig(accurate, ValidationTaskConfig(fn_kwargs={'part': 3}))\n"
+        "single = ValidationConfig(accurate, max_in_flight=1)\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", list(sys.path))
@@ -527,9 +531,8 @@ def in_folder(tmp_path, monkeypatch) -> Callable[..., Any]:
 
 
 def test_the_command_shows_the_new_scores_beside_the_old(home, in_folder):
-    done = in_folder(
-        "sweep", "--fn", "of_the_command:accurate", "--top", 2, "--kwargs", '{"part": 3}'
-    )
+    asked = ["--fn", "of_the_command:thirds", "--checkpoints", 2, "--name", "accurate"]
+    done = in_folder("sweep", *asked)
     assert done.exit_code == 0, done.output
     best = best_of(tunekit.load(home))
     lines = done.stdout.splitlines()
@@ -543,7 +546,9 @@ def test_the_command_shows_the_new_scores_beside_the_old(home, in_folder):
 
 
 def test_the_command_prints_json_alone(home, in_folder):
-    found = in_folder("sweep", "--fn", "of_the_command.py:accurate", "--all", "--json")
+    found = in_folder(
+        "sweep", "--fn", "of_the_command.py:accurate", "--checkpoints", "all", "--json"
+    )
     known = json.loads(found.stdout)
     assert known["scored"] == len(tunekit.load(home).validations) and known["unscored"] == 0
     scores = [row["score"] for row in known["rows"]]
@@ -552,7 +557,7 @@ def test_the_command_prints_json_alone(home, in_folder):
 
 
 def test_the_command_fails_if_a_checkpoint_got_no_score(home, in_folder):
-    done = in_folder("sweep", "--fn", "of_the_command:bad", "--top", 1, "--max-retries", 0)
+    done = in_folder("sweep", "--fn", "of_the_command:bad", "--checkpoints", 1)
     assert done.exit_code == 1
     assert "failed: raised ValueError: no data" in done.stdout
 
@@ -562,9 +567,7 @@ def test_the_command_says_what_is_wrong_with_its_arguments(home, in_folder, exec
     for arguments, message in [
         (["--fn", "of_the_command:nothing"], "has no 'nothing'"),
         (["--fn", "nowhere:fn"], "there is no module 'nowhere'"),
-        (["--fn", "of_the_command:accurate", "--kwargs", "{"], "is no JSON"),
-        (["--fn", "of_the_command:accurate", "--kwargs", '{"n": 1}'], "unexpected keyword"),
-        (["--fn", "of_the_command:accurate", "--all", "--trials", trial_id], "Pass one of --top"),
+        (["--fn", "of_the_command:accurate", "--checkpoints", f"{trial_id},b"], "'b'"),
         (["--fn", "of_the_command:accurate", "--name", "loss"], "is taken"),
         (["--fn", "of_the_command:accurate", "--metric", "nothing"], "no trial has a score"),
     ]:
@@ -575,7 +578,7 @@ def test_the_command_says_what_is_wrong_with_its_arguments(home, in_folder, exec
 
 def test_the_command_can_be_interrupted(home, in_folder, monkeypatch):
     monkeypatch.setitem(RUNS_ON, "class", Interrupted)
-    arguments = ["sweep", "--fn", "of_the_command:accurate", "--all", "--max-in-flight", 1]
+    arguments = ["sweep", "--fn", "of_the_command:single", "--checkpoints", "all"]
     done = in_folder(*arguments)
     assert done.exit_code == 1 and "The same command goes on" in done.stderr
     monkeypatch.setitem(RUNS_ON, "class", FakeExecutor)

@@ -817,7 +817,7 @@ def test_the_token_is_in_no_command_that_others_can_read(journal, home, monkeypa
         opened["rights"] = stat.S_IMODE(page.parent.stat().st_mode)
         done.set()
 
-    monkeypatch.setattr("tunekit.cli.serve.webbrowser.open", browser)
+    monkeypatch.setattr("tunekit.cli.commands.webbrowser.open", browser)
     monkeypatch.setattr(server.Server, "run", lambda self, sockets: done.wait(30))
     monkeypatch.setenv(server.TOKEN, TOKEN)
     result = CliRunner().invoke(commands.tunekit, ["serve", str(home), "--port", "0", "--open"])

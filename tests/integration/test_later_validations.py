@@ -103,6 +103,8 @@ WAITS = """
 import os, time
 from pathlib import Path
 
+import tunekit
+
 HERE = Path(__file__).parent
 
 def waits(checkpoint):
@@ -111,14 +113,15 @@ def waits(checkpoint):
     while len((HERE / "log").read_text().splitlines()) > 2 and not (HERE / "go").exists():
         time.sleep(0.05)
     return {"accuracy": 1.0}
+
+alone = tunekit.ValidationConfig(waits, max_in_flight=1)
 """
 
 
 def test_an_interrupted_command_goes_on_where_it_was(ray_cluster, tmp_path, monkeypatch):
     home, log = trained(tmp_path, "asha"), tmp_path / "log"
     (tmp_path / "evals.py").write_text(WAITS)
-    arguments = ["validate", str(home), "--fn", "evals.py:waits", "--top", "4"]
-    arguments += ["--max-in-flight", "1", "--json"]
+    arguments = ["validate", str(home), "--fn", "evals.py:alone", "--checkpoints", "4", "--json"]
     environment = {**os.environ, "PYTHONPATH": str(Path(tunekit.__file__).parents[1])}
     program = [sys.executable, "-m", "tunekit", *arguments]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

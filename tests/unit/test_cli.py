@@ -21,7 +21,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 import tunekit
 from tests.kills import Killed, bury, killed_after
 from tests.sweeps import LENGTH, Ran, quality, sweep
-from tunekit.cli import commands, tensorboard
+from tunekit.cli import commands
 from tunekit.cli.status import status_of, text_of
 from tunekit.cli.trainables import trainable_at
 from tunekit.journal import session
@@ -384,42 +384,6 @@ def test_the_report_of_a_remote_sweep_goes_into_the_current_directory(monkeypatc
     assert (tmp_path / "digits-report.html").exists()
 
 
-# tensorboard -----------------------------------------------------------------------------------
-
-
-class Became(Exception):
-    """The process is another one."""
-
-
-def test_tensorboard_becomes_tensorboard(ended, monkeypatch):
-    became: list[tuple[str, list[str]]] = []
-
-    def execv(*command: Any) -> None:
-        became.append(command)
-        raise Became
-
-    monkeypatch.setattr(commands.os, "execv", execv)
-    folder = ended[0].parent  # which may have several sweeps
-    with pytest.raises(Became):
-        tunekit_("tensorboard", folder, "--port", 6007, "--host", "0.0.0.0")
-    told = ["--logdir", str(folder), "--port", "6007", "--host", "0.0.0.0"]
-    assert became == [(sys.executable, [sys.executable, "-m", "tensorboard.main", *told])]
-
-
-@pytest.mark.parametrize(
-    ("path", "says"),
-    [
-        ("/no/such/folder", "is no folder"),
-        ("s3://bucket/digits?endpoint_override=localhost", "S3_ENDPOINT"),
-        ("s3://bucket/digits", "pip install boto3"),
-    ],
-)
-def test_tensorboard_says_what_it_cannot_read(path, says, monkeypatch):
-    monkeypatch.setattr(tensorboard.importlib.util, "find_spec", lambda name: None)
-    result = tunekit_("tensorboard", path)
-    assert result.exit_code == 2 and says in result.stderr
-
-
 # resume ----------------------------------------------------------------------------------------
 
 
@@ -536,18 +500,6 @@ def test_resume_of_a_sweep_that_does_not_end_or_all_of_whose_trials_fail_ends_wi
     sweep(tmp_path / "half", FIFOScheduler(), trials=1, param_space={"fail_at": grid})
     result = tunekit_("resume", tmp_path / "half/sweep", "--trainable", "tests.sweeps:Counting")
     assert result.exit_code == 0 and "1 error" in result.stdout
-
-
-def test_resume_warns_of_a_driver_that_may_still_run(tmp_path, restored, monkeypatch):
-    path = killed(tmp_path, 60)
-    (path / LOCK).unlink()  # as a tunekit without one has left it
-    last = tunekit.load(path).timeline.last
-    for silent, warned in ((3.0, True), (300.0, False)):
-        now = SimpleNamespace(time=lambda silent=silent: last + silent)
-        monkeypatch.setattr(commands, "time", now)
-        result = tunekit_("resume", path, "--trainable", "tests.sweeps:Counting")
-        assert ("The sweep was last heard of 3 s ago" in result.stderr) == warned
-        assert bool(result.stderr) == warned
 
 
 def test_resume_leaves_a_sweep_alone_whose_driver_is_alive(tmp_path, restored, monkeypatch):
@@ -733,41 +685,6 @@ def test_the_demo_takes_its_options(monkeypatch, tmp_path):
         "report": True,
     }
     assert tunekit_("demo", "--trials", 0).exit_code == 2
-
-
-# simulate --------------------------------------------------------------------------------------
-
-
-def test_simulate_compares_settings_with_validation_inline(ended):
-    path, _ = ended
-    result = tunekit_("simulate", path, "--slots", 3, "--train-s", 1, "--validate-s", 2)
-    assert result.exit_code == 0 and result.stderr == ""
-    lines = result.stdout.splitlines()
-    assert lines[0].split()[:2] == ["setting", "time"]
-    settings = ["on_pending='auto'", "on_pending='wait'", "on_pending='continue'", "inline, every"]
-    for line, setting in zip(lines[1:], [*settings, "inline, where"], strict=False):
-        assert line.startswith(setting)
-
-
-def test_simulate_as_json_says_what_each_setting_comes_to(ended):
-    path, _ = ended
-    given = ("--on-pending", "auto", "--when", "decisions", "--slots", 3, "--json")
-    times = ("--train-s", 1, "--validate-s", 1, "--validators", 1)
-    beside, every, decisions = json.loads(tunekit_("simulate", path, *given, *times).stdout)
-    assert beside["setting"] == "on_pending='auto'"
-    assert beside["makespan_s"] <= decisions["makespan_s"] < every["makespan_s"]
-    assert every["validations"] == every["iterations"]
-    names = {trial.trial_id for trial in ended[1].trials}
-    assert {row["best"] for row in (beside, every, decisions)} <= names
-
-
-def test_a_scheduler_that_is_not_known_is_simulated_in_python(tmp_path):
-    from ray.tune.schedulers import MedianStoppingRule
-
-    run(tmp_path, MedianStoppingRule(time_attr="training_iteration"), trials=2)
-    result = tunekit_("simulate", tmp_path / "sweep")
-    assert result.exit_code == 2
-    assert "MedianStoppingRule" in result.stderr and "TuneConfig(scheduler=...)" in result.stderr
 
 
 def test_status_says_how_busy_the_slots_of_trials_were(tmp_path, monkeypatch):

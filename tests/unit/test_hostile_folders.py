@@ -90,7 +90,6 @@ def shown(home: Path, scratch: Path) -> str:
         ("best", home, "--json"),
         ("list", home.parent),
         ("compare", home, home),
-        ("simulate", home),
         ("report", home, "--output", output),
     ):
         result = CliRunner().invoke(commands.tunekit, [str(word) for word in command])
@@ -264,17 +263,6 @@ def test_nothing_in_a_sweep_moves_the_cursor_or_begins_a_line(hostile, tmp_path)
         plainly = re.sub(r"\x1b\[\d*m", "", result.output)  # the command's own colours
         assert all(char == "\n" or char.isprintable() for char in plainly), command
         assert not any(line.lstrip().startswith("FORGED") for line in plainly.splitlines())
-
-
-def test_an_error_with_what_a_sweep_says_moves_no_cursor(hostile):
-    scheduler = {"type": ODD, "settings": {}}
-    about = {"time": 1e9, "judged": ["x"], "mode": "max", "scheduler": scheduler}
-    record = Journal(LocalFolder(hostile), about=about)
-    record.append(TrialAdded(time=1e9, trial_id="a", folder="a"))
-    scored(record, "./a/c", {"x": 0.5})
-    result = CliRunner().invoke(commands.tunekit, ["simulate", str(hostile)])
-    assert result.exit_code == 2 and "FORGED" in result.output, result.output
-    assert all(char == "\n" or char.isprintable() for char in result.output), result.output
 
 
 @pytest.mark.parametrize("call", ["validate", "confirm"])

@@ -1,4 +1,4 @@
-"""The command line: ``tunekit demo | status | best | report | tensorboard | resume``."""
+"""The command line: ``tunekit status``, ``best`` and others."""
 
 from tunekit.cli.commands import main
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import time
 import webbrowser
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stdout
+from functools import partial
+from html import escape
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import click
 import ray
-from click.core import ParameterSource
-from ray.train import ValidationTaskConfig
 
 from tunekit._ray.storage import absolute
 from tunekit.cli.compare import comparison_as_data, comparison_as_text
@@ -27,18 +29,13 @@ from tunekit.cli.evaluations import (
     later_as_text,
 )
 from tunekit.cli.layout import width_of_output
-from tunekit.cli.list import list_sweeps, newest_or_given
+from tunekit.cli.list import RESULTS, listing, listing_as_text, newest_or_given
 from tunekit.cli.seeds import seeds_as_data, seeds_as_lines
-from tunekit.cli.serve import serve
 from tunekit.cli.status import status_of, text_of
-from tunekit.cli.tensorboard import tensorboard_at
 from tunekit.cli.trainables import importable_here, lasting, trainable_at
-from tunekit.cli.what_if import table_of, what_if
-from tunekit.config import ValidationConfig
 from tunekit.core.later_validations import ALL
 from tunekit.core.metrics import flatten, plain
-from tunekit.core.pending import ON_PENDING
-from tunekit.core.words import confirmation_in_words, duration, number, printable, setting
+from tunekit.core.words import confirmation_in_words, number, printable, setting
 from tunekit.demo.command import demo
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.journal.lock import TAKE_OVER
@@ -51,9 +48,6 @@ from tunekit.tuner import Tuner
 from tunekit.version import VERSION
 
 __all__ = ["main"]
-
-# A sweep that was heard of so recently may still have a driver.
-_RECENT_S = 60.0
 
 
 class _Failed(click.ClickException):
@@ -87,23 +81,30 @@ class _Group(click.Group):
         return list(self.commands)
 
 
-def _all_whole(ctx: click.Context, parameter: click.Parameter, paths: Sequence[str]) -> list[str]:
-    return [absolute(path) for path in paths]
-
-
+_paths = click.argument(
+    "paths", nargs=-1, required=True, callback=lambda ctx, own, paths: list(map(absolute, paths))
+)
 _path = click.argument("path", required=False, callback=newest_or_given)
+_option = partial(click.option, show_default=True)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+_seed = click.option(
+    "--seed-param",
+    metavar="NAME",
+    help="The hyperparameter that is the random seed; by default what the sweep was started with.",
+)
+
+
 _metric = click.option(
     "--metric", help="A validated metric to rank by; by default what the sweep is judged by."
 )
 _mode = click.option(
     "--mode", type=click.Choice(["min", "max"]), help="Which is better; by default the sweep's."
 )
-_seed = click.option(
-    "--seed-param",
-    metavar="NAME",
-    help="The hyperparameter that is the random seed; by default what the sweep was started with.",
-)
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+
+
+def _goal(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say by what trials are ranked."""
+    return _metric(_mode(command))
 
 
 @click.group(
@@ -138,29 +139,43 @@ def tunekit() -> None:
 
 
 tunekit.add_command(demo)
-tunekit.add_command(list_sweeps)
+
+
+@tunekit.command("list", short_help="The sweeps in a folder, the newest first.")
+@click.argument("folder", default=RESULTS)
+@_option("--top", type=click.IntRange(1), default=20, help="So many are read.")
+@_json
+def list_sweeps(folder: str, top: int, as_json: bool) -> None:
+    """List the sweeps in a folder and below it, the newest first.
+
+    FOLDER is local or a URI; by default ~/ray_results. Of each sweep: what it is doing (running,
+    killed, interrupted, finished; open, if nothing says whether its driver runs), when it began,
+    how long it took, its trials, and its best validated score. Without a PATH, other commands take
+    the newest one below ~/ray_results.
+
+    \b
+    Examples:
+      tunekit list
+      tunekit list s3://bucket/sweeps --json
+    """
+    known = listing(absolute(folder), top)
+    if as_json:
+        _print_json(known)
+    else:
+        click.echo(listing_as_text(known, width_of_output()))
 
 
 @tunekit.command(short_help="What a sweep is doing: running, ended or crashed.")
 @_path
-@_metric
-@_mode
+@_goal
 @_json
 @click.option(
     "--watch", type=click.FloatRange(0.1), metavar="SECONDS", help="Look again, until it has ended."
 )
-@click.option(
-    "--top", type=click.IntRange(1), default=20, show_default=True, help="So many of each list."
-)
+@_option("--top", type=click.IntRange(1), default=20, help="So many of each list.")
 @click.option("--trial", metavar="ID", help="What happened to that trial, and why it waits.")
 def status(
-    path: str,
-    metric: str | None,
-    mode: str | None,
-    as_json: bool,
-    watch: float | None,
-    top: int,
-    trial: str | None,
+    path: str, as_json: bool, watch: float | None, top: int, trial: str | None, **goal: str | None
 ) -> None:
     """Say what a sweep is doing: running, ended or crashed.
 
@@ -177,7 +192,7 @@ def status(
       tunekit status s3://bucket/digits --json | jq .best.score
     """
     while True:
-        sweep, now = load(path, metric=metric, mode=mode), time.time()
+        sweep, now = load(path, **goal), time.time()
         if trial is None:
             known = status_of(sweep, now)
             text = text_of(known, top, terminal_width())
@@ -201,16 +216,14 @@ def status(
 
 @tunekit.command(short_help="The best validated checkpoint, its score and hyperparameters.")
 @_path
-@_metric
-@_mode
-@click.option(
+@_goal
+@_seed
+@_option(
     "--scope",
     type=click.Choice(["best", "last"]),
     default="best",
-    show_default=True,
     help="best: of all validated checkpoints; last: of each trial's newest one.",
 )
-@_seed
 @click.option(
     "--by",
     type=click.Choice(["configuration", "trial"]),
@@ -218,15 +231,7 @@ def status(
     "the former if the seed is known.",
 )
 @_json
-def best(
-    path: str,
-    metric: str | None,
-    mode: str | None,
-    scope: str,
-    seed_param: str | None,
-    by: str | None,
-    as_json: bool,
-) -> None:
+def best(path: str, scope: str, by: str | None, as_json: bool, **goal: str | None) -> None:
     """Name the best validated checkpoint, its score and its hyperparameters.
 
     If the winner was confirmed (tunekit confirm), it is that one, and the first lines say how sure
@@ -241,7 +246,7 @@ def best(
       tunekit best ~/ray_results/digits --metric validation_loss --mode min
       cp -r "$(tunekit best ~/ray_results/digits --json | jq -r .checkpoint)" best
     """
-    sweep = load(path, metric=metric, mode=mode, seed_param=seed_param)
+    sweep = load(path, **goal)
     try:
         found = sweep.best(scope=scope, by=by)
     except MetricNotFoundError as error:
@@ -319,11 +324,8 @@ def _best_as_text(found: BestCheckpoint, path: str, sweep: Sweep, scope: str) ->
 
 
 @tunekit.command(short_help="Several sweeps side by side: how good, how fast, what differs.")
-@click.argument("paths", nargs=-1, required=True, callback=_all_whole)
-@click.option(
-    "--metric", help="A validated metric to compare by; by default what all are judged by."
-)
-@_mode
+@_paths
+@_goal
 @click.option(
     "--html",
     type=click.Path(dir_okay=False),
@@ -331,9 +333,7 @@ def _best_as_text(found: BestCheckpoint, path: str, sweep: Sweep, scope: str) ->
     help="Write a page with charts, for a browser.",
 )
 @_json
-def compare(
-    paths: list[str], metric: str | None, mode: str | None, html: str | None, as_json: bool
-) -> None:
+def compare(paths: list[str], html: str | None, as_json: bool, **goal: str | None) -> None:
     """Show several sweeps side by side.
 
     The best scores, with their intervals where there are any; the best after the same time and the
@@ -345,7 +345,7 @@ def compare(
       tunekit compare runs/* --metric validation_loss --mode min --json
       tunekit compare runs/* --html compare.html
     """
-    found = compared(paths, metric=metric, mode=mode)
+    found = compared(paths, **goal)
     if html is not None:
         from tunekit.board.page import write_comparison
 
@@ -356,93 +356,41 @@ def compare(
         click.echo(comparison_as_text(found, width_of_output()))
 
 
-def _arguments(ctx: click.Context, parameter: click.Parameter, given: str | None) -> Any:
-    """Keyword arguments, as JSON."""
-    try:
-        found = json.loads(given or "{}")
-    except ValueError as error:
-        raise click.BadParameter(f"{given!r} is no JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise click.BadParameter(f"{given!r} is no object, such as '{{\"batch_size\": 512}}'.")
-    return found
-
-
-_HOW = (
-    click.option("--kwargs", callback=_arguments, metavar="JSON", help="Its keyword arguments."),
-    click.option(
-        "--num-cpus", type=click.FloatRange(0), help="CPUs of one validation; 1 by default."
-    ),
-    click.option("--num-gpus", type=click.FloatRange(0), help="GPUs of one validation."),
-    click.option(
-        "--max-in-flight",
-        type=click.IntRange(1),
-        help="So many at once; by default as many as resources allow.",
-    ),
-    click.option(
-        "--max-retries",
-        type=click.IntRange(0),
-        default=1,
-        show_default=True,
-        help="Attempts after one that fails.",
-    ),
-    click.option(
-        "--timeout", type=click.FloatRange(0, min_open=True), help="Seconds of one attempt."
-    ),
-    click.option(
-        "--evaluators", type=click.IntRange(1), help="So many long-lived processes; for a class."
-    ),
-)
-
-
-def _how_to_validate(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say how checkpoints are validated with another function."""
-    for option in reversed(_HOW):
-        command = option(command)
-    return command
+_fn = partial(click.option, "--fn", "where", metavar="WHERE")
 
 
 @tunekit.command(short_help="Validate checkpoints of a sweep with another function.")
 @_path
-@click.option(
-    "--fn",
-    "where",
-    metavar="WHERE",
+@_fn(
     required=True,
-    help="The validation function: module:name or file.py:name. It takes the checkpoint.",
+    help="The validation function, or a ValidationConfig with its resources, arguments and limits: "
+    "module:name or file.py:name.",
 )
-@click.option(
-    "--top",
-    type=click.IntRange(1),
-    help="Of so many of the best trials, the best checkpoint of each; 10 by default.",
+@_option(
+    "--checkpoints",
+    metavar="WHICH",
+    default="10",
+    help="A number n: of the n best trials, the best of each; ids of trials, with commas: all of "
+    "theirs; or all.",
 )
-@click.option(
-    "--trials", metavar="ID", multiple=True, help="All checkpoints of a trial; several times."
-)
-@click.option("--all", "every", is_flag=True, help="All checkpoints.")
-@click.option("--name", help="What the new metrics' names begin with; by default the function's.")
-@_how_to_validate
+@click.option("--name", help="What the new metrics' names begin with; by default as the function.")
 @click.option(
     "--cache", metavar="DIR", help="A folder or URI with scores of any sweeps, taken and added."
 )
 @click.option(
     "--replace", is_flag=True, help="Show scores of another version under that name no more."
 )
-@_metric
-@_mode
+@_goal
 @_json
 def validate(
     path: str,
     where: str,
-    top: int | None,
-    trials: tuple[str, ...],
-    every: bool,
+    checkpoints: str,
     name: str | None,
     cache: str | None,
     replace: bool,
-    metric: str | None,
-    mode: str | None,
     as_json: bool,
-    **how: Any,
+    **goal: str | None,
 ) -> None:
     """Validate checkpoints of a sweep with another function, beside what it was decided by.
 
@@ -453,25 +401,17 @@ def validate(
 
     \b
     Examples:
-      tunekit validate ~/ray_results/digits --fn evals.py:robust --top 5
-      tunekit validate ~/ray_results/digits --fn evals:robust --all --cache ~/scores
+      tunekit validate ~/ray_results/digits --fn evals.py:robust --checkpoints 5
+      tunekit validate ~/ray_results/digits --fn evals:robust --checkpoints all --cache ~/scores
       tunekit best ~/ray_results/digits --metric robust/accuracy --mode max
     """
-    if (top is not None) + bool(trials) + every > 1:
-        raise click.UsageError("Pass one of --top, --trials and --all.")
-    sweep = load(path, metric=metric, mode=mode)
-    config = _config_of(where, **how)
+    sweep, fn = load(path, **goal), trainable_at(where, "--fn")
     name = name or where.rpartition(":")[2].rpartition(".")[2]
-    which = ALL if every else list(trials) or top or 10
+    ids = ALL if checkpoints == ALL else checkpoints.split(",")
+    which = int(checkpoints) if checkpoints.isdigit() else ids
+    own: dict[str, Any] = {"name": name, "cache": cache and absolute(cache), "replace": replace}
     with _validating(as_json) as progress:
-        sweep = sweep.validate(
-            config,
-            which,
-            name=name,
-            cache=cache and absolute(cache),
-            replace=replace,
-            progress=progress,
-        )
+        sweep = sweep.validate(fn, which, progress=progress, **own)
     known = later_as_data(sweep, name)
     if as_json:
         _print_json(known)
@@ -479,25 +419,6 @@ def validate(
         click.echo(later_as_text(known, path))
     if known["unscored"]:
         raise click.exceptions.Exit(1)
-
-
-def _config_of(
-    where: str,
-    *,
-    kwargs: dict[str, Any],
-    num_cpus: float | None,
-    num_gpus: float | None,
-    timeout: float | None,
-    **settings: Any,
-) -> ValidationConfig:
-    """Return what the options of :func:`_how_to_validate` say."""
-    amounts = {"num_cpus": num_cpus, "num_gpus": num_gpus}
-    return ValidationConfig(
-        trainable_at(where, "--fn"),
-        ValidationTaskConfig(fn_kwargs=kwargs, timeout_s=timeout),
-        {option: amount for option, amount in amounts.items() if amount is not None},
-        **settings,
-    )
 
 
 @contextmanager
@@ -526,59 +447,40 @@ def _validating(as_json: bool) -> Iterator[Callable[[Mapping[str, int]], None] |
 
 @tunekit.command(short_help="Evaluate the best checkpoints once more: which is the best?")
 @_path
-@click.option(
-    "--fn",
-    "where",
-    metavar="WHERE",
-    help="The validation function: module:name or file.py:name; by default the sweep's own, with "
-    "the settings that it was started with.",
+@_fn(
+    help="As for validate; by default the sweep's own, with the settings that it was started with."
 )
-@click.option(
+@_option(
     "--top",
     type=click.IntRange(1),
     default=5,
-    show_default=True,
     help="The best checkpoint of each of so many of the best trials.",
 )
-@click.option(
+@_option(
     "--confidence",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.95,
-    show_default=True,
     help="The probability that the winner is the best of them.",
 )
-@click.option(
+@_option(
     "--max-rounds",
     type=click.IntRange(1),
     default=10,
-    show_default=True,
     help="So many seeds at most, if the function takes seed.",
 )
-@click.option(
-    "--name",
-    default="confirmed",
-    show_default=True,
-    help="What the confirmed metrics' names begin with.",
-)
-@_how_to_validate
-@_metric
-@_mode
+@_option("--name", default="confirmed", help="What the confirmed metrics' names begin with.")
+@_goal
 @_seed
 @_json
-@click.pass_context
 def confirm(
-    ctx: click.Context,
     path: str,
     where: str | None,
     top: int,
     confidence: float,
     max_rounds: int,
     name: str,
-    metric: str | None,
-    mode: str | None,
-    seed_param: str | None,
     as_json: bool,
-    **how: Any,
+    **goal: str | None,
 ) -> None:
     """Evaluate the best checkpoints of a sweep once more, to tell which is the best.
 
@@ -594,17 +496,12 @@ def confirm(
       tunekit confirm ~/ray_results/digits --fn evals.py:validate --top 3 --confidence 0.99
       tunekit best ~/ray_results/digits
     """
-    sweep = load(path, metric=metric, mode=mode, seed_param=seed_param)
-    given = [one for one in how if ctx.get_parameter_source(one) is not ParameterSource.DEFAULT]
-    if where is None and given:
-        options = ", ".join(f"--{one.replace('_', '-')}" for one in given)
-        raise click.UsageError(f"{options}: the sweep's own settings hold without --fn. Pass --fn.")
-    if where is None:
-        importable_here()
-    config = None if where is None else _config_of(where, **how)
-    how_sure: dict[str, Any] = {"top": top, "confidence": confidence, "max_rounds": max_rounds}
+    sweep = load(path, **goal)
+    importable_here()
+    fn = None if where is None else trainable_at(where, "--fn")
+    how: dict[str, Any] = {"top": top, "confidence": confidence, "max_rounds": max_rounds}
     with _validating(as_json) as progress:
-        sweep = sweep.confirm(config, **how_sure, name=name, progress=progress)
+        sweep = sweep.confirm(fn, **how, name=name, progress=progress)
     known = confirmation_as_data(sweep, name)
     if as_json:
         _print_json(known)
@@ -615,85 +512,9 @@ def confirm(
         raise click.exceptions.Exit(1)
 
 
-@tunekit.command(short_help="What it would have come to with other settings, in virtual time.")
-@_path
-@_metric
-@_mode
-@click.option(
-    "--on-pending",
-    "ways",
-    type=click.Choice(ON_PENDING),
-    multiple=True,
-    default=ON_PENDING,
-    show_default=True,
-    help="What trials do while scores are pending; may be given several times.",
-)
-@click.option(
-    "--when",
-    default="1",
-    show_default=True,
-    help="Validate each so-many-th checkpoint, or 'decisions': where the scheduler decides.",
-)
-@click.option(
-    "--slots",
-    type=click.IntRange(1),
-    help="How many trials and validations run at once; as many as did, else 6.",
-)
-@click.option(
-    "--validators",
-    type=click.IntRange(0),
-    help="How many validations run at once besides; likewise, else none.",
-)
-@click.option("--train-s", type=click.FloatRange(0), help="Seconds of an iteration; as recorded.")
-@click.option(
-    "--validate-s", type=click.FloatRange(0), help="Seconds of a validation; as recorded."
-)
-@click.option(
-    "--start-s", type=click.FloatRange(0), default=0.0, help="Seconds to start a process; 0."
-)
-@_json
-def simulate(
-    path: str,
-    metric: str | None,
-    mode: str | None,
-    ways: tuple[str, ...],
-    when: str,
-    slots: int | None,
-    validators: int | None,
-    as_json: bool,
-    **times: float | None,
-) -> None:
-    """Say what a sweep would have come to with other settings.
-
-    The sweep is run again in virtual time, by the curves that it has recorded, with each way of
-    waiting for scores, and as stock Tune does that validates inside of the trainable. Where a trial
-    is trained further than it was, its last values hold.
-
-    \b
-    Examples:
-      tunekit simulate ~/ray_results/digits --slots 8 --validators 2
-      tunekit simulate ~/ray_results/digits --when decisions --on-pending auto --json
-    """
-    sweep = load(path, metric=metric, mode=mode)
-    machine = sweep.slots or (6, 0)
-    rows = what_if(
-        sweep,
-        ways,
-        when=int(when) if when.isdigit() else when,
-        slots=slots or machine[0],
-        validation_slots=machine[1] if validators is None else validators,
-        **times,
-    )
-    if as_json:
-        _print_json(rows)
-    else:
-        click.echo(table_of(rows, width_of_output()))
-
-
 @tunekit.command(short_help="Write a sweep's report, one HTML file.")
 @_path
-@_metric
-@_mode
+@_goal
 @_seed
 @click.option(
     "--output",
@@ -701,14 +522,7 @@ def simulate(
     help="The file; by default PATH/report.html, of a remote PATH ./NAME-report.html.",
 )
 @click.option("--open", "show", is_flag=True, help="Show it in the browser.")
-def report(
-    path: str,
-    metric: str | None,
-    mode: str | None,
-    seed_param: str | None,
-    output: Path | None,
-    show: bool,
-) -> None:
+def report(path: str, output: Path | None, show: bool, **goal: str | None) -> None:
     """Write a sweep's report: one HTML file that needs nothing else. Prints its path.
 
     \b
@@ -718,37 +532,52 @@ def report(
     """
     from tunekit.board.page import write_page
 
-    sweep = load(path, metric=metric, mode=mode, seed_param=seed_param)
-    written = write_page(sweep, output)
+    written = write_page(load(path, **goal), output)
     click.echo(printable(str(written)))
     if show:
         webbrowser.open(Path(written).absolute().as_uri())
 
 
-tunekit.add_command(serve)
+# What a browser is started with: others on this machine can read the command, and not this page.
+_LEADS_TO = '<meta http-equiv="refresh" content="0; url={0}"><a href="{0}">Open the sweeps</a>'
 
 
-@tunekit.command(short_help="Show a sweep in TensorBoard.")
-@_path
-@click.option("--port", type=click.IntRange(0, 65535), help="Where it listens; 6006 by default.")
-@click.option("--host", help="The address it listens on; by default this machine only.")
-def tensorboard(path: str, port: int | None, host: str | None) -> None:
-    """Show a sweep in TensorBoard, until Ctrl-C.
+@tunekit.command(short_help="Show sweeps in the browser, as they run.")
+@_paths
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="By default 7007, or the next free one."
+)
+@_option("--host", default="127.0.0.1", help="The address to listen on.")
+@_goal
+@_seed
+@click.option("--open", "show", is_flag=True, help="Show it in the browser.")
+def serve(paths: list[str], port: int | None, host: str, show: bool, **goal: str | None) -> None:
+    """Show sweeps in the browser, as they run, until Ctrl-C.
 
-    Local and mounted folders always work. TensorBoard reads s3:// with boto3 installed, and other
-    storages with what fsspec needs for them. An S3 server of your own is named by the environment:
-    S3_ENDPOINT=http://localhost:9000.
+    A PATH is a sweep's folder, or one with sweeps below it, also a URI; sweeps that begin there
+    later appear. The page is the report, kept up to date. It only reads: no Ray is started, and
+    nothing is written. Open the address that is printed, with its token; TUNEKIT_SERVE_TOKEN sets
+    one that stays the same. Other machines are let in with --host only.
 
     \b
     Examples:
-      tunekit tensorboard ~/ray_results/digits
-      tunekit tensorboard ~/ray_results/digits --host 0.0.0.0 --port 6007
+      tunekit serve ~/ray_results --open
+      tunekit serve s3://bucket/sweeps --port 8080
+      ssh -L 7007:localhost:7007 gpu1 tunekit serve /results
     """
-    command = tensorboard_at(path, port, host)
-    click.echo(f"TensorBoard on {printable(path)}; Ctrl-C ends it.", err=True)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(command[0], command)
+    from tunekit.board.serve import serve as serve_pages
+
+    with tempfile.TemporaryDirectory(prefix="tunekit-serve-") as own:
+
+        def ready(address: str) -> None:
+            click.echo(address)
+            click.echo("Ctrl-C ends it.", err=True)
+            if show:
+                page = Path(own, "open.html")
+                page.write_text(_LEADS_TO.format(escape(address)))
+                Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()
+
+        serve_pages(paths, host=host, port=port, ready=ready, **goal)
 
 
 @tunekit.command(short_help="Go on with a sweep that was killed or interrupted.")
@@ -790,8 +619,6 @@ def resume(
     trainable = trainable_at(where)
     if take_over:
         os.environ[TAKE_OVER] = "1"
-    else:
-        _warn_of_a_driver(sweep)
     with _on_ray(as_json):
         tuner = Tuner.restore(
             path, trainable, resume_errored=errored, restart_errored=restart_errored
@@ -815,23 +642,11 @@ def _written_down(sweep: Sweep) -> str:
         raise ConfigError(
             "tunekit resume",
             [
-                "the sweep has not written down where its trainable can be imported from: it was "
-                "written in the program itself, or in a notebook. Pass --trainable module:name, or "
-                "--trainable file.py:name."
+                "the sweep's trainable was written in the program itself, or in a notebook, so it "
+                "cannot be imported. Pass --trainable module:name, or --trainable file.py:name."
             ],
         )
     return str(where)
-
-
-def _warn_of_a_driver(sweep: Sweep) -> None:
-    summary = sweep.summary()
-    silent = time.time() - (summary["last"] or 0.0)
-    if summary["state"] == "open" and silent < _RECENT_S:
-        click.echo(
-            f"The sweep was last heard of {duration(max(0.0, silent))} ago. If its driver still "
-            "runs, end that first: two would both go on with it.",
-            err=True,
-        )
 
 
 def _print_json(value: Any, indent: int | None = 2) -> None:

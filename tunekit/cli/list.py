@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -11,14 +10,13 @@ import click
 import pyarrow.fs
 
 from tunekit._ray.storage import absolute, storage_at
-from tunekit.cli.layout import grid, width_of_output
-from tunekit.core.metrics import plain
+from tunekit.cli.layout import grid
 from tunekit.core.words import duration, number, printable
 from tunekit.errors import ConfigError, JournalError
 from tunekit.journal.experiments import sweeps_below
 from tunekit.reading.sweep import load
 
-__all__ = ["RESULTS", "list_sweeps", "listing", "listing_as_text", "newest_or_given"]
+__all__ = ["RESULTS", "listing", "listing_as_text", "newest_or_given"]
 
 #: Where Tune keeps results unless ``RunConfig(storage_path=...)`` says otherwise.
 RESULTS = "~/ray_results"
@@ -153,29 +151,3 @@ def _best(one: Mapping[str, Any], goal: str | None) -> str:
         return ""
     score = number(one["best"]["score"])
     return score if goal else f"{score} {_goal(one)}"
-
-
-@click.command("list", short_help="The sweeps in a folder, the newest first.")
-@click.argument("folder", default=RESULTS)
-@click.option(
-    "--top", type=click.IntRange(1), default=20, show_default=True, help="So many are read."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
-def list_sweeps(folder: str, top: int, as_json: bool) -> None:
-    """List the sweeps in a folder and below it, the newest first.
-
-    FOLDER is local or a URI; by default ~/ray_results. Of each sweep: what it is doing (running,
-    killed, interrupted, finished; open, if nothing says whether its driver runs), when it began,
-    how long it took, its trials, and its best validated score. Without a PATH, other commands take
-    the newest one below ~/ray_results.
-
-    \b
-    Examples:
-      tunekit list
-      tunekit list s3://bucket/sweeps --json
-    """
-    known = listing(absolute(folder), top)
-    if as_json:
-        click.echo(json.dumps(plain(known), indent=2, allow_nan=False, default=str))
-    else:
-        click.echo(listing_as_text(known, width_of_output()))
