@@ -322,13 +322,13 @@ def test_the_line_of_python_loads_the_same_checkpoint(ended, untold, options):
 def test_best_as_json_has_all_seeds_and_the_next_configuration(ended):
     known = json.loads(tunekit_("best", ended, "--json").stdout)
     own = known["configuration"]
-    assert known["seed_param"] == "opt/seed" and own["config"]["lr"] == 0.2
-    assert own["mean"] == pytest.approx(0.72) and own["low"] < 0.72 < own["high"]
-    assert {one["seed"]: one["value"] for one in own["trials"]} == pytest.approx(
-        dict(enumerate(SCORES[0.2]))
-    )
-    assert all(one["counted"] and one["ending"] == "complete" for one in own["trials"])
-    assert known["next"]["config"]["lr"] == 0.1 and known["next"]["apart"] is False
+    assert known["seed_param"] == "opt/seed" and own["hyperparameters"]["lr"] == 0.2
+    mean = own["estimate"]
+    assert mean["mean"] == pytest.approx(0.72) and mean["low"] < 0.72 < mean["high"]
+    found = {one["hyperparameters"]["opt/seed"]: one["value"] for one in own["repeats"]}
+    assert found == pytest.approx(dict(enumerate(SCORES[0.2])))
+    assert own["counted"] == 4 and {one["ending"] for one in own["repeats"]} == {"complete"}
+    assert known["next"]["hyperparameters"]["lr"] == 0.1 and known["next"]["apart"] is False
     assert known["next"]["margin"] == pytest.approx(0.22) and 0.05 < known["next"]["p"] < 1
     assert "configuration" not in json.loads(
         tunekit_("best", ended, "--by", "trial", "--json").stdout

@@ -34,16 +34,16 @@ def home(tmp_path):
 
 
 CASES = {
-    "results/digit": ["does not exist", "Beside it there is '{}/results/digits'"],
+    "results/digit": ["does not exist", "pass '{}/results/digits'"],
     "nowhere/at/all": ["does not exist", "results.experiment_path"],
-    "results": ["there are 2 sweeps below it", "{}/results/digits", "{}/results/deeper/letters"],
-    "results/digits/trial_a": ["the folder of a trial", "Pass '{}/results/digits'"],
+    "results": ["sweeps below", "{}/results/digits", "{}/results/deeper/letters"],
+    "results/digits/trial_a": ["a part of a sweep", "Pass '{}/results/digits'"],
     "results/digits/trial_a/checkpoint_000001": ["a part of a sweep", "'{}/results/digits'"],
-    "results/digits/tuner.pkl": ["is a file of a sweep", "Pass '{}/results/digits'"],
-    "results/plain": ["an experiment of Ray Tune's that was run without validation"],
-    "results/plain/trial_b": ["the folder of a trial, in an experiment without validation"],
-    "results/deeper": ["there is a sweep below it", "Pass '{}/results/deeper/letters'"],
-    "empty": ["there is none below it", "results.experiment_path"],
+    "results/digits/tuner.pkl": ["a part of a sweep", "Pass '{}/results/digits'"],
+    "results/plain": ["an experiment of Ray Tune's", "without validation"],
+    "results/plain/trial_b": ["a trial of one", "without validation"],
+    "results/deeper": ["has no folder", "pass '{}/results/deeper/letters'"],
+    "empty": ["there is no sweep below", "results.experiment_path"],
 }
 
 
@@ -69,8 +69,8 @@ def test_many_sweeps_are_not_all_named_and_uris_stay_uris(home):
         Journal(LocalFolder(folder)).close()
     storage = pyarrow.fs.SubTreeFileSystem(str(home), LOCAL)
     text = no_sweep(storage, "many", "s3://many")
-    assert "15 sweeps" in text and "'s3://many/sweep00'" in text
-    assert text.count("s3://") == 10 and "5 more are not named" in text
+    assert "'s3://many/sweep14'" in text
+    assert text.count("'s3://many/") == 10 and "5 more are not named" in text
 
 
 def test_a_sweep_that_lacks_a_file_is_told_so(home):

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
-import pandas as pd
 
 from tunekit.cli.layout import grid
 from tunekit.core.words import duration, number, printable, setting
-from tunekit.lab.comparison import SweepComparison
+from tunekit.lab.comparison import SweepComparison, records
 
 __all__ = ["comparison_as_data", "comparison_as_text"]
+
+_SHOWN = ["sweep", "state", "best", "low", "high", "best_trial", "trials", "iterations"]
+_SHOWN += ["validations", "driven_s"]
 
 
 def comparison_as_data(found: SweepComparison) -> dict[str, Any]:
     """Return a comparison in what JSON knows: each table as a list of its rows."""
-    tables = {
-        "sweeps": found.table,
-        "over_time": found.over_time,
-        "over_iterations": found.over_iterations,
-        "settings": found.settings,
-        "searched": found.searched,
-    }
-    known = {name: _rows(table) for name, table in tables.items()}
+    tables = {"sweeps": found.table, "over_time": found.over_time}
+    tables |= {"over_iterations": found.over_iterations}
+    tables |= {"settings": found.settings, "searched": found.searched}
+    known = {name: records(table) for name, table in tables.items()}
     return {"metric": found.metric, "mode": found.mode, **known}
-
-
-def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    known = table.astype(object).where(table.notna(), None)
-    return [{str(name): value for name, value in row.items()} for row in known.to_dict("records")]
 
 
 def comparison_as_text(found: SweepComparison, width: int) -> str:
@@ -40,62 +32,27 @@ def comparison_as_text(found: SweepComparison, width: int) -> str:
         found: The comparison.
         width: How wide lines may be.
     """
-    parts = [
-        [
-            click.style(printable(f"{found.metric} ({found.mode})"), bold=True),
-            *_summary(found, width),
-        ]
-    ]
-    over: tuple[tuple[str, pd.DataFrame, Callable[[float], str]], ...] = (
-        ("best after the same time", found.over_time, duration),
-        (
-            "best after the same number of iterations",
-            found.over_iterations,
-            lambda n: f"{n:.0f}",
-        ),
-    )
-    for title, table, told in over:
+    tables = {
+        f"{found.metric} ({found.mode})": found.table[_SHOWN].dropna(axis=1, how="all"),
+        "best after the same time": found.over_time,
+        "best after the same number of iterations": found.over_iterations,
+        "settings that differ": found.settings,
+        "searched": found.searched,
+    }
+    parts = []
+    for title, table in tables.items():
         if len(table):
-            points = [told(at) for at in table.iloc[:, 0]]
-            cells = [["", *points]]
-            for name in found.names:
-                cells.append([name, *(_score(value) for value in table[name])])
-            parts.append([click.style(title, bold=True), *grid(cells, width)])
-    for title, table in (("settings that differ", found.settings), ("searched", found.searched)):
-        if len(table):
-            cells = [["", *found.names]]
-            for name, *values in table.itertuples(index=False, name=None):
-                cells.append([str(name), *map(_told, values)])
-            lines = grid(cells, width, left=range(len(cells[0])))
-            parts.append([click.style(title, bold=True), *lines])
-    return "\n\n".join("\n".join(part) for part in parts)
+            names = list(map(str, table.columns))
+            rows = [[_cell(n, v) for n, v in row.items()] for row in records(table)]
+            texts = [n for n, kind in enumerate(table.dtypes) if kind.kind == "O"]
+            lines = grid([names, *rows], width, left=texts)
+            parts.append("\n".join([click.style(printable(title), bold=True), *lines]))
+    return "\n\n".join(parts)
 
 
-def _summary(found: SweepComparison, width: int) -> list[str]:
-    heads = ["", "state", "best", "trial", "trials", "iterations", "validated", "time"]
-    rows = [heads]
-    for _, row in found.table.iterrows():
-        best = _score(row["best"])
-        if row["low"] == row["low"]:
-            best += f" ({number(row['low'])} to {number(row['high'])})"
-        rows.append(
-            [
-                row["sweep"],
-                row["state"],
-                best,
-                row["best_trial"] if isinstance(row["best_trial"], str) else "",
-                str(row["trials"]),
-                str(row["iterations"]),
-                str(row["validations"]),
-                duration(row["driven_s"]),
-            ]
-        )
-    return grid(rows, width, left=(0, 1, 3))
-
-
-def _score(value: float) -> str:
-    return number(value) if value == value else ""
-
-
-def _told(value: Any) -> str:
-    return "" if value is None else setting(value)
+def _cell(name: str, value: Any) -> str:
+    if name == "driven_s":
+        return duration(value)
+    if name == "iterations":
+        return f"{value:.0f}"
+    return "" if value is None else number(value) if type(value) is float else setting(value)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
-from tunekit.core.seeds import Configuration, Ending, compare
+from tunekit.core.seeds import Ending, compare
 from tunekit.core.words import (
     comparison_in_words,
     configuration_names,
@@ -33,42 +34,9 @@ def seeds_as_data(sweep: Sweep, scope: str) -> dict[str, Any]:
         scope: What stands for a trial, as in :meth:`tunekit.Sweep.best`.
     """
     best, *others = sweep.ranked_configurations(scope)
-    known: dict[str, Any] = {
-        "seed_param": sweep.seed_param,
-        "configuration": _as_data(best, sweep),
-        "next": None,
-    }
-    comparison = compare(best, others[0]) if others else None
-    if comparison is not None:
-        known["next"] = {
-            **_as_data(others[0], sweep),
-            "margin": comparison.margin,
-            "p": comparison.p,
-            "apart": comparison.apart,
-            "reason": comparison.reason,
-        }
-    return known
-
-
-def _as_data(one: Configuration, sweep: Sweep) -> dict[str, Any]:
-    estimate = one.estimate
-    names = ("mean", "std", "low", "high")
-    return {
-        "config": dict(one.hyperparameters),
-        "seeds": one.seeds,
-        "complete": one.complete,
-        **{name: getattr(estimate, name, None) for name in names},
-        "trials": [
-            {
-                "trial_id": repeat.trial_id,
-                "seed": repeat.hyperparameters.get(str(sweep.seed_param)),
-                "value": repeat.value,
-                "ending": repeat.ending.value,
-                "counted": place < one.counted,
-            }
-            for place, repeat in enumerate(one.repeats)
-        ],
-    }
+    found = compare(best, others[0]) if others else None
+    following = found and {**asdict(others[0]), **asdict(found), "apart": found.apart}
+    return {"seed_param": sweep.seed_param, "configuration": asdict(best), "next": following}
 
 
 def seeds_as_lines(sweep: Sweep, scope: str) -> list[str]:

@@ -57,7 +57,7 @@ REPEAT_INDEX = "__trial_index__"
 _PLAIN = (bool, int, float, str, type(None))
 
 
-class Ending(Enum):
+class Ending(str, Enum):
     """How far a trial has run: see the module's text."""
 
     COMPLETE = "complete"

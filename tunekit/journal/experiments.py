@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow.fs
@@ -18,10 +17,12 @@ __all__ = ["Found", "no_sweep", "sweeps_below"]
 #: The folder that a sweep with validation has (see tunekit.journal.lines).
 JOURNAL = "journal"
 
-# So many folders are looked into, so many levels deep, and so many sweeps are named.
-_MOST_FOLDERS, _DEPTH, _MOST_NAMED = 300, 2, 10
 # So many folders are looked into for all sweeps below one, so many levels deep.
 _MOST_LISTED, _DEEPEST = 5_000, 4
+# So many levels deep it is looked for what may have been meant, and so many sweeps are named.
+_DEPTH, _MOST_NAMED = 2, 10
+# So deep below its sweep a checkpoint's files are.
+_LEVELS_IN_A_SWEEP = 4
 _OF_A_TRIAL = ("params.json", "params.pkl", "result.json", "progress.csv", "error.txt")
 
 
@@ -39,17 +40,17 @@ class Found:
     changed: float
 
 
-def sweeps_below(filesystem: pyarrow.fs.FileSystem, path: str) -> list[Found]:
+def sweeps_below(filesystem: pyarrow.fs.FileSystem, path: str, deep: int = _DEEPEST) -> list[Found]:
     """Return the sweeps in a folder, and in folders below it, the newest first.
 
     The folders of a sweep's trials are not looked into, nor are those of a plain experiment of
     Tune's, nor any whose name begins with a dot. Links are not followed, as they may lead anywhere;
-    the folder itself may be one. It looks four levels deep, and into 5,000 folders at most, the
-    upper ones first.
+    the folder itself may be one. It looks into 5,000 folders at most, the upper ones first.
 
     Args:
         filesystem: Where to look.
         path: The folder in it; none are found if it does not exist.
+        deep: How many levels deep.
 
     Raises:
         OSError: If the storage fails. Folders that may not be read are left out.
@@ -60,7 +61,7 @@ def sweeps_below(filesystem: pyarrow.fs.FileSystem, path: str) -> list[Found]:
     """
     found: list[Found] = []
     level, looked = [path.rstrip("/") or path], 0
-    for _ in range(_DEEPEST + 1):
+    for _ in range(deep + 1):
         below: list[str] = []
         for folder in level:
             if looked >= _MOST_LISTED:
@@ -118,110 +119,36 @@ def no_sweep(filesystem: pyarrow.fs.FileSystem, path: str, given: str = "") -> s
     Raises:
         OSError: If the storage fails.
     """
-    path = path.rstrip("/")
-    given = given.rstrip("/")
+    path, given = path.rstrip("/"), given.rstrip("/")
     scheme = given[: -len(path)] if path and given.endswith(path) else ""
-    kind = filesystem.get_file_info(path).type
-    parent = posixpath.dirname(path)
-    if kind == pyarrow.fs.FileType.NotFound:
-        return f"does not exist. {_beside(filesystem, path, scheme)}"
-    around = next((folder for folder in _above(parent) if _is_sweep(filesystem, folder)), None)
-    if _is_sweep(filesystem, path):
+    if _changed(filesystem, path) is not None:
         return f"has a folder {JOURNAL!r}, so it is a sweep that lacks a file. Put that back."
-    names = _names(filesystem, path)
-    of_a_trial = bool(set(names) & set(_OF_A_TRIAL))
-    if around is not None:
-        what = "the folder of a trial" if of_a_trial else "a part"
-        what = "a file" if kind == pyarrow.fs.FileType.File else what
-        return f"is {what} of a sweep, not the sweep's own folder. Pass {scheme + around!r}."
+    above = path
+    for _ in range(_LEVELS_IN_A_SWEEP):
+        above = posixpath.dirname(above)
+        if above.strip("/") and _changed(filesystem, above) is not None:
+            return f"is a part of a sweep, not the sweep's own folder. Pass {scheme + above!r}."
+    what, around, deep = f"has no folder {JOURNAL!r}", path, _DEPTH
+    kind = filesystem.get_file_info(path).type
     if kind == pyarrow.fs.FileType.File:
         return f"is a file. {_PASS}"
-    if TUNER_FILE in names or any(name.startswith(STATE_FILES) for name in names):
+    if kind == pyarrow.fs.FileType.NotFound:
+        what, around, deep = "does not exist", posixpath.dirname(path), 1
+    elif _is_tunes(info.base_name for info in _inside(filesystem, path)):
         return (
-            f"has no folder {JOURNAL!r}: it is an experiment of Ray Tune's that was run without "
+            f"{what}: it is an experiment of Ray Tune's, or a trial of one, that was run without "
             "validation, or ended before its first trial began. ray.tune.Tuner.restore(path, "
-            "trainable).get_results() reads such a one."
+            "trainable).get_results() reads an experiment."
         )
-    below = [folder for folder in _below(filesystem, path) if _is_sweep(filesystem, folder)]
-    if below:
-        count = "is a sweep" if len(below) == 1 else f"are {len(below)} sweeps"
-        return (
-            f"has no folder {JOURNAL!r}: it is no sweep, and there {count} below it. Pass "
-            f"{_named(below, scheme)}."
-        )
-    if of_a_trial:
-        return (
-            f"has no folder {JOURNAL!r}: it is the folder of a trial, in an experiment without "
-            f"validation. {_PASS}"
-        )
-    return (
-        f"has no folder {JOURNAL!r}, in which a sweep with validation writes down what happens, "
-        f"and there is none below it. {_PASS}"
-    )
+    near = sweeps_below(filesystem, around, deep) if around.strip("/") else []
+    if not near:
+        return f"{what}, and there is no sweep below {scheme + around!r}. {_PASS}"
+    named = " or ".join(repr(scheme + one.path) for one in near[:_MOST_NAMED])
+    more = f" ({len(near) - _MOST_NAMED} more are not named)" if len(near) > _MOST_NAMED else ""
+    return f"{what}. There are sweeps below {scheme + around!r}: pass {named}{more}."
 
 
 _PASS = (
     "Pass the folder of an experiment: results.experiment_path, and "
     "storage_filesystem=results.filesystem."
 )
-
-
-def _beside(filesystem: pyarrow.fs.FileSystem, path: str, scheme: str) -> str:
-    """The sweeps in the folder where one was looked for, the nearest by name first."""
-    parent, name = posixpath.dirname(path), posixpath.basename(path)
-    folders = _below(filesystem, parent, deep=1) if parent.strip("/") else []
-    sweeps = [folder for folder in folders if _is_sweep(filesystem, folder)]
-    if not sweeps:
-        return _PASS
-
-    def far(folder: str) -> float:
-        return -difflib.SequenceMatcher(None, name, posixpath.basename(folder)).ratio()
-
-    return f"Beside it there is {_named(sorted(sweeps, key=far), scheme)}."
-
-
-def _named(folders: list[str], scheme: str) -> str:
-    more = len(folders) - _MOST_NAMED
-    named = " or ".join(repr(scheme + folder) for folder in folders[:_MOST_NAMED])
-    return f"{named} ({more} more are not named)" if more > 0 else named
-
-
-def _is_sweep(filesystem: pyarrow.fs.FileSystem, folder: str) -> bool:
-    return any(name.endswith(".jsonl") for name in _names(filesystem, f"{folder}/{JOURNAL}"))
-
-
-def _above(folder: str) -> Iterator[str]:
-    """A folder, and what it is in, as far as a checkpoint's files are below their sweep."""
-    for _ in range(4):
-        if not folder or folder == posixpath.dirname(folder):
-            return
-        yield folder
-        folder = posixpath.dirname(folder)
-
-
-def _below(filesystem: pyarrow.fs.FileSystem, path: str, deep: int = _DEPTH) -> list[str]:
-    """Folders below a folder, level by level, as far as it is worth looking."""
-    found: list[str] = []
-    level = [path]
-    for _ in range(deep):
-        folders = []
-        for folder in level:
-            selector = pyarrow.fs.FileSelector(folder, allow_not_found=True)
-            try:
-                inside = filesystem.get_file_info(selector)
-            except OSError:  # not ours to read
-                continue
-            folders += sorted(i.path for i in inside if i.type == pyarrow.fs.FileType.Directory)
-            if len(found) + len(folders) >= _MOST_FOLDERS:
-                break
-        found += folders
-        level = [folder for folder in folders if not posixpath.basename(folder).startswith(".")]
-    return found[:_MOST_FOLDERS]
-
-
-def _names(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[str]:
-    try:
-        selector = pyarrow.fs.FileSelector(folder, allow_not_found=True)
-        return [info.base_name for info in filesystem.get_file_info(selector)]
-    except OSError:
-        return []

@@ -27,7 +27,7 @@ from tunekit.core.values import number, same
 from tunekit.core.words import setting
 from tunekit.reading.sweep import Sweep, load
 
-__all__ = ["SweepComparison", "compare", "distinct_names"]
+__all__ = ["SweepComparison", "compare", "distinct_names", "records"]
 
 #: At so many points sweeps are compared.
 POINTS = 4
@@ -228,6 +228,12 @@ class SweepComparison:
 
     def __str__(self) -> str:
         return self.table.to_string(index=False)
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table, with None for what is missing."""
+    known = table.astype(object).where(table.notna(), None)
+    return [{str(name): value for name, value in row.items()} for row in known.to_dict("records")]
 
 
 def _until(sweep: Sweep, time: float | None) -> float:

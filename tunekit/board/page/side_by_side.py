@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from tunekit.board.page import charts
 from tunekit.board.page.page import file_at, section, shell, vega
 from tunekit.core.values import writable
 from tunekit.journal.storage import replace_file
-from tunekit.lab.comparison import SweepComparison
+from tunekit.lab.comparison import SweepComparison, records
 
 __all__ = ["comparison_page", "side_by_side", "title_of", "write_comparison"]
 
@@ -82,10 +80,10 @@ def comparison_page(found: SweepComparison) -> str:
 
 def _contents(found: SweepComparison) -> dict[str, Any]:
     """Return everything that the page says, as data."""
-    rows = _rows(found.table)
+    rows = records(found.table)
     drawn: dict[str, Any] = {}
     if any(row["best"] is not None for row in rows):
-        progress = _rows(found.progress)
+        progress = records(found.progress)
         unit, seconds = charts.unit_of(max((row["driven_s"] for row in progress), default=0.0))
         for row in progress:
             row["driven"] = row["driven_s"] / seconds
@@ -102,13 +100,8 @@ def _contents(found: SweepComparison) -> dict[str, Any]:
         "rows": rows,
         "intervals": any(row["low"] is not None for row in rows),
         "charts": drawn,
-        "over_time": _rows(found.over_time),
-        "over_iterations": _rows(found.over_iterations),
-        "searched": _rows(found.searched),
-        "settings": _rows(found.settings),
+        "over_time": records(found.over_time),
+        "over_iterations": records(found.over_iterations),
+        "searched": records(found.searched),
+        "settings": records(found.settings),
     }
-
-
-def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    known = table.astype(object).where(table.notna(), None)
-    return [{str(name): value for name, value in row.items()} for row in known.to_dict("records")]
