@@ -84,8 +84,7 @@ def test_short_validations_run_at_each_checkpoint_as_inline(tmp_path):
     assert ran.heard.results == inline.heard.results
     for attempt in ran.executor.started:
         request, host = attempt.request, ran.executor.hosts[attempt.id]
-        # With its last report, Tune ends a trial.
-        assert host == request.trial_id or request.iteration == LENGTH
+        assert host == request.trial_id
     assert {i: set(s) for i, s in ran.validated().items()} == {
         i: set(range(1, length + 1)) for i, length in ran.lengths().items()
     }
@@ -109,11 +108,10 @@ def test_where_no_score_decides_each_is_computed_at_its_checkpoint_as_inline(tmp
     ran = swept(tmp_path, seconds, base=FIFOScheduler())
     for attempt in ran.executor.started:
         request, host = attempt.request, ran.executor.hosts[attempt.id]
-        # With its last report, Tune ends a trial.
-        assert host == request.trial_id or request.iteration == LENGTH
+        assert host == request.trial_id
     assert [set(s) for s in ran.validated().values()] == [set(range(1, LENGTH + 1))] * 6
     inline_s = 6 * LENGTH * (1.0 + seconds) / 2
-    assert ran.clock.monotonic() <= inline_s + 2 * (2.0 + seconds), "two starts, at the end"
+    assert ran.clock.monotonic() <= inline_s + 0.1, "nothing starts"
 
 
 def test_where_no_score_decides_nobody_waits_for_what_runs_elsewhere(tmp_path):

@@ -58,10 +58,9 @@ def started(monkeypatch) -> Any:
     monkeypatch.setattr(ray, "wait", lambda streams, **options: (streams, []))
     monkeypatch.setattr(ray, "remote", lambda **options: lambda fn: Task())
     monkeypatch.setattr(module, "in_place_of", lambda lender: {"num_cpus": 0})
-    monkeypatch.setattr(
-        module, "generator_in", lambda lender, name: lambda *told: run(lender.trial_id)
-    )
-    monkeypatch.setattr(module, "kill", lambda trial: found.append(("killed", trial.trial_id)))
+    monkeypatch.setattr(module, "generator_in", lambda actor, name: lambda *told: run(actor))
+    monkeypatch.setattr(module, "actor_of", lambda trial: trial.trial_id)
+    monkeypatch.setattr(ray, "kill", lambda actor: found.append(("killed", actor)))
     return found_results
 
 

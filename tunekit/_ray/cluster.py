@@ -13,7 +13,7 @@ from ray.tune.experiment import Trial
 
 from tunekit.core.room import fits, queued
 
-__all__ = ["cannot_grow", "generator_in", "has_died", "kill", "node_of", "waiting_for"]
+__all__ = ["actor_of", "cannot_grow", "generator_in", "has_died", "node_of", "waiting_for"]
 
 
 def cannot_grow() -> bool:
@@ -43,29 +43,24 @@ def node_of(trial: Trial) -> str | None:
     return next((str(node["NodeID"]) for node in found), None)
 
 
-def generator_in(trial: Trial, name: str) -> Any:
+def actor_of(trial: Trial) -> Any:
+    """Return the actor in which a trial runs; None if it has none."""
+    return trial.temporary_state.ray_actor
+
+
+def generator_in(actor: Any, name: str) -> Any:
     """Return what runs a generator in a trial's process, as a task of its actor with this name.
 
     It takes the generator function, whose first argument is the trainable, and the other arguments,
-    and returns the stream of what it yields. None if the trial has no actor.
+    and returns the stream of what it yields.
 
     Args:
-        trial: The trial.
+        actor: The trial's actor.
         name: The task's name.
     """
-    actor = trial.temporary_state.ray_actor
-    if actor is None:
-        return None
     call = actor.__ray_call__
     call._is_generator = True  # it returns what the function returns, which Ray does not look at
     return call.options(num_returns="streaming", name=name).remote
-
-
-def kill(trial: Trial) -> None:
-    """End the process of a trial, if it has one."""
-    actor = trial.temporary_state.ray_actor
-    if actor is not None:
-        ray.kill(actor)
 
 
 # For how long to wait for an answer; the sweep waits meanwhile.

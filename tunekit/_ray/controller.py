@@ -157,6 +157,10 @@ class Controller:
         bundles = trial.placement_group_factory.bundles
         return bundles[0] if len(bundles) == 1 else {}
 
+    def has_actor(self, trial: Trial) -> bool:
+        """Return whether a trial has an actor, which ends after what was called there before."""
+        return trial in self._tune._running_trials
+
     @property
     def reuses_actors(self) -> bool:
         """Return whether Tune keeps the actors, and so the resources, of trials that pause or

@@ -76,6 +76,8 @@ class Durations:
         >>> known.starts.append(600.0)  # it waited for resources, which is no start
         >>> known.are_short()
         False
+        >>> known.less_than_a_start(1), known.less_than_a_start(5)
+        (True, False)
     """
 
     def __init__(self) -> None:
@@ -84,11 +86,16 @@ class Durations:
 
     def are_short(self) -> bool:
         """Return whether validations are so short that their trials stand still for them."""
-        if not self.runs:
-            return True
+        return not self.runs or statistics.median(self.runs) <= _SHORT * self._start_s
+
+    def less_than_a_start(self, count: int) -> bool:
+        """Return whether so many are known to take less than a process that would start."""
+        return bool(self.runs) and count * statistics.median(self.runs) <= self._start_s
+
+    @property
+    def _start_s(self) -> float:
         # The longest: others may have found a process that had run before.
-        start = min(max(self.starts, default=_START_S), _LONGEST_START_S)
-        return statistics.median(self.runs) <= _SHORT * start
+        return min(max(self.starts, default=_START_S), _LONGEST_START_S)
 
 
 class Pool:
@@ -296,6 +303,19 @@ class Pool:
             found.append((attempt, lender))
         return found
 
+    def start_last(self, trial_id: str) -> list[Attempt]:
+        """Say which attempts to start now in the process of a trial that ends.
+
+        All that wait of the trial, if they take less altogether than the start of a process
+        elsewhere: there they end first, and keep the place from others for no longer.
+        """
+        trial = self._trials.get(trial_id, _Trial())
+        count = len(trial.waiting)
+        room = count if self._limit is None else self._limit - len(self._in_flight)
+        if count > room or not self.durations.less_than_a_start(count):
+            return []
+        return [self._start_one(trial, None, all_count=True) for _ in range(count)]
+
     def start(
         self, capacity: int, now: float, *, waits: bool = False, all_count: bool = True
     ) -> list[Attempt]:
@@ -320,16 +340,19 @@ class Pool:
         attempts: list[Attempt] = []
         while self._queue and len(attempts) < room:
             trial = min((self._trials[trial_id] for trial_id in self._queue), key=self._turn_of)
-            waiting = self._next_of(trial, all_count)
-            self._forget_waiting(trial, waiting)
-            waiting.tries += 1
-            self._turn += 1
-            trial.served = self._turn
-            trial.in_flight += 1
-            attempt = Attempt(waiting.request, waiting.tries)
-            self._in_flight[attempt.id] = _InFlight(attempt, waiting, started)
-            attempts.append(attempt)
+            attempts.append(self._start_one(trial, started, all_count=all_count))
         return attempts
+
+    def _start_one(self, trial: _Trial, started: float | None, *, all_count: bool) -> Attempt:
+        waiting = self._next_of(trial, all_count)
+        self._forget_waiting(trial, waiting)
+        waiting.tries += 1
+        self._turn += 1
+        trial.served = self._turn
+        trial.in_flight += 1
+        attempt = Attempt(waiting.request, waiting.tries)
+        self._in_flight[attempt.id] = _InFlight(attempt, waiting, started)
+        return attempt
 
     def began(self, attempt_id: str, now: float) -> None:
         """Note that an attempt got its resources and runs."""

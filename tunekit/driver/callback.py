@@ -696,7 +696,8 @@ class ValidationCallback(tune.Callback):
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """Called by Tune when a trial has ended by itself or was stopped."""
+        """Called by Tune when a trial has ended by itself or was stopped, and before its actor."""
+        self.waiting.ends(trial)
         if self._scheduling is None:
             self.deliveries.complete(trial.trial_id)
         if not self.state.has_saved:

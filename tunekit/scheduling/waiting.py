@@ -177,6 +177,12 @@ class Waiting(Around):
 
     # What may use their places -----------------------------------------------------------------
 
+    def ends(self, trial: Trial) -> None:
+        """Take that a trial ends; where actors are reused, the next one goes on in its process."""
+        controller = self._controller
+        if controller is not None and not controller.reuses_actors and controller.has_actor(trial):
+            self.validator.validate_last(trial, controller.resources_of(trial))
+
     def others_wait(self) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""
         controller = self._controller

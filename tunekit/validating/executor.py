@@ -28,7 +28,7 @@ from ray.util.scheduling_strategies import (
     PlacementGroupSchedulingStrategy,
 )
 
-from tunekit._ray.cluster import generator_in, has_died, kill, node_of, waiting_for
+from tunekit._ray.cluster import actor_of, generator_in, has_died, node_of, waiting_for
 from tunekit.config import ValidationConfig
 from tunekit.core.calls import takes_resume
 from tunekit.core.room import fits, fits_in, total
@@ -171,8 +171,9 @@ class _Flight:
     attempt: Attempt
     #: Whether it runs in the place of a trial.
     lent: bool
-    #: The trial in whose process it runs.
+    #: The trial in whose process it runs, and the actor that this is.
     host: Trial | None = None
+    process: Any = None
     actor: _Actor | None = None
     #: Where it is placed; None: wherever there is room.
     group: PlacementGroup | None = None
@@ -306,10 +307,10 @@ class RayExecutor(Executor):
             return call.remote(*given)
         options: dict[str, Any] = {"name": name}
         if lender is not None:
-            run = generator_in(lender, name) if self.in_trials else None
-            if run is not None:
-                flight.host = lender
-                return run(in_trial, *given)
+            process = actor_of(lender) if self.in_trials else None
+            if process is not None:
+                flight.host, flight.process = lender, process
+                return generator_in(process, name)(in_trial, *given)
             options.update(in_place_of(lender))
         elif self._free:
             flight.group = self._free.pop()
@@ -365,7 +366,7 @@ class RayExecutor(Executor):
             return
         self._land(flight, failed=True)
         if flight.host is not None:
-            kill(flight.host)
+            ray.kill(flight.process)
             self._events.append(self._lost(flight, "it had to be ended"))
         elif flight.actor is None:
             ray.cancel(flight.stream, force=True)
@@ -403,7 +404,7 @@ class RayExecutor(Executor):
         self._stay_out(
             flight,
             f"ended the process of trial {trial_id} ({why}), which goes on from its newest "
-            "checkpoint",
+            "checkpoint if it has not ended",
         )
         return Lost(trial_id)
 

@@ -243,6 +243,20 @@ class Validator:
             self._emit(AttemptStarted.of(attempt, self._clock.time()))
             self._executor.start(attempt, lender=lenders[lender])
 
+    def validate_last(self, trial: Trial, place: Mapping[str, float]) -> None:
+        """Validate what is left of a trial that ends in its process, which Tune ends after that.
+
+        Args:
+            trial: The trial, which still has its process.
+            place: The resources that it has in one place.
+        """
+        rejected = trial.trial_id in self._rejected
+        if rejected or not self.in_trials or not self.fits_in(place):
+            return
+        for attempt in self._pool.start_last(trial.trial_id):
+            self._emit(AttemptStarted.of(attempt, self._clock.time()))
+            self._executor.start(attempt, lender=trial)
+
     def _start(self, now: float) -> None:
         asks = self._pool.needs_capacity and not self._around.gives_way()
         capacity = self._executor.capacity(self._around.promised()) if asks else 0

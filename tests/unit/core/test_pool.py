@@ -296,3 +296,25 @@ def test_no_score_wins_because_it_is_infinite(value, mode):
     else:
         assert math.isnan(value) or value == (math.inf if mode == "max" else -math.inf)
     assert (rejected({"accuracy": value}, {"accuracy": None}) is None) != math.isnan(value)
+
+
+@pytest.mark.parametrize(("waiting", "runs_s", "there"), [(1, 1.5, 1), (3, 0.5, 3), (2, 1.5, 0)])
+def test_what_takes_less_than_a_start_runs_in_the_process_of_its_trial_that_ends(
+    waiting, runs_s, there
+):
+    pool = Pool(max_in_flight=4)
+    pool.durations.starts.append(2.0)
+    for trial_id, iteration in [("b", 1), *(("a", n) for n in range(1, waiting + 1))]:
+        pool.submit(Request(trial_id, iteration), now=0.0)
+    assert pool.start_last("a") == [], "how long they take is not known"
+    pool.durations.runs.append(runs_s)
+    assert [one.request.trial_id for one in pool.start_last("a")] == ["a"] * there
+    assert not pool.lends("a") and pool.waiting == 1 + waiting - there
+
+
+def test_no_more_run_in_the_process_of_a_trial_that_ends_than_may_be_in_flight():
+    pool = Pool(max_in_flight=1)
+    pool.durations.runs.append(0.01)
+    for iteration in (1, 2):
+        pool.submit(Request("a", iteration), now=0.0)
+    assert pool.start_last("a") == [] and pool.start_last("nobody") == []
