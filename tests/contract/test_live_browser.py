@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from tests.chromium import CHROMIUM, Chromium
-from tests.contract.test_browser import AXE_IS_THERE, wrong
+from tests.chromium import CHROMIUM
 from tests.contract.test_serve import key_of, score, session, trial
 from tunekit.board.serve import server
 from tunekit.board.serve.app import Application
@@ -197,39 +196,3 @@ def test_a_page_follows_its_sweep_and_both_may_restart(serving, tmp_path):
     finally:
         browser.kill()
         browser.wait()
-
-
-def test_sweeps_are_picked_from_the_list_and_compared_as_they_grow(serving, tmp_path):
-    journals = {name: session(tmp_path / "sweeps" / name) for name in ("digits", "wider", "other")}
-    for journal, best in zip(journals.values(), (0.5, 0.75, 0.25), strict=True):
-        trial(journal, "a", best, lr=best)
-    serving.start()
-    with Chromium() as browser:
-        tab = browser.tab()
-        tab.open(f"http://127.0.0.1:{serving.port}/")
-        tab.until("document.querySelectorAll('#sweeps td[data-value]').length === 3")
-        if AXE_IS_THERE:
-            assert wrong(tab) == []
-        for name in ("digits", "wider"):
-            tab.until(f"!!document.querySelector('[aria-label=\"Compare {name}\"]')")
-            assert tab.run("document.querySelector('#compare').disabled")
-            tab.run(f"document.querySelector('[aria-label=\"Compare {name}\"]').focus()")
-            tab.press(" ")
-        tab.run("document.querySelector('#compare').focus()")
-        tab.press("Enter")
-        tab.until("document.querySelectorAll('#compared tbody tr').length === 2")
-        tab.until("document.querySelectorAll('.chart svg.marks').length > 0")
-        bests = (
-            "[...document.querySelectorAll('#compared tbody td:nth-child(3)')].map("
-            "(cell) => Number(cell.dataset.value)).sort()"
-        )
-        assert tab.run(bests) == [0.5, 0.75]
-        # It follows them, its charts too.
-        tab.box("#chart-over_time")  # scrolls there: charts are drawn in view
-        drawn = "document.querySelectorAll('#chart-over_time .mark-symbol path').length"
-        tab.until(f"{drawn} > 0")
-        before = tab.run(drawn)
-        score(journals["digits"], "a", 2, 0.875)
-        tab.until(f"String({bests}) === '0.75,0.875'")
-        tab.until(f"{drawn} > {before}")
-        assert tab.run("document.querySelector('#connection').textContent") == "live"

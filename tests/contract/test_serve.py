@@ -33,13 +33,12 @@ from tests.serving import Browser
 from tests.sweeps import sweep
 from tunekit.board.page.charts import Findings, draw
 from tunekit.board.page.page import contents, in_script, render_panels, sections_of
-from tunekit.board.page.side_by_side import side_by_side
 from tunekit.board.serve import server
 from tunekit.board.serve.app import Application
 from tunekit.board.serve.catalogue import Catalogue, Place
 from tunekit.board.serve.guard import HEADERS
 from tunekit.board.serve.index import Index
-from tunekit.board.serve.live import LiveComparison, LiveSweep
+from tunekit.board.serve.live import LiveSweep
 from tunekit.board.serve.watch import View, Watch
 from tunekit.cli import commands
 from tunekit.core.events import (
@@ -381,79 +380,6 @@ def test_a_chart_and_a_trial(browser, home):
     points = json.loads(chart.text)["datasets"]["points"]
     assert {(p["trial"], p["value"]) for p in points} == {("a", 0.5), ("b", 0.7)}
     assert "Trial <code>a</code>" in browser.get(f"/sweeps/{key}/trial?id=a").text
-
-
-def test_sweeps_are_compared_as_they_are_now(journal, home, browsers):
-    other = home.with_name("wider")
-    trial(session(other), "c", 0.6, lr=0.3)
-    browser = browsers(home.parent)
-    keys = [key for key, place in Catalogue([str(home.parent)]).look().items()]
-    where = "/compare?" + "&".join(f"sweep={key}" for key in keys)
-    score(journal, "a", 2, 0.9)
-    answer = browser.get(where)
-    assert answer.status == 200
-    nonce = re.search(r"'nonce-(.*?)'", answer.headers["content-security-policy"])[1]
-    assert f'nonce="{nonce}"' in answer.text and "unsafe" not in str(answer.headers)
-    found = tunekit.lab.compare([home, other])
-    for name, best in zip(found.names, found.table.best, strict=True):
-        row = rf'>{name}</a></td><td class="text">[^<]+</td>\s*<td data-value="{best}">'
-        assert re.search(row, answer.text), (name, best)
-    for name, status in (("no-such-sweep", 404), (keys[0], 400)):
-        refused = browser.get(f"/compare?sweep={name}")
-        assert refused.status == status
-    assert "Pass a list of two or more" in refused.text
-
-
-def compared(keys: list[str], what: str = "") -> str:
-    return f"/compare{what}?" + "&".join(f"sweep={key}" for key in keys)
-
-
-def test_a_comparison_follows_its_sweeps(journal, home, browsers):
-    other = home.with_name("wider")
-    wider = session(other)
-    trial(wider, "c", 0.6, lr=0.3)
-    browser = browsers(home.parent)
-    places = Catalogue([str(home.parent)]).look().values()
-    keys = [place.key for place in sorted(places, key=lambda place: place.name)]
-    version = re.search(r'data-version="(.*?)"', browser.get(compared(keys)).text)[1]
-
-    def now(version: str) -> dict[str, Any]:
-        [(name, update)] = browser.events(f"{compared(keys, '/events')}&since={version}", most=1)
-        assert name == "update"
-        return update
-
-    score(journal, "a", 2, 0.9)
-    first = now(version)
-    assert 'data-value="0.9"' in first["parts"]["best"], "a score of one"
-    score(wider, "c", 2, 0.95)
-    trial(wider, "d", lr=0.7)
-    second = now(first["version"])
-    assert 'data-value="0.95"' in second["parts"]["best"], "and of the other"
-    assert "0.3 to 0.7" in second["parts"]["searched"]
-    assert set(second["charts"]) == {"over_time", "over_iterations"}
-    # As written at once, with no server: the charts too.
-    _, drawn = side_by_side(tunekit.lab.compare([home, other]))
-    for name, spec in drawn.items():
-        chart = browser.get(f"{compared(keys, '/chart')}&id={name}")
-        assert json.loads(chart.text)["datasets"] == spec["datasets"], name
-    assert browser.get(f"{compared(keys, '/chart')}&id=none").status == 404
-
-
-def test_sweeps_that_cannot_be_compared_at_the_moment_stay_as_they_were(journal, home):
-    other = session(home.with_name("wider"))
-    trial(other, "c", 0.6, lr=0.3)
-    clock = FakeClock()
-    live = LiveComparison([place_of(home), place_of(home.with_name("wider"))], NOTHING, clock)
-    live.first()
-    parts = live.view.parts
-    assert live.trouble is None and set(parts) == {"best", "progress", "searched", "settings"}
-    # Another metric decides from now on.
-    about = {"time": 1e9, "judged": ["loss"], "mode": "min"}
-    Journal(LocalFolder(home), about=about, begins=False)
-    clock.sleep(10)
-    live.step()
-    assert "judged by different metrics" in live.trouble and live.refused
-    assert live.view.parts == parts
 
 
 def test_nothing_is_done_while_nobody_looks(journal, home):

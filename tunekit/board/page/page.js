@@ -177,7 +177,6 @@ async function copy(text) {
   say("Copied.");
 }
 
-const picked = () => [...document.querySelectorAll("[data-pick]:checked")].map((one) => one.dataset.pick);
 const again = (id) => arrangeIn(byId(id).closest("[data-part]") ?? document.body);
 
 document.addEventListener("click", (event) => {
@@ -198,7 +197,6 @@ document.addEventListener("click", (event) => {
   else if (button.dataset.reset) zoom(button.dataset.reset, null, null);
   else if (button.dataset.copy !== undefined)
     copy(button.dataset.copy || button.closest(".code").querySelector("pre").textContent);
-  else if (button.id === "compare") location.href = `/compare?${picked().map((key) => `sweep=${encodeURIComponent(key)}`).join("&")}`;
   else if (button.dataset.opens) location.hash = `trial=${encodeURIComponent(button.dataset.opens)}`;
   else if (button.dataset.closes !== undefined) byId("panel").close();
 });
@@ -517,8 +515,7 @@ for (const [begins, ends] of [["pointerover", "pointerout"], ["focusin", "focuso
   });
 }
 document.addEventListener("change", (event) => {
-  const {id, value, dataset} = event.target;
-  if (dataset.pick) byId("compare").disabled = picked().length < 2;
+  const {id, value} = event.target;
   if (id === "highlight") pin(value);
   else if (id === "spread") spread(Number(value));
 });
@@ -582,7 +579,6 @@ function take(update) {
   // A part that is moved loses its focus and how far it was scrolled: only new ones are.
   order.forEach((part, n) => { if (main.children[n] !== part) main.insertBefore(part, main.children[n]); });
   fetchCharts(update.charts);
-  if (byId("compare")) byId("compare").disabled = picked().length < 2;
   if (panel.open) showTrial();
   root.dataset.version = update.version;
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from tunekit.core.values import writable
 from tunekit.journal.storage import replace_file
 from tunekit.lab.comparison import SweepComparison, records
 
-__all__ = ["comparison_page", "side_by_side", "title_of", "write_comparison"]
+__all__ = ["comparison_page", "write_comparison"]
 
 _SECTIONS = ("best", "progress", "searched", "settings")
 
@@ -48,20 +48,6 @@ def write_comparison(found: SweepComparison, path: str | Path) -> Path:
     return path
 
 
-def side_by_side(
-    found: SweepComparison, links: Mapping[str, str] | None = None
-) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the sections of a comparison of sweeps as HTML, and its charts, each by name.
-
-    Args:
-        found: The comparison.
-        links: Where the sweeps' own pages are, by name.
-    """
-    told = _contents(found)
-    made = {name: section("compare.html", name, **told, links=links or {}) for name in _SECTIONS}
-    return {name: text for name, text in made.items() if text}, told["charts"]
-
-
 def title_of(names: Sequence[str]) -> str:
     """Return what a comparison of sweeps is called.
 
@@ -74,8 +60,10 @@ def title_of(names: Sequence[str]) -> str:
 
 def comparison_page(found: SweepComparison) -> str:
     """Return a comparison of sweeps as HTML that needs no other file."""
-    sections, drawn = side_by_side(found)
-    return shell(title_of(found.names), sections, script=vega(), drawn=drawn)
+    told = _contents(found)
+    made = {name: section("compare.html", name, **told) for name in _SECTIONS}
+    sections = {name: text for name, text in made.items() if text}
+    return shell(title_of(found.names), sections, script=vega(), drawn=told["charts"])
 
 
 def _contents(found: SweepComparison) -> dict[str, Any]:

@@ -7,14 +7,13 @@ import json
 import secrets
 from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any, cast
-from urllib.parse import urlencode
 
 from tunekit.board.page.page import shell, vega
 from tunekit.board.serve.catalogue import Catalogue, Place
 from tunekit.board.serve.guard import LOCAL, Guard
 from tunekit.board.serve.index import Index
-from tunekit.board.serve.live import LiveComparison, LiveSweep
-from tunekit.board.serve.watch import Live, Update, Watch
+from tunekit.board.serve.live import LiveSweep
+from tunekit.board.serve.watch import Update, Watch
 from tunekit.extras import extra
 from tunekit.version import VERSION
 
@@ -66,15 +65,11 @@ class Application:
         self._interval_s = interval_s
         self._index = Watch(Index(catalogue, self._options), interval_s=interval_s)
         self._places: dict[str, Place] = {}
-        # By whether sweeps are side by side, and their keys.
-        self._followed: dict[tuple[Any, ...], Watch] = {}
+        self._followed: dict[str, Watch] = {}
         routes = [
             Route("/", self._home),
             Route("/all", self._all),
             Route("/events", self._all_events),
-            Route("/compare", self._compare),
-            Route("/compare/events", self._events),
-            Route("/compare/chart", self._chart),
             Route("/sweeps/{key}", self._sweep),
             Route("/sweeps/{key}/events", self._events),
             Route("/sweeps/{key}/trial", self._trial),
@@ -107,17 +102,6 @@ class Application:
     async def _all_events(self, request: Request) -> Response:
         return _events(request, self._index)
 
-    async def _compare(self, request: Request) -> Response:
-        """Several sweeps side by side."""
-        watch = await self._watch(request)
-        await watch.first()
-        live = cast(LiveComparison, watch.watched)
-        if live.trouble and not live.view.parts:
-            return PlainTextResponse(live.trouble, status_code=400 if live.refused else 503)
-        asked = urlencode([("sweep", key) for key in _asked(request)])
-        more = {"chart": f"/compare/chart?{asked}", "vega": _VEGA, "home": "/all"}
-        return _page(live.title, watch, events=f"/compare/events?{asked}", **more)
-
     async def _sweep(self, request: Request) -> Response:
         watch = await self._watch(request)
         await watch.first()
@@ -146,33 +130,21 @@ class Application:
         return Response(text, media_type="application/json")
 
     async def _watch(self, request: Request) -> Watch:
-        """Return what follows the sweep that the path names, or those that the query does."""
-        one = request.path_params.get("key")
-        keys = _asked(request) if one is None else (one,)
-        name = (one is None, *keys)
-        if name not in self._followed:
-            if not self._places.keys() >= set(keys):  # it may have begun since
+        """Return what follows the sweep that the path names."""
+        key = request.path_params["key"]
+        if key not in self._followed:
+            if key not in self._places:  # it may have begun since
                 self._places = await asyncio.to_thread(self._catalogue.look)
-            if not self._places.keys() >= set(keys):
+            if key not in self._places:
                 raise HTTPException(404, "There is no such sweep here.")
             _drop_idle(self._followed)
-            places = [self._places[key] for key in keys]
-            live: Live
-            if one is None:
-                live = LiveComparison(places, self._options)
-            else:
-                live = LiveSweep(places[0], self._options)
+            live = LiveSweep(self._places[key], self._options)
             watch = Watch(live, interval_s=self._interval_s)
-            self._followed.setdefault(name, watch)  # it may have been asked twice
-        return self._followed[name]
+            self._followed.setdefault(key, watch)  # it may have been asked twice
+        return self._followed[key]
 
 
-def _asked(request: Request) -> tuple[str, ...]:
-    """Return the keys of the sweeps that are to be compared, each once."""
-    return tuple(dict.fromkeys(request.query_params.getlist("sweep")))
-
-
-def _drop_idle(followed: dict[tuple[Any, ...], Watch]) -> None:
+def _drop_idle(followed: dict[str, Watch]) -> None:
     """Drop what nobody has looked at for longest, so that there is room for another one."""
     idle = [key for key, watch in followed.items() if not watch.readers]
     for old in idle[: max(0, len(idle) - _KEPT + 1)]:

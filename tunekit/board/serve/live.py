@@ -1,24 +1,22 @@
-"""Live pages: of a sweep that is served, and of several side by side."""
+"""The live page of a sweep that is served."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
 from tunekit.board.page.charts import CHARTS, Findings
 from tunekit.board.page.page import contents, in_script, render_panels, sections_of
-from tunekit.board.page.side_by_side import side_by_side, title_of
 from tunekit.board.serve.catalogue import Place
 from tunekit.board.serve.watch import Live
 from tunekit.clock import Clock
 from tunekit.core.pace import Pace
-from tunekit.errors import ConfigError, TunekitError
-from tunekit.lab.comparison import compare, distinct_names
+from tunekit.errors import TunekitError
 from tunekit.reading.follower import Follower
 
-__all__ = ["LiveComparison", "LiveSweep"]
+__all__ = ["LiveSweep"]
 
 # Of the time, so much may go into the page's text, and into each of its charts.
 _TEXT_SHARE, _CHART_SHARE, _CHART_LEAST_S = 0.3, 0.03, 2.0
@@ -110,64 +108,3 @@ def _trouble(name: str, text: str) -> str:
         f"<header><h1>{escape(name)}</h1></header><section><h2>It cannot be read</h2>"
         f"<p>{escape(text)}</p></section>"
     )
-
-
-# Of the time, so much may go into comparing.
-_SHARE = 0.2
-
-
-class LiveComparison(Live):
-    """Sweeps that are being followed, and the page that compares them.
-
-    Args:
-        places: Where the sweeps are.
-        options: The metric, mode and seed, as for :func:`tunekit.load`.
-        clock: What the time is read from.
-    """
-
-    def __init__(
-        self, places: Sequence[Place], options: Mapping[str, Any], clock: Clock | None = None
-    ):
-        super().__init__(clock)
-        self._followers = [
-            Follower(place.filesystem, place.path, place.source, **options, clock=self.clock)
-            for place in places
-        ]
-        self._goal = {"metric": options.get("metric"), "mode": options.get("mode")}
-        self._names = distinct_names([place.source for place in places])
-        named = zip(self._names, places, strict=True)
-        self._links = {name: f"/sweeps/{place.key}" for name, place in named}
-        self._due, self._pace = False, Pace(_SHARE)
-        self._working = threading.Lock()
-        #: Whether that is something about what was asked for, which the next look may not change.
-        self.refused = False
-
-    @property
-    def title(self) -> str:
-        """Return what the page is called."""
-        return title_of(self._names)
-
-    def step(self) -> bool:
-        """Read what is new, and compare again if that is due; nothing else is due at once."""
-        with self._working:
-            try:
-                grown = [follower.poll() for follower in self._followers]
-                self._due = self._due or any(grown)
-                began = self.clock.monotonic()
-                if self._due and self._pace.due(began):
-                    self._compare()
-                    self._due = False
-                    self._pace.took(began, self.clock.monotonic())
-                    self.trouble, self.refused = None, False
-            except (OSError, TunekitError) as error:
-                self.refused = isinstance(error, ConfigError)
-                self.trouble = str(error) if self.refused else f"{type(error).__name__}: {error}"
-            return False
-
-    def _compare(self) -> None:
-        sweeps = [follower.sweep for follower in self._followers]
-        compared = compare(sweeps, **self._goal, names=self._names)
-        sections, charts = side_by_side(compared, self._links)
-        # The charts first: a browser that has a place for one asks for it.
-        self.view.draw({name: in_script(spec) for name, spec in charts.items()})
-        self.view.show(sections)
