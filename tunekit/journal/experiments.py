@@ -130,7 +130,7 @@ def no_sweep(filesystem: pyarrow.fs.FileSystem, path: str, given: str = "") -> s
             return f"is a part of a sweep, not the sweep's own folder. Pass {scheme + above!r}."
     what, around, deep = f"has no folder {JOURNAL!r}", path, _DEPTH
     kind = filesystem.get_file_info(path).type
-    if kind == pyarrow.fs.FileType.File:
+    if kind in (pyarrow.fs.FileType.File, pyarrow.fs.FileType.Unknown):  # the latter is a device
         return f"is a file. {_PASS}"
     if kind == pyarrow.fs.FileType.NotFound:
         what, around, deep = "does not exist", posixpath.dirname(path), 1
