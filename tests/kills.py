@@ -13,12 +13,12 @@ from unittest import mock
 from ray.train._internal.syncer import _BackgroundProcess
 from ray.tune import ResumeConfig
 
+from tests.restores import prepare_restore
 from tests.sweeps import Ran
 from tunekit.core.events import SnapshotTaken
 from tunekit.journal import ledger, lock
 from tunekit.journal.lines import events_in
 from tunekit.journal.lock import LOCK, Holder
-from tunekit.journal.snapshots import prepare_restore
 from tunekit.journal.storage import LocalFolder
 
 

@@ -19,13 +19,13 @@ from ray.tune.search import BasicVariantGenerator
 import tunekit
 from tests.journals import lines_of, write_lines
 from tests.kills import run_killed
+from tests.restores import prepare_restore
 from tests.seeds import seeds
 from tests.sweeps import sweep
 from tunekit.board.page import write_page
 from tunekit.core.engine import Engine
 from tunekit.journal import confined
 from tunekit.journal.lines import events_in
-from tunekit.journal.snapshots import prepare_restore
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing.journal import JournalSummary, check_journal
 

@@ -18,6 +18,7 @@ from ray.tune import ResumeConfig
 
 import tunekit
 from tests.kills import Killed, killed_after
+from tests.restores import prepare_restore
 from tests.schedulers import CASES
 from tests.stores import Store
 from tests.sweeps import sweep
@@ -34,7 +35,6 @@ from tunekit.journal.lock import (
     driver_of,
     lock_at,
 )
-from tunekit.journal.snapshots import prepare_restore
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeClock
 

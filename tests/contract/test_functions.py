@@ -16,9 +16,9 @@ from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining
 
 import tunekit
 from tests.kills import Killed, killed_after
+from tests.restores import prepare_restore
 from tests.sweeps import Ran, sweep
 from tunekit.journal.lines import events_in, read
-from tunekit.journal.snapshots import prepare_restore
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import check_journal
 

@@ -13,12 +13,12 @@ from ray.tune import ResumeConfig
 from ray.tune.schedulers import FIFOScheduler
 
 from tests.kills import Killed, forget_drivers, killed_after
+from tests.restores import prepare_restore
 from tests.sweeps import LENGTH, Ran, sweep
 from tunekit.core.events import CheckpointSaved, TrialAdded, ValidationRequested
 from tunekit.driver.restored import remove_left_over
 from tunekit.journal.lines import events_in, read
 from tunekit.journal.places import Places
-from tunekit.journal.snapshots import prepare_restore
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import check_journal
 

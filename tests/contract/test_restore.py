@@ -17,11 +17,11 @@ from ray.tune.search import BasicVariantGenerator
 
 import tunekit
 from tests.kills import Killed, forget_drivers, killed_after, run_killed
+from tests.restores import prepare_restore
 from tests.schedulers import CASES
 from tests.sweeps import Counting, Endless, Ran, index_of, sweep
 from tunekit.core.events import TrialAdded
 from tunekit.journal.lines import events_in, read
-from tunekit.journal.snapshots import prepare_restore
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeClock, FakeExecutor, LocalSweep, check_journal
 

@@ -25,9 +25,9 @@ from ray.tune.stopper import (
 
 import tunekit
 from tests.kills import run_killed
+from tests.restores import prepare_restore
 from tests.sweeps import Endless, Ran, sweep
 from tunekit.journal.lines import events_in, read
-from tunekit.journal.snapshots import prepare_restore
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import check_journal
 from tunekit.testing.executor import Attempt

@@ -9,12 +9,12 @@ from ray.tune import ResumeConfig
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule
 
 from tests.kills import Killed, bury, killed_after
+from tests.restores import prepare_restore
 from tests.schedulers import MODES
 from tests.sweeps import Counting, sweep
 from tunekit._ray.stand_ins import StandInController
 from tunekit.core.events import TrialErrored
 from tunekit.journal.lines import events_in
-from tunekit.journal.snapshots import prepare_restore
 from tunekit.journal.storage import LocalFolder
 from tunekit.scheduling.stand_ins import StandIns
 

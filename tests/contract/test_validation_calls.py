@@ -17,13 +17,13 @@ from ray.tune.schedulers import FIFOScheduler
 
 import tunekit
 from tests.kills import Killed, forget_drivers, killed_after, run_killed
+from tests.restores import prepare_restore
 from tests.schedulers import pbt, seed_all
 from tests.sweeps import Counting, Ran, quality, sweep
 from tests.versions import Versioned, score_of, version_at
 from tunekit.core.events import Event, Exploited, ValidationEnded, ValidationRequested
 from tunekit.core.validation import Attempt
 from tunekit.journal.lines import Journal, events_in, read
-from tunekit.journal.snapshots import prepare_restore
 from tunekit.journal.storage import LocalFolder
 from tunekit.scheduling.state import SchedulerState
 

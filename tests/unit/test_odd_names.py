@@ -11,12 +11,13 @@ from ray import tune
 
 import tunekit
 from tests.kills import run_killed
+from tests.restores import prepare_restore
 from tests.schedulers import CASES
 from tests.sweeps import sweep
 from tunekit._ray.controller import _files_in
 from tunekit.core.events import SnapshotTaken
 from tunekit.journal.lines import Journal, events_in, record_of
-from tunekit.journal.snapshots import _archive, prepare_restore
+from tunekit.journal.snapshots import _archive
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import check_journal
 

@@ -53,7 +53,6 @@ __all__ = [
     "SavedState",
     "SnapshotWriter",
     "cannot_write",
-    "prepare_restore",
     "saved_state",
 ]
 
@@ -251,28 +250,6 @@ def cannot_write(path: str, why: str) -> RestoreError:
         "restore puts them back as they were saved last. Make room, or see that the folder can be "
         "written to, and restore again; nothing is lost."
     )
-
-
-def prepare_restore(
-    folder: Folder, events: Sequence[Event], now: str | None = None
-) -> RestorePoint:
-    """Put Tune's files of an experiment as its newest archive has them.
-
-    Arguments: as of :meth:`SavedState.put_back`.
-
-    Raises:
-        tunekit.errors.RestoreError: If there is nothing to restore from, or an archive was
-            tampered with.
-        OSError: If the storage fails.
-    """
-    state = saved_state(folder, events)
-    if state is None:
-        raise RestoreError(
-            "The sweep was killed before its state was saved for the first time: no trial had "
-            "begun, so that nothing is lost. Start it again with Tuner(...).fit()."
-        )
-    state.put_back(folder, events, now)
-    return state.point
 
 
 def saved_state(folder: Folder, events: Sequence[Event], path: str = "PATH") -> SavedState | None:
