@@ -163,6 +163,38 @@ class Delivery:
         line.clear()
         line.over = True
 
+    def delivered(self, trial_id: str, place: tuple[int, int]) -> None:
+        """Note that a score was delivered, or that it cannot be judged by."""
+        line, (generation, iteration) = self._line(trial_id), place
+        if generation != line.generation:
+            return
+        if iteration <= line.delivered:
+            self._out_of_order.append((trial_id, iteration))
+        while line.order and line.order[0] <= iteration:
+            older = line.order[0]
+            self._leave(line, older, self._score(line, trial_id, older))
+        line.delivered = max(line.delivered, iteration)
+
+    def end_delivered(self, trial_id: str) -> None:
+        """Note that the trial's end was delivered: what is left of it never is."""
+        line = self._line(trial_id)
+        for iteration in list(line.order):
+            self._leave(line, iteration, self._score(line, trial_id, iteration))
+        line.over = True
+
+    def settle(self, trial_id: str) -> None:
+        """Leave behind what comes before the next score to deliver and will never be delivered.
+
+        Such as a validation without a score; or one of a trial's last report, which is not due by
+        itself but goes with the trial's end.
+        """
+        line = self._known(trial_id)
+        for iteration in list(self._in_turn(line)):
+            scored = self._score(line, trial_id, iteration)
+            if scored is not None and self._may_be_heard(line, iteration):
+                return
+            self._leave(line, iteration, scored)
+
     # What follows ------------------------------------------------------------------------------
 
     def waits(self, trial_id: str) -> bool:
@@ -199,50 +231,23 @@ class Delivery:
     def due(self, trial_id: str) -> Scored | Completion | None:
         """Return what to deliver next of a trial, if anything may be delivered now.
 
-        It stays due until :meth:`delivered` or :meth:`end_delivered` says that it was. What will
-        never be delivered, such as a validation without a score, is left behind.
+        It stays due until :meth:`delivered` or :meth:`end_delivered` says that it was.
         """
-        line = self._line(trial_id)
-        overtaken = 0
-        while overtaken < len(line.order):
-            iteration = line.order[overtaken]
-            outcome, used = line.outcomes.get(iteration), line.requests[iteration].used
-            if outcome is None:
-                if used or self._all_count():
-                    return None
-                overtaken += 1
-                continue
-            if outcome.validated and iteration > line.offered and not line.complete:
-                return None  # saved before its report was looked at
-            if overtaken and not (used and iteration <= line.offered):
-                overtaken += 1  # nobody waits for it: it keeps its turn
-                continue
+        line = self._known(trial_id)
+        for iteration in self._in_turn(line):
             scored = self._score(line, trial_id, iteration)
-            if scored is not None and iteration <= line.offered and not line.closed:
+            if scored is not None and self._may_be_heard(line, iteration):
                 return scored
-            self._leave(line, iteration, scored)
         if line.complete and not line.over and not line.order:
             return Completion(trial_id, line.newest)
         return None
 
     def score_at(self, trial_id: str, place: tuple[int, int]) -> Scored | None:
         """Return the score of a generation and iteration, if it has not been delivered."""
-        line, (generation, iteration) = self._line(trial_id), place
+        line, (generation, iteration) = self._known(trial_id), place
         if generation != line.generation or iteration not in line.order:
             return None
         return self._score(line, trial_id, iteration)
-
-    def delivered(self, trial_id: str, place: tuple[int, int]) -> None:
-        """Note that a score was delivered, or that it cannot be judged by."""
-        line, (generation, iteration) = self._line(trial_id), place
-        if generation != line.generation:
-            return
-        if iteration <= line.delivered:
-            self._out_of_order.append((trial_id, iteration))
-        while line.order and line.order[0] <= iteration:
-            older = line.order[0]
-            self._leave(line, older, self._score(line, trial_id, older))
-        line.delivered = max(line.delivered, iteration)
 
     def broken(self) -> Iterator[str]:
         """Yield what is wrong with the lines of scores; see :meth:`tunekit.core.engine.Engine`."""
@@ -258,16 +263,30 @@ class Delivery:
                     yield f"the score {request.id} is of weights that its trial has lost"
 
     def end(self, trial_id: str) -> Completion:
-        """Return the trial's end to deliver, leaving behind what has not been delivered by now."""
-        line = self._line(trial_id)
-        while line.order:
-            iteration = line.order[0]
-            self._leave(line, iteration, self._score(line, trial_id, iteration))
-        return Completion(trial_id, line.newest)
+        """Return the trial's end as it is if what has not been delivered by now never is."""
+        line = self._known(trial_id)
+        left = (self._score(line, trial_id, iteration) for iteration in line.order)
+        counted = [one.result for one in left if one is not None and self._counts(one.result)]
+        return Completion(trial_id, counted[-1] if counted else line.newest)
 
-    def end_delivered(self, trial_id: str) -> None:
-        """Note that the trial's end was delivered."""
-        self._line(trial_id).over = True
+    def _in_turn(self, line: _Line) -> Iterator[int]:
+        """Yield in order the iterations that have ended and need not wait for older ones."""
+        overtakes = False
+        for iteration in line.order:
+            outcome, used = line.outcomes.get(iteration), line.requests[iteration].used
+            offered = iteration <= line.offered
+            if outcome is None:
+                if used or self._all_count():
+                    return
+                overtakes = True
+            elif outcome.validated and not offered and not line.complete:
+                return  # saved before its report was looked at
+            elif not overtakes or (used and offered):  # nobody waits for others: they keep theirs
+                yield iteration
+
+    @staticmethod
+    def _may_be_heard(line: _Line, iteration: int) -> bool:
+        return iteration <= line.offered and not line.closed
 
     def _score(self, line: _Line, trial_id: str, iteration: int) -> Scored | None:
         """Return a validated result, unless it is older than what was delivered."""

@@ -36,6 +36,7 @@ from tunekit.core.events import (
     EndDelivered,
     Event,
     Exploited,
+    OfTrial,
     Reminded,
     Reported,
     Resumed,
@@ -149,6 +150,9 @@ class Engine:
         self._staged: set[str] = set()
         #: What loggers get once it is known which metrics are validation's, in order.
         self.postponed: list[Outcome] = []
+        # The trials of which something happened since it was left behind what is never delivered:
+        # as long as nobody knows which metrics are validation's, that is not known either.
+        self._unsettled: dict[str, None] = {}
         # What a former session has left to be requested.
         self._from_before: frozenset[str] = frozenset()
         # What follows from the event that is being applied.
@@ -208,6 +212,15 @@ class Engine:
 
     def apply(self, event: Event) -> None:
         """Apply an event."""
+        self._take(event)
+        if isinstance(event, (OfTrial, ValidationEnded)):
+            self._unsettled[event.trial_id] = None
+        if self._unsettled and not self.hesitates():
+            for trial_id in self._unsettled:
+                self.delivery.settle(trial_id)
+            self._unsettled.clear()
+
+    def _take(self, event: Event) -> None:
         match event:
             case Reported():
                 self._report(event)
@@ -236,7 +249,6 @@ class Engine:
                     self.delivery.close(event.trial_id)
                 self._owe(self._stages.ended(event.trial_id))
             case EndDelivered():
-                self.delivery.end(event.trial_id)
                 self.delivery.end_delivered(event.trial_id)
                 self._owe(self._stages.ran_its_course(event.trial_id))
             case TrialFailed():

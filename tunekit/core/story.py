@@ -201,7 +201,6 @@ class _Told:
                 self._add(now, "ended" + self._ends_by)
             case EndDelivered():
                 self._add(now, "its end was delivered to its scheduler")
-        self.engine.delivery.due(self.trial_id)  # leaves behind what will not be delivered
         released = self.engine.release(self.trial_id)
         if released:
             which = ", ".join(place_in_words(*one.place) for one in released)

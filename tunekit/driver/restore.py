@@ -194,13 +194,9 @@ class Restoration:
 
     def _settle_as_saved(self) -> None:
         """Release what the sweep had already released when the scheduler was saved."""
-        state, scheduling = self._sweep.state, self._scheduling
-        base = None if scheduling is None else scheduling.base
-        if base is not None:
-            base.take_leases()
+        if self._scheduling is not None:
+            self._scheduling.base.take_leases()
         for trial_id in self._trials:
-            if not state.hesitates() and (base is None or base.hears(trial_id)):
-                state.delivery.due(trial_id)
             self._sweep.deliveries.give_back(trial_id, tell=False)
 
     # What is known of a checkpoint -------------------------------------------------------------

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.seeds import SCHEDULES
-from tests.unit.core.deliveries import take
 from tunekit.core.commands import Ask, Command, Deliver, Keep, Notify, Release, Settle, Validate
 from tunekit.core.delivery import Completion, Scored
 from tunekit.core.engine import Engine
@@ -39,7 +38,7 @@ from tunekit.core.validation import Request
 
 TRIALS = "ab"
 #: What is kept in an engine, and is no part of what it knows.
-NOT_KNOWN = {"_commands", "_from_before", "_postponed", "delivery"}
+NOT_KNOWN = {"_commands", "_from_before"}
 
 
 class Killed(Exception):
@@ -63,20 +62,13 @@ def step(method: Callable[..., None]) -> Callable[..., None]:
 
 
 def known(engine: Engine) -> dict[str, Any]:
-    """Return what an engine knows, to be compared, and what it would deliver.
-
-    When a validation without a score leaves its line depends on when anybody asked what is due.
-    """
-    engine, left = copy.deepcopy(engine), {}
+    """Return what an engine knows, to be compared; what is released depends on the driver."""
+    engine = copy.deepcopy(engine)
     for trial in TRIALS:
-        due = list(take(engine.delivery, trial))
-        pending = [one for one in engine.delivery.pending(trial) if one.id in engine.unfinished]
-        left[trial] = due, pending, engine.delivery.completed(trial)
         for request in engine.record(trial).ended:
             del engine._kept["validation", request.id]
         engine.record(trial).ended = []
-    others = {name: one for name, one in vars(engine).items() if name not in NOT_KNOWN}
-    return {"left": left, **{name: _plain(one) for name, one in others.items()}}
+    return {name: _plain(one) for name, one in vars(engine).items() if name not in NOT_KNOWN}
 
 
 def _plain(thing: Any) -> Any:
