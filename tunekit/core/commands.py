@@ -7,9 +7,8 @@ restore that must not do again what was done drops them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tunekit.core.validation import Outcome, Request
 
@@ -19,6 +18,7 @@ __all__ = [
     "Command",
     "Deliver",
     "Fold",
+    "Holder",
     "Keep",
     "NoteFailure",
     "Notify",
@@ -26,6 +26,9 @@ __all__ = [
     "Settle",
     "Validate",
 ]
+
+#: Who keeps a checkpoint: what for, and the name of that.
+Holder: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Keep:
         trial_id: The trial that saved it, and deletes it when nobody needs it.
     """
 
-    holder: Hashable
+    holder: Holder
     path: str
     trial_id: str = field(compare=False)
 
@@ -74,7 +77,7 @@ class Keep:
 class Release:
     """Let a checkpoint be deleted as far as somebody is concerned."""
 
-    holder: Hashable
+    holder: Holder
 
 
 @dataclass(frozen=True)
@@ -107,9 +110,9 @@ class Deliver:
 
 @dataclass(frozen=True)
 class Settle:
-    """Release the checkpoints of a trial whose scores nobody waits for any more."""
+    """Take that nobody waits for a score any more: it was delivered, or never will be."""
 
-    trial_id: str
+    request: Request
 
 
 Command: TypeAlias = (

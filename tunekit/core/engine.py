@@ -8,7 +8,7 @@ one knew, and then asks :meth:`Engine.reconcile` what is still to be done. Only 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from tunekit.core.commands import (
     Command,
     Deliver,
     Fold,
+    Holder,
     Keep,
     NoteFailure,
     Notify,
@@ -63,7 +64,7 @@ from tunekit.core.stages import StageSelection
 from tunekit.core.validation import Outcome, Request, Selection, Status
 from tunekit.core.values import number
 
-__all__ = ["Engine", "TrialRecord"]
+__all__ = ["Engine", "PassedOver", "TrialRecord"]
 
 _STOP = "STOP"
 _SHOULD_CHECKPOINT = "should_checkpoint"
@@ -88,6 +89,19 @@ class TrialRecord:
     failed: bool = False
     pending: int = 0
     ended: list[Request] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class PassedOver:
+    """What is due of a trial is delivered to nobody; that is not recorded.
+
+    Attributes:
+        trial_id: The trial.
+        place: The generation and iteration of its score; None: it is the trial's end.
+    """
+
+    trial_id: str
+    place: tuple[int, int] | None = None
 
 
 class Engine:
@@ -158,7 +172,7 @@ class Engine:
         # What follows from the event that is being applied.
         self._commands: list[Command] = []
         # Who has been given a checkpoint to keep, and has not released it.
-        self._kept: dict[Hashable, str] = {}
+        self._kept: dict[Holder, str] = {}
         #: How many validations ended in each way, by stage.
         self.counts_of: dict[str, Counter[Status]] = {
             name: Counter() for name in ("", *(stages or {}))
@@ -185,15 +199,9 @@ class Engine:
 
     # What happens ------------------------------------------------------------------------------
 
-    def handle(self, event: Event) -> list[Command]:
+    def handle(self, event: Event | PassedOver) -> list[Command]:
         """Apply an event, and return what is to be done about it, in order."""
-        self._commands = []
         self.apply(event)
-        for command in self._commands:
-            if isinstance(command, Keep):
-                self._kept[command.holder] = command.path
-            elif isinstance(command, Release):
-                self._kept.pop(command.holder, None)
         return self._commands
 
     def reconcile(self) -> list[Command]:
@@ -210,17 +218,15 @@ class Engine:
             *map(Cancel, self._rejected),
         ]
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: Event | PassedOver) -> None:
         """Apply an event."""
+        self._commands = []
         self._take(event)
-        if isinstance(event, (OfTrial, ValidationEnded)):
+        if isinstance(event, (OfTrial, ValidationEnded, PassedOver)):
             self._unsettled[event.trial_id] = None
-        if self._unsettled and not self.hesitates():
-            for trial_id in self._unsettled:
-                self.delivery.settle(trial_id)
-            self._unsettled.clear()
+            self._settle(event.trial_id)
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: Event | PassedOver) -> None:
         match event:
             case Reported():
                 self._report(event)
@@ -265,8 +271,8 @@ class Engine:
             case Exploited():
                 path, clone = self._path(event.checkpoint), ("clone", event.trial_id)
                 self.ancestry.add(event.exploit(checkpoint=path))
-                self._commands.append(Keep((*clone, event.generation), path, event.donor_id))
-                self._commands.append(Release((*clone, event.generation - 1)))
+                self._lease((*clone, event.generation), path, event.donor_id)
+                self._release((*clone, event.generation - 1))
                 self.delivery.overwritten(event.trial_id, event.generation, event.iteration)
                 self.record(event.trial_id).clone = path
                 self._stages.overwritten(event.trial_id)
@@ -284,8 +290,30 @@ class Engine:
                 pass
             case SnapshotTaken() | SessionClosed():
                 pass
+            case PassedOver() if event.place is None:
+                self.delivery.end_delivered(event.trial_id)
+            case PassedOver():
+                self.delivery.delivered(event.trial_id, event.place)
             case _:
                 never(event)
+
+    def _settle(self, trial_id: str) -> None:
+        """Let go of what nobody waits for any more, as far as that is known."""
+        known = not self.hesitates()
+        for one in self._unsettled if known else (trial_id,):
+            if known:
+                self.delivery.settle(one)
+            ended = self.trials[one].ended if one in self.trials else []
+            held = [request for request in ended if self.delivery.holds(request)]
+            if len(held) == len(ended):
+                continue
+            self.trials[one].ended = held
+            for request in ended:
+                if request not in held:
+                    self._release(("validation", request.id))
+                    self._commands += [] if request.stage else [Settle(request)]
+        if known:
+            self._unsettled.clear()
 
     def _report(self, event: Reported) -> None:
         trial_id, report = event.trial_id, event.report
@@ -302,7 +330,7 @@ class Engine:
         self.has_saved = True
         record.saved, record.clone = (*event.place, event.run), None
         # From now on the trial restarts from its own checkpoints.
-        self._commands.append(Release(("clone", trial_id, event.generation)))
+        self._release(("clone", trial_id, event.generation))
         if self._selection.wants(trial_id, event.wish, used=event.used):
             request = self._owed[event.id] = self.request_of(event)
             self._commands.append(Ask(request))
@@ -316,7 +344,8 @@ class Engine:
                 self._staged.add(request.id)
                 self._owed[request.id] = request
                 self.record(request.trial_id).pending += 1
-                self._commands += [self._keep(request), Ask(request)]
+                self._keep(request)
+                self._commands.append(Ask(request))
 
     def _disown(self, trial_id: str) -> None:
         """Drop what further stages had to validate of a trial, and was not requested."""
@@ -324,11 +353,19 @@ class Engine:
         for request in own:
             del self._owed[request.id]
             self.record(trial_id).pending -= 1
-            self._commands.append(Release(("validation", request.id)))
+            self._release(("validation", request.id))
 
-    @staticmethod
-    def _keep(request: Request) -> Keep:
-        return Keep(("validation", request.id), request.path, request.trial_id)
+    def _keep(self, request: Request) -> None:
+        """Keep a checkpoint until nobody waits for its score."""
+        self._lease(("validation", request.id), request.path, request.trial_id)
+
+    def _lease(self, holder: Holder, path: str, trial_id: str) -> None:
+        self._kept[holder] = path
+        self._commands.append(Keep(holder, path, trial_id))
+
+    def _release(self, holder: Holder) -> None:
+        self._kept.pop(holder, None)
+        self._commands.append(Release(holder))
 
     def request_of(self, event: CheckpointSaved) -> Request:
         """Return the request that would validate a checkpoint."""
@@ -355,7 +392,8 @@ class Engine:
             return
         self.unfinished[event.id] = request
         again = event.id in self._from_before
-        self._commands += [self._keep(request), Validate(request, again=again)]
+        self._keep(request)
+        self._commands.append(Validate(request, again=again))
         if request.stage:
             return
         self.record(event.trial_id).pending += 1
@@ -386,8 +424,8 @@ class Engine:
         if not outcome.validated:
             self._commands.append(NoteFailure(outcome))
         self._notify(outcome)
-        follows = Settle if request.stage else Deliver
-        self._commands.append(follows(request.trial_id))
+        if not request.stage:
+            self._commands.append(Deliver(request.trial_id))
 
     def _take_score(self, outcome: Outcome) -> None:
         metrics = flatten(outcome.metrics) if outcome.validated else {}
@@ -455,18 +493,6 @@ class Engine:
     def merged(self, report: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Return a validated result; what validation produces is never taken from training."""
         return merge(hide(report, self.history.names), metrics)
-
-    def release(self, trial_id: str) -> list[Request]:
-        """Return the ended requests whose scores nobody waits for any more, each once."""
-        record = self.record(trial_id)
-        if not record.ended:
-            return []
-        held = [request for request in record.ended if self.delivery.holds(request)]
-        released = [request for request in record.ended if not self.delivery.holds(request)]
-        record.ended = held
-        for request in released:
-            self._kept.pop(("validation", request.id), None)
-        return released
 
     def broken(self) -> Iterator[str]:
         """Yield what must never be so, in words; nothing as long as the rules hold.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from tunekit.core.commands import Release
 from tunekit.core.engine import Engine
 from tunekit.core.events import (
     AttemptBegan,
@@ -29,6 +30,7 @@ from tunekit.core.events import (
     TrialFailed,
     TrialRetried,
     ValidationEnded,
+    ValidationKey,
     ValidationRequested,
     Waited,
 )
@@ -133,7 +135,7 @@ class _Told:
 
     def take(self, event: Event) -> None:
         """Take what happened."""
-        self.engine.handle(event)
+        commands = self.engine.handle(event)
         if isinstance(event, (OfTrial, OfValidation)):
             if event.trial_id == self.trial_id:
                 self._take_own(event)
@@ -144,6 +146,14 @@ class _Told:
             self._ends_by = ": the time budget is used up"
         elif isinstance(event, SessionClosed) and not event.finished and self.lines:
             self._add(event.time, "the sweep was interrupted")
+        released = [
+            place_in_words(*key.place)
+            for command in commands
+            if isinstance(command, Release) and command.holder[0] == "validation"
+            if (key := ValidationKey.parse(command.holder[1])).trial_id == self.trial_id
+        ]
+        if released:
+            self._extend(f"checkpoint of {', '.join(released)} released")
 
     def _take_own(self, event: OfTrial | OfValidation) -> None:
         now, first = event.time, self._first
@@ -201,10 +211,6 @@ class _Told:
                 self._add(now, "ended" + self._ends_by)
             case EndDelivered():
                 self._add(now, "its end was delivered to its scheduler")
-        released = self.engine.release(self.trial_id)
-        if released:
-            which = ", ".join(place_in_words(*one.place) for one in released)
-            self._extend(f"checkpoint of {which} released")
 
     def _report(self, event: Reported) -> None:
         generation, iteration = event.report.get(GENERATION, 0), event.report[ITERATION]

@@ -31,7 +31,7 @@ from tunekit.core.commands import (
     Settle,
     Validate,
 )
-from tunekit.core.engine import Engine
+from tunekit.core.engine import Engine, PassedOver
 from tunekit.core.events import (
     Event,
     Exploited,
@@ -256,7 +256,7 @@ class ValidationCallback(tune.Callback):
         )
         #: What the scheduler and the searcher are given.
         self.deliveries = Deliveries(
-            state, self._trials, self.leases, emit=self.emit, time=self.time, fail=self.fail
+            state, self._trials, emit=self.emit, time=self.time, fail=self.fail
         )
         self._stopping = StoppingCriteria(self.fail)
         #: Which trials wait, and what may use their places.
@@ -569,21 +569,26 @@ class ValidationCallback(tune.Callback):
         if error is not None:
             self.fail(error)
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: Event | PassedOver) -> None:
         """Record an event and apply it, before anything comes of it.
 
         While a sweep is being restored, the event is in the journal already, and has its turn
         there.
         """
         if not self._restored.replays:
-            self.ledger.append(event)
+            if not isinstance(event, PassedOver):
+                self.ledger.append(event)
             commands = self.state.handle(event)
             self._check(event)
             for command in commands:
                 self.perform(command)
 
-    def take(self, event: Event) -> list[Outcome]:
-        """Apply an event that is in the journal: only what is kept is done of what follows.
+    def take(self, event: Event, *, heard: bool) -> list[Outcome]:
+        """Apply an event that is in the journal; of what follows, only what is kept is done.
+
+        Args:
+            event: The event.
+            heard: Whether the scheduler knows of it already.
 
         Returns:
             What loggers were told on it.
@@ -591,11 +596,11 @@ class ValidationCallback(tune.Callback):
         commands = self.state.handle(event)
         self._check(event)
         for command in commands:
-            if isinstance(command, (Keep, Release)):
+            if isinstance(command, Keep | Release) or (isinstance(command, Settle) and not heard):
                 self.perform(command)
         return [command.outcome for command in commands if isinstance(command, Notify)]
 
-    def _check(self, event: Event) -> None:
+    def _check(self, event: Event | PassedOver) -> None:
         """Raise if an event has broken a rule, where somebody wants to know."""
         broken = list(self.state.broken()) if os.environ.get(CHECK) else []
         if broken:
@@ -629,7 +634,7 @@ class ValidationCallback(tune.Callback):
             case Deliver():
                 self.deliveries.deliver(command.trial_id)
             case Settle():
-                self.deliveries.give_back(command.trial_id)
+                self.deliveries.settled(command.request)
             case _:
                 assert_never(command)
 
@@ -661,7 +666,6 @@ class ValidationCallback(tune.Callback):
         """Record that a trial is about to be overwritten; its old scores will not be delivered."""
         where = self.places.record(exploit.checkpoint)
         self.emit(Exploited.of(exploit, checkpoint=where))
-        self.deliveries.give_back(trial.trial_id)
 
     # Steps and the end -------------------------------------------------------------------------
 
@@ -709,11 +713,6 @@ class ValidationCallback(tune.Callback):
         """Called by Tune when a trial has failed for good: its validations are given up."""
         self.emit(TrialErrored(time=self.time(), trial_id=trial.trial_id))
         self.stages.drop(trial.trial_id, "its trial failed")
-        self.errored(trial)
-
-    def errored(self, trial: Trial) -> None:
-        """Let go of a trial that has failed for good."""
-        self.deliveries.give_back(trial.trial_id)
         if self._scheduling is not None:
             self._scheduling.base.fail(self._scheduling.state.stand_ins.of(trial))
 

@@ -12,11 +12,11 @@ from ray.tune.schedulers import TrialScheduler
 
 from tunekit.core.advice import unknown_metric
 from tunekit.core.delivery import Completion, Scored
-from tunekit.core.engine import Engine
+from tunekit.core.engine import Engine, PassedOver
 from tunekit.core.events import EndDelivered, Event, ScoreDelivered, TrialEnded
 from tunekit.core.metrics import flatten
+from tunekit.core.validation import Request
 from tunekit.errors import MetricNotFoundError, TunekitError
-from tunekit.results.leases import CheckpointLeases
 from tunekit.scheduling.base import BaseScheduler
 from tunekit.scheduling.scheduling import Scheduling
 from tunekit.scheduling.searcher import ValidatedSearcher
@@ -33,7 +33,6 @@ class Deliveries:
     Args:
         state: The state of the sweep.
         trials: Its trials; others may be added.
-        leases: Which checkpoints are needed.
         emit: Takes each event, before anything comes of it.
         time: Returns the time, in seconds since the epoch.
         fail: Ends the sweep with an error.
@@ -43,13 +42,12 @@ class Deliveries:
         self,
         state: Engine,
         trials: Mapping[str, Trial],
-        leases: CheckpointLeases,
         *,
-        emit: Callable[[Event], None],
+        emit: Callable[[Event | PassedOver], None],
         time: Callable[[], float],
         fail: Callable[[TunekitError], None],
     ):
-        self._state, self._trials, self._leases = state, trials, leases
+        self._state, self._trials = state, trials
         self._emit, self._time, self._fail = emit, time, fail
         #: Who hears of scores; None until they are known.
         self.scheduling: Scheduling | None = None
@@ -83,24 +81,17 @@ class Deliveries:
             if due is None:
                 break
             if base is None:
-                self._pass_over(due)
+                place = due.request.place if isinstance(due, Scored) else None
+                self._emit(PassedOver(trial_id, place))
             elif isinstance(due, Scored):
                 self._deliver_score(self._trials[trial_id], due, base)
             else:
                 self._deliver_end(self._trials[trial_id], due)
-        self.give_back(trial_id)
-
-    def _pass_over(self, due: Scored | Completion) -> None:
-        """Mark it as delivered, although nobody hears of it."""
-        if isinstance(due, Scored):
-            self._state.delivery.delivered(due.trial_id, due.request.place)
-        else:
-            self._state.delivery.end_delivered(due.trial_id)
 
     def _deliver_score(self, trial: Trial, scored: Scored, base: BaseScheduler) -> None:
         result = {**flatten(scored.result), DONE: False}
         if not self._can_be_judged(scored, result):
-            self._pass_over(scored)
+            self._emit(PassedOver(scored.trial_id, scored.request.place))
             return
         decision = base.judge(trial, result, scored)
         finished = decision == TrialScheduler.STOP and base.has_run_its_course(trial.trial_id)
@@ -151,22 +142,16 @@ class Deliveries:
             if self.scheduling is not None and not self._state.delivery.over(trial.trial_id):
                 self.scheduling.base.conclude(trial)
                 self._deliver_end(trial, self._state.delivery.end(trial.trial_id))
-                self.give_back(trial.trial_id)
 
-    def give_back(self, trial_id: str, *, tell: bool = True) -> None:
-        """Release the checkpoints whose scores nobody waits for any more.
+    def settled(self, request: Request) -> None:
+        """Take that nobody waits for a score any more.
 
-        Args:
-            trial_id: The trial.
-            tell: Whether to tell the scheduler, which has not heard of it.
+        From now on the scheduler's books show it, or a later one takes its place.
         """
-        for request in self._state.release(trial_id):
-            self._leases.release(("validation", request.id))
-            if tell and self.scheduling is not None and self._actions is not None:
-                # From now on the scheduler's books show the score, or a later one takes its place.
-                self._actions.settled(trial_id)
-                if request.generation == self._state.ancestry.generation(trial_id):
-                    self.scheduling.state.usage.heard(request)
+        if self.scheduling is not None and self._actions is not None:
+            self._actions.settled(request.trial_id)
+            if request.generation == self._state.ancestry.generation(request.trial_id):
+                self.scheduling.state.usage.heard(request)
 
     def _can_be_judged(self, scored: Scored, result: Mapping[str, Any]) -> bool:
         """Return whether a result has the metrics to judge by; if none ever had them, give up."""

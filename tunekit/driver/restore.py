@@ -67,7 +67,7 @@ class Restored(Protocol):
         """Return the sweep's checkpoint policies."""
         ...
 
-    def take(self, event: Event) -> list[Outcome]:
+    def take(self, event: Event, *, heard: bool) -> list[Outcome]:
         """Apply an event without recording it; return what loggers were told on it."""
         ...
 
@@ -148,17 +148,17 @@ class Restoration:
         count, caught_up = 0, False
         for event in self._events:
             self._n = event.n
-            if not caught_up and event.n > self._offsets.scheduler:
+            new = event.n > self._offsets.scheduler
+            if new and not caught_up:
                 caught_up = True
-                self._settle_as_saved()
+                self._take_leases()
             trial_id = getattr(event, "trial_id", None)
             trial = None if trial_id is None else self._trials.get(trial_id)
             if trial_id is not None and trial is None:
                 continue
-            new = event.n > self._offsets.scheduler
             if trial is not None and new and isinstance(event, (ScoreDelivered, EndDelivered)):
                 self._deliver_again(event, trial)
-            self._note_told(self._sweep.take(event), event)
+            self._note_told(self._sweep.take(event, heard=not new), event)
             if trial is None:
                 continue
             self._remember(event)
@@ -174,7 +174,7 @@ class Restoration:
                 count += 1
                 self._catch_up(event, trial)
         if not caught_up:
-            self._settle_as_saved()
+            self._take_leases()
         self._note_told(self._sweep.state.postponed)
         names = self._sweep.state.history.names
         for own in self.told.values():
@@ -192,12 +192,10 @@ class Restoration:
             shown = {request.stage: metrics} if request.stage else metrics
             self.told.setdefault(request.trial_id, []).append(Told(request.report, shown))
 
-    def _settle_as_saved(self) -> None:
-        """Release what the sweep had already released when the scheduler was saved."""
+    def _take_leases(self) -> None:
+        """Take the leases that the scheduler had when it was saved."""
         if self._scheduling is not None:
             self._scheduling.base.take_leases()
-        for trial_id in self._trials:
-            self._sweep.deliveries.give_back(trial_id, tell=False)
 
     # What is known of a checkpoint -------------------------------------------------------------
 
@@ -267,7 +265,7 @@ class Restoration:
             sweep.deliveries.teach(trial.trial_id, decision, result)
 
     def _catch_up(self, event: Event, trial: Trial) -> None:
-        """Tell the scheduler, and release checkpoints that are no longer needed."""
+        """Tell the scheduler."""
         sweep, scheduling = self._sweep, self._scheduling
         if scheduling is not None:
             if isinstance(event, CheckpointSaved):
@@ -281,8 +279,6 @@ class Restoration:
             if isinstance(event, Reported):
                 report = sweep.state.record(trial.trial_id).report
                 scheduling.uses(trial, report or event.report)
-        if isinstance(event, (ScoreDelivered, EndDelivered, TrialErrored, Exploited)):
-            sweep.deliveries.give_back(trial.trial_id)
 
     def _exploit(self, event: Exploited, trial: Trial) -> tuple[Any, Version | None]:
         """Return the exploit, and the version of its donor, if that was saved."""

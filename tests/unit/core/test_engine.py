@@ -14,14 +14,16 @@ from tunekit.core.commands import (
     Command,
     Deliver,
     Fold,
+    Holder,
     Keep,
     NoteFailure,
     Notify,
     Release,
+    Settle,
     Validate,
 )
 from tunekit.core.delivery import Completion, Scored
-from tunekit.core.engine import Engine
+from tunekit.core.engine import Engine, PassedOver
 from tunekit.core.events import (
     AttemptBegan,
     AttemptStarted,
@@ -185,9 +187,13 @@ def test_an_exploit_begins_a_generation_with_a_checkpoint_until_the_trial_saves_
 
 
 def test_an_exploit_keeps_the_checkpoint_that_was_cloned_before_it_releases_the_last_one():
-    assert after(*one(1)).handle(exploited(1, 4)) == [
+    state = after(*one(1))
+    score = state.delivery.pending("a")
+    assert state.handle(exploited(1, 4)) == [
         Keep(("clone", "a", 1), "/sweep/b/c", "b"),
         Release(("clone", "a", 0)),
+        Release(("validation", "a:0:1:1")),
+        *map(Settle, score),
     ]
 
 
@@ -206,7 +212,30 @@ def test_a_score_is_folded_and_logged_before_it_is_delivered_and_a_failure_noted
     state = after(*one(1)[:-1])
     assert [type(one) for one in state.handle(ended(1))] == [Fold, Notify, Deliver]
     state = after(*one(1)[:-1])
-    assert [type(one) for one in state.handle(ended(1, None))] == [NoteFailure, Deliver]
+    followed = [type(one) for one in state.handle(ended(1, None))]
+    assert followed == [NoteFailure, Deliver, Release, Settle], "nobody waits for it"
+
+
+@pytest.mark.parametrize("event", [delivered(1), PassedOver("a", (0, 1)), exploited(1, 1)])
+def test_a_checkpoint_is_kept_until_its_score_is_delivered_or_never_will_be(event):
+    state = after(*one(1))
+    [request] = state.delivery.pending("a")
+    assert released(state.handle(reported(2))) == []
+    commands = state.handle(event)
+    assert ("validation", "a:0:1:1") in released(commands) and Settle(request) in commands
+    assert list(state.broken()) == [] and not state.delivery.waits("a")
+
+
+def test_nothing_is_left_behind_until_it_is_known_which_names_are_validations():
+    asked = [*one(1)[:-1], *one(2)[:-1], *one(3)[:-1]]
+    loss = ValidationEnded(id="a:0:2:1", status="validated", metrics={"loss": 0.5})
+    state = after(*asked, loss)
+    assert released(state.handle(ended(1, None))) == [] and state.delivery.waits("a")
+    assert released(state.handle(ended(3))) == [("validation", "a:0:1:1")]
+
+
+def released(commands: Iterable[Command]) -> list[Holder]:
+    return [one.holder for one in commands if isinstance(one, Release)]
 
 
 def test_validations_of_a_trial_that_was_stopped_early_are_cancelled():
