@@ -64,7 +64,7 @@ from tunekit.core.stages import StageSelection
 from tunekit.core.validation import Outcome, Request, Selection, Status
 from tunekit.core.values import number
 
-__all__ = ["Engine", "PassedOver", "TrialRecord"]
+__all__ = ["Engine", "JudgedBy", "PassedOver", "TrialRecord"]
 
 _STOP = "STOP"
 _SHOULD_CHECKPOINT = "should_checkpoint"
@@ -104,6 +104,13 @@ class PassedOver:
     place: tuple[int, int] | None = None
 
 
+@dataclass(frozen=True)
+class JudgedBy:
+    """The metrics that a sweep is judged by are known; its scheduler says so in each session."""
+
+    names: frozenset[str]
+
+
 class Engine:
     """Knows the state of a sweep's trials and validations, and what follows from it.
 
@@ -140,7 +147,7 @@ class Engine:
     ):
         self._path, self._config_of = path, config_of
         #: The metrics that the sweep is judged by.
-        self.required: set[str] = set()
+        self.required: frozenset[str] = frozenset()
         self.trials: dict[str, TrialRecord] = {}
         #: What was validated.
         self.history = History()
@@ -199,7 +206,7 @@ class Engine:
 
     # What happens ------------------------------------------------------------------------------
 
-    def handle(self, event: Event | PassedOver) -> list[Command]:
+    def handle(self, event: Event | JudgedBy | PassedOver) -> list[Command]:
         """Apply an event, and return what is to be done about it, in order."""
         self.apply(event)
         return self._commands
@@ -218,7 +225,7 @@ class Engine:
             *map(Cancel, self._rejected),
         ]
 
-    def apply(self, event: Event | PassedOver) -> None:
+    def apply(self, event: Event | JudgedBy | PassedOver) -> None:
         """Apply an event."""
         self._commands = []
         self._take(event)
@@ -226,7 +233,7 @@ class Engine:
             self._unsettled[event.trial_id] = None
             self._settle(event.trial_id)
 
-    def _take(self, event: Event | PassedOver) -> None:
+    def _take(self, event: Event | JudgedBy | PassedOver) -> None:
         match event:
             case Reported():
                 self._report(event)
@@ -290,6 +297,8 @@ class Engine:
                 pass
             case SnapshotTaken() | SessionClosed():
                 pass
+            case JudgedBy():
+                self.required = event.names
             case PassedOver() if event.place is None:
                 self.delivery.end_delivered(event.trial_id)
             case PassedOver():

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from tunekit.core.commands import Release
-from tunekit.core.engine import Engine
+from tunekit.core.engine import Engine, JudgedBy
 from tunekit.core.events import (
     AttemptBegan,
     AttemptStarted,
@@ -114,7 +114,7 @@ class _Told:
         self.engine = Engine(known.get("when", 1), stages=stages)
         self.on_pending: str = known.get("on_pending", "auto")
         self._judged = session.get("judged") or ()
-        self.engine.required = set(self._judged)
+        self.engine.apply(JudgedBy(frozenset(self._judged)))
         self.lines: list[tuple[float, str]] = []
         self.phase, self.doing = Desired.PENDING, Actual.STARTING
         #: The generation and iteration of its newest report.

@@ -31,7 +31,7 @@ from tunekit.core.commands import (
     Settle,
     Validate,
 )
-from tunekit.core.engine import Engine, PassedOver
+from tunekit.core.engine import Engine, JudgedBy, PassedOver
 from tunekit.core.events import (
     Event,
     Exploited,
@@ -340,7 +340,7 @@ class ValidationCallback(tune.Callback):
         """Return the hyperparameters that are searched, by flat name; None if that is not known."""
         return self.searched
 
-    def _goal(self) -> tuple[set[str], str | None]:
+    def _goal(self) -> tuple[frozenset[str], str | None]:
         """Return the metrics to judge by, and which values are better."""
         return self.state.required, None if self._scheduling is None else self._scheduling.mode
 
@@ -362,7 +362,8 @@ class ValidationCallback(tune.Callback):
         self.deliveries.attach(scheduling, actions, searcher)
         self.requests.scheduling = scheduling
         self._listen_with(controller.callbacks)
-        self.state.required = controller.take_over_metric_check() | scheduling.objectives
+        judged = frozenset(controller.take_over_metric_check() | scheduling.objectives)
+        self.state.apply(JudgedBy(judged))
         self._stopping.attach(controller, lambda: self.state.required | self.history.names.keys())
         self.waiting.attach(controller, scheduling, searches=searcher is not None)
         self._end.attach(controller)
@@ -374,7 +375,7 @@ class ValidationCallback(tune.Callback):
         self._open_experiment(controller.storage)
         if searcher is not None:
             searcher.attach(self.validator.poll)
-            self.state.required |= searcher.objectives
+            self.state.apply(JudgedBy(judged | searcher.objectives))
         display = self._end.display = self._end.display or Display(self)
         display.attach(controller)
         controller.heed(pending=lambda: self._end.pending, first=self._validations_first)

@@ -23,7 +23,7 @@ from tunekit.core.commands import (
     Validate,
 )
 from tunekit.core.delivery import Completion, Scored
-from tunekit.core.engine import Engine, PassedOver
+from tunekit.core.engine import Engine, JudgedBy, PassedOver
 from tunekit.core.events import (
     AttemptBegan,
     AttemptStarted,
@@ -98,7 +98,7 @@ def after(*events: Event, when: int | str = 1) -> Engine:
         path=lambda recorded: recorded.replace("./", "/sweep/"),
         config_of=lambda trial_id, generation: configs.get((trial_id, generation), {}),
     )
-    state.required = {"accuracy"}
+    state.apply(JudgedBy(frozenset({"accuracy"})))
     for event in events:
         state.handle(event)
         assert list(state.broken()) == []

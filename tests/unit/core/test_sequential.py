@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tunekit import Estimate, Sequential
 from tunekit.core.commands import Validate
 from tunekit.core.confidence import Interval
-from tunekit.core.engine import Engine
+from tunekit.core.engine import Engine, JudgedBy
 from tunekit.core.events import (
     CheckpointSaved,
     Reported,
@@ -121,7 +121,7 @@ def test_an_interval_that_says_nothing_is_not_shown():
 
 def state_with_a_request() -> Engine:
     state = Engine()
-    state.required = {"accuracy"}
+    state.apply(JudgedBy(frozenset({"accuracy"})))
     state.apply(Reported(trial_id="a", report={"training_iteration": 1}))
     state.apply(CheckpointSaved(trial_id="a", id="a:0:1:1", iteration=1, checkpoint="c"))
     state.apply(ValidationRequested(trial_id="a", id="a:0:1:1", iteration=1))

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.seeds import SCHEDULES
 from tunekit.core.commands import Ask, Command, Deliver, Keep, Notify, Release, Settle, Validate
 from tunekit.core.delivery import Completion, Scored
-from tunekit.core.engine import Engine
+from tunekit.core.engine import Engine, JudgedBy
 from tunekit.core.events import (
     CheckpointSaved,
     Decided,
@@ -106,7 +106,7 @@ class Sweep(RuleBasedStateMachine):
 
     def made(self) -> Engine:
         engine = Engine(self.when, stages=self.stages)
-        engine.required = {"accuracy"}
+        engine.apply(JudgedBy(frozenset({"accuracy"})))
         engine.all_count = lambda: self.all_count
         return engine
 
