@@ -100,11 +100,11 @@ NEEDED = {
         "Trial.should_recover Trial.update_resources"
     ),
     "ray.tune.experimental.output": (
-        "AIR_TABULATE_TABLEFMT DEFAULT_COLUMNS TuneTerminalReporter._get_heartbeat "
+        "DEFAULT_COLUMNS TuneTerminalReporter._get_heartbeat "
         "TuneTerminalReporter._heartbeat_threshold TuneTerminalReporter._start_block "
         "TuneTerminalReporter._wrap_headers TuneTerminalReporter.experiment_started "
         "TuneTerminalReporter.print_heartbeat _TrialTableData _get_trial_table_data "
-        "get_air_verbosity tabulate"
+        "get_air_verbosity"
     ),
     "ray.tune.logger": "JsonLoggerCallback._restore_from_remote",
     "ray.tune.progress_reporter": (

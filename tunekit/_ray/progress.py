@@ -8,20 +8,18 @@ Tune has two ways to do that. In a terminal a callback of Tune's own prints tabl
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import copy
 from typing import Any, Protocol
 
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.experimental.output import (
-    AIR_TABULATE_TABLEFMT,
     DEFAULT_COLUMNS,
     TuneTerminalReporter,
     _get_trial_table_data,
     _TrialTableData,
     get_air_verbosity,
-    tabulate,
 )
 from ray.tune.progress_reporter import (
     IS_NOTEBOOK,
@@ -31,15 +29,14 @@ from ray.tune.progress_reporter import (
     TrialProgressCallback,
     TuneReporterBase,
 )
-from ray.tune.result import AUTO_RESULT_KEYS, TRAINING_ITERATION
+from ray.tune.result import AUTO_RESULT_KEYS
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.utils.log import Verbosity, has_verbosity
 
 from tunekit._ray.controller import Controller
 from tunekit.core.history import VALIDATED_ITERATION
 from tunekit.core.metrics import flatten
-from tunekit.core.progress import giving_way, other_metrics, wrapped
-from tunekit.terminal import terminal_width
+from tunekit.core.progress import other_metrics
 
 __all__ = ["Display", "Source", "reported"]
 
@@ -94,19 +91,15 @@ def _own_columns(source: Source) -> list[str]:
     return [*source.judged_by, VALIDATED_ITERATION]
 
 
-def _values(source: Source, trial: Any) -> dict[str, Any]:
-    """Return what a trial has in those columns; None where it has no score."""
-    result = flatten(trial.last_result or {})
-    validated = VALIDATED_ITERATION in result
-    return {
-        name: None if name in source.unreported and not validated else result.get(name)
-        for name in _own_columns(source)
-    }
-
-
 def _scored(source: Source, trials: Iterable[Any]) -> list[Any]:
     """The trials, with validated values only in the columns that are always there."""
-    return [_Shown(trial, _values(source, trial)) for trial in trials]
+    found = []
+    for trial in trials:
+        result = flatten(trial.last_result or {})
+        hidden = () if VALIDATED_ITERATION in result else source.unreported
+        own = {n: None if n in hidden else result.get(n) for n in _own_columns(source)}
+        found.append(_Shown(trial, own))
+    return found
 
 
 def _tabled(source: Source, trials: Iterable[Any]) -> list[Any]:
@@ -129,10 +122,6 @@ def _metric_columns(source: Source, trials: Sequence[Any], most: int) -> dict[st
     return {**{name: name for name in own}, **common, **{name: name for name in others}}
 
 
-# What is shown of long headings where there is little room.
-_NARROW = {VALIDATED_ITERATION: "at"}
-
-
 # In a terminal --------------------------------------------------------------------------------
 
 
@@ -142,16 +131,6 @@ class _TerminalReporter(TuneTerminalReporter):
     source: Source
     #: What the header calls the scheduler; None for what Tune would.
     scheduler: str | None = None
-
-    @classmethod
-    def take_over(
-        cls, reporter: TuneTerminalReporter, source: Source, scheduler: str | None = None
-    ) -> _TerminalReporter:
-        """Let a reporter be one of these: Tune makes it itself, and takes no other."""
-        reporter.__class__ = cls
-        reporter.source = source
-        reporter.scheduler = scheduler
-        return reporter
 
     def experiment_started(self, *args: Any, **about: Any) -> None:
         """Print what the sweep is made of, with the user's scheduler, not the one around it."""
@@ -174,107 +153,14 @@ class _TerminalReporter(TuneTerminalReporter):
     ) -> tuple[list[str], _TrialTableData]:
         lines, _ = super()._get_heartbeat(_scored(self.source, trials), *sys_args)
         status, *rest = lines
-        lines = [status, *self.source.progress(), *rest]
-        shown, width = _tabled(self.source, trials), terminal_width()
-        metrics = list(_metric_columns(self.source, trials, most=4))
-
-        def table_without(left_out: Collection[str]) -> _TrialTableData:
-            found = self._table(shown, metrics, left_out, all_rows=force_full_output)
-            return _narrower(found)
-
-        table = self._table(shown, metrics, (), all_rows=force_full_output)
-        if width is None or _width_of(table) <= width:
-            return lines if width is None else _within(lines, width), table
-        most = [f"metric {name}" for name in _least_first(self.source, metrics)]
-        own_space = [f"config {name}" for name in reversed(self._inferred_params)]
-        last = [f"metric {name}" for name in (TRAINING_ITERATION, VALIDATED_ITERATION)]
-        order = [*most, *own_space, *(name for name in last if name[7:] in metrics)]
-        left_out = giving_way(order, lambda without: _width_of(table_without(without)) <= width)
-        table = table_without(left_out)
-        _shorten_names(table, _width_of(table) - width)
-        known = {name for trial in shown for name in flatten(trial.last_result)}
-        names = [
-            DEFAULT_COLUMNS.get(name, name)
-            for kind, _, name in (column.partition(" ") for column in left_out)
-            if kind == "config" or name in known
-        ]
-        if names:
-            lines.append(f"No room for: {', '.join(names)}")
-        return _within(lines, width), table
-
-    def _table(
-        self,
-        trials: Sequence[Any],
-        metrics: Sequence[str],
-        left_out: Collection[str],
-        *,
-        all_rows: bool,
-    ) -> _TrialTableData:
-        """Return the table, with the validated columns first, without those that are left out."""
-        params = [name for name in self._inferred_params if f"config {name}" not in left_out]
-        columns = [name for name in metrics if f"metric {name}" not in left_out]
         table = _get_trial_table_data(
-            trials,
-            param_keys=params,
-            metric_keys=columns,
-            all_rows=all_rows,
+            _tabled(self.source, trials),
+            param_keys=self._inferred_params,
+            metric_keys=list(_metric_columns(self.source, trials, most=4)),
+            all_rows=force_full_output,
             wrap_headers=self._wrap_headers,
         )
-        own = sum(name in columns for name in _own_columns(self.source))
-        move = _mover(2, len(params), own if trials else 0)
-        table.header = move(table.header)
-        for part in table.data:
-            part.trial_infos = [move(row) for row in part.trial_infos]
-        return table
-
-
-def _least_first(source: Source, metrics: Sequence[str]) -> list[str]:
-    """Return the metrics that give way for lack of room before hyperparameters do.
-
-    First those that were found in reports, then those that Tune shows of any sweep. Not among them
-    are those that are judged by, and how far trials and their scores are.
-    """
-    stay = {*_own_columns(source), TRAINING_ITERATION}
-    may_go = [name for name in reversed(metrics) if name not in stay]
-    return sorted(may_go, key=lambda name: name in DEFAULT_COLUMNS)
-
-
-def _narrower(table: _TrialTableData) -> _TrialTableData:
-    """Let the column whose heading is far wider than its numbers have a shorter one."""
-    table.header = [_NARROW.get(title, title) for title in table.header]
-    return table
-
-
-def _width_of(table: _TrialTableData) -> int:
-    """Return how wide a table is as Tune prints it."""
-    rows = [row for part in table.data for row in part.trial_infos]
-    printed = tabulate(rows, headers=table.header, tablefmt=AIR_TABULATE_TABLEFMT, showindex=False)
-    return max(map(len, printed.splitlines()), default=0)
-
-
-def _shorten_names(table: _TrialTableData, by: int) -> None:
-    """Cut the beginnings of trials' names, which are alike, so that the longest is shorter by so
-    much."""
-    rows = [row for part in table.data for row in part.trial_infos]
-    most = max((len(row[0]) for row in rows), default=0) - by
-    if by > 0 and most > 1:
-        for row in rows:
-            row[0] = row[0] if len(row[0]) <= most else f"…{row[0][1 - most :]}"
-
-
-def _within(lines: Iterable[str], width: int) -> list[str]:
-    return [part for line in lines for part in wrapped(line, width)]
-
-
-def _mover(at: int, before: int, moved: int) -> Callable[[list[Any]], list[Any]]:
-    """Return what moves a row's cells to the position ``at``, from behind the ``before`` next
-    ones."""
-
-    def move(row: list[Any]) -> list[Any]:
-        start = at + before
-        return [*row[:at], *row[start : start + moved], *row[at:start], *row[start + moved :]]
-
-    return move
+        return [status, *self.source.progress(), *rest], table
 
 
 # In a notebook, and with RAY_AIR_NEW_OUTPUT=0 ---------------------------------------------------
@@ -288,22 +174,14 @@ class _ShowsValidations:
 
     source: Source
 
-    def _with_columns(self, trials: list[Trial]) -> list[Any]:
+    def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
         self._metrics_override = True
         self._metric_columns = _metric_columns(self.source, trials, most=3)
-        return _tabled(self.source, trials)
+        super().report(_tabled(self.source, trials), done, *sys_info)  # type: ignore[misc]
 
     def _current_best_trial(self, trials: list[Any]) -> Any:
-        scored = _scored(self.source, [getattr(one, "trial", one) for one in trials])
+        scored = _scored(self.source, [one.trial for one in trials])
         return super()._current_best_trial(scored)  # type: ignore[misc]
-
-    def _progress_str(self, trials: list[Trial], done: bool, *sys_info: str, **form: Any) -> str:
-        shown = self._with_columns(trials)
-        return str(super()._progress_str(shown, done, *sys_info, **form))  # type: ignore[misc]
-
-    def _progress_html(self, trials: list[Trial], done: bool, *sys_info: str) -> str:
-        shown = self._with_columns(trials)
-        return str(super()._progress_html(shown, done, *sys_info))  # type: ignore[misc]
 
 
 class _CLIReporter(_ShowsValidations, CLIReporter):
@@ -384,8 +262,9 @@ class Display:
     def _take_over(self, callbacks: Iterable[Any]) -> None:
         for callback in callbacks:
             if isinstance(callback, TuneTerminalReporter):
-                own = (self._source, self._scheduler)
-                self._terminal = _TerminalReporter.take_over(callback, *own)
+                callback.__class__ = _TerminalReporter  # Tune makes its own, and takes no other
+                callback.source, callback.scheduler = self._source, self._scheduler
+                self._terminal = callback
 
     def attach(self, controller: Controller) -> None:
         """Get to know the sweep: from now on its validations are shown, too."""

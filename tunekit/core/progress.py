@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from numbers import Real
 from typing import Any
 
@@ -16,11 +15,9 @@ __all__ = [
     "News",
     "awaited",
     "counted",
-    "giving_way",
     "other_metrics",
     "starved",
     "waiting_trials",
-    "wrapped",
 ]
 
 _NAMED = {"validated": "validated", "running": "running"}
@@ -218,35 +215,6 @@ def other_metrics(
     first = [name for name in validated if name in nested]
     others = [name for name in dict.fromkeys([*first, *reported]) if name not in shown]
     return [*([GENERATION] if overwritten else []), *others][:most]
-
-
-def giving_way(columns: Sequence[str], fits: Callable[[Collection[str]], bool]) -> list[str]:
-    """Return the columns without which a table fits: no more of them than it takes.
-
-    Args:
-        columns: Those that may be left out, the first one first.
-        fits: Says whether the table fits without some of them.
-
-    Example:
-        >>> giving_way(["loss", "ts", "lr"], lambda without: len(without) >= 2)
-        ['loss', 'ts']
-        >>> giving_way(["loss"], lambda without: False)
-        ['loss']
-    """
-    for count in range(len(columns)):
-        if fits(columns[:count]):
-            return list(columns[:count])
-    return list(columns)
-
-
-def wrapped(line: str, width: int) -> list[str]:
-    """Return a line as lines of at most so many characters; those that follow are indented.
-
-    Example:
-        >>> wrapped("Current best trial: a with accuracy=0.9", 24)
-        ['Current best trial: a', '  with accuracy=0.9']
-    """
-    return textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False) or [line]
 
 
 def _is_number(value: Any) -> bool:
