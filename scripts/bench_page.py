@@ -19,23 +19,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from harness import arguments
+from harness import arguments, trial, validated
 
 from tests.chromium import Chromium, Tab
 from tunekit.board.page import write_page
-from tunekit.core.events import (
-    AttemptBegan,
-    AttemptStarted,
-    Event,
-    Reported,
-    ScoreDelivered,
-    TrialAdded,
-    TrialEnded,
-    ValidationEnded,
-    ValidationRequested,
-)
+from tunekit.core.events import Event, TrialEnded
 from tunekit.reading.sweep import Sweep
 
 _BEGAN = 1.7e9
@@ -93,34 +82,12 @@ def events(trials: int, iterations: int) -> Iterator[Event]:
     draw = random.Random(0)
     names = [f"a1b2c_{n:05d}" for n in range(trials)]
     for trial_id in names:
-        config = {
-            "lr": 10 ** draw.uniform(-4, -1),
-            "width": draw.choice([8, 16, 32]),
-            "dropout": draw.random() / 2,
-            "activation": draw.choice(["relu", "gelu"]),
-        }
-        known: dict[str, Any] = {"config": config, "folder": f"train_{trial_id}"}
-        yield TrialAdded(time=_BEGAN, trial_id=trial_id, resources={"CPU": 1.0}, **known)
+        yield trial(trial_id, draw, _BEGAN)
     for n, trial_id in enumerate(names):
         talent, start = draw.random(), _BEGAN + 40 * (n // 16)
         for iteration in range(1, iterations + 1):
-            now, own = start + 2.0 * iteration, f"{trial_id}:0:{iteration}:1"
-            report = {"training_iteration": iteration, "generation": 0, "time_this_iter_s": 1.0}
-            report |= {"loss": 1 / iteration + draw.random() / 9, "grad": draw.random()}
             value = talent * (1 - math.exp(-iteration / 30)) + draw.random() / 50
-            place: dict[str, Any] = {"trial_id": trial_id, "iteration": iteration}
-            yield Reported(time=now, trial_id=trial_id, report=report)
-            yield ValidationRequested(
-                time=now,
-                id=own,
-                checkpoint=f"./train_{trial_id}/checkpoint_{iteration:06d}",
-                **place,
-            )
-            yield AttemptStarted(time=now, id=own, attempt=1)
-            yield AttemptBegan(time=now + 0.1, id=own, attempt=1)
-            outcome: dict[str, Any] = {"metrics": {"accuracy": value}, "ran_s": 0.4}
-            yield ValidationEnded(time=now + 0.5, id=own, attempts=1, status="validated", **outcome)
-            yield ScoreDelivered(time=now + 0.6, id=own, decision="CONTINUE", **place)
+            yield from validated(trial_id, iteration, value, start + 2.0 * iteration)
         yield TrialEnded(time=start + 2.0 * iterations + 1, trial_id=trial_id)
 
 

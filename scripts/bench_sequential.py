@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -274,24 +274,21 @@ def real(right: np.ndarray, slots: int) -> None:
     whole = EXAMPLES * _PER_EXAMPLE_S
     print(f"Real processes, {slots} slots; an epoch takes {_EPOCH_S} s, a validation {whole:g} s")
     start_ray(slots)
-    took: dict[str, float] = {}
+    first = 0.0
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder, "table.npy"))
         np.save(file, np.packbits(right, axis=2))
-        ways: list[tuple[str, Callable[..., Any], tunekit.Sequential | None]] = [
+        for name, validate, sequential in (
             ("in full", in_full, None),
             ("in parts", in_parts, None),
             ("in parts, best_in_full=False", in_parts, careful(1_500)),
-        ]
-        for name, validate, sequential in ways:
+        ):
             started = time.monotonic()
             grid = tunekit.Tuner(
                 Sleeper,
                 param_space={"network": tune.grid_search(list(range(CONFIGURATIONS)))},
-                tune_config=tune.TuneConfig(
-                    scheduler=_without_metric(), metric="accuracy", mode="max", reuse_actors=True
-                ),
-                run_config=tune.RunConfig(storage_path=folder, name=f"way-{len(took)}", verbose=0),
+                tune_config=tune.TuneConfig(scheduler=asha(), reuse_actors=True),
+                run_config=tune.RunConfig(storage_path=folder, name=name, verbose=0),
                 checkpoint_policy=tunekit.EveryIterations(1),
                 validation_config=tunekit.ValidationConfig(
                     fn=validate,
@@ -299,16 +296,10 @@ def real(right: np.ndarray, slots: int) -> None:
                     task_config=ray.train.ValidationTaskConfig(fn_kwargs={"file": file}),
                 ),
             ).fit()
-            took[name] = time.monotonic() - started
+            took = time.monotonic() - started
+            first = first or took
             assert not grid.errors
-            ratio = took[name] / took["in full"]
-            print(f"{name:30}{took[name]:7.1f} s{ratio:7.2f} of in full", flush=True)
-
-
-def _without_metric() -> ASHAScheduler:
-    return ASHAScheduler(
-        max_t=MAX_T, grace_period=1, reduction_factor=ETA, time_attr="training_iteration"
-    )
+            print(f"{name:30}{took:7.1f} s{took / first:7.2f} of in full", flush=True)
 
 
 def main() -> None:

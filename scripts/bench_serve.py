@@ -26,17 +26,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness import arguments
+from harness import arguments, trial, validated
 
-from tunekit.core.events import (
-    AttemptBegan,
-    AttemptStarted,
-    Reported,
-    ScoreDelivered,
-    TrialAdded,
-    ValidationEnded,
-    ValidationRequested,
-)
 from tunekit.journal.lines import Journal
 from tunekit.journal.storage import LocalFolder
 
@@ -53,33 +44,14 @@ class Writer:
         self._draw = random.Random(0)
         self.reached = {f"a1b2c_{n:05d}": 0 for n in range(trials)}
         for trial_id in self.reached:
-            config = {
-                "lr": 10 ** self._draw.uniform(-4, -1),
-                "width": self._draw.choice([8, 16, 32]),
-                "activation": self._draw.choice(["relu", "gelu"]),
-            }
-            known = {"config": config, "folder": f"train_{trial_id}", "resources": {"CPU": 1.0}}
-            self._journal.append(TrialAdded(time=time.time(), trial_id=trial_id, **known))
+            self._journal.append(trial(trial_id, self._draw, time.time()))
 
     def score(self, trial_id: str, value: float | None = None) -> None:
         """Let a trial report, and validate its checkpoint."""
         iteration = self.reached[trial_id] = self.reached[trial_id] + 1
-        now, own = time.time(), f"{trial_id}:0:{iteration}:1"
         if value is None:
             value = 1 - math.exp(-iteration / 50) + self._draw.random() / 50
-        report = {"training_iteration": iteration, "generation": 0, "loss": 1 / iteration}
-        report["time_this_iter_s"] = 1.0
-        checkpoint = f"./train_{trial_id}/checkpoint_{iteration:06d}"
-        place = {"trial_id": trial_id, "iteration": iteration}
-        outcome = {"status": "validated", "metrics": {"accuracy": value}, "ran_s": 0.4}
-        for event in (
-            Reported(time=now, trial_id=trial_id, report=report),
-            ValidationRequested(time=now, id=own, checkpoint=checkpoint, **place),
-            AttemptStarted(time=now, id=own, attempt=1),
-            AttemptBegan(time=now, id=own, attempt=1),
-            ValidationEnded(time=now, id=own, attempts=1, **outcome),
-            ScoreDelivered(time=now, id=own, decision="CONTINUE", **place),
-        ):
+        for event in validated(trial_id, iteration, value, time.time()):
             self._journal.append(event)
 
     def fill(self, validations: int) -> None:

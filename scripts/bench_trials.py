@@ -67,6 +67,8 @@ class Cost:
     grew: int
     results: int
     validations: int
+    journal: int  # bytes
+    lines: int
 
     @property
     def each(self) -> float:
@@ -128,8 +130,14 @@ def cost(trials: int, with_tunekit: bool, on_pending: str, loggers: bool) -> Cos
             took = time.process_time() - began
             validations = len(executor.started)
             executor.started.clear()
-            spent = Cost(took, memory() - before, count.count, validations)
+            spent = Cost(took, memory() - before, count.count, validations, *journal(folder))
     return spent
+
+
+def journal(folder: str) -> tuple[int, int]:
+    """Return of how many bytes and lines the sweep's journal is."""
+    texts = [file.read_bytes() for file in Path(folder, "sweep/journal").glob("*.jsonl")]
+    return sum(map(len, texts)), sum(text.count(b"\n") for text in texts)
 
 
 def alone(*arguments: object) -> Cost:
@@ -163,10 +171,15 @@ def main() -> None:
         more = (grew[1] - grew[0]) / max(1, costs[True][0].validations)
         memory_each = [one / size for one in grew]
         ratios = (ours / stock, stock / of_stock, ours / of_ours)
-        rows.append((size, stock, ours, *ratios, *memory_each, more))
+        ran = costs[True][0]
+        written = (ran.journal / 1024 / ran.validations, ran.lines / ran.validations)
+        rows.append((size, stock, ours, *ratios, *memory_each, more, *written))
     print("ms of CPU per result, and grown to so many times; KB of memory per trial")
-    heads = "trials stock tunekit ratio stock-grown tunekit-grown stock-KB tunekit-KB KB/validation"
-    table(heads.split(), rows)
+    print("and what each validation takes: KB of memory, KB and lines of journal")
+    heads = (
+        "trials stock tunekit ratio stock-grown tunekit-grown stock-KB tunekit-KB memory journal"
+    )
+    table([*heads.split(), "lines"], rows)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,8 @@ Each case is a sweep of three trials, with a Ray cluster of its own, and one fau
 what the driver ended with, and how many seconds after the fault; how many of the nine scores there
 are; how many trials and validations were retried; and what was left: child processes, actors and
 placement groups when the sweep had ended and its driver still lived, and processes when it did not.
-A sweep whose driver ends is restored, in some cases after its folder or its code was moved or
-renamed. The exit status is 0 if each sweep ends with all scores, each delivered once, and leaves
-nothing.
+A sweep whose driver ends is restored. The exit status is 0 if each sweep ends with all scores, each
+delivered once, and leaves nothing.
 """
 
 from __future__ import annotations
@@ -52,9 +51,8 @@ KILL, TERM = signal.SIGKILL, signal.SIGTERM
 TRIALS, ITERATIONS, EVERY = 3, 6, 2
 SCORES = TRIALS * ITERATIONS // EVERY
 LIMIT_S, GRACE_S, WORK_S = 180, 15, 0.3
-NOBODY = 65534
-#: Environment variables: the folder of a case, and what is called otherwise here.
-FOLDER, RENAMED = "TUNEKIT_FAULTS", "TUNEKIT_FAULTS_RENAMED"
+#: The environment variable with the folder of a case.
+FOLDER = "TUNEKIT_FAULTS"
 
 
 @dataclass(frozen=True)
@@ -72,8 +70,6 @@ class Case:
         first: What the first validation (``hang-...``, ``eat``) or trial (``eat-trial``) does.
         nodes: How many nodes the cluster has.
         ends: Whether the driver ends with the fault, and the sweep has to be restored.
-        change: What is changed before that: see :func:`changed`.
-        says: What the first attempt to restore says then, if that cannot succeed.
         children: How many processes are left, because nobody can know of them.
         silent: Whether Ray ends the driver at once, before it can say how to go on.
     """
@@ -88,8 +84,6 @@ class Case:
     first: str = ""
     nodes: int = 1
     ends: bool = False
-    change: str = ""
-    says: str = ""
     children: int = 0
     silent: bool = False
 
@@ -126,16 +120,7 @@ def cases() -> Iterator[Case]:
     yield Case("validation out of memory", None, first="eat")
     yield Case("evaluator out of memory", None, first="eat", validation="evaluators")
     yield Case("trial out of memory", None, first="eat-trial")
-    for change, says in (
-        ("folder moved", ""),
-        ("other user", ""),
-        ("read-only", "cannot be written"),
-        ("trainable renamed", ""),
-        ("validation renamed", "Can't get attribute 'validate'"),
-        ("module moved", "No module named 'faults'"),
-    ):
-        options = {"after": "validation", "ends": True, "change": change, "says": says}
-        yield Case(f"driver killed, {change}", "driver", **options)  # type: ignore[arg-type]
+    yield Case("driver killed", "driver", after="validation", ends=True)
 
 
 # What processes note down ------------------------------------------------------------------------
@@ -296,7 +281,7 @@ def trainable_of(case: Case) -> Any:
     if case.trials == "class":
         return Class
     if case.trials == "function":
-        return globals().get("function") or renamed_function  # noqa
+        return function
     from ray.train.torch import TorchTrainer
 
     return TorchTrainer(loop, scaling_config=train.ScalingConfig(num_workers=2))
@@ -379,20 +364,14 @@ def alive(folder: Path) -> list[list[str]]:
     ]
 
 
-def sweep_in(folder: Path) -> Path:
-    """Return the folder of the sweep, which may have been moved."""
-    moved = folder / "moved, with spaces" / "the swéep"
-    return moved if moved.exists() else folder / "sweep"
-
-
 def drive(case: Case, folder: Path) -> None:
     """Run the sweep of a case, or go on with it; note what is left when it has ended."""
     os.environ[FOLDER] = str(folder)
     forked_workers.use()
     start_ray(case)
     note("driver")
-    if sweep_in(folder).exists():
-        sweep = tunekit.Tuner.restore(str(sweep_in(folder)), trainable_of(case))
+    if (folder / "sweep").exists():
+        sweep = tunekit.Tuner.restore(str(folder / "sweep"), trainable_of(case))
     else:
         sweep = tuner_of(case, folder)
     results = sweep.fit()
@@ -423,60 +402,14 @@ def strike(case: Case, folder: Path, driver: subprocess.Popen[bytes]) -> None:
         os.kill(victims[-1], case.number)
 
 
-@dataclass(frozen=True)
-class Life:
-    """How a driver is run.
-
-    Attributes:
-        script: This file, or a copy.
-        user: As which user.
-        environ: More environment variables.
-    """
-
-    script: Path = THIS
-    user: int = 0
-    environ: tuple[tuple[str, str], ...] = ()
-
-
-def changed(change: str, folder: Path) -> Life:
-    """Change what a sweep is restored from; return how its next driver is run."""
-    home = folder / "sweep"
-    if change == "folder moved":
-        moved = folder / "moved, with spaces"
-        moved.mkdir()
-        home.rename(moved / "the swéep")
-    elif change == "other user":
-        for path in (folder, *folder.rglob("*")):
-            os.chown(path, NOBODY, NOBODY)
-    elif change == "read-only":
-        folder.chmod(0o777)
-        (folder / "notes").chmod(0o666)
-    elif change == "module moved":
-        (folder / "code").mkdir()
-        return Life(Path(shutil.copy(THIS, folder / "code/moved.py")))
-    elif change.endswith("renamed"):
-        name = "validate" if change.startswith("validation") else "function"
-        return Life(environ=((RENAMED, name),))
-    if change in ("other user", "read-only"):
-        return Life(user=NOBODY, environ=(("HOME", str(folder)), ("RAY_TMPDIR", str(folder))))
-    return Life()
-
-
-def lives(
-    case: Case, folder: Path, *, fault: bool = False, life: Life = Life()
-) -> tuple[int, float]:
+def lives(case: Case, folder: Path, *, fault: bool = False) -> tuple[int, float]:
     """Run a driver; return what it ended with, and the seconds since the fault."""
-    command = [sys.executable, str(life.script)]
-    if life.user:
-        ids = f"--reuid={life.user}", f"--regid={life.user}", "--clear-groups"
-        command = ["setpriv", *ids, *command]
-    path = {"PYTHONPATH": f"{ROOT}:{life.script.parent}"}
     with (folder / "driver.log").open("ab") as log:
         driver = subprocess.Popen(
-            [*command, "--drive", str(folder), case.name],
+            [sys.executable, str(THIS), "--drive", str(folder), case.name],
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=os.environ | path | dict(life.environ),
+            env=os.environ | {"PYTHONPATH": f"{ROOT}:{THIS.parent}"},
             cwd=folder,
         )
         try:
@@ -512,15 +445,8 @@ def ran(case: Case, folder: Path) -> tuple[list[Any], list[str]]:
         told = case.victim == "driver" or case.silent or "tunekit resume" in log
         if not told:
             wrong.append("does not say how to go on")
-        life = changed(case.change, folder)
-        status, _ = lives(case, folder, life=life)
+        status, _ = lives(case, folder)
         ended += f", then {status}"
-        if case.says:
-            told = (folder / "driver.log").read_text(errors="replace")[len(log) :]
-            if not status or case.says not in told:
-                wrong.append(f"ends with {status} and does not say {case.says!r}")
-            status, _ = lives(case, folder)
-            ended += f", {status}"
     if status:
         wrong.append(f"ended with {status}")
     outcome = {"errors": [], "left": [[], [], []], "iterations": []}
@@ -530,17 +456,12 @@ def ran(case: Case, folder: Path) -> tuple[list[Any], list[str]]:
         wrong.append(f"trials failed: {outcome['errors']}")
     if any(outcome["left"][1:]) or (len(outcome["left"][0]), after) != (case.children,) * 2:
         wrong.append(f"is left: {outcome['left']}, {after}")
-    events = events_in(sweep_in(folder))
+    events = events_in(folder / "sweep")
     retried = sum(isinstance(event, TrialRetried) for event in events)
     again = sum(isinstance(event, AttemptStarted) and event.attempt > 1 for event in events)
-    reasons = [
-        event.reason
-        for event in events
-        if isinstance(event, ValidationEnded) and event.status != "validated"
-    ]
-    scores = sum(
-        isinstance(event, ValidationEnded) and event.status == "validated" for event in events
-    )
+    ends = [event for event in events if isinstance(event, ValidationEnded)]
+    reasons = [event.reason for event in ends if event.status != "validated"]
+    scores = len(ends) - len(reasons)
     try:
         check_journal(events)
     except AssertionError as error:
@@ -579,10 +500,6 @@ def main() -> int:
         shutil.rmtree(home)
     print("all as expected" if not failed else f"{failed} not as expected; see {home}")
     return int(bool(failed))
-
-
-if os.environ.get(RENAMED):
-    globals()[f"renamed_{os.environ[RENAMED]}"] = globals().pop(os.environ[RENAMED])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the benchmarks share: their arguments, a local Ray, turns that are fair, memory, a table."""
+"""What the scripts share: arguments, a local Ray, fair turns, memory, a table, a made-up sweep."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import gc
 import logging
 import os
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +15,17 @@ from typing import Any, TypeVar
 
 import ray
 from ray import tune
+
+from tunekit.core.events import (
+    AttemptBegan,
+    AttemptStarted,
+    Event,
+    Reported,
+    ScoreDelivered,
+    TrialAdded,
+    ValidationEnded,
+    ValidationRequested,
+)
 
 Way, Measured = TypeVar("Way"), TypeVar("Measured")
 
@@ -83,6 +95,34 @@ def memory() -> int:
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def trial(trial_id: str, draw: random.Random, time: float) -> TrialAdded:
+    """Return the event of a trial's beginning, of a sweep that is written without being run."""
+    config = {
+        "lr": 10 ** draw.uniform(-4, -1),
+        "width": draw.choice([8, 16, 32]),
+        "activation": draw.choice(["relu", "gelu"]),
+    }
+    place = {"folder": f"train_{trial_id}", "resources": {"CPU": 1.0}}
+    return TrialAdded(time=time, trial_id=trial_id, config=config, **place)
+
+
+def validated(trial_id: str, iteration: int, accuracy: float, time: float) -> list[Event]:
+    """Return the events of a report whose checkpoint is validated at once."""
+    own, checkpoint = f"{trial_id}:0:{iteration}:1", f"train_{trial_id}/checkpoint_{iteration:06d}"
+    report = {"training_iteration": iteration, "generation": 0, "loss": 1 / iteration}
+    report["time_this_iter_s"] = 1.0
+    outcome = {"status": "validated", "metrics": {"accuracy": accuracy}, "ran_s": 0.4}
+    place = {"id": own, "trial_id": trial_id, "iteration": iteration}
+    return [
+        Reported(time=time, trial_id=trial_id, report=report),
+        ValidationRequested(time=time, checkpoint=f"./{checkpoint}", **place),
+        AttemptStarted(time=time, id=own, attempt=1),
+        AttemptBegan(time=time + 0.1, id=own, attempt=1),
+        ValidationEnded(time=time + 0.5, id=own, attempts=1, **outcome),
+        ScoreDelivered(time=time + 0.6, decision="CONTINUE", **place),
+    ]
 
 
 class Span(tune.Callback):

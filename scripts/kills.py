@@ -14,7 +14,6 @@ bytes written. Only kills of sessions that are restores themselves count. This n
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import multiprocessing
@@ -33,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from harness import arguments, start_ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
@@ -297,7 +297,8 @@ def came_to(folder: Path, name: str) -> JournalSummary:
     number = {trial: str(trials.index(trial)) for trial in trials}
 
     def numbered(place: str) -> str:
-        return place.replace(place.split(":")[0], number[place.split(":")[0]])
+        trial, _, rest = place.partition(":")
+        return f"{number[trial]}:{rest}"
 
     lives.scores = {numbered(place): score for place, score in lives.scores.items()}
     lives.decisions = [(numbered(place), decision) for place, decision in lives.decisions]
@@ -341,18 +342,11 @@ def differs(name: str, lives: JournalSummary, expected: JournalSummary) -> list[
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=36, help="how often, each of the sweeps")
-    parser.add_argument("--at", choices=("random", "writes"), default="random")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--sweeps", nargs="+", choices=SWEEPS, default=list(SWEEPS))
-    options = parser.parse_args()
+    options = arguments(__doc__, kills=36, at="random", seed=0, sweeps=list(SWEEPS))
     draw = random.Random(options.seed)
     scratch = Path(tempfile.mkdtemp(prefix="tunekit-kills-"))
-    context = ray.init(
-        address="local", num_cpus=6, include_dashboard=False, logging_level=logging.ERROR
-    )
-    address = context.address_info["address"]
+    start_ray(6)
+    address = ray.get_runtime_context().gcs_address
     multiprocessing.set_forkserver_preload(["kills", "tunekit"])
     if options.at == "writes":
         torn = scratch / "torn.so"
