@@ -19,8 +19,9 @@ from tunekit.core.events import ValidationEnded
 from tunekit.core.validation import Attempt
 from tunekit.journal.lines import events_in
 from tunekit.testing import check_journal
-from tunekit.validating.cache import FunctionMark, SweepCache
+from tunekit.validating.cache import ValidationCache
 from tunekit.validating.context import ValidationContext
+from tunekit.validating.fingerprint import fingerprint
 from tunekit.validating.process import Estimated, Returned, looked_up, produced
 
 LOCAL = pyarrow.fs.LocalFileSystem()
@@ -61,7 +62,7 @@ class Through:
     """
 
     def __init__(self, folder: Path, fn: Callable[[Attempt], Any]):
-        self.cache, self.mark = SweepCache(str(folder / "scores")), FunctionMark(fn)
+        self.cache, self.mark = ValidationCache(str(folder / "scores")), fingerprint(fn)
         self.weights, self.fn = folder / "weights", fn
         self.calls: list[str] = []
 

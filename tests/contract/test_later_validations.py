@@ -31,8 +31,9 @@ from tunekit.evaluation import session as sessions
 from tunekit.journal.lines import read
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeExecutor
-from tunekit.validating.cache import FunctionMark, SweepCache
+from tunekit.validating.cache import ValidationCache
 from tunekit.validating.context import ValidationContext
+from tunekit.validating.fingerprint import fingerprint
 from tunekit.validating.process import Event, looked_up, produced
 
 CALLS: Counter[str] = Counter()
@@ -79,8 +80,10 @@ def executors(monkeypatch) -> list[FakeExecutor]:
     """Validate in this process; return the executors that were made."""
     made: list[FakeExecutor] = []
 
-    def executor_of(config: tunekit.ValidationConfig, cache: SweepCache | None) -> FakeExecutor:
-        mark = FunctionMark(config.fn)
+    def executor_of(
+        config: tunekit.ValidationConfig, cache: ValidationCache | None
+    ) -> FakeExecutor:
+        mark = fingerprint(config.fn)
 
         def validate(attempt: Attempt) -> Any:
             request = attempt.request
@@ -454,7 +457,7 @@ def test_a_failed_validation_is_not_kept_and_a_damaged_entry_is_as_none(home, tm
     shutil.rmtree(home / "validations")
     after = tunekit.load(home).validate(robust, 1, name="new", cache=cache)
     assert not after.later_validations["cached"].any() and sum(CALLS.values()) == 2
-    assert "The cache of validations does not work" in caplog.text
+    assert f"The cache {cache} does not work" in caplog.text
     assert json.loads(entry.read_text())["metrics"]["by"] == {"kind": "robust"}, "written again"
 
 

@@ -18,7 +18,7 @@ from tunekit.core.validation import Attempt, Outcome, Request, Status
 from tunekit.core.values import unparcelled
 from tunekit.journal.lines import read
 from tunekit.pickles import unpack
-from tunekit.validating.cache import SweepCache
+from tunekit.validating.cache import ValidationCache
 from tunekit.validating.executor import RayExecutor, executor_of
 from tunekit.validating.process import Estimated, Failed, Returned
 
@@ -194,7 +194,7 @@ def test_all_workers_leave_a_loop_at_the_same_yield_and_go_on_with_the_next(ray_
 
 @pytest.mark.parametrize("kind", ["task", "evaluator"])
 def test_each_looks_a_score_up_before_it_validates(ray_cluster, tmp_path, kind):
-    weights, cache = tmp_path / "weights", SweepCache(str(tmp_path / "scores"))
+    weights, cache = tmp_path / "weights", ValidationCache(str(tmp_path / "scores"))
     weights.mkdir()
     (weights / "model").write_text("1")
     evaluators = 1 if kind == "evaluator" else None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import pickle
 import threading
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,8 +16,8 @@ import pytest
 from tunekit import Estimate
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.core.values import as_json, reader, written
-from tunekit.journal.storage import LocalFolder
-from tunekit.validating.cache import FunctionMark, Lookup, SweepCache, ValidationCache, digest_of
+from tunekit.validating.cache import ValidationCache, digest_of
+from tunekit.validating.fingerprint import fingerprint
 
 LOCAL = pyarrow.fs.LocalFileSystem()
 
@@ -50,7 +52,7 @@ def test_what_is_not_there_has_no_digest(tmp_path):
 
 
 def test_a_key_has_every_part():
-    cache = ValidationCache(LocalFolder(Path("/nowhere")))
+    cache = ValidationCache("/nowhere")
     keys = {
         cache.key("digest", "fingerprint", {"lr": 0.1}),
         cache.key("digests", "fingerprint", {"lr": 0.1}),
@@ -66,18 +68,18 @@ def test_a_key_has_every_part():
 
 def test_several_may_write_at_once_and_nobody_reads_half_of_it(tmp_path):
     score = {"accuracy": 0.5, "by_class": {str(n): n / 7 for n in range(200)}}
-    caches = [ValidationCache.at(tmp_path) for _ in range(4)]
+    caches = [ValidationCache(str(tmp_path)) for _ in range(4)]
     key, found = caches[0].key("digest", "fingerprint", {}), []
 
     def write(cache: ValidationCache) -> None:
         for _ in range(50):
-            cache.put(key, score)
+            cache.keep(key, validated(score), "validate")
 
     threads = [threading.Thread(target=write, args=(cache,)) for cache in caches]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        found.append(ValidationCache.at(tmp_path).get(key))
+        found.append(ValidationCache(str(tmp_path)).get(key))
     found.append(caches[0].get(key))
     assert all(one in (None, score) for one in found) and found[-1] == score
     assert found.index(score) <= found.count(None), "once it is there, it stays"
@@ -85,20 +87,20 @@ def test_several_may_write_at_once_and_nobody_reads_half_of_it(tmp_path):
 
 
 def test_a_cache_that_cannot_be_written_is_told_of_once(tmp_path, caplog):
-    cache = ValidationCache.at(tmp_path)
+    cache = ValidationCache(str(tmp_path))
     key = cache.key("digest", "fingerprint", {})
     (tmp_path / key[:2]).write_text("in the way")
     with caplog.at_level(logging.WARNING, logger="tunekit"):
         for _ in range(3):
-            cache.put(key, {"accuracy": 0.5})
+            cache.keep(key, validated({"accuracy": 0.5}), "validate")
     assert len(caplog.records) == 1 and "does not work" in caplog.text
 
 
 @pytest.mark.parametrize("entry", ["", "[]", '{"metrics": 3}', '{"other": {}}', "\x00"])
 def test_what_is_no_entry_is_none(tmp_path, entry):
-    cache = ValidationCache.at(tmp_path)
+    cache = ValidationCache(str(tmp_path))
     key = cache.key("digest", "fingerprint", {})
-    cache.put(key, {"accuracy": float("nan")})
+    cache.keep(key, validated({"accuracy": float("nan")}), "validate")
     [path] = tmp_path.rglob("*.json")
     assert json.loads(path.read_text())["metrics"]
     path.write_text(entry)
@@ -113,7 +115,7 @@ class Odd:
 
 
 def test_a_running_sweep_and_a_recorded_one_have_the_same_keys():
-    cache = ValidationCache(LocalFolder(Path("/nowhere")))
+    cache = ValidationCache("/nowhere")
     config = {"lr": 0.1, "sizes": (64, 32), "odd": Odd(), 3: {"deep": {1}}}
     recorded = json.loads(as_json(written(config)), object_hook=reader())
     assert recorded != config
@@ -125,39 +127,48 @@ def validated(metrics: dict, **known: Estimate) -> Outcome:
 
 
 def test_estimates_are_kept_as_such_and_numbers_for_whoever_wants_numbers(tmp_path):
-    cache, whole = ValidationCache.at(tmp_path), Estimate(0.8, 1000, bounds=(0, 1))
+    cache, whole = ValidationCache(str(tmp_path)), Estimate(0.8, 1000, bounds=(0, 1))
     metrics = {"accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.9, "accuracy_n": 1000}
     key = cache.key("digest", "fingerprint", {})
     cache.keep(key, validated({**metrics, "loss": 0.1}, accuracy=whole), "validate")
-    assert cache.get(key) == {**metrics, "loss": 0.1}
-    assert cache.get_evaluated(key) == {"accuracy": whole, "loss": 0.1}
+    assert cache.get(key) == {"accuracy": whole, "loss": 0.1}
 
     older = Estimate(0.7, 500, bounds=(0, 1))  # what was yielded before an exact score
     cache.keep(key, validated({"accuracy": 0.8}, accuracy=older), "validate")
-    assert cache.get_evaluated(key) == {"accuracy": 0.8}
+    assert cache.get(key) == {"accuracy": 0.8}
 
 
 @pytest.mark.parametrize("estimates", [3, {"accuracy": 3}, {"accuracy": {"n": -1, "mean": 0.8}}])
 def test_estimates_that_are_none_are_no_score(tmp_path, estimates):
-    cache = ValidationCache.at(tmp_path)
-    cache.put(cache.key("digest", "f", {}), {"accuracy": 0.8}, estimates=estimates)
-    assert cache.get_evaluated(cache.key("digest", "f", {})) is None
+    cache = ValidationCache(str(tmp_path))
+    key = cache.key("digest", "f", {})
+    cache.keep(key, validated({"accuracy": 0.8}), "validate")
+    [path] = tmp_path.rglob("*.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "estimates": estimates}))
+    assert cache.get(key) is None
 
 
 def test_whatever_goes_wrong_with_a_lookup_the_checkpoint_is_validated(tmp_path, caplog):
     checkpoint = SimpleNamespace(filesystem=LOCAL, path=folder(tmp_path / "a", weights="1"))
     gone = SimpleNamespace(filesystem=LOCAL, path=str(tmp_path / "gone"))
     there = str(tmp_path / "scores")
-    key, score = Lookup(there, "mark").find(checkpoint, {})
+    find = partial(ValidationCache(there).find, "mark")
+    key, score = find(checkpoint, {})
     assert key is not None and score is None
-    SweepCache(there).keep(key, validated({"accuracy": 0.5}), "validate")
-    assert Lookup(there, "mark").find(checkpoint, {}) == (key, {"accuracy": 0.5})
-    assert Lookup(there, "mark").find(gone, {}) == (None, None)
-    assert Lookup("no://such", "mark").find(checkpoint, {}) == (None, None)
-    SweepCache("no://such").keep(key, validated({"accuracy": 0.5}), "validate")
-    assert "No scores are kept in the cache no://such" in caplog.text
+    ValidationCache(there).keep(key, validated({"accuracy": 0.5}), "validate")
+    assert find(checkpoint, {}) == (key, {"accuracy": 0.5})
+    assert pickle.loads(pickle.dumps(find))(checkpoint, {}) == (key, {"accuracy": 0.5})
+    assert find(gone, {}) == (None, None)
+    for where in ("no://such", str(tmp_path / "a/weights")):
+        cache = ValidationCache(where)
+        assert cache.find("mark", checkpoint, {}) == (None, None)
+        cache.keep(key, validated({"accuracy": 0.5}), "validate")
+        assert caplog.text.count(f"The cache {where} does not work") == 1
 
 
 def test_a_function_that_cannot_be_told_from_others_has_no_mark():
-    assert FunctionMark(digest_of).of({"lock": threading.Lock()}) is None
-    assert SweepCache("/nowhere").lookup(FunctionMark(digest_of), {"n": threading.Lock()}) is None
+    cache, own = ValidationCache("/nowhere"), fingerprint(digest_of)
+    assert cache.lookup(own, {"n": threading.Lock()}) is None
+    assert cache.lookup(fingerprint(threading.Lock()), {}) is None
+    marks = [cache.lookup(own, kwargs).args for kwargs in ({"n": 1}, {"n": 1}, {"n": 2})]
+    assert marks[0] == marks[1] != marks[2]

@@ -82,7 +82,7 @@ from tunekit.scheduling.stopping import StoppingCriteria
 from tunekit.scheduling.trial_actions import TrialActions
 from tunekit.scheduling.waiting import Waiting
 from tunekit.training import VALIDATION_KEY
-from tunekit.validating.cache import SweepCache
+from tunekit.validating.cache import ValidationCache
 from tunekit.validating.executor import Executor, executor_of
 from tunekit.validating.validator import Validator
 
@@ -246,7 +246,7 @@ class ValidationCallback(tune.Callback):
     def _assemble(self, executor: Executor | None) -> None:
         """Make the parts that depend on the settings; ``executor``: what a test has passed."""
         where = self.config.cache
-        self._cache = cache = None if where is None else SweepCache(where)
+        self._cache = cache = None if where is None else ValidationCache(where)
         #: What is known of the sweep so far.
         self.state = state = Engine(
             self.config.when,

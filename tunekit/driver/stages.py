@@ -14,7 +14,7 @@ from tunekit.core.validation import Outcome, Pending, Request
 from tunekit.evaluation.evaluation import Evaluation
 from tunekit.scheduling.waiting import Waiting
 from tunekit.stage import Stage
-from tunekit.validating.cache import SweepCache
+from tunekit.validating.cache import ValidationCache
 from tunekit.validating.executor import Executor
 from tunekit.validating.validator import Around, Validator
 
@@ -51,7 +51,7 @@ class Stages:
         conclude: Callable[[Outcome], None],
         waiting: Waiting,
         over: Callable[[], bool],
-        cache: SweepCache | None = None,
+        cache: ValidationCache | None = None,
     ):
         self._first, self._all = first, [first]
         self._further: dict[str, Evaluation] = {}

@@ -43,7 +43,7 @@ from tunekit.journal.confined import is_inside, link_out_of
 from tunekit.journal.lines import record_of
 from tunekit.journal.places import Places
 from tunekit.journal.storage import Folder, folder_at
-from tunekit.validating.cache import SweepCache, ValidationCache
+from tunekit.validating.cache import ValidationCache
 from tunekit.validating.fingerprint import essence, fingerprint
 
 __all__ = ["Swept", "confirm_winner", "validate_later"]
@@ -119,7 +119,15 @@ def validate_later(
             "them no more."
         )
     where = config.cache if cache is None else cache
-    scores = None if where is None else _opened(str(where), call.problems)
+    scores = None if where is None else ValidationCache(str(where))
+    if scores is not None:
+        call.problems.attempt(
+            scores.opened,
+            lambda error: (
+                f"cache={str(where)!r} cannot be used: {error}. Pass a local folder, or a URI of a "
+                "storage that pyarrow knows, such as s3://bucket/scores."
+            ),
+        )
     requests = call.requests(which)
     call.problems.raise_any()
     here, known = call.former()
@@ -392,7 +400,7 @@ class _Call:
         *,
         confirm: Mapping[str, Any] | None = None,
         events: Iterable[Event] = (),
-        cache: SweepCache | None = None,
+        cache: ValidationCache | None = None,
         progress: Progress | None = None,
     ) -> None:
         """Validate in a session.
@@ -456,18 +464,6 @@ def _own(swept: Swept) -> ValidationConfig:
         f"fn=None stands for the sweep's own validation function, and {why}. Pass the function."
     )
     raise problems.error()
-
-
-def _opened(where: str, problems: Problems) -> SweepCache:
-    """Return the cache; it is a problem if it cannot be reached."""
-    problems.attempt(
-        lambda: ValidationCache.at(where),
-        lambda error: (
-            f"cache={where!r} cannot be used: {error}. Pass a local folder, or a URI of a storage "
-            "that pyarrow knows, such as s3://bucket/scores."
-        ),
-    )
-    return SweepCache(where)
 
 
 # Which checkpoints ------------------------------------------------------------------------------

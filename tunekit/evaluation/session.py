@@ -37,7 +37,7 @@ from tunekit.journal.lines import Journal, record_of
 from tunekit.journal.places import Places
 from tunekit.journal.session import about, import_path
 from tunekit.journal.storage import Folder
-from tunekit.validating.cache import SweepCache
+from tunekit.validating.cache import ValidationCache
 from tunekit.validating.capacity import say_what_is_too_much
 from tunekit.validating.executor import Executor, executor_of
 from tunekit.validating.validator import Around
@@ -124,7 +124,7 @@ class Session:
         about: Mapping[str, Any],
         is_there: Callable[[str], bool],
         estimates: Mapping[str, Mapping[str, Estimate]],
-        cache: SweepCache | None = None,
+        cache: ValidationCache | None = None,
         progress: Callable[[Mapping[str, int]], None] | None = None,
     ):
         self._folder, self._places, self._config = folder, places, config

@@ -35,8 +35,9 @@ from tunekit.core.room import fits, fits_in, total
 from tunekit.core.validation import Attempt, Request
 from tunekit.core.values import described
 from tunekit.stage import Stage
-from tunekit.validating.cache import FunctionMark, Lookup, SweepCache
+from tunekit.validating.cache import Lookup, ValidationCache
 from tunekit.validating.context import ValidationContext
+from tunekit.validating.fingerprint import fingerprint
 from tunekit.validating.process import (
     Began,
     Estimated,
@@ -597,18 +598,18 @@ def explain(error: Exception) -> tuple[str, str | None]:
     return f"was lost: {type(error).__name__}", trace
 
 
-def executor_of(config: ValidationConfig | Stage, cache: SweepCache | None = None) -> Executor:
+def executor_of(config: ValidationConfig | Stage, cache: ValidationCache | None = None) -> Executor:
     """Return where a stage's validations run, and look for their scores first if there is a cache.
 
     Validations with workers of their own always run on evaluators: only a placement group that the
     driver owns can keep the workers' resources for them, and give them back whatever happens.
     """
-    evaluators, mark = config.evaluators, FunctionMark(config.fn)
+    evaluators, own = config.evaluators, None if cache is None else fingerprint(config.fn)
     if evaluators is None and hasattr(config.fn, "bundles"):
         evaluators = _ANY_NUMBER
     return RayExecutor(
         config.fn,
         config.ray_remote_kwargs,
         evaluators=evaluators,
-        lookup=lambda request: None if cache is None else cache.lookup(mark, request.kwargs),
+        lookup=lambda request: None if cache is None else cache.lookup(own, request.kwargs),
     )

@@ -127,7 +127,7 @@ def in_task(
         checkpoint: The checkpoint.
         kwargs: The keyword arguments.
         told: Whose checkpoint it is.
-        lookup: Where to look for the score before; None: nowhere.
+        lookup: Looks the score up before; None: it is not kept anywhere.
     """
     yield Began(attempt_id)
 
@@ -206,14 +206,14 @@ def looked_up(
 
     Args:
         attempt_id: The attempt.
-        lookup: Where to look; None: nowhere.
+        lookup: Looks its score up; None: it is not kept anywhere.
         checkpoint: The checkpoint.
         told: Whose it is.
         run: Runs the validation, as :func:`produced` does.
     """
     key, known = None, None
     if lookup is not None:
-        key, known = lookup.find(checkpoint, told.config)
+        key, known = lookup(checkpoint, told.config)
     if known is not None:
         yield Returned(attempt_id, known, key, cached=True)
         return

@@ -30,7 +30,7 @@ from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status, 
 from tunekit.core.values import left_out
 from tunekit.errors import ConfigError
 from tunekit.stage import Stage
-from tunekit.validating.cache import SweepCache
+from tunekit.validating.cache import ValidationCache
 from tunekit.validating.executor import Executor
 from tunekit.validating.process import Began, Estimated, Failed, Lost, Returned, received
 
@@ -131,7 +131,7 @@ class Validator:
         emit: Callable[[Event], None],
         conclude: Callable[[Outcome], None],
         around: Around,
-        cache: SweepCache | None = None,
+        cache: ValidationCache | None = None,
     ):
         self._pool = Pool(max_in_flight=config.most_in_flight, max_retries=config.max_retries)
         self._executor, self._clock = executor, clock
