@@ -10,6 +10,7 @@ from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import ConcurrencyLimiter, SearchAlgorithm
 
 from tunekit._ray.cluster import cannot_grow
+from tunekit._ray.decisions import room_for
 from tunekit._ray.tuner import Settings, trial_bundles
 from tunekit.combinations import pauses
 from tunekit.core.problems import Problems
@@ -79,7 +80,7 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
         per_trial,
         per_validation,
         on_pending=on_pending,
-        when=validation.config.when,
+        when=room_for(validation.config.when, scheduler),
         most=validation.config.most_in_flight or 1,
         lends=lends,
         in_trials=validation.validator.in_trials,

@@ -65,6 +65,12 @@ class ValidationConfig(Limits, train.ValidationConfig):
             rungs of ASHA and HyperBand, at PBT's perturbation interval) and the one at the trial's
             end; with a scheduler that tunekit does not know, every one.
             :class:`tunekit.AtDecisions` saves checkpoints where this setting needs them.
+            ``"auto"``: those, and others where that costs nobody anything: in resources in which no
+            trial could start, those of the best trials first. When all trials have ended, what is
+            left of the three best ones is validated, at most two for each place; the rest is
+            skipped. With a scheduler that decides by nothing or that tunekit does not know, with a
+            stopper that reads scores, or where validations are short and run in the trials'
+            processes: every one.
             ``"requested"``: as in Ray Train, only those whose report says ``validation=True`` or
             has a ``ValidationTaskConfig``.
         max_in_flight: How many validations may be in flight at once across the whole sweep. None:
@@ -146,10 +152,10 @@ class ValidationConfig(Limits, train.ValidationConfig):
             sequential=sequential,
         )
         if isinstance(when, str):
-            if when not in ("decisions", "requested"):
+            if when not in ("auto", "decisions", "requested"):
                 problems.add(
-                    f"when={when!r} is neither a number nor 'decisions' or 'requested'. Pass a "
-                    "whole number of at least 1, or one of these."
+                    f"when={when!r} is neither a number nor 'auto', 'decisions' or 'requested'. "
+                    "Pass a whole number of at least 1, or one of these."
                 )
         else:
             problems.integer("when", when, least=1)

@@ -192,3 +192,24 @@ def test_population_based_training_is_exact_and_validates_at_its_interval(tmp_pa
     assert check_exact(ran, versions) >= 5
     reports = sum(map(len, versions.reports.values()))
     assert ran.validation.summary()["validated"] <= reports / 3
+
+
+@every_case
+def test_with_room_to_spare_the_same_is_decided(tmp_path, name, on_pending):
+    """What decides nothing is validated besides, and no scheduler hears of it."""
+
+    def ran(when):
+        seed_all(0)
+        options = {"on_pending": on_pending, "validation_s": lambda attempt: 1.5}
+        options |= {"trials": 10, "slots": 4, "settings": {"when": when}}
+        return run(name, tmp_path / str(when), **options)
+
+    # Without decisions, everything is validated.
+    auto, few = ran("auto"), ran(1 if name == "fifo" else "decisions")
+    check_contract(few)
+    assert auto.heard.results == few.heard.results
+    assert auto.lengths() == few.lengths()
+    counts = auto.validation.summary()
+    assert counts["validated"] >= few.validation.summary()["validated"]
+    assert not any(counts[name] for name in ("running", "starting", "queued", "waiting"))
+    assert list(auto.validation.state.broken()) == []

@@ -312,7 +312,7 @@ def example(kind: type, field: str) -> Any:
     }
     numbers = {"n": 7, **dict.fromkeys(["time", "seconds", "timeout_s", "waited_s", "ran_s"], 2.5)}
     counts = ["generation", "iteration", "run", "reached", "donor_generation", "attempts"]
-    if field in ("removed", "runs", "finished", "offered", "used", "wish", "cached"):
+    if field in ("removed", "runs", "finished", "offered", "used", "optional", "wish", "cached"):
         return True
     if field.endswith("config"):
         return {"lr": 0.1, "sizes": [1, None]}

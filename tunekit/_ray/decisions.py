@@ -40,12 +40,14 @@ from tunekit.errors import UnsupportedRayError
 __all__ = [
     "JudgingScheduler",
     "decides_alike",
+    "decides_at_times",
     "exhausts",
     "innermost",
     "is_synchronous",
     "its",
     "mode_of",
     "nothing_under_way",
+    "room_for",
     "rule_for",
     "rungs_of",
     "start_one_by_one",
@@ -113,6 +115,37 @@ def rule_for(base: TrialScheduler, trial: Trial) -> DecisionRule:
     }
     rule = rules.get(_kind_of(decides))
     return Always() if rule is None else rule(decides, trial)
+
+
+def decides_at_times(base: TrialScheduler) -> bool:
+    """Return whether it is known by which scores the scheduler decides, and it does by some.
+
+    Example:
+        >>> from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule
+        >>> kinds = ASHAScheduler, FIFOScheduler, MedianStoppingRule
+        >>> [decides_at_times(kind()) for kind in kinds]
+        [True, False, False]
+    """
+    decides = innermost(base)
+    if isinstance(decides, JudgingScheduler):
+        return decides.knows_its_rule
+    return _kind_of(decides) in (
+        AsyncHyperBandScheduler,
+        HyperBandScheduler,
+        PopulationBasedTraining,
+        PopulationBasedTrainingReplay,
+    )
+
+
+def room_for(when: int | str, base: TrialScheduler | None) -> int | str:
+    """Return what ``when="auto"`` comes to with a scheduler, as far as it is about room.
+
+    Example:
+        >>> from ray.tune.schedulers import FIFOScheduler
+        >>> room_for("auto", FIFOScheduler()), room_for(3, None)
+        (1, 3)
+    """
+    return 1 if when == "auto" and not (base and decides_at_times(base)) else when
 
 
 def time_attr_of(base: TrialScheduler) -> str:

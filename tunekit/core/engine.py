@@ -81,6 +81,7 @@ class TrialRecord:
         failed: Whether it has failed, and has not been started again.
         pending: How many of its validations have not ended.
         ended: Those that have ended and whose scores the scheduler has not heard of.
+        extremes: Its least and its greatest score so far, by the metrics to judge by.
     """
 
     report: Mapping[str, Any] | None = None
@@ -89,6 +90,7 @@ class TrialRecord:
     failed: bool = False
     pending: int = 0
     ended: list[Request] = field(default_factory=list)
+    extremes: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -257,6 +259,7 @@ class Engine:
                 if event.decision == _STOP:
                     self._stages.rejected(event.trial_id)
             case TrialEnded():
+                self._require_last(event.trial_id)
                 self.delivery.complete(event.trial_id)
                 if event.removed:
                     self.delivery.close(event.trial_id)
@@ -393,6 +396,8 @@ class Engine:
             timeout_s=event.timeout_s,
             config=config,
             used=event.used,
+            # What a trial saves as it ends is its last.
+            optional=event.optional and not self.delivery.completed(event.trial_id),
         )
 
     def _request(self, event: ValidationRequested) -> None:
@@ -406,9 +411,32 @@ class Engine:
         if request.stage:
             return
         self.record(event.trial_id).pending += 1
+        if request.optional:  # nobody waits for it
+            return
         self.history.requested(event.id)
         self.delivery.requested(request)
         self._in_order.requested(request)
+
+    def _require_last(self, trial_id: str) -> None:
+        """Let the end of a trial wait for the score of its newest checkpoint, if it was optional.
+
+        Not if the scheduler has stopped the trial early.
+        """
+        record = self.record(trial_id)
+        if record.saved is None or self.delivery.closed(trial_id):
+            return
+        generation, iteration, run = record.saved
+        key = f"{trial_id}:{generation}:{iteration}:{run}"
+        owed = self._owed.get(key)
+        if owed is not None and owed.optional:
+            self._owed[key] = replace(owed, optional=False)
+        request = self.unfinished.get(key)
+        if request is not None and request.optional:
+            self.unfinished[key] = request = replace(request, optional=False)
+            self.history.requested(key)
+            self.delivery.requested(request)
+            self._in_order.requested(request)
+            self._commands.append(Validate(request))
 
     def _estimate(self, event: ValidationEstimated) -> None:
         request = self.unfinished[event.id]
@@ -441,8 +469,11 @@ class Engine:
         for name in self.required & metrics.keys():
             score = number(metrics[name])
             if score is not None:
-                least, most = self.extremes.get(name, (score, score))
-                self.extremes[name] = min(least, score), max(most, score)
+                own = self.record(outcome.request.trial_id).extremes
+                # What is decided must not depend on whether there was room for another score.
+                for extremes in (own,) if outcome.request.optional else (own, self.extremes):
+                    least, most = extremes.get(name, (score, score))
+                    extremes[name] = min(least, score), max(most, score)
         self.history.ended(outcome)
         self.delivery.ended(outcome)
 
@@ -454,7 +485,8 @@ class Engine:
         if outcome.request.stage:
             due = [outcome]
         else:
-            self.postponed += self._in_order.ended(outcome)
+            optional = outcome.request.optional
+            self.postponed += [outcome] if optional else self._in_order.ended(outcome)
             if self.hesitates():
                 return
             due, self.postponed = self.postponed, []

@@ -233,6 +233,7 @@ class CheckpointSaved(OfTrial, frozen=True, kw_only=True, tag="saved"):
         report: The report that is stored with it, where that is not the trial's last.
         wish: Whether the report asked for a validation; None if it did not say.
         used: Whether the scheduler will use the score, or it is the trial's last checkpoint.
+        optional: Whether it is validated only where that costs nobody anything.
         kwargs: What the report adds to the keyword arguments of its validation.
         timeout_s: How long its validation may run, in seconds, if the report says so.
     """
@@ -245,6 +246,7 @@ class CheckpointSaved(OfTrial, frozen=True, kw_only=True, tag="saved"):
     report: Mapping[Any, Any] | None = None
     wish: bool | None = None
     used: bool = False
+    optional: bool = False
     kwargs: Mapping[str, Any] = {}
     timeout_s: _Seconds | None = None
 
@@ -258,6 +260,7 @@ class CheckpointSaved(OfTrial, frozen=True, kw_only=True, tag="saved"):
         report: Mapping[str, Any] | None = None,
         wish: bool | None = None,
         used: bool = False,
+        optional: bool = False,
     ) -> CheckpointSaved:
         """Make the event of a checkpoint that ``request`` would validate."""
         return cls(
@@ -271,6 +274,7 @@ class CheckpointSaved(OfTrial, frozen=True, kw_only=True, tag="saved"):
             report=report,
             wish=wish,
             used=used,
+            optional=optional,
             kwargs=request.kwargs,
             timeout_s=request.timeout_s,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,9 @@ __all__ = ["Durations", "Pool"]
 
 # Why a validation of a trial that was stopped is skipped.
 _REJECTED = "the scheduler has stopped its trial"
+# Why one that decides nothing is skipped, and the checkpoints of how many trials can still win.
+_NO_PLACE = "no place was free for it: it decides nothing"
+_CAN_WIN = 3
 # How long a process takes to start, until that was seen: to import PyTorch takes so long.
 _START_S = 2.0
 # What takes longer has waited for resources, rather than for its process.
@@ -117,6 +120,9 @@ class Pool:
         - A failed or timed-out attempt is retried up to ``max_retries`` times. A return value that
           is not a score is not retried: the function ran to its end, and would return the same.
         - When the scheduler has rejected a trial, its validations that have not started end.
+        - Optional ones are started only by :meth:`start_optional`: those of the trial with the best
+          score first, within a trial the newest. When all trials have ended, those of the three
+          best trials are left, at most two for each place, and the others end.
 
     Args:
         max_in_flight: How many attempts may be in flight at once; None leaves it to the resources.
@@ -147,6 +153,7 @@ class Pool:
         self._trials: dict[str, _Trial] = {}
         self._queue: OrderedDict[str, None] = OrderedDict()  # trials with something waiting
         self._in_flight: dict[str, _InFlight] = {}
+        self._optional: dict[str, _Waiting] = {}
         self._turn = 0
         self._waiting_count = 0
         self._deciding_count = 0
@@ -179,12 +186,17 @@ class Pool:
     @property
     def idle(self) -> bool:
         """Return whether every request has ended."""
-        return not self._waiting_count and not self._in_flight
+        return not (self._waiting_count or self._in_flight or self._optional)
 
     @property
     def needs_capacity(self) -> bool:
         """Return whether :meth:`start` depends on the capacity now."""
         return self._limit is None and bool(self._queue)
+
+    @property
+    def has_optional(self) -> bool:
+        """Return whether a validation waits that is started only if there is room for it."""
+        return bool(self._optional)
 
     def flies(self, attempt_id: str) -> bool:
         """Return whether an attempt is in flight."""
@@ -205,6 +217,8 @@ class Pool:
         for trial in self._trials.values():
             for waiting in trial.waiting.values():
                 yield waiting.request
+        for waiting in self._optional.values():
+            yield waiting.request
 
     def statuses(self, now: float) -> Iterator[Pending]:
         """Yield the status of every request that has not ended, in the order of :meth:`pending`."""
@@ -218,6 +232,8 @@ class Pool:
         for trial in self._trials.values():
             for waiting in trial.waiting.values():
                 yield Pending(waiting.request, PendingStatus.WAITING, now - waiting.since)
+        for waiting in self._optional.values():
+            yield Pending(waiting.request, PendingStatus.WAITING, now - waiting.since)
 
     # What happens ------------------------------------------------------------------------------
 
@@ -229,14 +245,80 @@ class Pool:
         trial = self._trials.setdefault(request.trial_id, _Trial())
         if request.trial_id in self._rejected:
             return [_ended(_Waiting(request, since=now), Status.SKIPPED, now, reason=_REJECTED)]
+        known = self._optional.pop(request.id, None)
+        if known is not None:  # now it is the last of its trial
+            self._enqueue(trial, replace(known, request=request))
+            return []
+        if any(flight.attempt.request.id == request.id for flight in self._in_flight.values()):
+            return []
         replaced: list[Outcome] = []
-        for waiting in list(trial.waiting.values()):
+        reason = f"iteration {request.iteration} was run again"
+        for waiting in [*trial.waiting.values(), *self._optional_of(request.trial_id)]:
             if waiting.request.place == request.place:
-                reason = f"iteration {request.iteration} was run again"
                 self._forget_waiting(trial, waiting)
                 replaced.append(_ended(waiting, Status.SKIPPED, now, reason=reason))
-        self._enqueue(trial, _Waiting(request, since=now))
+        if request.optional:
+            self._optional[request.id] = _Waiting(request, since=now)
+        else:
+            self._enqueue(trial, _Waiting(request, since=now))
         return replaced
+
+    def _optional_of(self, trial_id: str) -> list[_Waiting]:
+        return [one for one in self._optional.values() if one.request.trial_id == trial_id]
+
+    def start_optional(
+        self, room: int, best: Callable[[str], float | None], now: float
+    ) -> list[Attempt]:
+        """Say which validations to start now that decide nothing.
+
+        Args:
+            room: How many places cost nobody anything.
+            best: ``best(trial_id)`` is a trial's best score, the larger the better; None if it has
+                none.
+            now: The time.
+        """
+        if self._limit is not None:  # one is left to a score that decides
+            room = min(room, self._limit - len(self._in_flight) - (self._limit > 1))
+        if room <= 0 or self._waiting_count:
+            return []
+        chosen = self._promising(best)[:room]
+        for waiting in chosen:
+            del self._optional[waiting.request.id]
+        return [self._fly(waiting, now) for waiting in chosen]
+
+    def end_optional(
+        self, places: int, best: Callable[[str], float | None], now: float
+    ) -> list[Outcome]:
+        """All trials have ended: let those run that may still win, and end the others."""
+        waiting, self._optional = self._promising(best), {}
+        trials = list(dict.fromkeys(one.request.trial_id for one in waiting))
+        ranked = [one for one in waiting if best(one.request.trial_id) is not None]
+        can_win = [one for one in ranked if one.request.trial_id in trials[:_CAN_WIN]]
+        left = {one.request.id for one in can_win[: 2 * max(1, places)]}
+        outcomes = []
+        for one in waiting:
+            if one.request.id in left:
+                self._enqueue(self._trials[one.request.trial_id], one)
+            else:
+                outcomes.append(_ended(one, Status.SKIPPED, now, reason=_NO_PLACE))
+        return outcomes
+
+    def _promising(self, best: Callable[[str], float | None]) -> list[_Waiting]:
+        """Return the optional ones that wait, the most promising first."""
+        scores = {
+            one.request.trial_id: best(one.request.trial_id) for one in self._optional.values()
+        }
+
+        def order(waiting: _Waiting) -> tuple[bool, float, str, int]:
+            score = scores[waiting.request.trial_id]
+            return (
+                score is None,
+                -(score or 0.0),
+                waiting.request.trial_id,
+                -waiting.request.iteration,
+            )
+
+        return sorted(self._optional.values(), key=order)
 
     @property
     def wants_room(self) -> bool:
@@ -346,6 +428,10 @@ class Pool:
     def _start_one(self, trial: _Trial, started: float | None, *, all_count: bool) -> Attempt:
         waiting = self._next_of(trial, all_count)
         self._forget_waiting(trial, waiting)
+        return self._fly(waiting, started)
+
+    def _fly(self, waiting: _Waiting, started: float | None) -> Attempt:
+        trial = self._trials[waiting.request.trial_id]
         waiting.tries += 1
         self._turn += 1
         trial.served = self._turn
@@ -440,7 +526,7 @@ class Pool:
                 self._land(flight.attempt.id, now)
                 cancel.append(flight.attempt)
                 outcomes.append(_ended(flight.waiting, Status.SKIPPED, now, flight, reason=reason))
-        for waiting in list(trial.waiting.values()):
+        for waiting in [*trial.waiting.values(), *self._optional_of(trial_id)]:
             self._forget_waiting(trial, waiting)
             outcomes.append(_ended(waiting, Status.SKIPPED, now, reason=reason))
         return cancel, outcomes
@@ -450,7 +536,7 @@ class Pool:
         self._rejected.add(trial_id)
         trial = self._trials.setdefault(trial_id, _Trial())
         outcomes: list[Outcome] = []
-        for waiting in list(trial.waiting.values()):
+        for waiting in [*trial.waiting.values(), *self._optional_of(trial_id)]:
             self._forget_waiting(trial, waiting)
             outcomes.append(_ended(waiting, Status.SKIPPED, now, reason=_REJECTED))
         return outcomes
@@ -478,6 +564,8 @@ class Pool:
         self._waiting_count += 1
 
     def _forget_waiting(self, trial: _Trial, waiting: _Waiting) -> None:
+        if self._optional.pop(waiting.request.id, None) is not None:
+            return
         del trial.waiting[waiting.request.id]
         trial.decides -= waiting.request.used
         self._deciding_count -= waiting.request.used

@@ -177,7 +177,7 @@ def shares(
         trial: What one trial takes.
         validation: What one validation takes.
         on_pending: As in :class:`tunekit.ValidationConfig`.
-        when: Likewise.
+        when: Likewise; 1 for ``"auto"`` with a scheduler by whose decisions nothing is left out.
         most: How many validations to leave room for; fewer if they would leave none for a trial.
         lends: Whether a validation can run in the place of a trial that waits.
         in_trials: Whether it runs in the trial's process then.
@@ -198,7 +198,7 @@ def shares(
     themselves = lends and in_trials
     if not themselves and one_at_a_time(cluster, trial, validation):
         return Shares(alone=True)
-    if lends and (themselves or when == "decisions"):
+    if lends and (themselves or when in ("auto", "decisions")):
         fit = at_once(cluster, trial)
         room = None if fit is None else (fit, 0)
     else:

@@ -31,6 +31,7 @@ class Selection:
     Args:
         when: Validate each n-th checkpoint of a trial, counted from its first; or
             ``"decisions"``: those whose score is used; or ``"requested"``: those whose report asks.
+            ``"auto"``: all, some of them only if there is room.
 
     Example:
         >>> selection = Selection(when=2)
@@ -44,7 +45,7 @@ class Selection:
     """
 
     def __init__(self, when: int | str = 1):
-        self._when = when
+        self._when = 1 if when == "auto" else when
         self._saved: dict[str, int] = {}
 
     def wants(self, trial_id: str, wish: bool | None = None, *, used: bool = True) -> bool:
@@ -113,6 +114,7 @@ class Request:
             not to be changed.
         used: Whether the scheduler will use the score, or it is the trial's last: the scheduler
             decides by it.
+        optional: Whether it is only run where that costs nobody anything: it decides nothing.
         known: What an earlier attempt has yielded, by the flat names of the metrics.
         stage: The further stage that validates it; empty for the one that schedulers judge by.
     """
@@ -128,6 +130,7 @@ class Request:
     timeout_s: float | None = None
     config: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     used: bool = field(default=True, compare=False, repr=False)
+    optional: bool = field(default=False, compare=False, repr=False)
     known: Mapping[str, Estimate] = field(default_factory=dict, compare=False, repr=False)
     stage: str = ""
 

@@ -307,6 +307,7 @@ class ValidationCallback(tune.Callback):
             emit=self.emit,
             time=self.time,
         )
+        self.requests.leaves_out = waiting.leaves_out
         self._failures, self._forgotten = FailureReports(self.config), Forgotten()
         self._end = SweepEnd(
             self.clock,

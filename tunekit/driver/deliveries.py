@@ -150,7 +150,8 @@ class Deliveries:
         """
         if self.scheduling is not None and self._actions is not None:
             self._actions.settled(request.trial_id)
-            if request.generation == self._state.ancestry.generation(request.trial_id):
+            current = self._state.ancestry.generation(request.trial_id)
+            if request.generation == current and not request.optional:
                 self.scheduling.state.usage.heard(request)
 
     def _can_be_judged(self, scored: Scored, result: Mapping[str, Any]) -> bool:

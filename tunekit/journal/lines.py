@@ -205,6 +205,8 @@ def _line_of(event: Event, number: int) -> tuple[dict[str, Any], dict[str, Any]]
     if isinstance(event, TrialAdded):  # Tune's own record has the very values
         return line, {"config": to_json(line.pop("config"))}
     if isinstance(event, CheckpointSaved):
+        if not event.optional:
+            del line["optional"]
         if event.report is None:
             del line["report"]
         else:

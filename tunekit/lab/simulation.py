@@ -20,7 +20,7 @@ from ray.tune.experiment import Trial
 from ray.tune.result import DONE, TIME_THIS_ITER_S, TRAINING_ITERATION
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
 
-from tunekit._ray.decisions import rule_for
+from tunekit._ray.decisions import room_for, rule_for
 from tunekit._ray.local import LocalSweep
 from tunekit.clock import VirtualClock
 from tunekit.combinations import pauses
@@ -429,7 +429,7 @@ class _Machine:
             one,
             one,
             on_pending=config.on_pending,
-            when=config.when,
+            when=room_for(config.when, self.scheduler),
             most=config.most_in_flight or 1,
             lends=True,
             in_trials=False,

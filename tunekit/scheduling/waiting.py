@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ray.tune.experiment import Trial
 
 from tunekit._ray.controller import Controller
+from tunekit._ray.decisions import decides_at_times
 from tunekit.config import ValidationConfig
 from tunekit.core.confidence import Interval
 from tunekit.core.engine import Engine
@@ -19,6 +20,11 @@ from tunekit.scheduling.stopping import StoppingCriteria
 from tunekit.validating.validator import Around, Standing, Validator
 
 __all__ = ["Waiting"]
+
+# Trials that have not ended, and hold nothing.
+_IDLE = (Trial.PENDING, Trial.PAUSED)
+# More trials do not start between two looks at what is free.
+_STARTED_AT_ONCE = 100
 
 
 class Waiting(Around):
@@ -191,6 +197,42 @@ class Waiting(Around):
     def promised(self) -> Iterable[Mapping[str, float]]:
         """See :class:`~tunekit.validating.validator.Around`."""
         return () if self._controller is None else self._controller.promised()
+
+    def leaves_out(self) -> bool:
+        """Return whether the scores that decide nothing are optional.
+
+        They are if it is known which ones decide, no stopper reads each of them, and no trial
+        stands still for each.
+        """
+        scheduling = self._scheduling
+        return (
+            self._config.when == "auto"
+            and scheduling is not None
+            and decides_at_times(scheduling.state.base)
+            and not self._stopping.by_scores
+            and not (self.validate_themselves and self.validator.are_short)
+        )
+
+    def kept(self) -> Iterator[Mapping[str, float]]:
+        """See :class:`~tunekit.validating.validator.Around`."""
+        controller = self._controller
+        if controller is not None:
+            idle = (one for one in self._trials.values() if one.status in _IDLE)
+            yield from map(controller.needs_of, idle)
+            to_come = self.to_come()
+            yield from [to_come] * (_STARTED_AT_ONCE if to_come else 0)
+
+    def best(self, trial_id: str) -> float | None:
+        """See :class:`~tunekit.validating.validator.Around`: by one metric to judge by."""
+        judging, extremes = self.judging(), self._state.record(trial_id).extremes
+        for name in sorted(judging.objectives & extremes.keys()):
+            least, most = extremes[name]
+            return -least if judging.better(name) == "min" else most
+        return None
+
+    def over(self) -> bool:
+        """See :class:`~tunekit.validating.validator.Around`."""
+        return self._draining()
 
     def to_come(self) -> Mapping[str, float]:
         """Return what a trial takes, if any have not begun; nothing if none are left to begin."""

@@ -101,6 +101,18 @@ class Around:
         """Return whether trials wait for each score, not only for those that decide."""
         return False
 
+    def kept(self) -> Iterable[Mapping[str, float]]:
+        """Return the resources of each trial that could start or resume, now or later."""
+        return ()
+
+    def best(self, trial_id: str) -> float | None:
+        """Return a trial's best score, the larger the better; None if it has none."""
+        return None
+
+    def over(self) -> bool:
+        """Return whether all trials have ended."""
+        return False
+
     def gives_way(self) -> bool:
         """Return whether nothing is started although resources are free: others need them soon."""
         return False
@@ -268,6 +280,20 @@ class Validator:
             self._borrow(self._pool.waiting)
         waits, all_count = self._around.waits_for_room(), self._around.all_count()
         for attempt in self._pool.start(capacity, now, waits=waits, all_count=all_count):
+            self._emit(AttemptStarted.of(attempt, self._clock.time()))
+            self._executor.start(attempt)
+        if self._pool.has_optional:
+            self._start_optional(now)
+
+    def _start_optional(self, now: float) -> None:
+        """Start what decides nothing where that costs nothing; at the end, skip the rest."""
+        pool, around = self._pool, self._around
+        if around.over():
+            for outcome in pool.end_optional(self._executor.capacity(()), around.best, now):
+                self._conclude(outcome)
+            return
+        room = 0 if pool.waiting else self._executor.capacity(around.kept())
+        for attempt in pool.start_optional(room, around.best, now):
             self._emit(AttemptStarted.of(attempt, self._clock.time()))
             self._executor.start(attempt)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -318,3 +319,51 @@ def test_no_more_run_in_the_process_of_a_trial_that_ends_than_may_be_in_flight()
     for iteration in (1, 2):
         pool.submit(Request("a", iteration), now=0.0)
     assert pool.start_last("a") == [] and pool.start_last("nobody") == []
+
+
+def test_what_decides_nothing_runs_only_in_room_that_is_left():
+    pool = Pool()
+    for trial in ("a", "b", "new"):
+        for iteration in (1, 2):
+            pool.submit(Request(trial, iteration, used=False, optional=True), now=0.0)
+    best = {"a": 0.5, "b": 0.9}.get
+    assert pool.waiting == 0 and not pool.idle and pool.start(9, now=0.0) == []
+    assert pool.start_optional(0, best, now=0.0) == []
+    assert [one.request.id for one in pool.start_optional(3, best, now=0.0)] == [
+        "b:0:2:1",
+        "b:0:1:1",
+        "a:0:2:1",
+    ]
+    pool.submit(Request("c", 1), now=1.0)
+    assert pool.start_optional(9, best, now=1.0) == []  # what decides goes first
+    assert len(pool.start(9, now=1.0)) == 1
+
+
+def test_what_decides_nothing_is_skipped_at_the_end_unless_it_can_win():
+    pool = Pool()
+    for trial in "abcd":
+        for iteration in (1, 2):
+            pool.submit(Request(trial, iteration, used=False, optional=True), now=0.0)
+    best = {"a": 0.1, "b": 0.9, "c": 0.5}.get
+    skipped = pool.end_optional(2, best, now=1.0)
+    assert {one.request.id for one in skipped} == {"a:0:1:1", "a:0:2:1", "d:0:1:1", "d:0:2:1"}
+    assert {one.status for one in skipped} == {Status.SKIPPED}
+    assert "no place was free" in skipped[0].reason
+    assert pool.waiting == 4 and len(pool.start(9, now=1.0)) == 4
+
+
+def test_what_decides_nothing_is_required_once_it_is_the_last_of_its_trial():
+    pool = Pool()
+    request = Request("a", 1, used=False, optional=True)
+    pool.submit(request, now=0.0)
+    pool.submit(replace(request, optional=False), now=1.0)
+    assert pool.waiting == 1 and not pool.has_optional
+    [attempt] = pool.start(1, now=1.0)
+    assert attempt.request.id == request.id
+
+
+def test_what_decides_nothing_is_skipped_when_its_trial_is_rejected():
+    pool = Pool()
+    pool.submit(Request("a", 1, used=False, optional=True), now=0.0)
+    [skipped] = pool.reject("a", now=1.0)
+    assert skipped.status is Status.SKIPPED and pool.idle
