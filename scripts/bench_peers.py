@@ -223,7 +223,8 @@ def has_syne_tune() -> bool:
 
 def systems() -> dict[str, Callable[[pd.DataFrame, float], Ran]]:
     """What is compared, by name; the first is what the others are compared with."""
-    every, decisions = validating(1, "auto"), validating("decisions", "auto")
+    auto, every = validating("auto", "auto"), validating(1, "auto")
+    decisions = validating("decisions", "auto")
     two = {"validators": 2, "reuse": True}
     slow = {"validators": SLOTS, "slower": 2.0, "reuse": True}
     free = {"validators": CONFIGURATIONS, "reuse": True}
@@ -241,13 +242,15 @@ def systems() -> dict[str, Callable[[pd.DataFrame, float], Ran]]:
         found["Syne Tune ASHA, at rungs"] = of_syne_tune
     return {
         **found,
-        "tunekit, default": simulated(**every),
+        "tunekit, default": simulated(**auto),
+        "tunekit, when=1": simulated(**every),
         "tunekit, when='decisions'": simulated(**decisions),
         "the same, actors reused": simulated(**decisions, reuse=True),
         "  on_pending='continue'": simulated(**validating("decisions", "continue")),
         "  on_pending='wait'": simulated(**validating("decisions", "wait")),
         "Ray inline, at rungs, eight slots": simulated(inline="decisions", slots=8),
-        "tunekit, default, 2 extra validators": simulated(**every, **two),
+        "tunekit, default, 2 extra": simulated(**auto, validators=2),
+        "  actors reused, 2 extra": simulated(**auto, **two),
         "tunekit, 'decisions', 2 extra": simulated(**decisions, **two),
         "  on_pending='continue', 2 extra": simulated(
             **validating("decisions", "continue"), validators=2

@@ -227,6 +227,7 @@ def sweep(
         options.setdefault("reuse_actors", True)
     by_itself = {
         "fn": lambda checkpoint: {},
+        "when": 1,
         "on_pending": on_pending,
         "on_failure": "ignore",
     }

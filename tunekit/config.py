@@ -60,19 +60,18 @@ class ValidationConfig(Limits, train.ValidationConfig):
             validation runs in a task of its own. Those in the place of a trial also run in
             long-lived processes, and those of a :class:`~tunekit.distributed.TrainerValidation`
             always do, unless ``ray_remote_kwargs`` asks for what tasks do: ``max_calls``.
-        when: Which checkpoints to validate. A number n: every n-th checkpoint of a trial, counted
-            from its first. ``"decisions"``: only those whose score the scheduler will use (at the
-            rungs of ASHA and HyperBand, at PBT's perturbation interval) and the one at the trial's
-            end; with a scheduler that tunekit does not know, every one.
-            :class:`tunekit.AtDecisions` saves checkpoints where this setting needs them.
-            ``"auto"``: those, and others where that costs nobody anything: in resources in which no
-            trial could start, those of the best trials first. When all trials have ended, what is
-            left of the three best ones is validated, at most two for each place; the rest is
-            skipped. With a scheduler that decides by nothing or that tunekit does not know, with a
-            stopper that reads scores, or where validations are short and run in the trials'
-            processes: every one.
-            ``"requested"``: as in Ray Train, only those whose report says ``validation=True`` or
-            has a ``ValidationTaskConfig``.
+        when: Which checkpoints to validate, and where nothing else asks for checkpoints, when to
+            save. ``"decisions"``: those whose score the scheduler will use (at the rungs of ASHA
+            and HyperBand, at PBT's perturbation interval) and the one at the trial's end; with a
+            scheduler that tunekit does not know, every one. ``"auto"``: those, and others where
+            that costs nothing: in resources in which no trial could start, those of the best trials
+            first, or in the trials' processes, if it takes a fiftieth of an iteration at most. When
+            all trials have ended, some of the three best trials' are validated if the sweep takes
+            at most a twentieth longer for them; the rest is skipped. With a scheduler that decides
+            by nothing, as the default does, or that tunekit does not know, or with a stopper that
+            reads scores: every one. A number n: those that are at least n iterations apart.
+            ``"requested"``: as in Ray Train, those whose report says ``validation=True`` or has a
+            ``ValidationTaskConfig``.
         max_in_flight: How many validations may be in flight at once across the whole sweep. None:
             as many as free resources allow, and at least one.
         max_retries: How many more attempts a validation gets after it raised, timed out or lost its
@@ -121,7 +120,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
         ...     on_pending="wait",
         ... )
         >>> config.when, config.max_retries, config.on_failure
-        (1, 1, 'record')
+        ('auto', 1, 'record')
     """
 
     def __init__(
@@ -131,7 +130,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
         ray_remote_kwargs: Mapping[str, Any] | None = None,
         *,
         evaluators: int | None = None,
-        when: int | str = 1,
+        when: int | str = "auto",
         max_in_flight: int | None = None,
         max_retries: int = 1,
         on_pending: str = "auto",

@@ -24,9 +24,8 @@ from ray.tune.result import SHOULD_CHECKPOINT, TRAINING_ITERATION
 
 from tunekit._ray.checkpoints import set_checkpoint_config
 from tunekit._ray.controller import fail_for_good
-from tunekit._ray.functions import function_of
+from tunekit._ray.functions import waits_to_be_asked
 from tunekit.core.problems import Problems
-from tunekit.core.resuming import saves_only_when_asked
 from tunekit.errors import WiringError
 
 # EveryIterations and AtDecisions are public as tunekit.EveryIterations and tunekit.AtDecisions.
@@ -226,8 +225,9 @@ class AtDecisions(CheckpointPolicy):
 
     That is at the rungs of ``ASHAScheduler`` and ``HyperBandScheduler``, at the perturbation
     interval of ``PopulationBasedTraining``, and so on; with a scheduler that tunekit does not know,
-    at each report. It goes with ``ValidationConfig(when="decisions")`` and needs a
-    :class:`~tunekit.ValidatedScheduler`, which :class:`tunekit.Tuner` provides.
+    at each report. With ``ValidationConfig(when="auto")``, also at other reports, if saving takes a
+    fiftieth of an iteration at most. It needs a :class:`~tunekit.ValidatedScheduler`, which
+    :class:`tunekit.Tuner` provides.
 
     Example:
         >>> import tunekit
@@ -238,7 +238,7 @@ class AtDecisions(CheckpointPolicy):
     _uses: Callable[[Trial, Mapping[str, Any]], bool] | None = None
 
     def attach(self, uses: Callable[[Trial, Mapping[str, Any]], bool]) -> None:
-        """Connect it with a function that says whether the scheduler will use a report's score."""
+        """Connect it with a function that says whether a trial is to save at a report."""
         self._uses = uses
 
     def started(self, trial: Trial) -> None:
@@ -293,8 +293,8 @@ def by_default(
 ) -> CheckpointPolicy | None:
     """Return when a trainable saves that nobody asks to; None if it saves by itself, or is asked.
 
-    That is a function that registers how to save, and never reports or asks for a checkpoint. It is
-    asked at each report or, if only decisions are validated, at those. Callbacks of the user's may
+    That is a class that can save, or a function that registers how to, and neither asks for a
+    checkpoint in its reports. It is asked where ``when`` validates. Callbacks of the user's may
     ask, too.
 
     Args:
@@ -307,17 +307,20 @@ def by_default(
         >>> def train(config):
         ...     tunekit.checkpoint_with(lambda directory: None)
         ...     tune.report({"loss": 1.0})
-        >>> by_default(checkpointable_class(train), None, when="decisions")
-        AtDecisions()
+        >>> [by_default(checkpointable_class(train), None, when) for when in ("auto", 5)]
+        [AtDecisions(), EveryIterations(5)]
     """
     run_config = run_config or tune.RunConfig()
     checkpoints = run_config.checkpoint_config or tune.CheckpointConfig()
-    others = [c for c in run_config.callbacks or [] if not isinstance(c, LoggerCallback)]
+    others = any(
+        type(one).on_trial_result is not tune.Callback.on_trial_result
+        for one in run_config.callbacks or []
+        if not isinstance(one, LoggerCallback)
+    )
     asked = checkpoints.checkpoint_frequency or checkpoints.checkpoint_at_end or others
-    function = function_of(trainable)
-    if asked or when == "requested" or function is None or not saves_only_when_asked(function):
+    if asked or when == "requested" or not waits_to_be_asked(trainable):
         return None
-    return AtDecisions() if when == "decisions" else EveryIterations(1)
+    return EveryIterations(when) if isinstance(when, int) else AtDecisions()
 
 
 class _AnyOf(CheckpointPolicy):

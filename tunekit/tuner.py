@@ -255,7 +255,7 @@ class Tuner(tune.Tuner):
             tune_config.reuse_actors = tune_config.reuse_actors or _hands_over(
                 trainable, validation_config, base_of(tune_config.scheduler)
             )
-        if validation_config is not None and checkpoint_policy is None:
+        if validation_config is not None and checkpoint_policy is None and not distributed:
             checkpoint_policy = by_default(trainable, run_config, validation_config.when)
         run_config = copy.copy(run_config) or tune.RunConfig()
         callbacks = list(run_config.callbacks or [])

@@ -9,7 +9,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, HyperBandScheduler
 import tunekit
 from tests.contract.test_contract import check_contract, run
 from tests.schedulers import CASES, every_case, pbt, seed_all, space
-from tests.sweeps import Counting, Endless, index_of, sweep
+from tests.sweeps import LENGTH, Counting, Endless, index_of, quality, sweep
 from tests.versions import Versioned, Versions
 from tunekit.schedulers import PromotionASHA
 
@@ -211,5 +211,35 @@ def test_with_room_to_spare_the_same_is_decided(tmp_path, name, on_pending):
     assert auto.lengths() == few.lengths()
     counts = auto.validation.summary()
     assert counts["validated"] >= few.validation.summary()["validated"]
+    assert auto.heard.ends == few.heard.ends
     assert not any(counts[name] for name in ("running", "starting", "queued", "waiting"))
     assert list(auto.validation.state.broken()) == []
+
+
+@pytest.mark.parametrize("lag_s", [0.3, 2.5])
+def test_a_trials_end_has_its_last_score_whenever_that_came(tmp_path, lag_s):
+    """Of its last checkpoint, which decides nothing: before it ends, and after."""
+    ran = sweep(
+        tmp_path,
+        ASHAScheduler(max_t=100, grace_period=2, reduction_factor=4),
+        trials=2,
+        slots=1,
+        on_pending="continue",
+        validation_s=lambda attempt: lag_s,
+        settings={"when": "auto"},
+    )
+    assert set(ran.lengths().values()) == {LENGTH}
+    assert sorted(ran.heard.ends) == [(n, quality(n, LENGTH)) for n in (0, 1)]
+
+
+def test_what_may_stop_a_trial_decides(tmp_path):
+    """A metric that nobody is judged by, and that nobody knows to be validation's at first."""
+    ran = sweep(
+        tmp_path,
+        ASHAScheduler(max_t=100, grace_period=8, reduction_factor=2),
+        trials=1,
+        validate=lambda attempt: {"accuracy": 0.5, "recall": attempt.request.iteration / 10},
+        stop={"recall": 0.3},
+        settings={"when": "auto"},
+    )
+    assert ran.lengths()[0] < LENGTH

@@ -119,6 +119,31 @@ def test_killed_once_at_any_write(tmp_path, on_pending, make):
     assert at >= 100
 
 
+@BOTH
+@pytest.mark.parametrize("make", [asha, promotion, pbt])
+def test_killed_while_what_decides_nothing_is_validated_besides(tmp_path, on_pending, make):
+    """Which of those have a score depends on when it was killed; what is decided does not."""
+
+    def made(folder: Path, **options: Any) -> Ran:
+        auto = {"settings": {"when": "auto"}, "validation_s": lambda attempt: 0.7}
+        return make(folder, on_pending, **auto, **options)
+
+    undisturbed, _ = run_killed(tmp_path / "undisturbed", made, iter([]))
+    expected = happened(tmp_path / "undisturbed")
+    for at in itertools.count(start=1, step=2 * STRIDE):
+        folder = tmp_path / f"killed-{at}"
+        ran, kills = run_killed(folder, made, iter([at]), torn=bool(at // STRIDE % 2))
+        lives = happened(folder)
+        if make in IN_ORDER:
+            assert sorted(lives.decisions) == sorted(expected.decisions), at
+        assert {place for place, _ in lives.decisions} == {p for p, _ in expected.decisions}, at
+        assert ran.lengths() == undisturbed.lengths()
+        assert ran.validation.validator.idle
+        if not kills:
+            break
+    assert at >= 100
+
+
 def same(one: JournalSummary, other: JournalSummary, make: Any) -> bool:
     if make in IN_ORDER:
         return one == other
@@ -179,7 +204,10 @@ def make_any(name: str, on_pending: str, seed: int) -> Any:
             run=False,
             loggers=True,
             validation_s=lambda attempt: draw.choice([0.2, 1.0, 4.0, 7.0]),
-            settings={"max_in_flight": draw.choice([None, 2])},
+            settings={
+                "max_in_flight": draw.choice([None, 2]),
+                "when": draw.choice([1, "auto"]),
+            },
             saved_every_s=draw.choice([0.0, float("inf"), float("inf")]),
             **({"trials": 5, "stop": {"training_iteration": 9}} | case.options()),
             **options,

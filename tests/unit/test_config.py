@@ -111,7 +111,7 @@ def test_a_plain_config_gets_the_defaults():
     config = ValidationConfig.of(plain)
     assert (config.fn, config.task_config) == (validate, task)
     assert config.ray_remote_kwargs == {"num_cpus": 2}
-    assert (config.when, config.max_in_flight, config.on_pending) == (1, None, "auto")
+    assert (config.when, config.max_in_flight, config.on_pending) == ("auto", None, "auto")
     assert ValidationConfig.of(config) is config
 
 

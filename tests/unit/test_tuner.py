@@ -496,12 +496,35 @@ def asks(config):
 class Asks(tune.Callback):
     """One of the user's, which may set should_checkpoint."""
 
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        pass
+
+
+class Watches(tune.Callback):
+    """One of the user's, which sees no report."""
+
+
+class Saving(tune.Trainable):
+    def step(self):
+        return {"loss": 1.0}
+
+    def save_checkpoint(self, checkpoint_dir):
+        return {}
+
+
+class SavingByItself(Saving):
+    def step(self):
+        return {"loss": 1.0, "should_checkpoint": True}
+
 
 @pytest.mark.parametrize(
     ("function", "settings", "policies"),
     [
         (saves, {}, ["EveryIterations(1)"]),
-        (saves, {"when": 2}, ["EveryIterations(1)"]),
+        (saves, {"when": 2}, ["EveryIterations(2)"]),
+        (saves, {"when": "auto"}, ["AtDecisions()"]),
+        (Saving, {"when": "auto"}, ["AtDecisions()"]),
+        (SavingByItself, {"when": "auto"}, []),
         (saves, {"when": "decisions"}, ["AtDecisions()"]),
         (saves, {"scheduler": HyperBandScheduler()}, ["EveryIterations(1)"]),
         (saves, {"when": "requested"}, []),
@@ -511,9 +534,10 @@ class Asks(tune.Callback):
         (saves, {"checkpoint_config": tune.CheckpointConfig(checkpoint_frequency=2)}, []),
         (saves, {"checkpoint_config": tune.CheckpointConfig(checkpoint_at_end=True)}, []),
         (saves, {"callbacks": [Asks()]}, []),
+        (saves, {"callbacks": [Watches()]}, ["EveryIterations(1)"]),
     ],
 )
-def test_a_function_that_nothing_else_asks_to_save_is_asked(tmp_path, function, settings, policies):
+def test_what_nothing_else_asks_to_save_is_asked(tmp_path, function, settings, policies):
     settings = dict(settings)
     known = {k: settings.pop(k) for k in ("checkpoint_config", "callbacks") if k in settings}
     scheduler, when = settings.pop("scheduler", None), settings.pop("when", 1)

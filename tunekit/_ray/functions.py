@@ -25,7 +25,7 @@ from ray.tune.trainable import Trainable
 from ray.tune.trainable.function_trainable import FunctionTrainable, wrap_function
 from ray.tune.trainable.trainable import _DICT_CHECKPOINT_FILE_NAME
 
-from tunekit.core.resuming import Resumption, begins_anew
+from tunekit.core.resuming import Resumption, asks_itself, begins_anew, saves_only_when_asked
 from tunekit.errors import NotResumedError
 from tunekit.gpu_memory import release_unused
 
@@ -250,6 +250,26 @@ def can_be_reset(trainable: Any) -> bool:
         return False
     own = getattr(cls, "reset_config", None) is not Trainable.reset_config
     return own and not issubclass(cls, FunctionTrainable)
+
+
+def waits_to_be_asked(trainable: Any) -> bool:
+    """Return whether a trainable can save, and does so only when Tune asks, by its code.
+
+    Example:
+        >>> class Net(Trainable):
+        ...     def save_checkpoint(self, checkpoint_dir):
+        ...         return {"weights": [0.5]}
+        >>> waits_to_be_asked(Net), waits_to_be_asked(Trainable)
+        (True, False)
+    """
+    function = function_of(trainable)
+    if function is not None:
+        return saves_only_when_asked(function)
+    cls: Any = get_trainable_cls(trainable) if isinstance(trainable, str) else trainable
+    if not isinstance(cls, type) or not issubclass(cls, Trainable):
+        return False
+    own = getattr(cls, "save_checkpoint", None) is not Trainable.save_checkpoint
+    return own and not issubclass(cls, FunctionTrainable) and not asks_itself(cls)
 
 
 def in_trial() -> bool:

@@ -81,6 +81,7 @@ class TrialRecord:
         failed: Whether it has failed, and has not been started again.
         pending: How many of its validations have not ended.
         ended: Those that have ended and whose scores the scheduler has not heard of.
+        spare: The newest score that decided nothing.
         extremes: Its least and its greatest score so far, by the metrics to judge by.
     """
 
@@ -90,6 +91,7 @@ class TrialRecord:
     failed: bool = False
     pending: int = 0
     ended: list[Request] = field(default_factory=list)
+    spare: Outcome | None = None
     extremes: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
@@ -343,7 +345,7 @@ class Engine:
         record.saved, record.clone = (*event.place, event.run), None
         # From now on the trial restarts from its own checkpoints.
         self._release(("clone", trial_id, event.generation))
-        if self._selection.wants(trial_id, event.wish, used=event.used):
+        if self._selection.wants(trial_id, event.iteration, event.wish, used=event.used):
             request = self._owed[event.id] = self.request_of(event)
             self._commands.append(Ask(request))
         if self._stages:
@@ -418,7 +420,7 @@ class Engine:
         self._in_order.requested(request)
 
     def _require_last(self, trial_id: str) -> None:
-        """Let the end of a trial wait for the score of its newest checkpoint, if it was optional.
+        """Let the end of a trial have the score of its newest checkpoint, if it was optional.
 
         Not if the scheduler has stopped the trial early.
         """
@@ -437,6 +439,10 @@ class Engine:
             self.delivery.requested(request)
             self._in_order.requested(request)
             self._commands.append(Validate(request))
+        if record.spare is not None and record.spare.request.id == key:
+            outcome = replace(record.spare, request=replace(record.spare.request, optional=False))
+            self.delivery.requested(outcome.request)
+            self.delivery.ended(outcome)
 
     def _estimate(self, event: ValidationEstimated) -> None:
         request = self.unfinished[event.id]
@@ -458,7 +464,7 @@ class Engine:
             self._take_score(outcome)
         if self.history.counts(outcome):
             self._commands.append(Fold(outcome))
-        if not outcome.validated:
+        if not outcome.validated and not (outcome.status is Status.SKIPPED and request.optional):
             self._commands.append(NoteFailure(outcome))
         self._notify(outcome)
         if not request.stage:
@@ -476,6 +482,8 @@ class Engine:
                     extremes[name] = min(least, score), max(most, score)
         self.history.ended(outcome)
         self.delivery.ended(outcome)
+        if outcome.request.optional and outcome.validated:
+            self.record(outcome.request.trial_id).spare = outcome
 
     def _notify(self, outcome: Outcome) -> None:
         """Let loggers have a score in its turn, and once the names that hide training's are known.

@@ -23,9 +23,16 @@ __all__ = ["Durations", "Pool"]
 
 # Why a validation of a trial that was stopped is skipped.
 _REJECTED = "the scheduler has stopped its trial"
-# Why one that decides nothing is skipped, and the checkpoints of how many trials can still win.
+# Why one that decides nothing is skipped.
 _NO_PLACE = "no place was free for it: it decides nothing"
+_LATE = "it had not ended with the last trial: it decides nothing"
+# At the sweep's end, the checkpoints of how many trials can still win; how many of them each place
+# validates at most; and by which share of the sweep its end may be later for that.
 _CAN_WIN = 3
+_ROUNDS = 2
+_TAIL = 0.05
+# Up to which share of an iteration is free: nobody notices that.
+_FREE = 0.02
 # How long a process takes to start, until that was seen: to import PyTorch takes so long.
 _START_S = 2.0
 # What takes longer has waited for resources, rather than for its process.
@@ -61,7 +68,10 @@ class _Trial:
 
 
 class Durations:
-    """Learns how long processes take to start, and validations to run, from the newest of them.
+    """Learns how long things take in a sweep, from the newest of them, in seconds.
+
+    These are ``starts`` of processes, ``runs`` of validations, ``saves`` of checkpoints, and
+    ``iterations`` of training.
 
     In the process of a trial, nothing starts, and the trial does not train meanwhile. If
     validations run for a tenth of the time that a process takes to start, that is the better place
@@ -81,11 +91,17 @@ class Durations:
         False
         >>> known.less_than_a_start(1), known.less_than_a_start(5)
         (True, False)
+        >>> known.saves.append(0.05)
+        >>> known.iterations.append(60.0)
+        >>> known.saves_are_free(), known.scores_are_free()
+        (True, False)
     """
 
     def __init__(self) -> None:
         self.starts: deque[float] = deque(maxlen=9)
         self.runs: deque[float] = deque(maxlen=9)
+        self.saves: deque[float] = deque(maxlen=9)
+        self.iterations: deque[float] = deque(maxlen=9)
 
     def are_short(self) -> bool:
         """Return whether validations are so short that their trials stand still for them."""
@@ -94,6 +110,37 @@ class Durations:
     def less_than_a_start(self, count: int) -> bool:
         """Return whether so many are known to take less than a process that would start."""
         return bool(self.runs) and count * statistics.median(self.runs) <= self._start_s
+
+    def saves_are_free(self) -> bool:
+        """Return whether a trial is known to save in no time, beside an iteration."""
+        return self._are_free(self.saves)
+
+    def scores_are_free(self) -> bool:
+        """Return whether a trial is known to save and validate in no time, in its process."""
+        return self._are_free(self.saves, self.runs)
+
+    def _are_free(self, *parts: deque[float]) -> bool:
+        if not all(parts) or not self.iterations:
+            return False
+        return sum(map(statistics.median, parts)) <= _FREE * statistics.median(self.iterations)
+
+    def rounds_in(self, seconds: float) -> int:
+        """Return how many validations one after another are expected to end in so many seconds."""
+        if not self.runs:
+            return 0
+        return int((seconds - self._start_s) / max(statistics.median(self.runs), 1e-9))
+
+    def ends_in(self, seconds: float, ran_s: float | None) -> bool:
+        """Return whether a validation is expected to end in so many seconds.
+
+        Args:
+            seconds: From now on.
+            ran_s: For how long it has run; None if its process starts.
+        """
+        if not self.runs:
+            return False
+        rest = statistics.median(self.runs) - (-self._start_s if ran_s is None else ran_s)
+        return rest <= seconds
 
     @property
     def _start_s(self) -> float:
@@ -121,8 +168,9 @@ class Pool:
           is not a score is not retried: the function ran to its end, and would return the same.
         - When the scheduler has rejected a trial, its validations that have not started end.
         - Optional ones are started only by :meth:`start_optional`: those of the trial with the best
-          score first, within a trial the newest. When all trials have ended, those of the three
-          best trials are left, at most two for each place, and the others end.
+          score first, within a trial the newest. One place is left to what decides. When all trials
+          have ended, those of the three best trials are left, at most two for each place, as far as
+          the sweep takes hardly longer for them; the others end.
 
     Args:
         max_in_flight: How many attempts may be in flight at once; None leaves it to the resources.
@@ -154,6 +202,8 @@ class Pool:
         self._queue: OrderedDict[str, None] = OrderedDict()  # trials with something waiting
         self._in_flight: dict[str, _InFlight] = {}
         self._optional: dict[str, _Waiting] = {}
+        # When the first request came.
+        self._since: float | None = None
         self._turn = 0
         self._waiting_count = 0
         self._deciding_count = 0
@@ -195,8 +245,8 @@ class Pool:
 
     @property
     def has_optional(self) -> bool:
-        """Return whether a validation waits that is started only if there is room for it."""
-        return bool(self._optional)
+        """Return whether a validation waits or runs that is started only if there is room."""
+        return bool(self._optional) or any(self._optional_flights())
 
     def flies(self, attempt_id: str) -> bool:
         """Return whether an attempt is in flight."""
@@ -243,6 +293,7 @@ class Pool:
         These are older runs of its iteration, and the request itself if its trial was rejected.
         """
         trial = self._trials.setdefault(request.trial_id, _Trial())
+        self._since = now if self._since is None else self._since
         if request.trial_id in self._rejected:
             return [_ended(_Waiting(request, since=now), Status.SKIPPED, now, reason=_REJECTED)]
         known = self._optional.pop(request.id, None)
@@ -278,7 +329,7 @@ class Pool:
             now: The time.
         """
         if self._limit is not None:  # one is left to a score that decides
-            room = min(room, self._limit - len(self._in_flight) - (self._limit > 1))
+            room = min(room, self._limit - len(self._in_flight) - 1)
         if room <= 0 or self._waiting_count:
             return []
         chosen = self._promising(best)[:room]
@@ -288,20 +339,43 @@ class Pool:
 
     def end_optional(
         self, places: int, best: Callable[[str], float | None], now: float
-    ) -> list[Outcome]:
-        """All trials have ended: let those run that may still win, and end the others."""
+    ) -> tuple[list[Attempt], list[Outcome]]:
+        """All trials have ended: let those run that may still win, and end the others.
+
+        Args:
+            places: How many more can run at once.
+            best: As of :meth:`start_optional`.
+            now: The time.
+
+        Returns:
+            The attempts to cancel, and the outcomes of those that ended.
+        """
         waiting, self._optional = self._promising(best), {}
+        tail_s = _TAIL * (0.0 if self._since is None else now - self._since)
+        rounds = min(_ROUNDS, self.durations.rounds_in(tail_s))
+        cancel: list[Attempt] = []
+        outcomes: list[Outcome] = []
+        for flight in list(self._optional_flights()):
+            if self.durations.ends_in(tail_s, None if flight.began is None else now - flight.began):
+                flight.waiting.request = replace(flight.waiting.request, optional=False)
+            else:
+                self._land(flight.attempt.id, now)
+                cancel.append(flight.attempt)
+                outcomes.append(_ended(flight.waiting, Status.SKIPPED, now, flight, reason=_LATE))
         trials = list(dict.fromkeys(one.request.trial_id for one in waiting))
         ranked = [one for one in waiting if best(one.request.trial_id) is not None]
         can_win = [one for one in ranked if one.request.trial_id in trials[:_CAN_WIN]]
-        left = {one.request.id for one in can_win[: 2 * max(1, places)]}
-        outcomes = []
+        left = {one.request.id for one in can_win[: max(0, rounds) * max(1, places)]}
         for one in waiting:
             if one.request.id in left:
+                one.request = replace(one.request, optional=False)
                 self._enqueue(self._trials[one.request.trial_id], one)
             else:
                 outcomes.append(_ended(one, Status.SKIPPED, now, reason=_NO_PLACE))
-        return outcomes
+        return cancel, outcomes
+
+    def _optional_flights(self) -> Iterator[_InFlight]:
+        return (one for one in self._in_flight.values() if one.waiting.request.optional)
 
     def _promising(self, best: Callable[[str], float | None]) -> list[_Waiting]:
         """Return the optional ones that wait, the most promising first."""

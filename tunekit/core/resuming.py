@@ -17,6 +17,7 @@ from typing import Any
 __all__ = [
     "HOW_TO_RESUME",
     "Resumption",
+    "asks_itself",
     "begins_anew",
     "saves_only_when_asked",
     "saves_without_resuming",
@@ -151,6 +152,21 @@ def saves_only_when_asked(function: Any) -> bool:
     """
     names = {name for code in _codes(function) for name in _names(code)}
     return not names.isdisjoint(_SAVES_WITH_TUNEKIT) and names.isdisjoint(_ASKS)
+
+
+def asks_itself(cls: type) -> bool:
+    """Return whether a class trainable's own reports ask for checkpoints, by its code.
+
+    Example:
+        >>> class Net:
+        ...     def step(self):
+        ...         return {"loss": 1.0, "should_checkpoint": True}
+        >>> Net.__module__ = "users"
+        >>> asks_itself(Net)
+        True
+    """
+    names = {name for code in _codes(cls) for name in _names(code)}
+    return not names.isdisjoint({"should_checkpoint", "SHOULD_CHECKPOINT"})
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -26,42 +26,49 @@ __all__ = [
 
 
 class Selection:
-    """Picks each n-th checkpoint of a trial, unless the report of a checkpoint says otherwise.
+    """Picks the checkpoints to validate, unless the report of a checkpoint says otherwise.
 
     Args:
-        when: Validate each n-th checkpoint of a trial, counted from its first; or
-            ``"decisions"``: those whose score is used; or ``"requested"``: those whose report asks.
-            ``"auto"``: all, some of them only if there is room.
+        when: A number: those at least so many iterations after the one before, or after the start
+            of the trial; or ``"decisions"``: those whose score is used; or ``"requested"``: those
+            whose report asks. ``"auto"``: all, some of them only if there is room.
 
     Example:
         >>> selection = Selection(when=2)
-        >>> [selection.wants("a") for _ in range(4)]
-        [False, True, False, True]
-        >>> selection.wants("a", wish=True), selection.wants("a", wish=False)
+        >>> [selection.wants("a", iteration) for iteration in (1, 2, 3, 5, 6, 7)]
+        [False, True, False, True, False, True]
+        >>> selection.wants("a", 8, wish=True), selection.wants("a", 20, wish=False)
         (True, False)
         >>> asked = Selection(when="requested")
-        >>> asked.wants("a"), asked.wants("a", wish=True)
+        >>> asked.wants("a", 1), asked.wants("a", 1, wish=True)
         (False, True)
     """
 
     def __init__(self, when: int | str = 1):
         self._when = 1 if when == "auto" else when
-        self._saved: dict[str, int] = {}
+        # The newest iteration of each trial that was picked.
+        self._newest: dict[str, int] = {}
 
-    def wants(self, trial_id: str, wish: bool | None = None, *, used: bool = True) -> bool:
-        """Count one more checkpoint of the trial and say whether to validate it.
+    def wants(
+        self, trial_id: str, iteration: int, wish: bool | None = None, *, used: bool = True
+    ) -> bool:
+        """Return whether to validate a checkpoint, the newest of its trial.
 
         Args:
             trial_id: The trial that saved it.
+            iteration: When it was saved.
             wish: What its report asked for: True or False decide, None leaves it to ``when``.
             used: Whether the scheduler will use its score, or it is the trial's last.
         """
-        count = self._saved[trial_id] = self._saved.get(trial_id, 0) + 1
         if wish is not None:
             return wish
         if isinstance(self._when, str):
             return used and self._when == "decisions"
-        return count % self._when == 0
+        apart = iteration - self._newest.get(trial_id, 0)
+        if 0 < apart < self._when:
+            return False
+        self._newest[trial_id] = iteration  # or an older one: the trial has gone back
+        return True
 
 
 #: Names of a row that Tune or tunekit fill in themselves; a validation must not overwrite them.

@@ -372,7 +372,7 @@ class ValidationCallback(tune.Callback):
         for callback in self._listeners:
             for policy in callback.parts() if isinstance(callback, CheckpointPolicy) else ():
                 if isinstance(policy, AtDecisions):
-                    policy.attach(scheduling.uses)
+                    policy.attach(self.waiting.saves)
         self._open_experiment(controller.storage)
         if searcher is not None:
             searcher.attach(self.validator.poll)
@@ -509,6 +509,7 @@ class ValidationCallback(tune.Callback):
             required, policies = self.state.required, bool(self.policies)
             self._forgotten.reported(trial, result, required, policies=policies)
         self.requests.reported(trial, result)
+        self.waiting.reported(trial, result, self.clock.monotonic())
         self.files.reported(trial)
 
     @staticmethod
@@ -522,6 +523,7 @@ class ValidationCallback(tune.Callback):
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Called by Tune when a trial has saved: decide whether to validate the checkpoint."""
+        self.waiting.saved(trial, self.clock.monotonic())
         self.requests.saved(trial)
         self.leases.prune(trial)
 

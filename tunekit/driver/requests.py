@@ -63,8 +63,8 @@ class Requests:
         self._emit, self._time = emit, time
         #: Who says which scores will be used; nobody, as long as it is not known.
         self.scheduling: Scheduling | None = None
-        #: Whether scores that decide nothing are optional.
-        self.leaves_out: Callable[[], bool] = lambda: False
+        #: Whether a trial's scores that decide nothing are optional.
+        self.leaves_out: Callable[[Trial], bool] = lambda trial: False
         # What each trial's newest report says of its own validation, and of which iteration it is.
         self._overrides: dict[str, tuple[int, ValidationOverride]] = {}
         # The newest iteration of each trial that Tune has asked the scheduler about.
@@ -144,7 +144,7 @@ class Requests:
                 report=None if same(request.report, known) else request.report,
                 wish=None if override is None else bool(override),
                 used=used,
-                optional=not used and override is None and self.leaves_out(),
+                optional=not used and override is None and self.leaves_out(trial),
             )
         )
 

@@ -12,6 +12,7 @@ from tunekit._ray.controller import Controller
 from tunekit._ray.stoppers import ValidatedStopper
 from tunekit.core.confidence import Interval
 from tunekit.core.events import Event, TrialAdded
+from tunekit.core.metrics import flatten
 from tunekit.core.stopping import Criteria
 from tunekit.errors import StopperError, TunekitError
 
@@ -57,6 +58,11 @@ class StoppingCriteria:
         """Return whether a trial may be stopped by a score, whether or not its scheduler uses
         it."""
         return not self._least.empty or (self._stopper is not None and self._stopper.by_metrics)
+
+    def may_read(self, trial: Trial) -> bool:
+        """Return whether any score of a trial may stop it, as far as its last report shows."""
+        unknown = trial.stopping_criterion.keys() - flatten(trial.last_result).keys()
+        return self.by_scores or bool(unknown)
 
     def restore(self, trial: Trial, events: Iterable[Event]) -> None:
         """Give a trial of a restored sweep the criterion back that it had when it was added.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from ray.tune.experiment import Trial
+from ray.tune.result import TIME_THIS_ITER_S
 
 from tunekit._ray.controller import Controller
 from tunekit._ray.decisions import decides_at_times
@@ -56,6 +58,8 @@ class Waiting(Around):
         self._controller: Controller | None = None
         self._scheduling: Scheduling | None = None
         self._searches = False
+        # When each trial reported that has not saved since, in seconds.
+        self._reported: dict[str, float] = {}
         #: Whether trials take resources that validations need; None: that is not known.
         self.shares_with_trials: bool | None = None
         #: Whether checkpoints are validated in the processes of trials that wait, as a rule: then
@@ -198,20 +202,44 @@ class Waiting(Around):
         """See :class:`~tunekit.validating.validator.Around`."""
         return () if self._controller is None else self._controller.promised()
 
-    def leaves_out(self) -> bool:
-        """Return whether the scores that decide nothing are optional.
+    def reported(self, trial: Trial, report: Mapping[str, Any], now: float) -> None:
+        """Note how long a trial has trained for a report; it may save next."""
+        self.validator.took(iteration_s=report.get(TIME_THIS_ITER_S))
+        self._reported[trial.trial_id] = now
 
-        They are if it is known which ones decide, no stopper reads each of them, and no trial
-        stands still for each.
+    def saved(self, trial: Trial, now: float) -> None:
+        """Note that a trial has saved, and how long that took."""
+        since = self._reported.pop(trial.trial_id, None)
+        if since is not None:
+            self.validator.took(save_s=now - since)
+
+    def leaves_out(self, trial: Trial) -> bool:
+        """Return whether a trial's scores that decide nothing are optional.
+
+        They are if it is known which ones decide, no stopper reads each of them, and they take a
+        trial's time.
         """
         scheduling = self._scheduling
         return (
             self._config.when == "auto"
             and scheduling is not None
             and decides_at_times(scheduling.state.base)
-            and not self._stopping.by_scores
-            and not (self.validate_themselves and self.validator.are_short)
+            and not self._stopping.may_read(trial)
+            and not (self.validate_themselves and self.validator.scores_are_free)
         )
+
+    def saves(self, trial: Trial, report: Mapping[str, Any]) -> bool:
+        """Return whether a trial is to save at a report, as far as ``when`` goes.
+
+        What decides nothing is not worth an iteration's time.
+        """
+        scheduling = self._scheduling
+        if scheduling is None:
+            return True
+        used = scheduling.uses(trial, report)
+        if used or self._config.when != "auto":
+            return used
+        return not self.leaves_out(trial) or self.validator.saves_are_free
 
     def kept(self) -> Iterator[Mapping[str, float]]:
         """See :class:`~tunekit.validating.validator.Around`."""

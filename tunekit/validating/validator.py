@@ -194,6 +194,23 @@ class Validator:
         """Return whether validations are so short that a trial stands still for each, as inline."""
         return self._executor.in_trials and self._pool.durations.are_short()
 
+    @property
+    def saves_are_free(self) -> bool:
+        """Return whether trials save in no time, beside an iteration."""
+        return self._pool.durations.saves_are_free()
+
+    @property
+    def scores_are_free(self) -> bool:
+        """Return whether trials save and validate in no time, in their processes."""
+        return self._executor.in_trials and self._pool.durations.scores_are_free()
+
+    def took(self, *, iteration_s: float | None = None, save_s: float | None = None) -> None:
+        """Note how long an iteration of training, or saving a checkpoint, took."""
+        durations = self._pool.durations
+        for known, seconds in ((durations.iterations, iteration_s), (durations.saves, save_s)):
+            if seconds is not None:
+                known.append(seconds)
+
     def fits_in(self, resources: Mapping[str, float]) -> bool:
         """Return whether a validation could run in the place of something with these resources."""
         return self._executor.fits_in(resources)
@@ -289,8 +306,7 @@ class Validator:
         """Start what decides nothing where that costs nothing; at the end, skip the rest."""
         pool, around = self._pool, self._around
         if around.over():
-            for outcome in pool.end_optional(self._executor.capacity(()), around.best, now):
-                self._conclude(outcome)
+            self._cancel(*pool.end_optional(self._executor.capacity(()), around.best, now))
             return
         room = 0 if pool.waiting else self._executor.capacity(around.kept())
         for attempt in pool.start_optional(room, around.best, now):

@@ -339,17 +339,50 @@ def test_what_decides_nothing_runs_only_in_room_that_is_left():
     assert len(pool.start(9, now=1.0)) == 1
 
 
-def test_what_decides_nothing_is_skipped_at_the_end_unless_it_can_win():
+def test_one_place_is_left_to_what_decides():
+    pool = Pool(max_in_flight=2)
+    for iteration in (1, 2):
+        pool.submit(Request("a", iteration, used=False, optional=True), now=0.0)
+    assert len(pool.start_optional(9, {}.get, now=0.0)) == 1
+    pool.submit(Request("a", 3), now=1.0)
+    assert [one.request.iteration for one in pool.start(9, now=1.0)] == [3]
+
+
+def optional_pool() -> Pool:
+    """Return one with two optional validations of each of four trials, 1,000 s into the sweep."""
     pool = Pool()
     for trial in "abcd":
         for iteration in (1, 2):
             pool.submit(Request(trial, iteration, used=False, optional=True), now=0.0)
-    best = {"a": 0.1, "b": 0.9, "c": 0.5}.get
-    skipped = pool.end_optional(2, best, now=1.0)
-    assert {one.request.id for one in skipped} == {"a:0:1:1", "a:0:2:1", "d:0:1:1", "d:0:2:1"}
+    pool.durations.starts.append(1.0)
+    return pool
+
+
+BEST = {"a": 0.1, "b": 0.9, "c": 0.5}.get
+
+
+@pytest.mark.parametrize(("run_s", "left"), [(10.0, 4), (30.0, 2), (60.0, 0), (None, 0)])
+def test_what_decides_nothing_is_skipped_at_the_end_unless_it_can_win(run_s, left):
+    """Two rounds in two places, if they take a twentieth of the sweep's time at most."""
+    pool = optional_pool()
+    if run_s is not None:
+        pool.durations.runs.append(run_s)
+    cancelled, skipped = pool.end_optional(2, BEST, now=1000.0)
+    assert cancelled == [] and not pool.has_optional
     assert {one.status for one in skipped} == {Status.SKIPPED}
     assert "no place was free" in skipped[0].reason
-    assert pool.waiting == 4 and len(pool.start(9, now=1.0)) == 4
+    assert {"a:0:1:1", "a:0:2:1", "d:0:1:1", "d:0:2:1"} <= {one.request.id for one in skipped}
+    assert pool.waiting == 8 - len(skipped) == left
+
+
+@pytest.mark.parametrize(("run_s", "ends"), [(49.0, True), (60.0, False)])
+def test_what_still_runs_at_the_end_and_decides_nothing_ends_soon_or_is_cancelled(run_s, ends):
+    pool = optional_pool()
+    [attempt] = pool.start_optional(1, BEST, now=1000.0)
+    pool.durations.runs.append(run_s)
+    cancelled, skipped = pool.end_optional(2, BEST, now=1000.0)
+    assert pool.flies(attempt.id) == ends == (attempt not in cancelled)
+    assert (attempt.request.id in {one.request.id for one in skipped}) != ends
 
 
 def test_what_decides_nothing_is_required_once_it_is_the_last_of_its_trial():
