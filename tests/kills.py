@@ -16,7 +16,7 @@ from ray.tune import ResumeConfig
 from tests.restores import prepare_restore
 from tests.sweeps import Ran
 from tunekit.core.events import SnapshotTaken
-from tunekit.journal import ledger, lock
+from tunekit.journal import ledger
 from tunekit.journal.lines import events_in
 from tunekit.journal.lock import LOCK, Holder
 from tunekit.journal.storage import LocalFolder
@@ -24,11 +24,6 @@ from tunekit.journal.storage import LocalFolder
 
 class Killed(BaseException):
     """The driver is no more."""
-
-
-def forget_drivers() -> None:
-    """Let every driver of this process be dead, though nobody has told its lock."""
-    lock._OURS.clear()
 
 
 class DoomedFolder(LocalFolder):
@@ -68,9 +63,11 @@ def killed_after(writes: int, *, torn: bool = False) -> Iterator[None]:
     """
     countdown = iter(range(writes, -1, -1))
     copies: list[_BackgroundProcess] = []
+    homes: set[Path] = set()
     start = _BackgroundProcess.start
 
     def folder_at(filesystem: Any, path: str) -> DoomedFolder:
+        homes.add(Path(path))
         return DoomedFolder(Path(path), countdown, torn)
 
     def started(self: _BackgroundProcess, *args: Any, **kwargs: Any) -> bool:
@@ -82,7 +79,8 @@ def killed_after(writes: int, *, torn: bool = False) -> Iterator[None]:
             with mock.patch.object(_BackgroundProcess, "start", started):
                 yield
         finally:
-            forget_drivers()
+            for home in homes:
+                bury(home)
             for copy in copies:
                 with suppress(Exception):  # it may fail, as a killed driver's does
                     copy.wait()
@@ -135,7 +133,6 @@ def run_killed(
             kills += 1
         if elsewhere:
             shutil.rmtree(f"{folder}-session", ignore_errors=True)
-            bury(home)
         events = events_in(home) if (home / "journal").is_dir() else []
         if any(isinstance(event, SnapshotTaken) for event in events):
             options = {

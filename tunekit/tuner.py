@@ -76,7 +76,7 @@ from tunekit.driver.scheduler import ValidatedScheduler, base_of
 from tunekit.errors import ConfigError, RestoreError, SweepNotFoundError, TunekitError
 from tunekit.journal.experiments import no_sweep
 from tunekit.journal.lines import SERIES, Record, record_of
-from tunekit.journal.lock import lock_at
+from tunekit.journal.lock import DriverLock
 from tunekit.journal.session import import_path
 from tunekit.journal.snapshots import SavedState, cannot_write, saved_state
 from tunekit.journal.storage import Folder, folder_at
@@ -384,7 +384,7 @@ class Tuner(tune.Tuner):
         assert folder is not None  # else there is a problem
         with ExitStack() as around:
             if folder.names(SERIES):
-                lock = lock_at(*storage_at(path, storage_filesystem))
+                lock = DriverLock(*storage_at(path, storage_filesystem))
                 try:
                     around.enter_context(lock.held())
                 except OSError as error:
@@ -725,7 +725,7 @@ def _refuse_if_driven(run_config: tune.RunConfig) -> None:
         return  # Tune says what is wrong with it
     home = posixpath.join(home, str(run_config.name))
     if SERIES in folder_at(filesystem, home).names(""):
-        lock_at(filesystem, home).require_free()
+        DriverLock(filesystem, home).require_free()
 
 
 def _folder_of(path: Any, filesystem: Any, problems: Problems) -> Folder | None:

@@ -30,10 +30,10 @@ from tunekit.journal.lock import (
     LOCK,
     SILENT_S,
     TAKE_OVER,
+    DriverLock,
     Holder,
     LockFile,
     driver_of,
-    lock_at,
 )
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeClock
@@ -57,7 +57,7 @@ class Elsewhere:
 
 
 def lock(folder, clock=None, filesystem=LOCAL):
-    return lock_at(filesystem, str(folder), clock or FakeClock())
+    return DriverLock(filesystem, str(folder), clock or FakeClock())
 
 
 def few(folder, **options):
@@ -114,9 +114,11 @@ def test_a_driver_that_was_interrupted_while_it_took_over_can_let_go(tmp_path, m
 
 def test_a_driver_that_was_interrupted_while_it_wrote_its_lock_does_not_hold_it():
     store = Store()
+    held = lock("sweep", Interrupted(), store.filesystem)
     with pytest.raises(KeyboardInterrupt):
-        lock("sweep", Interrupted(), store.filesystem).claim()
+        held.claim()
     assert store.files
+    held.release()
     lock("sweep", filesystem=store.filesystem).claim()
 
 
@@ -218,7 +220,7 @@ def test_it_is_heard_of_now_and_then_and_not_at_each_step():
 
 def claim_at_once(folder, barrier, results):
     barrier.wait()
-    held = lock_at(LOCAL, folder)
+    held = DriverLock(LOCAL, folder)
     try:
         held.claim()
     except tunekit.errors.AlreadyRunningError:
@@ -267,7 +269,7 @@ def test_on_an_object_store_whoever_is_written_over_gives_way():
 
 CLAIM = (
     "import sys, time; from pyarrow.fs import LocalFileSystem; from tunekit.journal.lock import "
-    "lock_at; lock_at(LocalFileSystem(), sys.argv[1]).claim(); print('held', flush=True); "
+    "DriverLock; DriverLock(LocalFileSystem(), sys.argv[1]).claim(); print('held', flush=True); "
     "time.sleep(60)"
 )
 

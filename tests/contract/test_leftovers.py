@@ -12,7 +12,7 @@ import pytest
 from ray.tune import ResumeConfig
 from ray.tune.schedulers import FIFOScheduler
 
-from tests.kills import Killed, forget_drivers, killed_after
+from tests.kills import Killed, bury, killed_after
 from tests.restores import prepare_restore
 from tests.sweeps import LENGTH, Ran, sweep
 from tunekit.core.events import CheckpointSaved, TrialAdded, ValidationRequested
@@ -94,7 +94,7 @@ def test_a_restore_that_is_killed_while_it_removes_is_gone_on_with(tmp_path, mon
     monkeypatch.setattr("tunekit.driver.restored.delete_checkpoint", dies)
     with pytest.raises(Killed):
         restored(tmp_path)
-    forget_drivers()
+    bury(tmp_path / "sweep")
     monkeypatch.undo()
     ran = restored(tmp_path)
     assert not any(path.exists() for path in cut_off)

@@ -16,7 +16,7 @@ from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import BasicVariantGenerator
 
 import tunekit
-from tests.kills import Killed, forget_drivers, killed_after, run_killed
+from tests.kills import Killed, bury, killed_after, run_killed
 from tests.restores import prepare_restore
 from tests.schedulers import CASES
 from tests.sweeps import Counting, Endless, Ran, index_of, sweep
@@ -54,7 +54,7 @@ def run_until_dead(ran: Ran) -> None:
         with suppress(Exception):  # a thread copies Tune's files; a dead driver has none
             storage.syncer.wait()
         shutil.rmtree(Path(storage.experiment_driver_staging_path).parent, ignore_errors=True)
-        forget_drivers()
+        bury(ran.home)
         raise
 
 

@@ -16,7 +16,7 @@ from ray.tune import ResumeConfig
 from ray.tune.schedulers import FIFOScheduler
 
 import tunekit
-from tests.kills import Killed, forget_drivers, killed_after, run_killed
+from tests.kills import Killed, bury, killed_after, run_killed
 from tests.restores import prepare_restore
 from tests.schedulers import pbt, seed_all
 from tests.sweeps import Counting, Ran, quality, sweep
@@ -189,7 +189,7 @@ def test_checkpoints_of_a_former_generation_are_restored_with_its_hyperparameter
         ran = configured(folder, seed, asked, layers, **more)
         with pytest.raises(Killed), killed_soon_after_an_exploit():
             ran.sweep.run(most=50_000)
-        forget_drivers()
+        bury(ran.home)
         ran.sweep.controller._storage.syncer.wait()
         events = events_in(folder / "sweep")
         overwritten = {e.trial_id for e in events if isinstance(e, Exploited)}

@@ -25,7 +25,7 @@ from tunekit.cli import commands
 from tunekit.cli.status import status_of, text_of
 from tunekit.cli.trainables import trainable_at
 from tunekit.journal import session
-from tunekit.journal.lock import LOCK, TAKE_OVER, lock_at
+from tunekit.journal.lock import LOCK, TAKE_OVER, DriverLock
 
 
 def tunekit_(*arguments: Any) -> Result:
@@ -52,7 +52,7 @@ def running(folder: Path, writes: int) -> Path:
     """A sweep whose driver, so its lock says, is this process."""
     path = killed(folder, writes)
     (path / LOCK).unlink()
-    lock_at(LocalFileSystem(), str(path)).claim()
+    DriverLock(LocalFileSystem(), str(path)).claim()
     return path
 
 

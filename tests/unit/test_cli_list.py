@@ -18,7 +18,7 @@ from tests.kills import Killed, bury, killed_after
 from tests.sweeps import sweep
 from tunekit.cli import commands
 from tunekit.journal.experiments import sweeps_below
-from tunekit.journal.lock import LOCK, lock_at
+from tunekit.journal.lock import LOCK, DriverLock
 
 
 def tunekit_(*arguments: Any) -> Result:
@@ -50,7 +50,7 @@ def results(tmp_path_factory) -> Path:
     aged(killed(home / "project/killed"), 20)
     running = aged(killed(home / "project/running"), 10)
     (running / LOCK).unlink()
-    lock_at(LocalFileSystem(), str(running)).claim()
+    DriverLock(LocalFileSystem(), str(running)).claim()
     damaged = aged(sweep(home / "damaged", FIFOScheduler(), trials=1).home, 40)
     [journal] = (damaged / "journal").glob("*.jsonl")
     lines = journal.read_text().splitlines()

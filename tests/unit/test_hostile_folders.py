@@ -333,7 +333,7 @@ def test_nothing_is_written_behind_a_link(hostile, outside, tmp_path):
         lambda: Journal(folder),
         lambda: folder.put("state/a.zip", b"state"),
         lambda: folder.remove("journal/000001.jsonl"),
-        lambda: tunekit.journal.lock.lock_at(LOCAL, str(hostile)).claim(),
+        lambda: tunekit.journal.lock.DriverLock(LOCAL, str(hostile)).claim(),
     ]
     for write in writes:
         with pytest.raises(UnsafeFileError):

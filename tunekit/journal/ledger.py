@@ -14,7 +14,7 @@ from tunekit.core.events import Event, TrialAdded
 from tunekit.core.values import number
 from tunekit.errors import AlreadyRunningError
 from tunekit.journal.lines import Journal, NullJournal, record_of
-from tunekit.journal.lock import DriverLock, lock_at
+from tunekit.journal.lock import DriverLock
 from tunekit.journal.places import Places
 from tunekit.journal.snapshots import SnapshotWriter
 from tunekit.journal.storage import Folder, folder_at, warn_of_kills
@@ -70,7 +70,7 @@ class Ledger:
         """
         filesystem, home = storage.storage_filesystem, storage.experiment_fs_path
         warn_of_kills(filesystem, home)
-        self._lock = lock = lock_at(filesystem, home, self._clock)
+        self._lock = lock = DriverLock(filesystem, home, self._clock)
         lock.claim()
         lock.keep(self._give_way)
         self.places, self._folder = Places(home), folder_at(filesystem, home)

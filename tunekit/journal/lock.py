@@ -50,7 +50,6 @@ __all__ = [
     "Holder",
     "LockFile",
     "driver_of",
-    "lock_at",
 ]
 
 logger = logging.getLogger(__name__)
@@ -73,9 +72,6 @@ _MOST_BYTES = 64 * 1024
 # How long to wait, before it is certain who has written the lock, where two may at once.
 _DOUBT_S = 1.0
 
-# The tokens of the drivers in this process.
-_OURS: set[str] = set()
-
 _Pid = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
 # A time that can be told: until the year 9999.
 _Time = Annotated[float, msgspec.Meta(ge=0, le=253_402_300_799.0)]
@@ -88,8 +84,7 @@ class Holder:
     Attributes:
         token: Tells this driver from all others.
         host: Its machine's name.
-        place: Tells where its process number means anything: the machine since it was started, and
-            the container.
+        place: Where its process number means anything: the machine, on Linux a container of it.
         pid: Its process.
         born: When that process was started, in the system's own unit; 0 if that is not known.
             Numbers of processes are used again, above all in containers.
@@ -134,9 +129,7 @@ class Holder:
         """
         if self.place != _place():
             return max(0.0, SILENT_S - (now - self.beat))
-        own = self.pid == os.getpid()
-        there = self.token in _OURS if own else _born(self.pid) == self.born
-        return math.inf if there else 0.0
+        return math.inf if _born(self.pid) == self.born else 0.0
 
 
 def _place() -> str:
@@ -145,8 +138,7 @@ def _place() -> str:
     if os.name == "nt":  # whether another process is alive cannot be asked for there
         return f"{host}|{os.getpid()}"
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{host}|{boot}|{os.readlink('/proc/self/ns/pid')}"
+        return f"{host}|{os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return host
 
@@ -239,22 +231,18 @@ class LockFile:
                 os.close(descriptor)  # which gives the lock back, as the end of the process does
 
 
-def lock_at(filesystem: pyarrow.fs.FileSystem, home: str, clock: Clock | None = None) -> DriverLock:
-    """The lock of the experiment in a folder of a storage."""
-    return DriverLock(LockFile(filesystem, home), home, clock or SystemClock())
-
-
 class DriverLock:
     """One driver's hold of a sweep.
 
     Args:
-        file: Where it is written.
-        home: The experiment's folder, for messages.
+        filesystem: The storage.
+        home: The experiment's folder there.
         clock: What the time is read from.
     """
 
-    def __init__(self, file: LockFile, home: str, clock: Clock):
-        self._file, self._home, self._clock = file, home, clock
+    def __init__(self, filesystem: pyarrow.fs.FileSystem, home: str, clock: Clock | None = None):
+        self._file, self._home = LockFile(filesystem, home), home
+        self._clock = clock or SystemClock()
         self._mutex = threading.Lock()
         self._mine: Holder | None = None
         self._ended = threading.Event()
@@ -326,16 +314,13 @@ class DriverLock:
         """Write the lock; False if another driver was faster."""
         now, pid, token = self._clock.time(), os.getpid(), secrets.token_hex(8)
         mine = Holder(token, platform.node(), _place(), pid, _born(pid) or 0, since=now, beat=now)
-        _OURS.add(token)  # before anybody can read it
-        try:
-            if self._file.swap(held, mine.encoded()):
-                if self._file.doubt_s:
-                    self._clock.sleep(self._file.doubt_s)
-                if self._file.read() == mine.encoded():
-                    self._mine, self._next_beat = mine, self._clock.monotonic() + BEAT_S
-        finally:
-            if self._mine is None:
-                _OURS.discard(token)
+        if not self._file.swap(held, mine.encoded()):
+            return False
+        self._mine, self._next_beat = mine, self._clock.monotonic() + BEAT_S
+        if self._file.doubt_s:
+            self._clock.sleep(self._file.doubt_s)
+            if self._file.read() != mine.encoded():
+                self._mine = None
         return self._mine is not None
 
     def keep(self, on_lost: Callable[[AlreadyRunningError], None]) -> None:
@@ -380,7 +365,6 @@ class DriverLock:
             except Exception as error:  # storages raise whatever their libraries do
                 logger.debug("The lock of %s could not be renewed: %s", self._home, error)
                 return
-            _OURS.discard(mine.token)
             self._mine = None
         self._ended.set()
         self._on_lost(
@@ -398,7 +382,6 @@ class DriverLock:
             mine, self._mine = self._mine, None
             if mine is None:
                 return
-            _OURS.discard(mine.token)
             try:
                 held = self._file.read()
                 there = Holder.decoded(held)
