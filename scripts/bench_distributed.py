@@ -28,7 +28,8 @@ from ray.train.torch import TorchTrainer
 from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining
 
 import tunekit
-from tunekit.journal.lines import read
+from tunekit.core.events import ValidationEnded, ValidationRequested
+from tunekit.journal.lines import events_in
 
 OWN_S = 0.2
 PARTS = ["validations", "reports", "exploits", "sweep"]
@@ -109,7 +110,7 @@ def trainer(workers=1, **config):
 
 
 def events(results, kind):
-    return [event for event in read(results.experiment_path) if event["event"] == kind]
+    return [event for event in events_in(results.experiment_path) if isinstance(event, kind)]
 
 
 def fit(folder, trainable, *, callbacks=(), workers=None, stop=None, **settings):
@@ -145,8 +146,8 @@ def validations(count):
         with tempfile.TemporaryDirectory() as folder:
             config = tunekit.ValidationConfig(**how, on_pending="wait")
             results = fit(folder, trainer(length=count), validation_config=config)
-            asked = {event["id"]: event["time"] for event in events(results, "requested")}
-            waits = [e["time"] - asked[e["id"]] - OWN_S for e in events(results, "ended")]
+            asked = {event.id: event.time for event in events(results, ValidationRequested)}
+            waits = [e.time - asked[e.id] - OWN_S for e in events(results, ValidationEnded)]
             ours = statistics.median(waits)
         shown = f"{stock:8.2f}" if stock is not None else f"{'':8}"
         ratio = f"{stock / ours:8.1f}" if stock is not None else ""

@@ -7,7 +7,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from tunekit.journal.lines import sealed
+import msgspec
+import pyarrow.fs
+
+from tunekit._ray.storage import storage_at
+from tunekit.journal.lines import record_of, sealed
+from tunekit.journal.storage import Folder, folder_at
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -27,3 +32,18 @@ def rewrite(path: Path, change: Callable[[str], str]) -> None:
     """Change the text of a file, and seal its lines again."""
     text = change("\n".join(json.dumps(line) for line in lines_of(path)))
     write_lines(path, map(json.loads, text.splitlines()))
+
+
+def read(
+    source: Folder | str | Path,
+    filesystem: pyarrow.fs.FileSystem | None = None,
+    *,
+    unpickle: bool = False,
+) -> list[dict[str, Any]]:
+    """Return the events of a journal by the names of their fields; ``event`` is the kind."""
+    if isinstance(source, (str, Path)):
+        source = folder_at(*storage_at(str(source), filesystem))
+    return [
+        {"event": type(event).__struct_config__.tag, **msgspec.structs.asdict(event)}
+        for event in record_of(source, unpickle=unpickle).events
+    ]

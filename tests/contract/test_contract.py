@@ -15,11 +15,11 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
 import tunekit
+from tests.journals import read
 from tests.schedulers import CASES, MODES, every_case
 from tests.seeds import SCHEDULES, seeds
 from tests.sweeps import LENGTH, Counting, Endless, Ran, index_of, quality, sweep
 from tunekit.core.validation import Attempt
-from tunekit.journal.lines import read
 
 every_mode = pytest.mark.parametrize("on_pending", MODES)
 

@@ -17,6 +17,7 @@ from ray import tune
 from ray.tune import ResumeConfig
 
 import tunekit
+from tests.journals import read
 from tests.kills import Killed, killed_after
 from tests.restores import prepare_restore
 from tests.schedulers import CASES
@@ -24,7 +25,7 @@ from tests.stores import Store
 from tests.sweeps import sweep
 from tunekit.core.events import Reported, SnapshotTaken
 from tunekit.journal.ledger import Ledger
-from tunekit.journal.lines import Journal, events_in, read
+from tunekit.journal.lines import Journal, events_in
 from tunekit.journal.lock import (
     BEAT_S,
     LOCK,

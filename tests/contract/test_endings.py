@@ -17,11 +17,12 @@ from ray.tune.search import BasicVariantGenerator
 from ray.tune.stopper import CombinedStopper, NoopStopper, TimeoutStopper
 
 import tunekit
+from tests.journals import read
 from tests.kills import Killed, killed_after
 from tests.restores import prepare_restore
 from tests.sweeps import LENGTH, Counting, Ran, sweep
 from tunekit.driver.callback import ValidationCallback
-from tunekit.journal.lines import events_in, read
+from tunekit.journal.lines import events_in
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import check_journal
 from tunekit.validating.validator import Validator

@@ -12,11 +12,12 @@ from ray.tune import ResumeConfig
 from ray.tune.schedulers import FIFOScheduler
 
 import tunekit
+from tests.journals import read
 from tests.restores import prepare_restore
 from tests.sweeps import LENGTH, Counting, Ran, sweep
 from tunekit.core.validation import Attempt
 from tunekit.driver.callback import ValidationCallback
-from tunekit.journal.lines import events_in, read
+from tunekit.journal.lines import events_in
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeClock, FakeExecutor, check_journal
 

@@ -15,10 +15,11 @@ from ray.tune import ResumeConfig
 from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining
 
 import tunekit
+from tests.journals import read
 from tests.kills import Killed, killed_after
 from tests.restores import prepare_restore
 from tests.sweeps import Ran, sweep
-from tunekit.journal.lines import events_in, read
+from tunekit.journal.lines import events_in
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import check_journal
 

@@ -21,14 +21,13 @@ from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 from tests.contract.test_restore import kill, restored
-from tests.journals import lines_of, rewrite, write_lines
+from tests.journals import lines_of, read, rewrite, write_lines
 from tests.sweeps import sweep
 from tunekit.board.page.page import render
 from tunekit.cli import commands
 from tunekit.clock import SystemClock
 from tunekit.core.validation import Attempt
 from tunekit.evaluation import session as sessions
-from tunekit.journal.lines import read
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeExecutor
 from tunekit.validating.cache import ValidationCache

@@ -12,12 +12,13 @@ import pytest
 from ray.tune import ResumeConfig
 from ray.tune.schedulers import FIFOScheduler
 
+from tests.journals import read
 from tests.kills import Killed, bury, killed_after
 from tests.restores import prepare_restore
 from tests.sweeps import LENGTH, Ran, sweep
 from tunekit.core.events import CheckpointSaved, TrialAdded, ValidationRequested
 from tunekit.driver.restored import remove_left_over
-from tunekit.journal.lines import events_in, read
+from tunekit.journal.lines import events_in
 from tunekit.journal.places import Places
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import check_journal

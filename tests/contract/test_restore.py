@@ -16,12 +16,13 @@ from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import BasicVariantGenerator
 
 import tunekit
+from tests.journals import read
 from tests.kills import Killed, bury, killed_after, run_killed
 from tests.restores import prepare_restore
 from tests.schedulers import CASES
 from tests.sweeps import Counting, Endless, Ran, index_of, sweep
 from tunekit.core.events import TrialAdded
-from tunekit.journal.lines import events_in, read
+from tunekit.journal.lines import events_in
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeClock, FakeExecutor, LocalSweep, check_journal
 

@@ -7,9 +7,9 @@ from ray import tune
 from ray.tune import TuneError
 
 import tunekit
+from tests.journals import read
 from tests.schedulers import CASES
 from tests.sweeps import sweep
-from tunekit.journal.lines import read
 
 
 class Raises(tune.Callback):

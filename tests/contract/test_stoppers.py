@@ -24,10 +24,11 @@ from ray.tune.stopper import (
 )
 
 import tunekit
+from tests.journals import read
 from tests.kills import run_killed
 from tests.restores import prepare_restore
 from tests.sweeps import Endless, Ran, sweep
-from tunekit.journal.lines import events_in, read
+from tunekit.journal.lines import events_in
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import check_journal
 from tunekit.testing.executor import Attempt

@@ -16,6 +16,7 @@ from ray.tune import ResumeConfig
 from ray.tune.schedulers import FIFOScheduler
 
 import tunekit
+from tests.journals import read
 from tests.kills import Killed, bury, killed_after, run_killed
 from tests.restores import prepare_restore
 from tests.schedulers import pbt, seed_all
@@ -23,7 +24,7 @@ from tests.sweeps import Counting, Ran, quality, sweep
 from tests.versions import Versioned, score_of, version_at
 from tunekit.core.events import Event, Exploited, ValidationEnded, ValidationRequested
 from tunekit.core.validation import Attempt
-from tunekit.journal.lines import Journal, events_in, read
+from tunekit.journal.lines import Journal, events_in
 from tunekit.journal.storage import LocalFolder
 from tunekit.scheduling.state import SchedulerState
 

@@ -20,12 +20,12 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 import tunekit
 from tests import sweeps
 from tests.hostile import EXCEPTIONS, KEYS, ODD, VALUES, made
+from tests.journals import read
 from tests.kills import run_killed
 from tests.sweeps import Counting, Ran, sweep
 from tunekit.board.page import render
 from tunekit.board.page.page import contents
 from tunekit.cli.status import status_of, text_of
-from tunekit.journal.lines import read
 from tunekit.testing import FakeClock, LocalSweep
 from tunekit.validating.process import plain
 

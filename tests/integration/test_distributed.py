@@ -16,8 +16,8 @@ from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 import tunekit
 from tests.integration.test_pbt import AfterExploits
 from tests.integration.worker_groups import fit, trainer, validate
+from tests.journals import read
 from tests.versions import Versions, score_of, version_at
-from tunekit.journal.lines import read
 
 pytestmark = pytest.mark.ray
 

@@ -13,10 +13,10 @@ from ray import train, tune
 
 import tunekit
 from tests.integration.runs import counting, fit
+from tests.journals import read
 from tunekit._ray.cluster import has_died
 from tunekit.core.validation import Attempt, Outcome, Request, Status
 from tunekit.core.values import unparcelled
-from tunekit.journal.lines import read
 from tunekit.pickles import unpack
 from tunekit.validating.cache import ValidationCache
 from tunekit.validating.executor import RayExecutor, executor_of

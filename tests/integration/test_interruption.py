@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import tunekit
+from tests.journals import read
 from tunekit.core.events import event_of
-from tunekit.journal.lines import read
 from tunekit.testing import check_journal
 
 pytestmark = pytest.mark.ray

@@ -12,8 +12,8 @@ from ray.tune.schedulers import HyperBandScheduler, PopulationBasedTraining
 
 import tunekit
 from tests.integration.runs import fit
+from tests.journals import read
 from tests.versions import Versioned, Versions, score_of, version_at
-from tunekit.journal.lines import read
 
 pytestmark = pytest.mark.ray
 

@@ -13,7 +13,7 @@ from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 from tests.integration.runs import counting, fit
-from tunekit.journal.lines import read
+from tests.journals import read
 
 pytestmark = pytest.mark.ray
 

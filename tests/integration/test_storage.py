@@ -16,9 +16,10 @@ from ray import tune
 import tunekit
 from tests.integration.runs import counting, validate
 from tests.integration.s3 import S3Server
+from tests.journals import read
 from tunekit.core.events import event_of
 from tunekit.demo import digits
-from tunekit.journal.lines import events_in, read
+from tunekit.journal.lines import events_in
 from tunekit.testing import check_journal
 
 pytestmark = pytest.mark.ray

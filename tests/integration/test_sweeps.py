@@ -22,7 +22,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import tunekit
 from tests.integration.runs import counting, fit, validate
-from tunekit.journal.lines import read
+from tests.journals import read
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import tunekit
+from tests.journals import read
 from tunekit.board.serve.catalogue import Catalogue
 from tunekit.board.serve.index import Index
 from tunekit.board.serve.live import LiveSweep
@@ -31,7 +32,6 @@ from tunekit.core.events import (
 )
 from tunekit.errors import UnsafeFileError
 from tunekit.evaluation import session as sessions
-from tunekit.journal import lines as journal
 from tunekit.journal.lines import Journal
 from tunekit.journal.lock import Holder
 from tunekit.journal.storage import LocalFolder, folder_at
@@ -312,7 +312,7 @@ def test_no_pickle_in_a_sweep_is_opened_by_who_reads_or_evaluates_it(
     assert {"x/accuracy", "y/accuracy"} <= set(confirmed.reports)
     assert not opened(canary)
     # The controls: each of them goes off.
-    journal.read(hostile, unpickle=True)
+    read(hostile, unpickle=True)
     assert opened(canary)
     for name in files:
         pickle.loads((hostile / name).read_bytes())
@@ -346,7 +346,7 @@ def test_a_filesystem_below_a_local_folder_is_confined_as_well(hostile, outside)
     linked(hostile, "journal/000001.jsonl", outside)
     below = pyarrow.fs.SubTreeFileSystem(str(hostile.parent), LOCAL)
     with pytest.raises(UnsafeFileError):
-        journal.read("sweep", below)
+        read("sweep", below)
     (hostile / "journal/000001.jsonl").unlink()
     os.mkfifo(hostile / "journal/000001.jsonl")
     with pytest.raises(UnsafeFileError):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.journals import read
 from tunekit.core.events import (
     AttemptStarted,
     CheckpointSaved,
@@ -34,7 +35,6 @@ from tunekit.journal.lines import (
     Journal,
     JournalReader,
     events_in,
-    read,
     record_of,
     sealed,
 )
@@ -159,9 +159,10 @@ def test_what_json_does_not_know_is_shown_and_opened_on_request_only(tmp_path):
 
 def test_keys_that_are_no_strings_are_kept(tmp_path):
     journal = journal_in(tmp_path)
-    journal.append(Reported(time=1.0, trial_id="a", report={"table": {(1, 2): 3}}, offered=True))
+    report = {"training_iteration": 1, "table": {(1, 2): 3}}
+    journal.append(Reported(time=1.0, trial_id="a", report=report, offered=True))
     [event] = read(tmp_path, unpickle=True)
-    assert event["report"] == {"table": {(1, 2): 3}}
+    assert event["report"] == report
 
 
 class _Bomb:
@@ -289,7 +290,6 @@ def test_an_event_that_is_not_known_is_an_error_and_not_left_out(tmp_path, known
     path.write_text(GOOD + line(**known))
     with pytest.raises(JournalError, match=f"line 2, is no event.*{says}"):
         events_in(tmp_path)
-    assert len(read(tmp_path)) == 1, "as lines, it can be looked at"
 
 
 def test_an_unknown_field_is_ignored_and_a_missing_one_has_its_default(tmp_path):

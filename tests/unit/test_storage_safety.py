@@ -17,6 +17,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import tunekit
+from tests.journals import read
 from tests.stores import Store
 from tunekit.core.events import Resumed
 from tunekit.journal import lines as journal
@@ -44,7 +45,7 @@ def head(after=0, seal=""):
 
 
 def event(number):
-    return sealed(json.dumps({"n": number, "event": "began", "time": 1.0}))
+    return sealed(json.dumps({"n": number, "event": "failed", "time": 1.0, "trial_id": "a"}))
 
 
 def life(store, left, lines=5):
@@ -83,7 +84,7 @@ def test_nothing_that_was_taken_is_lost_wherever_the_process_is_killed():
         confirmed, files = life(store, left)
         died = len(store.operations) == done + left
         found = folder_in(store)
-        numbers = [one["n"] for one in journal.read(found)]
+        numbers = [one["n"] for one in read(found)]
         # That none is missing between them is what reading checks.
         assert (numbers or [1])[-1] >= confirmed or confirmed == 7, left
         for name in before:
@@ -93,7 +94,7 @@ def test_nothing_that_was_taken_is_lost_wherever_the_process_is_killed():
         # Who goes on numbers its lines after those that were read.
         confirmed, files = life(store, None)
         found = folder_in(store)
-        events = journal.read(found)
+        events = read(found)
         assert events[-1]["n"] == confirmed and len(events) == len(numbers) + 5, left
         assert {name: found.read(f"state/{name}") for name in files} == files, left
         if not died:
@@ -107,7 +108,7 @@ def test_operations_that_fail_now_and_then_lose_nothing(fails):
     store.errors[fails] = lambda path: OSError("now and then") if draw.random() < 0.4 else None
     for lines in range(1, 4):
         confirmed, _ = life(store, None, lines)
-        assert journal.read(folder_in(store))[-1]["n"] == confirmed
+        assert read(folder_in(store))[-1]["n"] == confirmed
     assert confirmed == 9
 
 
@@ -155,7 +156,7 @@ def test_a_sweep_in_such_a_storage_is_warned_of_at_its_start_and_written(caplog)
     ledger.begin(anew=True, after=0, about={})
     ledger.append(Resumed(trial_id="a", runs=False))
     ledger.close()
-    assert [one["trial_id"] for one in journal.read("tmp/sweep", store.filesystem)] == ["a"]
+    assert [one["trial_id"] for one in read("tmp/sweep", store.filesystem)] == ["a"]
 
 
 def test_a_filesystem_of_fsspecs(tmp_path):
@@ -167,7 +168,7 @@ def test_a_filesystem_of_fsspecs(tmp_path):
             folder.append("journal", line)
             assert folder.settle(10)
         folder.close()
-    assert [one["n"] for one in journal.read(root, filesystem)] == [2, 3, 5]
+    assert [one["n"] for one in read(root, filesystem)] == [2, 3, 5]
     assert folder.names("journal") == ["000001.jsonl", "000002.jsonl"]
 
 
@@ -340,11 +341,11 @@ def test_an_archive_stays_until_the_line_that_names_its_successor_is_written(tmp
     monkeypatch.setattr(os, "write", full)
     record.append(Resumed(trial_id="a", runs=False))
     keeper.snapshot(Saved())
-    named = [one["file"] for one in journal.read(tmp_path)]
+    named = [one["file"] for one in read(tmp_path)]
     assert named == [f"state/{first}"] and first in folder.names("state")
     monkeypatch.setattr(os, "write", wrote)
     keeper.snapshot(Saved())
-    assert [journal.read(tmp_path)[-1]["file"]] == [f"state/{n}" for n in folder.names("state")]
+    assert [read(tmp_path)[-1]["file"]] == [f"state/{n}" for n in folder.names("state")]
 
 
 def test_what_was_named_is_on_the_disk_before_its_predecessor_is_deleted(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.hostile import EXCEPTIONS, ODD, VALUES, OpensBadly, TwoArguments, hostile, made, tensors
-from tests.journals import lines_of, write_lines
+from tests.journals import lines_of, read, write_lines
 from tunekit.core.events import CheckpointSaved, Reported, TrialAdded, ValidationEnded
 from tunekit.core.reports import own_names, received
 from tunekit.core.validation import Outcome, Request, Status, rejected
@@ -35,7 +35,7 @@ from tunekit.core.values import (
     unparcelled,
     written,
 )
-from tunekit.journal.lines import Journal, read
+from tunekit.journal.lines import Journal
 from tunekit.journal.recorded import resolve_opaque, to_json
 from tunekit.journal.storage import LocalFolder
 from tunekit.pickles import pack, to_text, travels, unpack
@@ -175,22 +175,33 @@ def test_a_journal_takes_anything_and_can_be_read(tmp_path_factory, tree):
         assert reported["report"]["training_iteration"] == 1
 
 
+IT = "training_iteration"
+
+
 def test_markers_of_the_journals_own_are_told_from_a_users(tmp_path):
     """Also those of a journal that did not tell them apart, where they cannot be its own."""
     odd = {"shown": 1, "both": {"__pickled__": "x", "shown": "y"}, "items": {"__items__": [[1, 2]]}}
     journal = Journal(LocalFolder(tmp_path))
     journal.append(TrialAdded(time=1.0, trial_id="a", config={"it": odd, "shown": {"shown": "z"}}))
-    journal.append(Reported(time=2.0, trial_id="a", report={"it": odd, "shown": 3}, offered=True))
+    journal.append(
+        Reported(time=2.0, trial_id="a", report={IT: 1, "it": odd, "shown": 3}, offered=True)
+    )
     journal.close()
     for unpickle in (False, True):
         added, reported = read(tmp_path, unpickle=unpickle)
         assert added["config"] == {"it": odd, "shown": {"shown": "z"}}
-        assert reported["report"] == {"it": odd, "shown": 3}
+        assert reported["report"] == {IT: 1, "it": odd, "shown": 3}
     path = tmp_path / "journal/000001.jsonl"
-    own = {"n": 4, "event": "reported", "time": 1, "trial_id": "a", "report": {"x": {"shown": 1}}}
+    own = {
+        "n": 4,
+        "event": "reported",
+        "time": 1,
+        "trial_id": "a",
+        "report": {IT: 1, "x": {"shown": 1}},
+    }
     write_lines(path, [*lines_of(path), own])
     for unpickle in (False, True):
-        assert read(tmp_path, unpickle=unpickle)[-1]["report"] == {"x": {"shown": 1}}
+        assert read(tmp_path, unpickle=unpickle)[-1]["report"] == {IT: 1, "x": {"shown": 1}}
 
 
 def test_keyword_arguments_come_back_as_the_very_same(tmp_path):

@@ -22,10 +22,9 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -72,7 +71,6 @@ __all__ = [
     "Record",
     "events_in",
     "exploits_of",
-    "read",
     "record_of",
 ]
 
@@ -123,8 +121,6 @@ class Journal:
         >>> folder = LocalFolder(Path(tempfile.mkdtemp()))
         >>> journal = Journal(folder)
         >>> journal.append(Waited(time=12.5, trial_id="a", seconds=1.5))
-        >>> read(folder)
-        [{'n': 2, 'event': 'waited', 'time': 12.5, 'trial_id': 'a', 'seconds': 1.5}]
         >>> record_of(folder).events
         [Waited(n=2, time=12.5, trial_id='a', seconds=1.5)]
     """
@@ -296,13 +292,13 @@ def _written_before(folder: Folder, series: str) -> int:
     return max((int(found[1]) - 1 for found in archives if found is not None), default=0)
 
 
-def read(
-    source: Folder | str | Path,
+def events_in(
+    source: str | Path,
     filesystem: pyarrow.fs.FileSystem | None = None,
     *,
     unpickle: bool = False,
-) -> list[dict[str, Any]]:
-    """Return the events of an experiment's newest sweep, in order, as their lines have them.
+) -> list[Event]:
+    """Return the events of an experiment's newest sweep, in order.
 
     The last line of a file is left out if it is torn: nothing has been done about it.
 
@@ -313,29 +309,8 @@ def read(
             A pickle can run any code.
 
     Raises:
-        tunekit.errors.JournalError: If a file is no journal, is of a newer version, or was damaged.
-        OSError: If the storage fails.
-
-    Example:
-        >>> read("/no/such/folder")
-        []
-    """
-    if isinstance(source, (str, Path)):
-        source = folder_at(*storage_at(str(source), filesystem))
-
-    return _LineReader(source, unpickle=unpickle).read().events  # type: ignore[return-value]
-
-
-def events_in(
-    source: str | Path,
-    filesystem: pyarrow.fs.FileSystem | None = None,
-    *,
-    unpickle: bool = False,
-) -> list[Event]:
-    """Return the events of an experiment's newest sweep, in order. Arguments: as of :func:`read`.
-
-    Raises:
-        tunekit.errors.JournalError: As for :func:`read`; also if an event is unknown.
+        tunekit.errors.JournalError: If a file is no journal, is of another version, or was damaged;
+            also if an event is unknown.
         OSError: If the storage fails.
 
     Example:
@@ -369,12 +344,12 @@ def record_of(
 
     Args:
         folder: The folder.
-        unpickle: As for :func:`read`.
+        unpickle: As for :func:`events_in`.
         without: Events to leave out, unread, by their names.
         series: The folder of the journal's files in that one.
 
     Raises:
-        tunekit.errors.JournalError: As for :func:`read`; also if an event is unknown.
+        tunekit.errors.JournalError: As for :func:`events_in`.
         OSError: If the storage fails.
     """
     return JournalReader(folder, unpickle=unpickle, without=without, series=series).read()
@@ -416,7 +391,7 @@ class JournalReader:
 
     Args:
         folder: The experiment's folder.
-        unpickle: As for :func:`read`.
+        unpickle: As for :func:`events_in`.
         without: Events to leave out, unread, by their names.
         series: The folder of the journal's files in that one.
 
@@ -474,11 +449,6 @@ class JournalReader:
             found, self._at = self._read(_Position())
         return found
 
-    _number_of: Callable[[Any], int] = staticmethod(attrgetter("n"))
-
-    def _decode(self, line: bytes, file: str, index: int) -> Any:
-        return _event(line, file, index, unpickle=self._unpickle)
-
     def _read(self, at: _Position) -> tuple[Growth, _Position]:
         # In this order: what an archive says was written is in the files that are listed next.
         known = 0 if at.file else _written_before(self._folder, self._series)
@@ -509,22 +479,21 @@ class JournalReader:
     def _take(self, found: Growth, at: _Position, data: bytes) -> _Position:
         """Add the complete lines to what is new; return how far that is."""
         file, lines = f"{self._series}/{at.file}", _complete_lines(data)
-        begun, last, decode, number_of = at.begun, at.last, self._decode, self._number_of
-        seal, events, is_skipped = at.seal, found.events, self._is_skipped
+        begun, last, seal, is_skipped = at.begun, at.last, at.seal, self._is_skipped
         for index, line in enumerate(lines, start=at.lines + 1):
             if line[-10:-2] != b"%08x" % crc32(line[:-_SEALED]):
                 raise _damaged(file, index)
             if index == 1 and (not begun or b'"journal": ' in line[:_FRONT]):
                 head = _head(line, file)
                 self._check_head(found, head, file, last, seal, begun=begun)
-                begun, number, events = True, head["n"], found.events
+                begun, number = True, head["n"]
             else:
                 if is_skipped is not None and is_skipped(line):
                     number = _number_in(line, file, index)
                 else:
-                    event = decode(line, file, index)
-                    number = number_of(event)
-                    events.append(event)
+                    event = _event(line, file, index, unpickle=self._unpickle)
+                    number = event.n
+                    found.events.append(event)
                 if number != last + 1:
                     self._check_order(file, index, number, last)
             last = number
@@ -587,7 +556,7 @@ class JournalReader:
         Raises:
             tunekit.errors.JournalError: If the session does not follow a line of the file before.
         """
-        after, number_of = head["after"], self._number_of
+        after = head["after"]
         mark = f'"n": {after}, '.encode()
         known = (one for one in self._before if mark in one[:_FRONT])
         if not any(_seal_of(one) == head["follows"] for one in known):
@@ -599,19 +568,8 @@ class JournalReader:
             last,
             file,
         )
-        while found.events and number_of(found.events[-1]) > after:
+        while found.events and found.events[-1].n > after:
             found.events.pop()
-
-
-class _LineReader(JournalReader):
-    """Reads lines as they are."""
-
-    _number_of = staticmethod(itemgetter("n"))
-
-    def _decode(self, line: bytes, file: str, index: int) -> Any:
-        found = _parsed(line, file, index, unpickle=self._unpickle)
-        found.pop("crc", None)
-        return found
 
 
 def exploits_of(events: Iterable[Event], places: Places) -> list[Exploit]:
