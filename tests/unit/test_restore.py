@@ -303,7 +303,7 @@ def test_trials_without_a_saved_state_are_not_begun_again(tmp_path):
     assert tunekit.Tuner.can_restore(home)  # nothing has come of it
     tunekit.Tuner.restore(str(home), train)
     writer.append(Reported(trial_id="a", report={"training_iteration": 1, "generation": 0}))
-    writer.flush()
+    writer.sync()
     for ask in asks(home):
         with pytest.raises(
             tunekit.errors.RestoreError, match="never saved, though trials have begun"

@@ -187,25 +187,3 @@ def test_files_can_be_removed(tmp_path):
     folder.remove("state/never-was.zip")
     assert folder.settle(10) and folder.names("state") == []
     folder.close()
-
-
-def test_whoever_waits_for_the_disk_does_not_begin_another_thread(tmp_path, monkeypatch):
-    timers, timer = [], threading.Timer
-
-    def made(*known):
-        timers.append(timer(*known))
-        return timers[-1]
-
-    monkeypatch.setattr(threading, "Timer", made)
-    folder = LocalFolder(tmp_path)
-    for _ in range(3):
-        folder.append("journal", b"one\n")
-        assert folder.sync()
-    assert len(timers) == 1
-    timers[0].function()  # its time has come
-    folder.append("journal", b"one\n")
-    assert len(timers) == 2, "what comes later is handed to the disk, too"
-    folder.close()
-    timers[0].cancel()
-    timers[1].join(timeout=10)
-    assert not timers[1].is_alive()

@@ -30,7 +30,6 @@ from tunekit.journal.storage import (
     folder_at,
     replace_file,
     warn_of_kills,
-    write_new,
 )
 from tunekit.testing import FakeClock
 
@@ -283,13 +282,6 @@ def test_a_folders_file_is_not_written_through_a_link(trap):
     path = trap("a.zip")
     LocalFolder(path.parent).put("a.zip", b"state")
     assert path.read_bytes() == b"state"
-
-
-def test_what_is_written_anew_is_no_link(trap, tmp_path):
-    path = trap("a")
-    (path.parent / "new").symlink_to(tmp_path / "precious")
-    with pytest.raises(FileExistsError):
-        write_new(path.parent / "new", b"lock")
 
 
 def test_a_file_has_the_rights_that_the_umask_leaves(tmp_path):

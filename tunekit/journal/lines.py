@@ -154,10 +154,6 @@ class Journal:
         line, as_written = _line_of(event, self.last + 1)
         self._append(line, as_written)
 
-    def flush(self) -> bool:
-        """Write what a storage that failed has not taken; False if it fails still."""
-        return self._folder.flush()
-
     def sync(self) -> bool:
         """Let all lines so far outlive the machine; False if they cannot be written now."""
         return self._folder.sync()

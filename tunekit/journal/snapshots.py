@@ -141,9 +141,7 @@ class SnapshotWriter:
         return True
 
     def _put_next(self, kind: str, files: Mapping[str, bytes]) -> str | None:
-        # Its name says that all lines before it were written.
-        self._journal.sync()
-        if not self._journal.flush():
+        if not self._journal.sync():  # its name says that all lines before it were written
             return None
         name = f"{FOLDER}/{self._journal.last + 1:09d}-{kind}.zip"
         if not self._put(name, files):

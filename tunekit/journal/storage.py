@@ -3,7 +3,7 @@
 A local folder, or a shared one that is mounted, is written to at once: what a call has taken has
 been handed to the operating system when the call returns, and outlives the process. It outlives
 the machine once it is on the disk: a file that is put is when the call returns, lines are after
-:meth:`Folder.sync` and, in any case, a second or so later.
+:meth:`Folder.sync`.
 
 An object store knows no appending, and a request to it takes as long as many of a sweep's steps;
 there a thread uploads in order, and what was not uploaded when the process is killed is lost: that
@@ -45,7 +45,6 @@ __all__ = [
     "folder_at",
     "replace_file",
     "warn_of_kills",
-    "write_new",
 ]
 
 logger = logging.getLogger(__name__)
@@ -54,8 +53,6 @@ logger = logging.getLogger(__name__)
 _CHUNK_BYTES = 256 * 1024
 _RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 _TELL_AGAIN_S = 30.0
-# How long lines may be with the operating system only.
-_SYNC_INTERVAL_S = 1.0
 # An object is there when it is closed, and not before. The names are pyarrow's, and fsspec's.
 _OBJECT_STORES = frozenset(
     ["s3", "s3a", "gcs", "gs", "abfs", "abfss", "az", "adl", "oss", "oci", "cos", "obs", "r2"]
@@ -76,19 +73,11 @@ class Folder(Protocol):
         """
         ...
 
-    def flush(self) -> bool:
-        """Write the lines that could not be written before.
-
-        Returns:
-            Whether all are written, or will be before anything that is written from now on.
-        """
-        ...
-
     def sync(self) -> bool:
-        """Let what was appended outlive the machine, as far as that is not so already.
+        """Write what could not be written before, and let all lines outlive the machine.
 
         Returns:
-            Whether it does, or will before anything that is written or removed from now on.
+            Whether they do, or will before anything that is written or removed from now on.
         """
         ...
 
@@ -159,30 +148,6 @@ def _next_number(names: list[str]) -> int:
     return max(numbers, default=0) + 1
 
 
-def write_new(path: Path, data: bytes, *, durable: bool = False) -> None:
-    """Write a file that does not exist; a link is not followed.
-
-    Args:
-        path: The file.
-        data: What is to be in it.
-        durable: Whether it is to outlive the machine, not just this process.
-
-    Raises:
-        FileExistsError: If there is something.
-        OSError: If it cannot be written.
-    """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-    except OSError:
-        path.unlink(missing_ok=True)
-        raise
-
-
 def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
     """Write a file as a whole: nobody sees half of it, at whatever moment.
 
@@ -204,8 +169,12 @@ def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
         (b'<html>', ['report.html'])
     """
     draft = path.with_name(f".{secrets.token_hex(8)}.draft")
-    write_new(draft, data, durable=durable)
     try:
+        with open(draft, "xb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(draft, path)
     except OSError:
         draft.unlink(missing_ok=True)
@@ -290,10 +259,8 @@ class LocalFolder:
         self._open: dict[str, int] = {}
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._complaints = _Complaints(str(root))
-        # The files whose lines are with the operating system only.
-        self._unsynced: set[int] = set()
-        self._syncing = threading.Lock()
-        self._timer: threading.Timer | None = None
+        # The series with lines that are with the operating system only.
+        self._unsynced: set[str] = set()
         self._abandoned = False
 
     def append(self, series: str, line: bytes) -> None:
@@ -301,15 +268,16 @@ class LocalFolder:
         self._waiting.append((series, line))
         self._write()
 
-    def flush(self) -> bool:
-        """See :class:`Folder`."""
-        self._write()
-        return not self._waiting
-
     def sync(self) -> bool:
         """See :class:`Folder`."""
         self._write()
-        return self._sync() and not self._waiting
+        try:
+            for series in list(self._unsynced):
+                os.fsync(self._open[series])
+                self._unsynced.discard(series)
+        except OSError as error:
+            self._complaints.failed(error, len(self._waiting))
+        return not self._unsynced and not self._waiting
 
     def put(self, name: str, data: bytes) -> None:
         """See :class:`Folder`.
@@ -357,50 +325,14 @@ class LocalFolder:
 
     def close(self) -> None:
         """See :class:`Folder`."""
-        self._sync()
-        with self._syncing:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            self._unsynced.clear()
-            for descriptor in self._open.values():
-                os.close(descriptor)
-            self._open.clear()
+        self.sync()
+        self._unsynced.clear()
+        while self._open:
+            os.close(self._open.popitem()[1])
 
     def abandon(self) -> None:
         """See :class:`Folder`."""
         self._abandoned = True
-
-    def _sync(self) -> bool:
-        """Hand lines to the disk; nobody who appends meanwhile waits for it."""
-        fine = True
-        with self._syncing:
-            unsynced, self._unsynced = [os.dup(one) for one in self._unsynced], set()
-        for descriptor in unsynced:
-            try:
-                os.fsync(descriptor)
-            except OSError as error:
-                fine = False
-                self._complaints.failed(error, len(self._waiting))
-            finally:
-                os.close(descriptor)
-        return fine
-
-    def _sync_soon(self, series: str) -> None:
-        """Hand the lines of a series' file to the disk within a second, at nobody's cost."""
-        with self._syncing:
-            if series not in self._open:
-                return
-            self._unsynced.add(self._open[series])
-            if self._timer is None:
-                self._timer = threading.Timer(_SYNC_INTERVAL_S, self._sync_in_time)
-                self._timer.daemon = True
-                self._timer.start()
-
-    def _sync_in_time(self) -> None:
-        with self._syncing:
-            self._timer = None  # one that is under way is enough, whoever else syncs meanwhile
-        self._sync()
 
     def _write(self) -> None:
         if self._abandoned:
@@ -415,7 +347,7 @@ class LocalFolder:
                 return
             for _ in same:
                 self._waiting.popleft()
-            self._sync_soon(series)
+            self._unsynced.add(series)
             self._complaints.worked()
 
     def _write_lines(self, series: str, lines: bytes) -> None:
@@ -437,9 +369,8 @@ class LocalFolder:
             try:
                 os.ftruncate(descriptor, before)
             except OSError:
-                with self._syncing:
-                    self._unsynced.discard(descriptor)
-                    os.close(self._open.pop(series))
+                self._unsynced.discard(series)
+                os.close(self._open.pop(series))
             raise
 
 
@@ -474,10 +405,6 @@ class RemoteFolder:
     def append(self, series: str, line: bytes) -> None:
         """See :class:`Folder`; the line is uploaded behind."""
         self._enqueue("append", series, line)
-
-    def flush(self) -> bool:
-        """See :class:`Folder`; no line waits to be uploaded."""
-        return True
 
     def sync(self) -> bool:
         """See :class:`Folder`; what is uploaded, in order, outlives this machine."""
