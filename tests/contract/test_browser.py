@@ -22,7 +22,7 @@ from tests.contract.test_analysis import asha, pbt
 from tests.contract.test_seeds import run as seeds
 from tests.contract.test_serve import session, trial
 from tests.sweeps import Ran
-from tunekit.board.page import write_comparison, write_page
+from tunekit.board.page import write_page
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: chromium)"),
@@ -222,12 +222,6 @@ def test_nor_where_everything_has_failed(tab, tmp_path):
     )
 
 
-def test_nor_side_by_side(tab, tmp_path):
-    found = tunekit.lab.compare(realistic.three(tmp_path, 6))
-    seen = looked_at(tab, write_comparison(found, tmp_path / "compare.html"))
-    assert set(seen["charts"]) == {"chart-over_time", "chart-over_iterations"}
-
-
 def test_the_ranking_is_sorted_filtered_and_exported(tab, tmp_path):
     loaded = tunekit.load(asha(tmp_path / "sweep").home)
     seen = look(tab, write_page(loaded, tmp_path / "report.html"), 500, USE)
@@ -386,36 +380,6 @@ return found;
 })()"""
 
 
-def test_sweeps_are_shown_side_by_side(tab, tmp_path):
-    homes = {"asha": asha(tmp_path / "asha").home, "pbt": pbt(tmp_path / "pbt").home}
-    found = tunekit.lab.compare(list(homes.values()), names=list(homes))
-    tab.open(write_comparison(found, tmp_path / "compare.html"))
-    tab.run("window.drawAll()")
-    seen = tab.run(COMPARED)
-    assert seen["failed"] is None and seen["charts"] == ["over_time", "over_iterations"]
-    assert [float(row[2]) for row in seen["rows"]] == list(found.table.best)
-    assert [int(row[8]) for row in seen["rows"]] == list(found.table.iterations)
-    assert [row[3] for row in seen["rows"]] == list(found.table.best_trial)
-    assert seen["searched"] == list(found.searched.hyperparameter)
-    assert seen["settings"] == list(found.settings.setting)
-    assert found.progress.groupby("sweep").best.max().to_dict() == dict(
-        zip(found.names, found.table.best, strict=True)
-    )
-    for _, row in found.over_iterations.iterrows():  # the curves go through its figures
-        before = found.progress[found.progress.iterations <= row.iterations]
-        assert before.groupby("sweep").best.max().to_dict() == row[list(homes)].dropna().to_dict()
-
-
-COMPARED = """({
-  failed: document.documentElement.dataset.failed ?? null,
-  charts: [...document.querySelectorAll(".chart:has(svg.marks)")].map((c) => c.id.slice(6)),
-  rows: [...document.querySelectorAll("#compared tbody tr")].map(
-    (row) => [...row.cells].map((cell) => cell.dataset.value ?? cell.textContent.trim())),
-  searched: [...document.querySelectorAll("#searched tbody th")].map((one) => one.textContent),
-  settings: [...document.querySelectorAll("#settings tbody th")].map((one) => one.textContent),
-})"""
-
-
 # Accessibility ---------------------------------------------------------------------------------
 
 
@@ -459,15 +423,4 @@ def test_axe_finds_nothing_serious(tab, page):
     tab.prefer("dark")
     assert wrong(tab, ["color-contrast"]) == [], "of the trial"
     tab.run("document.querySelector('dialog').close()")
-    assert wrong(tab, ["color-contrast"]) == []
-
-
-@needs_axe
-def test_axe_finds_nothing_serious_side_by_side(tab, tmp_path):
-    homes = [tmp_path / name for name in "ab"]
-    for home in homes:
-        trial(session(home), "t", 0.5, lr=0.1)
-    tab.open(write_comparison(tunekit.lab.compare(homes), tmp_path / "compare.html"))
-    assert wrong(tab) == []
-    tab.prefer("dark")
     assert wrong(tab, ["color-contrast"]) == []

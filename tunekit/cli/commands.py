@@ -326,14 +326,8 @@ def _best_as_text(found: BestCheckpoint, path: str, sweep: Sweep, scope: str) ->
 @tunekit.command(short_help="Several sweeps side by side: how good, how fast, what differs.")
 @_paths
 @_goal
-@click.option(
-    "--html",
-    type=click.Path(dir_okay=False),
-    metavar="FILE",
-    help="Write a page with charts, for a browser.",
-)
 @_json
-def compare(paths: list[str], html: str | None, as_json: bool, **goal: str | None) -> None:
+def compare(paths: list[str], as_json: bool, **goal: str | None) -> None:
     """Show several sweeps side by side.
 
     The best scores, with their intervals where there are any; the best after the same time and the
@@ -343,14 +337,9 @@ def compare(paths: list[str], html: str | None, as_json: bool, **goal: str | Non
     Examples:
       tunekit compare ~/ray_results/asha ~/ray_results/pbt
       tunekit compare runs/* --metric validation_loss --mode min --json
-      tunekit compare runs/* --html compare.html
     """
     found = compared(paths, **goal)
-    if html is not None:
-        from tunekit.board.page import write_comparison
-
-        click.echo(printable(str(write_comparison(found, html))))
-    elif as_json:
+    if as_json:
         _print_json(comparison_as_data(found))
     else:
         click.echo(comparison_as_text(found, width_of_output()))

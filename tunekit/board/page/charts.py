@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,6 @@ __all__ = [
     "OTHER_POINTS",
     "Findings",
     "draw",
-    "progress_chart",
     "unit_of",
 ]
 
@@ -44,16 +42,9 @@ _SPANS = {
     "validating, failed": "#D55E00",
     "validation queued": "#CFD5DA",
 }
-# So many powers of ten are marked on an axis.
-_POWERS = 6
 _DECISIONS = {"went on": "#0072B2", "paused": "#E69F00", "stopped": "#D55E00"}
 # How high a chart is, and a row of one, in pixels: of many rows, each is lower.
 _HEIGHT, _ROW, _LOW_ROW, _MANY_ROWS = 320, 26, 20, 20
-# How numbers are written on a logarithmic axis.
-_POWER = (
-    "datum.value && (abs(datum.value) < 0.001 || abs(datum.value) >= 1e6)"
-    " ? format(datum.value, '~e') : format(datum.value, '~')"
-)
 
 _TEXT = {"labelFontSize": 12, "titleFontWeight": "normal"}
 _CONFIG = {
@@ -91,19 +82,6 @@ def _finished(chart: Any, height: int = _HEIGHT, **datasets: Sequence[Mapping[st
 def _rows_high(count: int) -> int:
     """Return how high a chart of so many rows is, in pixels."""
     return max(2, count) * (_ROW if count <= _MANY_ROWS else _LOW_ROW)
-
-
-def _powers(values: Sequence[float]) -> list[float]:
-    """Return the powers of ten that a logarithmic axis is marked with.
-
-    Example:
-        >>> _powers([1e-5, 3e-3, 2e-4, 7e-2])
-        [1e-05, 0.0001, 0.001, 0.01]
-    """
-    first = math.ceil(math.log10(min(values)) - 1e-9)
-    last = math.floor(math.log10(max(values)) + 1e-9)
-    step = max(1, math.ceil((last - first + 1) / _POWERS))
-    return [float(f"1e{n}") for n in range(first, last + 1, step)]
 
 
 def _iterations(field: str, **more: Any) -> alt.X:
@@ -150,7 +128,7 @@ def curves_chart(
         domainRaw=alt.ExprRef("zoom_y"),
     )
     x = _iterations("iteration:Q", domainRaw=alt.ExprRef("zoom_x"))
-    ticks = alt.Axis(values=_powers(values), labelExpr=_POWER) if log else alt.Axis()
+    ticks = alt.Axis(format="~g", tickCount=5) if log else alt.Axis()
     y = alt.Y("value:Q", title=title, scale=scale, axis=ticks)
     base = alt.Chart(alt.NamedData("points")).encode(
         x=x,
@@ -250,37 +228,6 @@ def _kind(span: Span) -> str:
     if span.kind == "queued":
         return "validation queued"
     return "validating, failed" if span.note in ("failed", "timed_out") else span.kind
-
-
-def progress_chart(rows: Sequence[Mapping[str, Any]], field: str, title: str, metric: str) -> Spec:
-    """Return the best score of each sweep so far, as steps.
-
-    Args:
-        rows: The improvements: ``sweep``, the field and ``best``.
-        field: What the sweeps are compared by.
-        title: What that is called.
-        metric: What the scores are called.
-    """
-    order = list(dict.fromkeys(row["sweep"] for row in rows))
-    chart = (
-        alt.Chart(alt.NamedData("improvements"))
-        .mark_line(interpolate="step-after", strokeWidth=2.2, point=alt.OverlayMarkDef(size=30))
-        .encode(
-            x=alt.X(f"{field}:Q", title=title, scale=alt.Scale(nice=False, zero=False, padding=8)),
-            y=alt.Y("best:Q", title=f"best {metric} so far", scale=alt.Scale(zero=False)),
-            color=_sweep(order),
-            tooltip=["sweep:N", alt.Tooltip(f"{field}:Q", title=title, format=".5g"), "best:Q"],
-        )
-    )
-    return _finished(chart, improvements=rows)
-
-
-def _sweep(order: Sequence[str]) -> alt.Color:
-    scale = alt.Scale(domain=list(order), range=[_TOP[n % len(_TOP)] for n in range(len(order))])
-    # As many in a line as fit: a character takes some 7 pixels, a symbol and the room around it 40.
-    abreast = sum(40 + 7 * min(len(name), 36) for name in list(order)[:3])
-    legend = alt.Legend(columns=alt.ExprRef(f"width > {abreast} ? 3 : 1"))
-    return alt.Color("sweep:N", title="sweep", scale=scale, legend=legend)
 
 
 def decisions_chart(points: Sequence[Mapping[str, Any]], metric: str) -> Spec:

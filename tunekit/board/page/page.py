@@ -49,7 +49,6 @@ with extra("report"):
 __all__ = [
     "SECTIONS",
     "contents",
-    "file_at",
     "in_script",
     "render",
     "render_panels",
@@ -106,23 +105,13 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
         >>> "No trial has begun" in file.read_text()
         True
     """
-    path = file_at(path or _default_file(sweep), "write_page")
-    replace_file(path, writable(render(sweep)).encode())
-    return path
-
-
-def file_at(path: str | Path, caller: str) -> Path:
-    """Return the file into which ``caller`` is to write a page.
-
-    Raises:
-        tunekit.ConfigError: If ``path`` is in no folder, or is one.
-    """
-    path, problems = Path(path), Problems(caller)
+    path, problems = Path(path or _default_file(sweep)), Problems("write_page")
     if path.is_dir():
         problems.add(f"path={str(path)!r} is a folder. Pass the name of a file, such as r.html.")
     elif not path.parent.is_dir():
         problems.add(f"path={str(path)!r} is in no folder that exists. Make {path.parent} first.")
     problems.raise_any()
+    replace_file(path, writable(render(sweep)).encode())
     return path
 
 
