@@ -465,7 +465,7 @@ def test_the_command_says_what_it_could_not_do(home, tmp_path):
     code.write_text(CODE)
     run = CliRunner().invoke
     failed = run(commands.tunekit, ["confirm", str(home), "--fn", f"{code}:broken", "--top", "2"])
-    assert failed.exit_code == 1 and "nothing is confirmed" in failed.output
+    assert failed.exit_code == 1 and "has validated 0 checkpoints, and not 2" in failed.output
     assert "no data" in failed.output
     none = run(commands.tunekit, ["confirm", str(home)])
     assert none.exit_code == 2 and "Pass the function" in none.output

@@ -255,15 +255,6 @@ def test_what_takes_too_long_is_given_up(home, monkeypatch, executors):
     assert len(executors[0].cancelled) == 2
 
 
-def test_progress_is_told_until_the_end(home):
-    told: list[dict[str, int]] = []
-    config = tunekit.ValidationConfig(robust, max_in_flight=1)
-    tunekit.load(home).validate(config, 3, progress=lambda counts: told.append(dict(counts)))
-    assert {counts["total"] for counts in told} == {3}
-    ended = [counts.get("validated", 0) for counts in told]
-    assert ended == sorted(ended) and ended[-1] == 3 and told[-1]["waiting"] == 0
-
-
 # What is refused --------------------------------------------------------------------------------
 
 

@@ -311,7 +311,7 @@ def test_best_prints_the_mean_and_what_the_seeds_say(ended, untold):
     assert "over seeds" not in tunekit_("best", untold).stdout
 
 
-@pytest.mark.parametrize("options", [(), ("--by", "trial"), ("--scope", "last")])
+@pytest.mark.parametrize("options", [(), ("--by", "trial")])
 def test_the_line_of_python_loads_the_same_checkpoint(ended, untold, options):
     for path, more in ((ended, ()), (untold, ("--seed-param", "opt/seed"))):
         line = tunekit_("best", path, *options, *more).stdout.splitlines()[-1].strip()

@@ -20,11 +20,10 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 import tunekit
 from tests.kills import Killed, bury, killed_after
-from tests.sweeps import LENGTH, Ran, quality, sweep
+from tests.sweeps import Ran, quality, sweep
 from tunekit.cli import commands
 from tunekit.cli.status import status_of, text_of
 from tunekit.cli.trainables import trainable_at
-from tunekit.journal import session
 from tunekit.journal.lock import LOCK, TAKE_OVER, DriverLock
 
 
@@ -227,23 +226,6 @@ def test_status_is_as_wide_as_the_terminal(tmp_path, monkeypatch, width):
     assert width - len(names[0]) - 2 < len(head) <= width
 
 
-def test_stops_are_counted_as_in_the_decisions(tmp_path):
-    base = ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=3)
-    # The third score comes when its trial has ended.
-    stop = {"training_iteration": 4}
-    sweep(tmp_path, base, trials=9, validation_s=lambda attempt: 3.0, stop=stop)
-    path = tmp_path / "sweep"
-    decided = tunekit.load(path).decisions.query("decision == 'STOP'")
-    known = json.loads(tunekit_("status", path, "--json").stdout)
-    stopped = sum(row["stopped"] for row in known["ranking"])
-    assert known["stops"] == len(decided) > stopped
-    text = tunekit_("status", path).stdout
-    late = len(decided) - stopped
-    assert (
-        f"; {stopped} stopped by the scheduler; {late} had ended before they were stopped" in text
-    )
-
-
 def test_hyperparameters_that_differ_are_shown_as_far_as_they_fit(tmp_path):
     names = [f"a_rather_long_name_{n}" for n in range(4)]
     space = {name: tune.uniform(0, 1) for name in names}
@@ -313,14 +295,14 @@ def test_best_prints_one_object_and_nothing_else(ended):
     assert (known["trial_id"], known["score"]) == (found.trial_id, found.score)
     assert known["config"] == dict(found.config) and known["checkpoint"] == found.path
     assert known["kept"] and Path(known["checkpoint"]).is_dir()
-    assert (known["metric"], known["mode"], known["scope"]) == ("accuracy", "max", "best")
+    assert (known["metric"], known["mode"]) == ("accuracy", "max")
 
 
 def test_the_line_of_python_that_best_prints_loads_the_checkpoint(ended):
     path, _ = ended
-    result = tunekit_("best", path, "--mode", "min", "--scope", "last")
+    result = tunekit_("best", path, "--mode", "min")
     line = result.stdout.splitlines()[-1].strip()
-    found = tunekit.load(path).best(mode="min", scope="last")
+    found = tunekit.load(path).best(mode="min")
     assert eval(line).path == found.path
     assert result.stdout.startswith(f"accuracy {found.score:.4f} (min): trial {found.trial_id}")
 
@@ -687,24 +669,10 @@ def test_the_demo_takes_its_options(monkeypatch, tmp_path):
     assert tunekit_("demo", "--trials", 0).exit_code == 2
 
 
-def test_status_says_how_busy_the_slots_of_trials_were(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "_cluster", lambda: {"nodes": 1, "resources": {"CPU": 4.0}})
-    swept = tunekit.load(run(tmp_path, on_pending="continue", slots=4).home)
-    summary = swept.summary()
-    whole = 4 * (summary["last"] - summary["began"])
-    assert summary["training_busy"] == pytest.approx(summary["trained_s"] / whole)
-    assert summary["validation_busy"] == pytest.approx(summary["validations_ran_s"] / whole)
-    assert f"{summary['training_busy']:.0%} of the time training" in text_of(status_of(swept, 0.0))
-
-
-def test_status_says_how_late_scores_were_and_what_was_trained_past_a_stop(tmp_path):
+def test_the_summary_has_how_late_scores_were_and_what_was_trained_past_a_stop(tmp_path):
     ran = run(tmp_path, on_pending="continue", validation_s=lambda attempt: 2.5)
     summary = tunekit.load(ran.home).summary()
     assert summary["iterations"] == sum(ran.lengths().values())
     decided = tunekit.load(ran.home).decisions.query("decision == 'STOP'")
     assert summary["iterations_after_stop"] == decided.late_iterations.sum() > 0
     assert summary["lag_s"] == pytest.approx({"median": 2.5, "p90": 2.5}, abs=1e-3)
-    shown = tunekit_("status", ran.home).stdout
-    assert "2 s after the report (median), 9 in 10 within 2 s" in shown
-    late, iterations = summary["iterations_after_stop"], summary["iterations"]
-    assert f"{late} of {iterations} iterations after a stop" in shown

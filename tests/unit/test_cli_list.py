@@ -83,9 +83,9 @@ def test_as_text_it_keeps_to_the_width(results, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
     lines = tunekit_("list", results).stdout.splitlines()
     best = tunekit.load(results / "old sweep").best().score
-    assert lines[0].split()[:2] == ["sweep", "state"] and lines[0].endswith("accuracy (max)")
+    assert lines[0].split()[:2] == ["sweep", "state"] and lines[0].endswith("best")
     [old] = [line for line in lines if line.startswith("old sweep")]
-    assert "finished" in old and old.endswith(f"{best:.4f}")
+    assert "finished" in old and old.endswith(f"accuracy {best:.4f}")
     assert all(len(line) <= width for line in lines[:5])
     assert lines[5].startswith("damaged/sweep: ")
 

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 import webbrowser
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from functools import partial
 from html import escape
@@ -21,13 +21,7 @@ import ray
 
 from tunekit._ray.storage import absolute
 from tunekit.cli.compare import comparison_as_data, comparison_as_text
-from tunekit.cli.evaluations import (
-    Progress,
-    confirmation_as_data,
-    confirmation_as_text,
-    later_as_data,
-    later_as_text,
-)
+from tunekit.cli.evaluations import scores_as_data, scores_as_text
 from tunekit.cli.layout import width_of_output
 from tunekit.cli.list import RESULTS, listing, listing_as_text, newest_or_given
 from tunekit.cli.seeds import seeds_as_data, seeds_as_lines
@@ -218,12 +212,6 @@ def status(
 @_path
 @_goal
 @_seed
-@_option(
-    "--scope",
-    type=click.Choice(["best", "last"]),
-    default="best",
-    help="best: of all validated checkpoints; last: of each trial's newest one.",
-)
 @click.option(
     "--by",
     type=click.Choice(["configuration", "trial"]),
@@ -231,7 +219,7 @@ def status(
     "the former if the seed is known.",
 )
 @_json
-def best(path: str, scope: str, by: str | None, as_json: bool, **goal: str | None) -> None:
+def best(path: str, by: str | None, as_json: bool, **goal: str | None) -> None:
     """Name the best validated checkpoint, its score and its hyperparameters.
 
     If the winner was confirmed (tunekit confirm), it is that one, and the first lines say how sure
@@ -248,21 +236,20 @@ def best(path: str, scope: str, by: str | None, as_json: bool, **goal: str | Non
     """
     sweep = load(path, **goal)
     try:
-        found = sweep.best(scope=scope, by=by)
+        found = sweep.best(by=by)
     except MetricNotFoundError as error:
         raise _Failed(str(error), 3) from error
     if as_json:
-        _print_json(_best_as_data(found, sweep, scope))
+        _print_json(_best_as_data(found, sweep))
     else:
-        click.echo(_best_as_text(found, path, sweep, scope))
+        click.echo(_best_as_text(found, path, sweep))
 
 
-def _best_as_data(found: BestCheckpoint, sweep: Sweep, scope: str) -> dict[str, Any]:
-    over_seeds = {} if found.configuration is None else seeds_as_data(sweep, scope)
+def _best_as_data(found: BestCheckpoint, sweep: Sweep) -> dict[str, Any]:
+    over_seeds = {} if found.configuration is None else seeds_as_data(sweep)
     return {
         "metric": found.metric,
         "mode": str(sweep.mode),
-        "scope": scope,
         "score": found.score,
         "trial_id": found.trial_id,
         "generation": found.generation,
@@ -276,7 +263,7 @@ def _best_as_data(found: BestCheckpoint, sweep: Sweep, scope: str) -> dict[str, 
     }
 
 
-def _best_as_text(found: BestCheckpoint, path: str, sweep: Sweep, scope: str) -> str:
+def _best_as_text(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
     """As a person reads it, with the line of Python that loads the checkpoint."""
     at = f"iteration {found.iteration}"
     at += f" of generation {found.generation}" if found.generation else ""
@@ -287,7 +274,7 @@ def _best_as_text(found: BestCheckpoint, path: str, sweep: Sweep, scope: str) ->
     ]
     if found.confirmation is not None:
         lines.append(printable(f"confirmed: {confirmation_in_words(found.confirmation)}"))
-    elif scope == "best":
+    else:
         newest = sweep.best(scope="last", by="trial")
         if (newest.trial_id, newest.path) != (found.trial_id, found.path):
             lines.append(
@@ -301,7 +288,7 @@ def _best_as_text(found: BestCheckpoint, path: str, sweep: Sweep, scope: str) ->
         lines += [
             "",
             click.style("over seeds", bold=True),
-            *printable(seeds_as_lines(sweep, scope)),
+            *printable(seeds_as_lines(sweep)),
         ]
     for heading, values in (("also", others), ("hyperparameters", flatten(found.config))):
         if values:
@@ -313,7 +300,7 @@ def _best_as_text(found: BestCheckpoint, path: str, sweep: Sweep, scope: str) ->
     if found.checkpoint is None:
         lines.append("  It is not there: deleted since (num_to_keep), or not uploaded yet.")
     else:
-        arguments = {"metric": found.metric, "mode": sweep.mode, "scope": scope}
+        arguments = {"metric": found.metric, "mode": sweep.mode}
         if sweep.has_seeds:
             arguments["by"] = "trial" if found.configuration is None else "configuration"
         told = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
@@ -399,14 +386,18 @@ def validate(
     ids = ALL if checkpoints == ALL else checkpoints.split(",")
     which = int(checkpoints) if checkpoints.isdigit() else ids
     own: dict[str, Any] = {"name": name, "cache": cache and absolute(cache), "replace": replace}
-    with _validating(as_json) as progress:
-        sweep = sweep.validate(fn, which, progress=progress, **own)
-    known = later_as_data(sweep, name)
+    with _on_ray(as_json):
+        sweep = sweep.validate(fn, which, **own)
+    _print_scores(sweep, name, path, as_json, confirms=False)
+
+
+def _print_scores(sweep: Sweep, name: str, path: str, as_json: bool, *, confirms: bool) -> None:
+    known = scores_as_data(sweep, name)
     if as_json:
         _print_json(known)
     else:
-        click.echo(later_as_text(known, path))
-    if known["unscored"]:
+        click.echo(scores_as_text(known, path))
+    if known["unscored"] or (confirms and known["confirmation"] is None):
         raise click.exceptions.Exit(1)
 
 
@@ -418,20 +409,12 @@ def _on_ray(as_json: bool) -> Iterator[None]:
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         try:
             yield
-        finally:
-            if started:
-                ray.shutdown()
-
-
-@contextmanager
-def _validating(as_json: bool) -> Iterator[Callable[[Mapping[str, int]], None] | None]:
-    """Yield what shows how far validations are, if anything does."""
-    with _on_ray(as_json), Progress() as progress:
-        try:
-            yield progress.show if progress.shows else None
         except KeyboardInterrupt:
             text = "Interrupted. The same command goes on; what has been validated stays."
             raise _Failed(text) from None
+        finally:
+            if started:
+                ray.shutdown()
 
 
 @tunekit.command(short_help="Evaluate the best checkpoints once more: which is the best?")
@@ -489,16 +472,9 @@ def confirm(
     importable_here()
     fn = None if where is None else trainable_at(where, "--fn")
     how: dict[str, Any] = {"top": top, "confidence": confidence, "max_rounds": max_rounds}
-    with _validating(as_json) as progress:
-        sweep = sweep.confirm(fn, **how, name=name, progress=progress)
-    known = confirmation_as_data(sweep, name)
-    if as_json:
-        _print_json(known)
-    else:
-        click.echo(confirmation_as_text(known))
-    found = known["confirmation"]
-    if found is None or any(one["mean"] is None for one in found["candidates"]):
-        raise click.exceptions.Exit(1)
+    with _on_ray(as_json):
+        sweep = sweep.confirm(fn, **how, name=name)
+    _print_scores(sweep, name, path, as_json, confirms=True)
 
 
 @tunekit.command(short_help="Write a sweep's report, one HTML file.")

@@ -7,13 +7,10 @@ from collections.abc import Collection, Sequence
 from tunekit.core.words import printable
 from tunekit.terminal import terminal_width
 
-__all__ = ["WIDTH", "Column", "cut", "grid", "table", "width_of_output"]
+__all__ = ["WIDTH", "cut", "grid", "width_of_output"]
 
 #: How wide tables are where nothing says how wide they may be: in a pipe or a file.
 WIDTH = 100
-
-#: A heading, where cells stand (``"<"`` or ``">"``), and the cells.
-Column = tuple[str, str, Sequence[str]]
 
 
 def width_of_output() -> int:
@@ -31,61 +28,44 @@ def cut(line: str, width: int) -> str:
     return line if len(line) <= width else line[: width - 1].rstrip() + "…"
 
 
-def table(columns: Sequence[Column], width: int, more: Sequence[Column] = ()) -> list[str]:
-    """Return columns as lines; the widest columns give way until lines fit.
-
-    Args:
-        columns: The columns.
-        width: How wide lines may be.
-        more: Columns that are shown as far as they fit; the last line names the others.
-
-    Example:
-        >>> trial, lr = ("trial", "<", ["a"]), ("lr", ">", ["0.1"])
-        >>> table([trial], 14, more=[lr, ("dropout", ">", ["0.5"])])
-        ['trial   lr', 'a      0.1', 'Not shown: dr…']
-    """
-    shown, left_out = list(columns), []
-    for column in more:
-        if sum(map(_width_of, [*shown, column])) + 2 * len(shown) <= width:
-            shown.append(column)
-        else:
-            left_out.append(column[0])
-    widths = [_width_of(column) for column in shown]
-    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 1:
-        widths[widths.index(max(widths))] -= 1
-    padded = [
-        [f"{cut(cell, wide):{side}{wide}}" for cell in (heading, *cells)]
-        for (heading, side, cells), wide in zip(shown, widths, strict=True)
-    ]
-    lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
-    if left_out:
-        lines.append(cut(f"Not shown: {', '.join(left_out)}. --json has all.", width))
-    return lines
-
-
-def _width_of(column: Column) -> int:
-    heading, _, cells = column
-    return max(len(heading), *map(len, cells), 0)
-
-
-def grid(rows: Sequence[Sequence[str]], width: int, left: Collection[int] = (0,)) -> list[str]:
-    """Return rows of cells as lines, as :func:`table` does.
+def grid(
+    rows: Sequence[Sequence[str]], width: int, left: Collection[int] = (0,), optional: int = 0
+) -> list[str]:
+    """Return rows of cells as lines; the widest columns give way until lines fit.
 
     Args:
         rows: The cells, with the heading first.
         width: How wide lines may be.
         left: The columns whose cells stand at the left.
+        optional: So many of the last columns are shown only as far as they fit; the last line
+            names the others.
 
     Example:
-        >>> for line in grid([["sweep", "best"], ["asha", "0.9"]], 20):
-        ...     print(line)
-        sweep  best
-        asha    0.9
+        >>> grid([["sweep", "best"], ["asha", "0.9"]], 20)
+        ['sweep  best', 'asha    0.9']
         >>> grid([["name"], ["a very long name"]], 10)
         ['name', 'a very lo…']
+        >>> grid([["trial", "lr", "dropout"], ["a", "0.1", "0.5"]], 14, optional=2)
+        ['trial   lr', 'a      0.1', 'Not shown: dr…']
     """
-    columns = zip(*(printable(list(row)) for row in rows), strict=True)
-    return table(
-        [(head, "<" if n in left else ">", cells) for n, (head, *cells) in enumerate(columns)],
-        width,
-    )
+    columns = list(zip(*(printable(list(row)) for row in rows), strict=True))
+    widths: list[int] = []
+    shown, left_out = [], []
+    for place, cells in enumerate(columns):
+        wide = max(map(len, cells))
+        fits = sum(widths) + 2 * len(widths) + wide <= width
+        if place < len(columns) - optional or fits:
+            widths.append(wide)
+            shown.append((cells, "<" if place in left else ">"))
+        else:
+            left_out.append(cells[0])
+    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 1:
+        widths[widths.index(max(widths))] -= 1
+    padded = [
+        [f"{cut(cell, wide):{side}{wide}}" for cell in cells]
+        for (cells, side), wide in zip(shown, widths, strict=True)
+    ]
+    lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
+    if left_out:
+        lines.append(cut(f"Not shown: {', '.join(left_out)}. --json has all.", width))
+    return lines

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import posixpath
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
@@ -72,20 +73,11 @@ def listing(folder: str, top: int) -> dict[str, Any]:
             "tunekit list",
             [f"FOLDER={folder!r} cannot be reached: {error}. Pass a local folder, or a URI."],
         ) from error
-    home = home.rstrip("/")
-    rows = [
-        {
-            "name": one.path.removeprefix(f"{home}/") if one.path != home else _last(one.path),
-            "path": one.path,
-            **_outline(filesystem, one.path),
-        }
-        for one in found[:top]
-    ]
+    rows = []
+    for one in found[:top]:
+        name = one.path[len(home.rstrip("/")) :].strip("/") or posixpath.basename(one.path)
+        rows.append({"name": name, "path": one.path, **_outline(filesystem, one.path)})
     return {"folder": folder, "found": len(found), "sweeps": rows}
-
-
-def _last(path: str) -> str:
-    return path.rsplit("/", 1)[-1]
 
 
 def _outline(filesystem: pyarrow.fs.FileSystem, path: str) -> dict[str, Any]:
@@ -107,47 +99,23 @@ def listing_as_text(known: Mapping[str, Any], width: int) -> str:
     known = printable(known)
     if not known["sweeps"]:
         return f"There is no sweep with validation in {known['folder']}, nor below it."
-    goals = {_goal(one) for one in known["sweeps"] if one.get("best")}
-    [goal] = goals if len(goals) == 1 else [None]
-    rows: list[Sequence[str]] = [
-        ("sweep", "state", "began (UTC)", "time", "trials", goal or "best")
-    ]
+    rows = [("sweep", "state", "began (UTC)", "time", "trials", "best")]
     reasons = []
     for one in known["sweeps"]:
+        began, took, trials, best = "", "", "", ""
         if one["state"] == "unreadable":
-            rows.append((one["name"], one["state"], "", "", "", ""))
             reasons.append(f"{one['name']}: {one['reason']}")
-            continue
-        rows.append(
-            (
-                one["name"],
-                one["state"],
-                _moment(one["began"]),
-                "" if one["began"] is None else duration(one["last"] - one["began"]),
-                str(sum(one["trials"].values())),
-                _best(one, goal),
-            )
-        )
+        else:
+            trials = str(sum(one["trials"].values()))
+        if one.get("began") is not None:
+            began = f"{datetime.fromtimestamp(one['began'], timezone.utc):%Y-%m-%d %H:%M}"
+            took = duration(one["last"] - one["began"])
+        if one.get("best") is not None:
+            best = f"{one['metric']} {number(one['best']['score'])}"
+        rows.append((one["name"], one["state"], began, took, trials, best))
     lines = grid(rows, width, left=(0, 1, 2, 5))
     lines[0] = click.style(lines[0], bold=True)
     more = known["found"] - len(known["sweeps"])
     if more:
         lines.append(f"and {more} more, which are older: --top")
     return "\n".join([*lines, *reasons])
-
-
-def _moment(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M}"
-
-
-def _goal(one: Mapping[str, Any]) -> str:
-    return f"{one['metric']} ({one['mode']})"
-
-
-def _best(one: Mapping[str, Any], goal: str | None) -> str:
-    if one["best"] is None:
-        return ""
-    score = number(one["best"]["score"])
-    return score if goal else f"{score} {_goal(one)}"

@@ -26,27 +26,21 @@ _ENDINGS = {
 }
 
 
-def seeds_as_data(sweep: Sweep, scope: str) -> dict[str, Any]:
+def seeds_as_data(sweep: Sweep) -> dict[str, Any]:
     """Return what ``tunekit best --json`` says of the best configuration, and of the next.
 
     Args:
         sweep: A sweep whose seed is known, with at least one score.
-        scope: What stands for a trial, as in :meth:`tunekit.Sweep.best`.
     """
-    best, *others = sweep.ranked_configurations(scope)
+    best, *others = sweep.ranked_configurations()
     found = compare(best, others[0]) if others else None
     following = found and {**asdict(others[0]), **asdict(found), "apart": found.apart}
     return {"seed_param": sweep.seed_param, "configuration": asdict(best), "next": following}
 
 
-def seeds_as_lines(sweep: Sweep, scope: str) -> list[str]:
-    """Return the same as a person reads it.
-
-    Args:
-        sweep: A sweep whose seed is known, with at least one score.
-        scope: As for :func:`seeds_as_data`.
-    """
-    ranked = sweep.ranked_configurations(scope)
+def seeds_as_lines(sweep: Sweep) -> list[str]:
+    """Return the same as a person reads it."""
+    ranked = sweep.ranked_configurations()
     best, seed = ranked[0], str(sweep.seed_param)
     lines = [] if best.estimate is None else [f"  mean {mean_in_words(best.estimate)}"]
     for place, one in enumerate(best.repeats[:_MOST]):

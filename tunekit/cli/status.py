@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from tunekit.cli.layout import WIDTH, Column, cut, table
+from tunekit.cli.layout import WIDTH, cut, grid
 from tunekit.core.failures import place_of
 from tunekit.core.metrics import flatten
 from tunekit.core.ranking import Ranked
@@ -55,7 +55,6 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
       ``for_s``, seconds since it was requested or started to run;
     - ``failures``: of trials and validations, with the reason; ``causes``: the same, those that are
       alike together, with their number and the first one's reason; the most frequent first;
-    - ``stops``: how often the scheduler has decided to stop a trial, as in ``Sweep.decisions``;
     - ``ranking``: the trials, the best first; those without a score last, whose ``rank`` is None.
 
     Args:
@@ -96,7 +95,6 @@ def status_of(sweep: Sweep, now: float) -> dict[str, Any]:
             }
             for cause in causes_of(failures)
         ],
-        "stops": sum(row["decision"] == "STOP" for row in sweep.timeline.decisions),
         "ranking": [_ranked(one) for one in sweep.ranking()],
     }
     return known
@@ -181,7 +179,8 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
     if status["confirmation"] is not None:
         lines.append(("confirmed", status["confirmation"]["in_words"]))
     trials = _kinds({_as_of(status, kind): count for kind, count in status["trials"].items()})
-    trials += _stops(status)
+    stopped = sum(bool(row["stopped"]) for row in status["ranking"])
+    trials += f"; {stopped} stopped by the scheduler" if stopped else ""
     exploits = status["exploits"]
     trials += f"; {exploits} exploit{'s' * (exploits != 1)}" if exploits else ""
     lines += [("trials", trials), ("validations", _kinds(status["validations"]))]
@@ -190,10 +189,6 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
         by = f"{name}: {_kinds(later['validations'])}, by {later['function']}"
         lines.append(("later", by))
     lines.append(("time", _times(status)))
-    if status["training_busy"] is not None:
-        lines.append(("busy", _busy(status)))
-    if status["lag_s"] is not None:
-        lines.append(("scores", _lags(status)))
     waiting = status["waits_for"]
     if waiting:
         longest = max(waiting, key=lambda row: (row["status"] == "running", row["for_s"]))
@@ -207,14 +202,6 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
         textwrap.fill(f"{label:<{_LABEL}}{text}", width, subsequent_indent=indent)
         for label, text in lines
     )
-
-
-def _stops(status: Mapping[str, Any]) -> str:
-    """Say how many trials the scheduler stopped, and how many it would have, had they not ended."""
-    stopped = sum(bool(row["stopped"]) for row in status["ranking"])
-    told = f"; {stopped} stopped by the scheduler" if stopped else ""
-    late = status["stops"] - stopped
-    return f"{told}; {late} had ended before they were stopped" if late > 0 else told
 
 
 def _over_seeds(known: Mapping[str, Any]) -> str:
@@ -235,40 +222,22 @@ def _times(status: Mapping[str, Any]) -> str:
     )
 
 
-def _busy(status: Mapping[str, Any]) -> str:
-    trained, validated = status["training_busy"], status["validation_busy"]
-    return f"trials' slots spent {trained:.0%} of the time training, {validated:.0%} validating"
-
-
-def _lags(status: Mapping[str, Any]) -> str:
-    lag, late = status["lag_s"], status["iterations_after_stop"]
-    text = f"{duration(lag['median'])} after the report (median), 9 in 10 within "
-    text += duration(lag["p90"])
-    if late:
-        text += f"; {late} of {status['iterations']} iterations after a stop"
-    return text
-
-
 def _table(status: Mapping[str, Any], top: int, width: int) -> str:
     every = status["ranking"]
     shown = every[:top]
     generations = any(row["generation"] for row in every)
-    columns: list[Column] = [
-        ("rank", ">", ["" if row["rank"] is None else str(row["rank"]) for row in shown]),
-        ("trial", "<", [row["trial_id"] for row in shown]),
-        ("status", "<", [_as_of(status, _status(row)) for row in shown]),
-        ("iteration", ">", [_place_short(row, "", generations) for row in shown]),
-    ]
-    if any(row["last"] is not None for row in shown):
-        for name in ("best", "last"):
-            at = [_place_short(row, f"{name}_", generations) for row in shown]
-            columns += [(name, ">", [number(row[name]) for row in shown]), ("at", ">", at)]
-    configs = [flatten(row["config"]) for row in shown]
-    varied = [
-        (name, ">", [setting(config[name]) if name in config else "" for config in configs])
-        for name in _varied(every)
-    ]
-    heading, *lines = table(columns, width, more=varied)
+    scored = [name for name in ("best", "last") if any(row["last"] is not None for row in shown)]
+    varied = _varied(every)
+    rows = [["rank", "trial", "status", "iteration"]]
+    rows[0] += [heading for name in scored for heading in (name, "at")] + varied
+    for row in shown:
+        rank, config = row["rank"], flatten(row["config"])
+        cells = ["" if rank is None else str(rank), row["trial_id"]]
+        cells += [_as_of(status, _status(row)), _place_short(row, "", generations)]
+        for name in scored:
+            cells += [number(row[name]), _place_short(row, f"{name}_", generations)]
+        rows.append(cells + [setting(config[n]) if n in config else "" for n in varied])
+    heading, *lines = grid(rows, width, left=(1, 2), optional=len(varied))
     for n, row in enumerate(shown):
         if row["status"] in _COLOURS:
             lines[n] = click.style(lines[n], fg=_COLOURS[row["status"]])

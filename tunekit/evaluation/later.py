@@ -60,7 +60,6 @@ _FORMS = (
 )
 
 Metrics = Mapping[str, Any]
-Progress = Callable[[Mapping[str, int]], None]
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,6 @@ def validate_later(
     name: str | None = None,
     cache: str | Path | None = None,
     replace: bool = False,
-    progress: Progress | None = None,
 ) -> None:
     """Validate checkpoints of a sweep; see :meth:`tunekit.Sweep.validate`."""
     own = name_of(config.fn).rsplit(".", 1)[-1]
@@ -138,7 +136,7 @@ def validate_later(
     if left:
         hits = [(request, known[request.id]) for request in left if request.id in known]
         plan = Plan([request for request in left if request.id not in known])
-        call.run(plan, hits, cache=scores, progress=progress)
+        call.run(plan, hits, cache=scores)
 
 
 def confirm_winner(
@@ -151,7 +149,6 @@ def confirm_winner(
     validated: int,
     functions: Collection[str],
     own: ValidationConfig | None = None,
-    progress: Progress | None = None,
 ) -> None:
     """Evaluate the best checkpoints of a sweep once more; see :meth:`tunekit.Sweep.confirm`.
 
@@ -164,7 +161,6 @@ def confirm_winner(
         validated: How many checkpoints the sweep itself has validated.
         functions: The names of the sweep's own validation functions.
         own: The sweep's own settings, if they are known; otherwise they are read, if needed.
-        progress: As of :meth:`tunekit.Sweep.validate`.
     """
     fn = settings.fn
     if isinstance(fn, train.ValidationConfig):
@@ -210,7 +206,7 @@ def confirm_winner(
         confidence=plan.race.each, min_examples=1, best_in_full=False
     )
     events = call.record.events if fn is None else ()
-    call.run(plan, hits, confirm=about, events=events, progress=progress)
+    call.run(plan, hits, confirm=about, events=events)
 
 
 class _Confirmation(Plan):
@@ -401,7 +397,6 @@ class _Call:
         confirm: Mapping[str, Any] | None = None,
         events: Iterable[Event] = (),
         cache: ValidationCache | None = None,
-        progress: Progress | None = None,
     ) -> None:
         """Validate in a session.
 
@@ -411,7 +406,6 @@ class _Call:
             confirm: What the journal says of the confirmation that it is.
             events: The sweep's own, if its estimates are of the same examples.
             cache: As of :class:`~tunekit.evaluation.session.Session`.
-            progress: Likewise.
         """
         before = [*events, *(event for one in self._same for event in one.events)]
         head = {"sweep": self.swept.began, "name": self.called, "fingerprint": self.mark}
@@ -425,7 +419,6 @@ class _Call:
             is_there=lambda path: exists(self.swept.filesystem, path),
             estimates=_estimates(before),
             cache=cache,
-            progress=progress,
         )
         session.run(known)
 

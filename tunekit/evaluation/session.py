@@ -52,7 +52,7 @@ SERIES = "validations"
 
 _SESSION = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
 # For how long to wait for something to happen, and how often to say how far it is.
-_WAIT_S, _NEWS_INTERVAL_S = 0.2, 30.0
+_WAIT_S, _FIRST_NEWS_S, _NEWS_INTERVAL_S = 0.2, 5.0, 30.0
 _HOW_TO_GO_ON = "    the same call again: what has been validated is not validated again"
 
 
@@ -110,7 +110,6 @@ class Session:
         is_there: Returns whether a checkpoint is still at a path.
         estimates: What unfinished validations have yielded before, by their names.
         cache: Where scores are looked up, and kept.
-        progress: Called now and then with how many validations are how far.
     """
 
     def __init__(
@@ -125,18 +124,17 @@ class Session:
         is_there: Callable[[str], bool],
         estimates: Mapping[str, Mapping[str, Estimate]],
         cache: ValidationCache | None = None,
-        progress: Callable[[Mapping[str, int]], None] | None = None,
     ):
         self._folder, self._places, self._config = folder, places, config
         self._plan, self._call, self._about = plan, call, about
-        self._is_there, self._cache, self._progress = is_there, cache, progress
+        self._is_there, self._cache = is_there, cache
         self._estimates = estimates if takes_resume(config.fn) else {}
         self._clock = SystemClock()
         self._journal: Journal
         self._evaluation: Evaluation | None = None
         self._requests: dict[str, Request] = {}
         self._counts: Counter[str] = Counter()
-        self._news = News(_NEWS_INTERVAL_S, _NEWS_INTERVAL_S)
+        self._news = News(_FIRST_NEWS_S, _NEWS_INTERVAL_S)
         self._starved = False
 
     def run(self, known: Iterable[tuple[Request, Mapping[str, Any]]]) -> None:
@@ -263,10 +261,8 @@ class Session:
         )
 
     def _tell(self, evaluation: Evaluation) -> None:
-        counts = {**self._counts, **evaluation.counts(), "total": len(self._requests)}
-        if self._progress is not None:
-            self._progress(counts)
-        elif self._news.due(self._clock.monotonic()):
+        if self._news.due(self._clock.monotonic()):
+            counts = {**self._counts, **evaluation.counts()}
             logger.info("%s, of %d.", counted(counts), len(self._requests))
         short = starved(evaluation.starved_s())
         if short is not None and not self._starved:

@@ -9,12 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tunekit.core.metrics import flatten
-from tunekit.core.room import slots
 from tunekit.journal.lock import Driver
 
-__all__ = ["count", "lag_in_short", "later_in_short", "slots_of", "state_of"]
-
-_RAYS_NAMES = {"num_cpus": "CPU", "num_gpus": "GPU"}  # of options, and of resources
+__all__ = ["count", "lag_in_short", "later_in_short", "state_of"]
 
 
 def state_of(end: str | None, driver: Driver | None) -> str:
@@ -33,24 +30,6 @@ def state_of(end: str | None, driver: Driver | None) -> str:
     if driver.alive and end != "finished":  # an interrupted sweep may have been restored
         return "running"
     return end or "killed"
-
-
-def slots_of(session: Mapping[str, Any], trial: Mapping[str, float]) -> tuple[int, int] | None:
-    """Return how many trials, and how many validations besides, fit on a cluster at once.
-
-    Args:
-        session: What the journal says of how the sweep was run.
-        trial: What one trial takes.
-
-    Returns:
-        None if the cluster is not recorded, or if a validation takes more than a trial gives back.
-    """
-    cluster = (session.get("cluster") or {}).get("resources")
-    if not cluster:
-        return None
-    options = {"CPU": 1.0, **session.get("validation", {}).get("resources", {})}
-    asked = {_RAYS_NAMES.get(name, name): amount for name, amount in options.items()}
-    return slots(cluster, trial, asked)
 
 
 def lag_in_short(validations: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:

@@ -68,7 +68,7 @@ from tunekit.journal.storage import folder_at
 from tunekit.log import shown
 from tunekit.reading import tables
 from tunekit.reading.best import BestCheckpoint
-from tunekit.reading.summary import count, lag_in_short, later_in_short, slots_of, state_of
+from tunekit.reading.summary import count, lag_in_short, later_in_short, state_of
 from tunekit.results.lineage import Lineage
 
 if TYPE_CHECKING:
@@ -523,7 +523,6 @@ class Sweep:
         name: str | None = None,
         cache: str | Path | None = None,
         replace: bool = False,
-        progress: Callable[[Mapping[str, int]], None] | None = None,
     ) -> Sweep:
         """Validate checkpoints of the sweep with another function, and return the sweep read anew.
 
@@ -551,8 +550,6 @@ class Sweep:
                 added. None: no cache.
             replace: Whether scores of another function, or of another version of it, under the same
                 name are not shown any more. They stay in the folder.
-            progress: Called about five times a second with the numbers of validations:
-                ``total``, ``validated``, ``failed``, ``running`` and so on. None: they are logged.
 
         Raises:
             tunekit.errors.ConfigError: If an argument is wrong, if none of the checkpoints is
@@ -576,7 +573,7 @@ class Sweep:
             config = ValidationConfig(config)
         options: dict[str, Any] = {"name": name, "cache": cache, "replace": replace}
         swept = _swept(_anew(self))
-        validate_later(swept, config, checkpoints, progress=progress, **options)
+        validate_later(swept, config, checkpoints, **options)
         return _anew(self)
 
     @shown()
@@ -588,7 +585,6 @@ class Sweep:
         confidence: float = 0.95,
         max_rounds: int = 10,
         name: str = "confirmed",
-        progress: Callable[[Mapping[str, int]], None] | None = None,
     ) -> Sweep:
         """Evaluate the best checkpoints once more to tell which is the best; return the sweep anew.
 
@@ -614,7 +610,6 @@ class Sweep:
             confidence: See there.
             max_rounds: See there.
             name: See there.
-            progress: As of :meth:`validate`.
 
         Raises:
             tunekit.errors.ConfigError: If an argument is wrong, if there is no metric to rank by,
@@ -631,7 +626,7 @@ class Sweep:
             tunekit.errors.ConfigError: Sweep.confirm: the sweep is in no folder...
         """
         settings = Confirm(top, fn, confidence, max_rounds, name)
-        return confirmed(self, settings, progress=progress)
+        return confirmed(self, settings)
 
     def to_optuna(
         self,
@@ -812,9 +807,6 @@ class Sweep:
         - ``trained_s``, ``trials_waited_s``, ``validations_ran_s``: seconds, added up;
         - ``iterations``: how many were trained, counting every run; ``iterations_after_stop``: how
           many of them by trials that the scheduler stopped by the score of an earlier one;
-        - ``training_busy``, ``validation_busy``: the share of the time, from ``began`` to ``last``,
-          in which the slots for trials on the cluster trained and validated (above 1 where
-          validations have slots of their own); None if the cluster is not recorded;
         - ``lag_s``: how many seconds after its report a score arrived: the ``median``, and the
           ``p90``, which 9 in 10 did not exceed; None without any score;
         - ``exploits``, ``sessions``: how many;
@@ -830,12 +822,6 @@ class Sweep:
         """
         timeline, driver = self.timeline, self.driver
         trials = list(timeline.trials.values())
-        trained_s = sum(trial.trained_s for trial in trials)
-        validated_s = sum(row["ran_s"] or 0.0 for row in timeline.of_all_stages)
-        # How long the slots for trials could have been used, together.
-        whole = 0.0
-        if timeline.first is not None and timeline.last is not None and self.slots is not None:
-            whole = (timeline.last - timeline.first) * self.slots[0]
         stages = dict.fromkeys(row["stage"] for row in timeline.of_all_stages if row["stage"])
         confirmed = self.confirmation
         return {
@@ -856,13 +842,11 @@ class Sweep:
             },
             "exploits": len(self.ancestry),
             "later": later_in_short(self._later_rows),
-            "trained_s": trained_s,
+            "trained_s": sum(trial.trained_s for trial in trials),
             "trials_waited_s": sum(trial.waited_s for trial in trials),
-            "validations_ran_s": validated_s,
+            "validations_ran_s": sum(row["ran_s"] or 0.0 for row in timeline.of_all_stages),
             "iterations": timeline.iterations,
             "iterations_after_stop": timeline.iterations_after_stop,
-            "training_busy": trained_s / whole if whole else None,
-            "validation_busy": validated_s / whole if whole else None,
             "lag_s": lag_in_short(timeline.validations),
             "best": self._best_in_short(),
             "seed_param": self.seed_param,
@@ -870,17 +854,6 @@ class Sweep:
             "confirmation": confirmed
             and {**asdict(confirmed), "in_words": confirmation_in_words(confirmed)},
         }
-
-    @property
-    def slots(self) -> tuple[int, int] | None:
-        """Return how many trials fit on the cluster at once, and how many validations besides.
-
-        None if that is not recorded, or if a validation takes more than a trial gives back.
-        """
-        trial = next(iter(self.timeline.trials.values()), None)
-        if not self.sessions or trial is None:
-            return None
-        return slots_of(self.sessions[-1], trial.resources)
 
     def _best_in_short(self) -> dict[str, Any] | None:
         if self.metric is None or self.mode is None:
@@ -998,19 +971,13 @@ def load(
     return sweep
 
 
-def confirmed(
-    sweep: Sweep,
-    settings: Confirm,
-    own: ValidationConfig | None = None,
-    progress: Callable[[Mapping[str, int]], None] | None = None,
-) -> Sweep:
+def confirmed(sweep: Sweep, settings: Confirm, own: ValidationConfig | None = None) -> Sweep:
     """Confirm the winner of a sweep, as :meth:`Sweep.confirm` does; return the sweep read anew.
 
     Args:
         sweep: The sweep.
         settings: How.
         own: How the sweep itself validates, if that is known.
-        progress: As of :meth:`Sweep.validate`.
     """
     problems = Problems("Sweep.confirm")
     if sweep.filesystem is None:
@@ -1045,7 +1012,6 @@ def confirmed(
         validated=sum(row["status"] == "validated" for row in rows),
         functions=[one.get("validation", {}).get("fn") for one in newest.sessions],
         own=own,
-        progress=progress,
     )
     return _anew(sweep, seed)
 
