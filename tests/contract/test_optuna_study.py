@@ -111,8 +111,8 @@ def test_distributions_follow_from_the_values_where_none_was_written_down(tmp_pa
 
 
 def test_the_other_way_round_it_is_minimized(ended):
-    ran, sweep, _ = ended
-    study = sweep.to_optuna(mode="min", scope="last")
+    ran, _, _ = ended
+    study = tunekit.load(ran.home, mode="min").to_optuna(scope="last")
     assert study.direction is optuna.study.StudyDirection.MINIMIZE
     newest = [scores[max(scores)] for scores in ran.validated().values()]
     assert [trial.value for trial in study.trials] == newest

@@ -50,9 +50,6 @@ __all__ = ["Swept", "confirm_winner", "validate_later"]
 
 logger = logging.getLogger(__name__)
 
-# What of the sweep's journal does not say which checkpoints there are, and how far they were
-# evaluated.
-_UNNEEDED = ("reported", "started", "began", "ended", "delivered", "decided", "snapshot")
 _MOST_NAMED = 5
 _FORMS = (
     f"neither a number, {ALL!r} nor a list of trials. Pass 10 for the best checkpoint of each of "
@@ -276,7 +273,7 @@ class _Call:
         self._call = call
         self._folder: Folder = folder_at(swept.filesystem, swept.path)
         self._places = Places(swept.path)
-        self.record = record_of(self._folder, without=_UNNEEDED)
+        self.record = record_of(self._folder)
         self._sessions = read_sessions(self._folder)
         #: What tells the function and its arguments from others; None if nothing does.
         self.mark: str | None = None

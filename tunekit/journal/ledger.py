@@ -13,7 +13,7 @@ from tunekit.clock import Clock
 from tunekit.core.events import Event, TrialAdded
 from tunekit.core.values import number
 from tunekit.errors import AlreadyRunningError
-from tunekit.journal.lines import Journal, NullJournal, record_of
+from tunekit.journal.lines import Journal, record_of
 from tunekit.journal.lock import DriverLock
 from tunekit.journal.places import Places
 from tunekit.journal.snapshots import SnapshotWriter
@@ -44,7 +44,7 @@ class Ledger:
         self._clock, self._on_lost = clock, on_lost
         self._folder: Folder | None = None
         self._lock: DriverLock | None = None
-        self._journal: Journal | NullJournal = NullJournal()
+        self._journal: Journal | None = None
         self._keeper: SnapshotWriter | None = None
         #: Where the experiment is kept.
         self.places = Places()
@@ -59,7 +59,7 @@ class Ledger:
     @property
     def last(self) -> int:
         """The number of the newest line; 0 if nothing is written."""
-        return self._journal.last
+        return 0 if self._journal is None else self._journal.last
 
     def claim(self, storage: Any) -> None:
         """Become the driver of the experiment in a storage, and get to know its folder.
@@ -99,7 +99,8 @@ class Ledger:
 
     def append(self, event: Event) -> None:
         """Write an event down."""
-        self._journal.append(event)
+        if self._journal is not None:
+            self._journal.append(event)
 
     def add(self, trial: Trial) -> None:
         """Record a trial, with the stopping criterion it has now, at the next :meth:`keep`."""
@@ -121,12 +122,12 @@ class Ledger:
 
     def close(self) -> None:
         """End the session: what waits is written, and another driver may have the sweep."""
-        if not self._journal.close():
+        if self._journal is not None and not self._journal.close():
             logger.error(
                 "The end of the journal could not be written: what it lacks is validated again if "
                 "the sweep is restored."
             )
-        self._journal, self._keeper = NullJournal(), None
+        self._journal, self._keeper = None, None
         self.let_go()
 
     def let_go(self) -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,7 +67,6 @@ __all__ = [
     "Growth",
     "Journal",
     "JournalReader",
-    "NullJournal",
     "Record",
     "events_in",
     "exploits_of",
@@ -170,19 +169,6 @@ class Journal:
         encoded = sealed(_encoded(line, as_written))
         self.last = line["n"]
         self._folder.append(self._series, encoded)
-
-
-class NullJournal:
-    """Takes events and keeps none: there is no folder yet, or the sweep has ended."""
-
-    last = 0
-
-    def append(self, event: Event) -> None:
-        """Do nothing."""
-
-    def close(self, patience_s: float = 60.0) -> bool:
-        """Do nothing; return True."""
-        return True
 
 
 def _line_of(event: Event, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -329,26 +315,19 @@ class Record:
     events: list[Event] = field(default_factory=list)
 
 
-def record_of(
-    folder: Folder,
-    *,
-    unpickle: bool = False,
-    without: Collection[str] = (),
-    series: str = SERIES,
-) -> Record:
+def record_of(folder: Folder, *, unpickle: bool = False, series: str = SERIES) -> Record:
     """Return what the journal in an experiment's folder has.
 
     Args:
         folder: The folder.
         unpickle: As for :func:`events_in`.
-        without: Events to leave out, unread, by their names.
         series: The folder of the journal's files in that one.
 
     Raises:
         tunekit.errors.JournalError: As for :func:`events_in`.
         OSError: If the storage fails.
     """
-    return JournalReader(folder, unpickle=unpickle, without=without, series=series).read()
+    return JournalReader(folder, unpickle=unpickle, series=series).read()
 
 
 @dataclass
@@ -388,7 +367,6 @@ class JournalReader:
     Args:
         folder: The experiment's folder.
         unpickle: As for :func:`events_in`.
-        without: Events to leave out, unread, by their names.
         series: The folder of the journal's files in that one.
 
     Example:
@@ -407,18 +385,8 @@ class JournalReader:
         Growth(sessions=[], events=[], anew=False)
     """
 
-    def __init__(
-        self,
-        folder: Folder,
-        *,
-        unpickle: bool = False,
-        without: Collection[str] = (),
-        series: str = SERIES,
-    ):
+    def __init__(self, folder: Folder, *, unpickle: bool = False, series: str = SERIES):
         self._folder, self._series, self._unpickle = folder, series, unpickle
-        kinds = "|".join(map(re.escape, without))
-        front = rf'\{{"n": [0-9]+, "event": "(?:{kinds})"'
-        self._is_skipped = re.compile(front.encode()).match if without else None
         self._at = _Position()
         # Which gaps are allowed, by the names of the files that say so.
         self._names: frozenset[str] = frozenset()
@@ -475,7 +443,7 @@ class JournalReader:
     def _take(self, found: Growth, at: _Position, data: bytes) -> _Position:
         """Add the complete lines to what is new; return how far that is."""
         file, lines = f"{self._series}/{at.file}", _complete_lines(data)
-        begun, last, seal, is_skipped = at.begun, at.last, at.seal, self._is_skipped
+        begun, last, seal = at.begun, at.last, at.seal
         for index, line in enumerate(lines, start=at.lines + 1):
             if line[-10:-2] != b"%08x" % crc32(line[:-_SEALED]):
                 raise _damaged(file, index)
@@ -484,12 +452,9 @@ class JournalReader:
                 self._check_head(found, head, file, last, seal, begun=begun)
                 begun, number = True, head["n"]
             else:
-                if is_skipped is not None and is_skipped(line):
-                    number = _number_in(line, file, index)
-                else:
-                    event = _event(line, file, index, unpickle=self._unpickle)
-                    number = event.n
-                    found.events.append(event)
+                event = _event(line, file, index, unpickle=self._unpickle)
+                number = event.n
+                found.events.append(event)
                 if number != last + 1:
                     self._check_order(file, index, number, last)
             last = number
@@ -604,13 +569,6 @@ def _disordered(file: str, index: int, number: int, last: int) -> JournalError:
         f"{file}, line {index}, has number {number} and comes after number {last}: lines or files "
         "were copied, swapped, or put in another order. Put them back as they were."
     )
-
-
-def _number_in(line: bytes, file: str, index: int) -> int:
-    found = _NUMBER.match(line)
-    if found is None:
-        raise _damaged(file, index, "it has no number")
-    return int(found[1])
 
 
 def _parsed(line: bytes, file: str, index: int, *, unpickle: bool) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from tunekit.evaluation.session import read_sessions
 from tunekit.journal.lines import JournalReader, Record
 from tunekit.journal.lock import Driver, driver_of
 from tunekit.journal.storage import folder_at
-from tunekit.reading.sweep import UNTOLD, Sweep
+from tunekit.reading.sweep import Sweep
 
 __all__ = ["Follower"]
 
@@ -68,7 +68,7 @@ class Follower:
     ):
         self._filesystem, self._path = filesystem, path
         self._folder = folder_at(filesystem, path)
-        self._reader = JournalReader(self._folder, without=UNTOLD)
+        self._reader = JournalReader(self._folder)
         self._clock = clock or SystemClock()
         self._options: dict[str, Any] = {"path": path, "filesystem": filesystem, "source": source}
         self._options |= {"metric": metric, "mode": mode, "seed_param": seed_param}

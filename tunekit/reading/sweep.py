@@ -75,10 +75,7 @@ if TYPE_CHECKING:
     with extra("optuna"):
         import optuna
 
-__all__ = ["UNTOLD", "Sweep", "confirmed", "load"]
-
-#: Lines of the journal that no table needs.
-UNTOLD = ("saved", "snapshot")
+__all__ = ["Sweep", "confirmed", "load"]
 
 _TRIAL_ERROR = "error.txt"  # Tune writes this into the folder of a failed trial
 # Its end has the last failure.
@@ -339,14 +336,7 @@ class Sweep:
         """Return whether a seed is known, and any trial has it."""
         return any(self.seed_param in one for one in self.hyperparameters())
 
-    def configurations(
-        self,
-        seed_param: str | None = None,
-        *,
-        metric: str | None = None,
-        mode: str | None = None,
-        scope: str = "best",
-    ) -> pd.DataFrame:
+    def configurations(self, scope: str = "best") -> pd.DataFrame:
         """Return one row per configuration: the trials that differ in nothing but the seed.
 
         Columns:
@@ -369,33 +359,27 @@ class Sweep:
         has none of the others.
 
         Args:
-            seed_param: The hyperparameter that is the seed, by flat name; by default the sweep's.
-            metric: A validated metric, by flat name; by default the sweep's.
-            mode: ``"min"`` or ``"max"``; by default the sweep's.
             scope: What stands for a trial, as in :meth:`best`: ``"best"``, its best validated
                 value, or ``"last"``, its newest one. The best of a run is an optimistic value, more
                 so the more checkpoints were validated. It is about as optimistic for all
                 configurations whose trials have equally many; otherwise the last is fairer.
 
         Raises:
-            tunekit.errors.ConfigError: If an argument is wrong, if no trial has the
-                hyperparameter, or if an argument is missing that the sweep has no default for.
+            tunekit.errors.ConfigError: If the argument is wrong, or if the seed or the metric is
+                not known: pass them to :func:`tunekit.load`.
 
         Example:
             >>> from tunekit.core.events import TrialAdded
             >>> sweep = Sweep([
             ...     TrialAdded(time=1e9, trial_id=f"{lr}_{seed}", config={"lr": lr, "seed": seed})
             ...     for lr in (0.1, 0.2) for seed in range(3)
-            ... ], metric="accuracy", mode="max")
-            >>> sweep.configurations("seed")[["config/lr", "seeds", "trials"]]
+            ... ], metric="accuracy", mode="max", seed_param="seed")
+            >>> sweep.configurations()[["config/lr", "seeds", "trials"]]
                config/lr  seeds  trials
             0        0.1      0       3
             1        0.2      0       3
         """
-        problems = Problems("Sweep.configurations")
-        check_seed(seed_param, problems)
-        goal = self._goal(metric, mode, scope, problems)
-        return tables.configurations(self._configurations(seed_param, *goal, scope, problems))
+        return tables.configurations(self.ranked_configurations(scope))
 
     def ranked_configurations(self, scope: str = "best") -> list[Configuration]:
         """Return the configurations as data: what :meth:`configurations` has, and each trial.
@@ -406,14 +390,14 @@ class Sweep:
         Raises:
             tunekit.errors.ConfigError: As in :meth:`configurations`.
         """
-        problems = Problems("Sweep.ranked_configurations")
+        problems = Problems("Sweep.configurations")
         goal = self._goal(None, None, scope, problems)
-        return self._configurations(None, *goal, scope, problems)
+        return self._configurations(*goal, scope, problems)
 
     def _configurations(
-        self, seed_param: str | None, metric: str, mode: str, scope: str, problems: Problems
+        self, metric: str, mode: str, scope: str, problems: Problems
     ) -> list[Configuration]:
-        seed = checked_seed(seed_param or self.seed_param, self.hyperparameters(), problems)
+        seed = checked_seed(self.seed_param, self.hyperparameters(), problems)
         problems.raise_any()
         return configurations_of(self._repeats(metric, mode, scope), seed, mode)
 
@@ -470,7 +454,7 @@ class Sweep:
         ranked: list[Configuration] = []
         trial_ids: Sequence[str] = list(self.timeline.trials)
         if by == "configuration" or (by is None and self.has_seeds):
-            ranked = self._configurations(None, metric, mode, scope, problems)
+            ranked = self._configurations(metric, mode, scope, problems)
             first = ranked[0].best if ranked else None
             trial_ids = [] if first is None else [first.trial_id]
         problems.raise_any()
@@ -633,8 +617,6 @@ class Sweep:
         storage: Any = None,
         study_name: str | None = None,
         *,
-        metric: str | None = None,
-        mode: str | None = None,
         scope: str = "best",
     ) -> optuna.Study:
         """Return the sweep as a study of Optuna's, for its figures, importances and dashboard.
@@ -660,8 +642,6 @@ class Sweep:
             storage: Where the study is kept, as for ``optuna.create_study``: a URL such as
                 ``"sqlite:///sweeps.db"``, or a storage; None: in memory.
             study_name: What it is called in the storage; by default as the sweep's folder.
-            metric: A validated metric, by flat name; by default the sweep's.
-            mode: ``"min"`` or ``"max"``; by default the sweep's.
             scope: What stands for a trial, as in :meth:`best`: ``"best"`` or ``"last"``.
 
         Raises:
@@ -671,13 +651,13 @@ class Sweep:
 
         Example:
             >>> from tunekit.core.events import TrialAdded
-            >>> sweep = Sweep([TrialAdded(time=1e9, trial_id="a", config={"lr": 0.1})])
-            >>> [trial] = sweep.to_optuna(metric="accuracy", mode="max").trials
+            >>> added = TrialAdded(time=1e9, trial_id="a", config={"lr": 0.1})
+            >>> [trial] = Sweep([added], metric="accuracy", mode="max").to_optuna().trials
             >>> trial.state.name, trial.params
             ('RUNNING', {'lr': 0.1})
         """
         problems = Problems("Sweep.to_optuna")
-        metric, mode = self._goal(metric, mode, scope, problems)
+        metric, mode = self._goal(None, None, scope, problems)
         problems.raise_any()
         from tunekit.reading.optuna_study import study_of
 
@@ -786,7 +766,7 @@ class Sweep:
         self._trial(trial_id, "Sweep.story")
         if self.filesystem is None:
             raise ConfigError("Sweep.story", ["the sweep is in no folder. Load it: tunekit.load."])
-        record = record_of(folder_at(self.filesystem, self.path), without=("snapshot",))
+        record = record_of(folder_at(self.filesystem, self.path))
         state = state_of(self.timeline.end, self.driver)
         now = time.time() if now is None else now
         return story(record.events, trial_id, sessions=record.sessions, state=state, now=now)
@@ -948,11 +928,11 @@ def load(
     source = None if storage_filesystem is not None else absolute(os.fspath(path))
     with _without_collector():
         before = driver_of(filesystem, home, time.time())
-        record = record_of(folder, without=UNTOLD)
+        record = record_of(folder)
         driver = driver_of(filesystem, home, time.time())
         if before is not None and driver is None:
             # It has let go meanwhile, and recorded first how the sweep ended.
-            record = record_of(folder, without=UNTOLD)
+            record = record_of(folder)
         sweep = Sweep(
             record.events,
             record.sessions,
