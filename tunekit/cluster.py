@@ -11,6 +11,7 @@ from ray.tune.search import ConcurrencyLimiter, SearchAlgorithm
 
 from tunekit._ray.cluster import cannot_grow
 from tunekit._ray.decisions import room_for
+from tunekit._ray.trials import is_distributed, stand
 from tunekit._ray.tuner import Settings, trial_bundles
 from tunekit.combinations import pauses
 from tunekit.core.problems import Problems
@@ -74,7 +75,8 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
         return
     on_pending, waiting = validation.config.on_pending, validation.waiting
     scheduler, swaps = base_of(config.scheduler), bool(config.reuse_actors)
-    lends = len(bundles) == 1 and validation.validator.fits_in(bundles[0])
+    waiting.have_workers = is_distributed(settings.trainable)
+    lends = validation.validator.fits_in(waiting.place(bundles))
     room = shares(
         cluster,
         per_trial,
@@ -87,6 +89,8 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
         pausing=pauses(scheduler) or (swaps and on_pending != "continue"),
     )
     waiting.validate_themselves = room.themselves
+    if room.themselves and waiting.have_workers:
+        stand(settings.trainable)
     waiting.decides = type(scheduler) is not FIFOScheduler
     if room.alone:
         logger.info(

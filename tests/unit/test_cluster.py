@@ -66,9 +66,15 @@ def test_trials_workers_and_validations_fit_together(on_cluster, cpus, options, 
 
 
 def test_trials_that_swap_leave_resources_for_validation(on_cluster):
-    assert on_cluster(8, ASHAScheduler()) == (None, [1])  # a limit would count those that wait
+    # A limit would count those that wait.
+    assert on_cluster(8, ASHAScheduler(), evaluators=1) == (None, [1])
     assert on_cluster(8, ASHAScheduler(), on_pending="wait", evaluators=4) == (None, [4])
     assert on_cluster(8, ASHAScheduler(), fn=BY_WORKERS) == (None, [1])
+
+
+@pytest.mark.parametrize("fn", [validate, BY_WORKERS])
+def test_trials_whose_workers_validate_leave_no_resources(on_cluster, fn):
+    assert on_cluster(12, ASHAScheduler(), workers=3, fn=fn) == (None, [])
 
 
 def test_trials_that_take_turns_leave_resources_for_validation(on_cluster):
@@ -108,7 +114,7 @@ def test_what_a_machine_of_its_own_lacks_is_an_error_rather_than_an_endless_wait
     with pytest.raises(tunekit.errors.ConfigError) as caught:
         on_cluster(3, workers=4, ray_remote_kwargs={"resources": {"validator": 1}})
     assert len(caught.value.problems) == 2, "both at once"
-    assert on_cluster(8, ASHAScheduler()) == (None, [1])
+    assert on_cluster(8, ASHAScheduler(), evaluators=1) == (None, [1])
 
 
 @pytest.mark.parametrize("several", [tune.choice([1, 3]), tune.grid_search([3, 2])])

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
+from ray import train
 from ray.exceptions import RayActorError
 
 from tests.unit.test_executor import ID, Stream, get
 from tunekit import ValidationConfig
 from tunekit.core.validation import Attempt, Request
+from tunekit.distributed import TrainerValidation
 from tunekit.validating import executor as module
 from tunekit.validating.executor import RayExecutor, executor_of
 from tunekit.validating.process import Began, Failed, Lost, Returned
 
+CPU, GPU = {"CPU": 1.0}, {"CPU": 1.0, "GPU": 1.0}
+
 
 def validate(checkpoint):
     return {"accuracy": 0.5}
+
+
+def by_workers(workers: int, **options: Any) -> TrainerValidation:
+    return TrainerValidation(lambda config: {}, train.ScalingConfig(num_workers=workers), **options)
 
 
 @pytest.mark.parametrize(
@@ -31,10 +40,33 @@ def validate(checkpoint):
         # What these options ask of a process, that of a trial does not have.
         ({"ray_remote_kwargs": {"runtime_env": {}}}, False),
         ({"ray_remote_kwargs": {"max_calls": 1}}, False),
+        ({"fn": by_workers(2)}, True),
+        ({"fn": by_workers(2), "evaluators": 1}, False),
+        # Those of a trial have other data, or another backend.
+        ({"fn": by_workers(2, datasets={"rows": [1]})}, False),
     ],
 )
 def test_what_options_allow(settings, in_trials):
-    assert executor_of(ValidationConfig(fn=validate, **settings)).in_trials == in_trials
+    config = ValidationConfig(**{"fn": validate, **settings})
+    assert executor_of(config).in_trials == in_trials
+
+
+@pytest.mark.parametrize(
+    ("fn", "place", "fits"),
+    [
+        (validate, [CPU], True),
+        (validate, [CPU, CPU], True),
+        (by_workers(2), [CPU, CPU], True),
+        (by_workers(2), [CPU] * 3, False),
+        (by_workers(1), [CPU, CPU], False),
+        (by_workers(2), [{"CPU": 0.5}, CPU], False),
+        (validate, [], False),
+    ],
+)
+def test_in_which_trials_validations_fit(fn, place, fits):
+    assert executor_of(ValidationConfig(fn=fn)).fits_in(place) is fits
+    nowhere = executor_of(ValidationConfig(fn=fn, evaluators=1))
+    assert nowhere.fits_in(place) is (fn is validate and place == [CPU])
 
 
 @pytest.fixture
@@ -51,6 +83,12 @@ def started(monkeypatch) -> Any:
         found.append((place, Stream(*results)))
         return found[-1][1]
 
+    def run_in(actor: str, how: Any, *told: Any) -> Any:
+        if isinstance(how, partial):
+            assert how.func is module.in_workers
+            actor = f"rank 0 of {actor}" if how.keywords["alone"] else f"all of {actor}"
+        return run(actor)
+
     results: list[Any] = []
     found_results = SimpleNamespace(started=found, results=results)
     monkeypatch.setattr(ray, "put", lambda value: value)
@@ -58,13 +96,15 @@ def started(monkeypatch) -> Any:
     monkeypatch.setattr(ray, "wait", lambda streams, **options: (streams, []))
     monkeypatch.setattr(ray, "remote", lambda **options: lambda fn: Task())
     monkeypatch.setattr(module, "in_place_of", lambda lender: {"num_cpus": 0})
-    monkeypatch.setattr(module, "generator_in", lambda actor, name: lambda *told: run(actor))
+    monkeypatch.setattr(module, "generator_in", lambda actor, name: partial(run_in, actor))
     monkeypatch.setattr(module, "actor_of", lambda trial: trial.trial_id)
+    monkeypatch.setattr(module, "has_workers", lambda trial: trial.has_workers)
     monkeypatch.setattr(ray, "kill", lambda actor: found.append(("killed", actor)))
     return found_results
 
 
-LENDER: Any = SimpleNamespace(trial_id="b")
+LENDER: Any = SimpleNamespace(trial_id="b", has_workers=False)
+WITH_WORKERS: Any = SimpleNamespace(trial_id="b", has_workers=True)
 
 
 def attempt(number: int = 1, iteration: int = 1) -> Attempt:
@@ -88,7 +128,7 @@ def test_what_is_tried_again_needs_no_resources_that_its_trial_holds(started):
     executor.start(one, lender=LENDER)
     began, failed = executor.poll()
     assert began == Began(one.id) and isinstance(failed, Failed)
-    assert executor.fits_in({"CPU": 1, "GPU": 1})
+    assert executor.fits_in([GPU])
     executor.start(attempt(number=2), lender=LENDER)
     assert [place for place, _ in started.started] == ["b", "b"]
 
@@ -99,7 +139,7 @@ def test_what_lacks_memory_in_a_trials_process_is_tried_again_elsewhere(started,
     executor = RayExecutor(validate, {"num_gpus": 1})
     executor.start(attempt(), lender=LENDER)
     assert isinstance(executor.poll()[-1], Failed)
-    assert not executor.in_trials and not executor.fits_in({"CPU": 1, "GPU": 1})
+    assert not executor.in_trials and not executor.fits_in([GPU])
     assert "in the process of b. From now on, validations run in processes" in caplog.text
 
 
@@ -125,3 +165,44 @@ def test_what_has_to_end_at_once_ends_the_process_of_its_trial(started):
     executor.cancel(one)
     assert started.started[-1] == ("killed", "b")
     assert executor.poll() == [Lost("b")] and not executor.awaited() and not executor.in_trials
+
+
+@pytest.mark.parametrize(
+    ("fn", "where"), [(validate, "rank 0 of b"), (by_workers(2), "all of b")], ids=["fn", "loop"]
+)
+def test_trials_with_workers_validate_in_these(started, fn, where):
+    started.results += [Began(ID), Returned(ID, {"accuracy": 0.5})]
+    executor = RayExecutor(fn, {})
+    executor.start(attempt(), lender=WITH_WORKERS)
+    assert len(executor.poll()) == 2
+    assert [place for place, _ in started.started] == [where]
+
+
+@pytest.mark.parametrize("fn", [validate, by_workers(2)], ids=["fn", "loop"])
+def test_after_one_that_ends_the_workers_of_a_trial_none_runs_there(started, caplog, fn):
+    died = Failed(ID, "a worker of its trial died", lost=True)
+    started.results += [Began(ID), died]
+    executor, one = RayExecutor(fn, {}), attempt()
+    executor.start(one, lender=WITH_WORKERS)
+    assert executor.poll() == [Began(one.id), died], "the trial keeps its own process"
+    assert not executor.in_trials
+    [told] = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert "ended the workers of trial b (a worker of its trial died), which goes on" in told
+
+
+def test_what_fails_on_rank_0_before_any_has_returned_there_is_tried_elsewhere(started, caplog):
+    """Something in that process may take it for one of several."""
+    started.results += [Began(ID), Failed(ID, "raised RuntimeError: no process group")]
+    executor = RayExecutor(validate, {})
+    executor.start(attempt(), lender=WITH_WORKERS)
+    assert len(executor.poll()) == 2 and not executor.in_trials
+    assert "raised RuntimeError: no process group, in a worker of trial b" in caplog.text
+
+
+def test_once_one_has_returned_on_rank_0_an_exception_is_the_functions(started):
+    executor = RayExecutor(validate, {})
+    for ends in (Returned(ID, {"accuracy": 0.5}), Failed(ID, "raised ValueError: odd")):
+        started.results[:] = [Began(ID), ends]
+        executor.start(attempt(), lender=WITH_WORKERS)
+        assert len(executor.poll()) == 2
+    assert executor.in_trials

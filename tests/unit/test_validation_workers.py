@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tunekit._ray import worker_group
-from tunekit._ray.worker_group import Finished, ValidationWorkerGroup, _Link, _Work
-from tunekit._ray.workers import Assignment, _Post
+from tunekit._ray import workers as in_workers
+from tunekit._ray.raised import LoopError
+from tunekit._ray.worker_group import (
+    Finished,
+    TrialWorkerGroup,
+    ValidationWorkerGroup,
+    WorkersLost,
+    _Link,
+    _Work,
+)
+from tunekit._ray.workers import Assignment, SideTask, _Post
 from tunekit.core.yields import YieldProgress
 from tunekit.errors import ConfigError
 
@@ -47,6 +58,8 @@ class Threads:
         #: By rank, how often each loop has yielded that has ended.
         self.yields: list[list[int]] = [[] for _ in self.posts]
         self.dismissed, self.leaves = False, lambda: None
+        self._link, self._meanwhile = self.link, deque[Any]()
+        self._loop = SimpleNamespace(call_soon_threadsafe=lambda fn, *args: fn(*args))
         for rank in range(ranks):
             threading.Thread(target=self._serve, args=(rank,), daemon=True).start()
 
@@ -69,14 +82,21 @@ class Threads:
             self.yields[rank].append(n)
             post.ended(assignment.number, n)
 
+    beside = TrialWorkerGroup.beside
+
     # The group, as the link sees it
 
     def get_workers(self) -> list[Any]:
         return self.posts
 
     def execute_async(self, fn: Callable[..., Any], *args: Any) -> None:
-        for post in self.posts:
-            getattr(post, fn.__name__)(*args)
+        for rank in range(len(self.posts)):
+            self.execute_single_async(rank, fn, *args)
+
+    def execute_single_async(self, rank: int, fn: Callable[..., Any], *args: Any) -> None:
+        if isinstance(args[0], SideTask):  # each worker knows its own rank
+            args = (replace(args[0], call=partial(args[0].call, rank)),)
+        getattr(self.posts[rank], fn.__name__)(*args)
 
     # The workers, as a validation sees them
 
@@ -193,3 +213,90 @@ def test_workers_that_leave_and_cannot_are_ended(group, monkeypatch):
         next(steps)
     assert threads.dismissed
     threads.barrier.abort()
+
+
+@pytest.fixture
+def standing(monkeypatch) -> Callable[..., Threads]:
+    """Workers that stand between two assignments, as they do in a report."""
+    monkeypatch.setattr(in_workers, "get_train_fn_utils", lambda: None)
+    monkeypatch.setattr(in_workers, "set_train_fn_utils", lambda utils: None)
+
+    def make(ranks: int = 2) -> Threads:
+        threads = Threads(ranks)
+        threads.assign(Context(train_loop_config=[0] * ranks), None, 0, "training")
+        while not isinstance(threads.next_event(), Finished):
+            pass
+        return threads
+
+    return make
+
+
+@pytest.mark.parametrize(("alone", "ranks"), [(True, [0]), (False, [0, 1, 2])])
+def test_side_tasks_run_on_rank_0_or_on_all_and_return_what_rank_0_does(standing, alone, ranks):
+    threads, ran = standing(3), []
+    for n in (1, 2):
+        steps = threads.beside(lambda rank, n=n: ran.append(rank) or (n, rank), alone=alone)
+        assert told(steps) == ([], (n, 0))
+    assert sorted(ran) == sorted(ranks * 2)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_side_tasks_yield_and_are_left_by_all_at_the_same_yield(standing, alone):
+    threads, yielded = standing(), Counter()
+
+    def task(rank: int, length: int) -> int:
+        for n in range(length):
+            yielded[rank] += 1
+            if not threads.posts[rank].yielded([n] if rank == 0 else []):
+                break
+        return length
+
+    assert told(threads.beside(partial(task, length=3), alone=alone)) == ([0, 1, 2], 3)
+    with closing(threads.beside(partial(task, length=10**9), alone=alone)) as steps:
+        assert [next(steps), next(steps)] == [0, 1]
+    assert yielded[1] == (0 if alone else yielded[0])
+    assert told(threads.beside(lambda rank: rank, alone=alone)) == ([], 0), "they go on"
+    assert not threads.dismissed
+
+
+def fails(rank: int, of: int) -> None:
+    if rank == of:
+        raise ValueError("no such class")
+
+
+def test_an_exception_of_rank_0_alone_leaves_the_workers(standing):
+    threads = standing()
+    with pytest.raises(LoopError, match="ValueError: no such class"):
+        told(threads.beside(partial(fails, of=0), alone=True))
+    assert not threads.dismissed
+    assert told(threads.beside(lambda rank: rank, alone=True)) == ([], 0)
+
+
+def test_an_exception_of_one_of_several_ends_the_workers(standing):
+    """The others may wait for it for ever, or have exchanged more than it has."""
+    threads = standing()
+    with pytest.raises(LoopError, match="ValueError: no such class"):
+        told(threads.beside(partial(fails, of=1), alone=False))
+    assert threads.dismissed
+
+
+def test_a_worker_that_dies_meanwhile_ends_them_all(standing):
+    threads, ends = standing(), threading.Event()
+    steps = threads.beside(
+        lambda rank: ends.wait(PATIENCE_S), alone=True, is_cancelled=die(threads)
+    )
+    with pytest.raises(WorkersLost, match="a worker of its trial died"):
+        told(steps)
+    assert threads.dismissed
+    ends.set()
+
+
+def die(threads: Threads) -> Callable[[], bool]:
+    return lambda: bool(threads.link.before_worker_group_shutdown(threads))  # type: ignore[arg-type]
+
+
+def test_what_happens_to_training_meanwhile_is_kept_for_later(standing):
+    threads = standing()
+    threads.events.put(Finished(threads.job, "training"))
+    assert told(threads.beside(lambda rank: rank, alone=True)) == ([], 0)
+    assert list(threads._meanwhile) == [Finished(threads.job, "training")]

@@ -67,13 +67,14 @@ NEEDED = {
         "StorageContext.make_default_checkpoint_dir_name"
     ),
     "ray.train.v2._internal.execution.train_fn_utils": (
-        "DistributedTrainFnUtils.report set_train_fn_utils"
+        "DistributedTrainFnUtils.get_checkpoint DistributedTrainFnUtils.report "
+        "get_train_fn_utils set_train_fn_utils"
     ),
     "ray.train.v2._internal.execution.training_report": "_TrainingReport",
     "ray.train.v2._internal.execution.worker_group": (
         "WorkerGroupPollStatus WorkerGroup._create_placement_group "
         "WorkerGroup._create_workers WorkerGroup._worker_cls WorkerGroup.abort "
-        "WorkerGroup.execute_async"
+        "WorkerGroup.execute_async WorkerGroup.execute_single_async"
     ),
     "ray.train.v2._internal.execution.worker_group.placement_group_handle": (
         "DefaultPlacementGroupHandle"

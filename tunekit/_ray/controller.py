@@ -7,7 +7,7 @@ import copy
 import functools
 import tempfile
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,10 +152,9 @@ class Controller:
         return total(*trial.placement_group_factory.bundles)
 
     @staticmethod
-    def resources_of(trial: Trial) -> Mapping[str, float]:
-        """Return what a trial has in one place; nothing if it is spread over several."""
-        bundles = trial.placement_group_factory.bundles
-        return bundles[0] if len(bundles) == 1 else {}
+    def bundles_of(trial: Trial) -> Sequence[Mapping[str, float]]:
+        """Return what a trial has in each place."""
+        return list(trial.placement_group_factory.bundles)
 
     def has_actor(self, trial: Trial) -> bool:
         """Return whether a trial has an actor, which ends after what was called there before."""

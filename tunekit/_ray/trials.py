@@ -14,7 +14,7 @@ import logging
 import os
 import posixpath
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 from ray import train, tune
@@ -26,6 +26,7 @@ from ray.train.v2._internal.execution.storage import (
     delete_fs_path,
 )
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+from ray.tune.experiment import Trial
 from ray.tune.result import (
     DONE,
     RESULT_DUPLICATE,
@@ -34,7 +35,14 @@ from ray.tune.result import (
     TRAINING_ITERATION,
 )
 
-from tunekit._ray.worker_group import Begun, Ended, Finished, Report, TrialWorkerGroup
+from tunekit._ray.worker_group import (
+    Begun,
+    Ended,
+    Finished,
+    Report,
+    TrialWorkerGroup,
+    WorkersLost,
+)
 from tunekit.core.assignments import abandoned
 from tunekit.core.resuming import begins_anew
 from tunekit.errors import DistributedTrialError, NotResumedError
@@ -43,8 +51,10 @@ __all__ = [
     "SPACE",
     "distributed_class",
     "ended_soon",
+    "has_workers",
     "is_distributed",
     "is_trainer",
+    "stand",
     "trainer_of",
 ]
 
@@ -66,6 +76,11 @@ def is_trainer(trainable: Any) -> bool:
 def is_distributed(trainable: Any) -> bool:
     """Return whether it is a class that :func:`distributed_class` made."""
     return isinstance(trainable, type) and issubclass(trainable, _DistributedTrial)
+
+
+def has_workers(trial: Trial) -> bool:
+    """Return whether a trial is a run of a trainer, with workers of its own."""
+    return is_distributed(trial.get_trainable_cls())
 
 
 def distributed_class(
@@ -97,6 +112,11 @@ def distributed_class(
         "wish_key": wish_key,
     }
     return type(name, (_DistributedTrial,), {"_name": name, **settings})
+
+
+def stand(trainable: type[_DistributedTrial]) -> None:
+    """Let workers wait in each report with a checkpoint: they may be asked to validate it."""
+    trainable.stands = True
 
 
 @contextlib.contextmanager
@@ -176,6 +196,7 @@ class _DistributedTrial(tune.Trainable):
     ahead: int
     takeover_timeout_s: float
     validates: bool
+    stands = False
     wish_key: str
 
     @classmethod
@@ -186,6 +207,7 @@ class _DistributedTrial(tune.Trainable):
 
     def setup(self, config: dict[str, Any]) -> None:
         self._workers: TrialWorkerGroup | None = None
+        self._assigned: bool = False
         self._group_of: DataParallelTrainer | None = None
         self._report: Report | None = None
         self._uploads: _Uploads | None = None
@@ -208,7 +230,7 @@ class _DistributedTrial(tune.Trainable):
                 "does not exist. Was it deleted, or the experiment moved?"
             )
         self._begin_at = checkpoint
-        self._iteration = saved.metrics.get(TRAINING_ITERATION, 0)
+        self._begin_after = self._iteration = saved.metrics.get(TRAINING_ITERATION, 0)
         self._time_total = saved.metrics.get(TIME_TOTAL_S, 0)
         self._time_since_restore, self._iterations_since_restore = 0.0, 0
         self._restored = True
@@ -244,6 +266,7 @@ class _DistributedTrial(tune.Trainable):
         checkpoint, self._unsaved = self._unsaved, None
         if checkpoint is not None and self._uploads is not None:
             self._uploads.take(checkpoint.path)
+            self._begin_at, self._begin_after = checkpoint, self._iteration
         return _TrainingResult(checkpoint=checkpoint, metrics=dict(self._last_result or {}))
 
     def cleanup(self) -> None:
@@ -254,9 +277,37 @@ class _DistributedTrial(tune.Trainable):
 
     # What its workers do -----------------------------------------------------------------------
 
+    @property
+    def has_workers(self) -> bool:
+        """Return whether it has workers that could do something beside its training."""
+        return self._workers is not None and self._workers.alive
+
+    def beside(
+        self, call: Callable[[], Any], *, alone: bool, is_cancelled: Callable[[], bool]
+    ) -> Generator[Any, None, Any]:
+        """Run something in the workers while they stand still, as :class:`TrialWorkerGroup` says.
+
+        If they do not survive it, others take their place when the trial goes on, and begin at its
+        newest checkpoint.
+        """
+        workers = self._workers
+        if workers is None or not workers.alive:
+            raise WorkersLost("its trial has no workers")
+        try:
+            return (yield from workers.beside(call, alone=alone, is_cancelled=is_cancelled))
+        finally:
+            self._begin_again_without_workers()
+
+    def _begin_again_without_workers(self) -> None:
+        """If the workers have ended, let others begin at the newest checkpoint that Tune has."""
+        if not self.has_workers:
+            self._workers, self._assigned = None, False
+            self._report, self._unsaved = None, None
+            self._iteration = self._begin_after
+
     def _assign_anew(self) -> None:
         self._assigned = False
-        self._begin_at = self.config.get("resume_from_checkpoint")
+        self._begin_at, self._begin_after = self.config.get("resume_from_checkpoint"), 0
         self._report, self._unsaved = None, None
         self._last_metrics = {}
         self._last_result: dict[str, Any] = {}
@@ -281,7 +332,9 @@ class _DistributedTrial(tune.Trainable):
         if former is not None:
             former.delete_rest()
         if workers is None or not taken_over:
-            workers = TrialWorkerGroup(trainer, ahead=self.ahead, validates=self.validates)
+            workers = TrialWorkerGroup(
+                trainer, ahead=self.ahead, stands=self.stands, validates=self.validates
+            )
             self._group_of = trainer
             workers.assign(*assignment)
         return workers

@@ -13,6 +13,7 @@ import os
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,7 +36,19 @@ from ray.train.v2._internal.util import ObjectRefWrapper
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util.placement_group import get_current_placement_group
 
-from tunekit._ray.workers import TAG, Assignment, TrialWorker, allow, assign, hold, leave, serve
+from tunekit._ray.raised import LoopError
+from tunekit._ray.workers import (
+    TAG,
+    Assignment,
+    SideTask,
+    TrialWorker,
+    add,
+    allow,
+    assign,
+    hold,
+    leave,
+    serve,
+)
 from tunekit.core.assignments import AssignmentLog, may_return
 from tunekit.core.resuming import Resumption
 from tunekit.core.yields import GroupYields
@@ -44,12 +57,14 @@ from tunekit.errors import ConfigError
 __all__ = [
     "Apart",
     "Begun",
+    "Done",
     "Ended",
     "Event",
     "Finished",
     "Report",
     "TrialWorkerGroup",
     "ValidationWorkerGroup",
+    "WorkersLost",
     "Yielded",
 ]
 
@@ -64,6 +79,8 @@ _KILL_S = 30.0
 
 # How often to ask whether more estimates are needed, while none comes.
 _LOOK_S = 0.05
+
+_DIED = "a worker of its trial died"
 
 # How long to wait for the other workers once one has left a loop that is to be left.
 _LEAVE_S = 30.0
@@ -125,13 +142,30 @@ class Finished:
 
 
 @dataclass(frozen=True)
+class Done:
+    """A side task has ended: with ``value``, in the worker of rank 0, or with an exception.
+
+    Attributes:
+        together: Whether all workers have ended it as they should, and so are still in step.
+    """
+
+    job: int
+    value: Any
+    together: bool
+
+
+@dataclass(frozen=True)
 class Ended:
     """The workers are gone for good."""
 
     error: Exception | None
 
 
-Event = Begun | Report | Yielded | Apart | Finished | Ended
+Event = Begun | Report | Yielded | Apart | Finished | Done | Ended
+
+
+class WorkersLost(Exception):
+    """The workers have ended, or are out of step: others have to take their place."""
 
 
 class TrialWorkerGroup:
@@ -141,6 +175,7 @@ class TrialWorkerGroup:
         trainer: The trainer, with the settings of the first assignment.
         ahead: From how many reports workers may return before it is known what becomes of the
             trial.
+        stands: Whether that goes only for reports without a checkpoint.
         validates: Whether a report may ask for a validation.
         first_bundle: Which bundle of this actor's placement group is that of rank 0; those of the
             others follow.
@@ -151,12 +186,15 @@ class TrialWorkerGroup:
         trainer: DataParallelTrainer,
         *,
         ahead: int = 0,
+        stands: bool = False,
         validates: bool = False,
         first_bundle: int = 0,
     ):
         self._trainer, self._first_bundle = trainer, first_bundle
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._link = _Link(self._events, ahead, validates)
+        #: What has happened while a side task ran, and is not about that.
+        self._meanwhile: deque[Event] = deque()
+        self._link = _Link(self._events, ahead, validates, stands)
         self._job = 0
         self._controller: _Controller | None = None
         self._loop = asyncio.new_event_loop()
@@ -196,13 +234,48 @@ class TrialWorkerGroup:
         """No more estimates are needed: the workers leave the loop, all at the same yield."""
         self._loop.call_soon_threadsafe(self._link.leave)
 
+    def beside(
+        self, call: Callable[[], Any], *, alone: bool, is_cancelled: Callable[[], bool] = bool
+    ) -> Generator[Any, None, Any]:
+        """Run a side task while the workers stand still; yields what it yields in rank 0, and
+        returns likewise.
+
+        Closed early, it lets all workers leave the task at their next yield, and waits for that.
+
+        Args:
+            call: What to do (:class:`~tunekit._ray.workers.SideTask`).
+            alone: Whether rank 0 does it alone.
+            is_cancelled: Returns whether no more is needed; asked while nothing is yielded.
+
+        Raises:
+            LoopError: If it raises. If not all workers are in step after that, none is alive.
+            WorkersLost: If a worker has ended meanwhile, or they are out of step; none is alive.
+        """
+        self._loop.call_soon_threadsafe(self._link.add, call, alone)
+        meanwhile: list[Event] = []
+        try:
+            end = yield from _yielded_by(self, Done, meanwhile.append, is_cancelled)
+        finally:
+            self._meanwhile.extend(meanwhile)
+        if end is None:
+            return None
+        if not isinstance(end, Done):
+            self.dismiss()
+            raise WorkersLost(end.reason if isinstance(end, Apart) else _DIED)
+        if not end.together:
+            self.dismiss()
+        if isinstance(end.value, LoopError):
+            raise end.value
+        return end.value
+
     def next_event(self, timeout_s: float | None = None) -> Event | None:
         """Wait for what happens next in the newest assignment; None if nothing does in time."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
-                event = self._events.get(timeout=left)
+                known = self._meanwhile
+                event = known.popleft() if known else self._events.get(timeout=left)
             except queue.Empty:
                 return None
             if isinstance(event, Ended) or event.job == self._job:
@@ -262,6 +335,7 @@ class TrialWorkerGroup:
             train_run_context=trainer.train_run_context,
             scaling_policy=create_scaling_policy(trainer.scaling_config),
             failure_policy=create_failure_policy(trainer.run_config.failure_config),
+            link=self._link,
             callbacks=[self._link, *callbacks],
         )
         await self._controller.run()
@@ -310,39 +384,58 @@ class ValidationWorkerGroup:
         """
         context = replace(self._trainer.train_run_context, train_loop_config=config)
         self._workers.assign(context, None, 0, "validation")
-        over = False
-        try:
-            while True:
-                event = self._workers.next_event(_LOOK_S)
-                if isinstance(event, Yielded):
-                    yield event.value
-                elif isinstance(event, Finished):
-                    over = True
-                    return event.value
-                elif isinstance(event, Apart | Ended):
-                    over = True
-                    self._workers.dismiss()
-                    raise _error_of(event)
-                elif isinstance(event, Report):  # which is of no use to a validation
-                    self._workers.decided(event)
-                elif event is None and is_cancelled():
-                    return None
-        finally:
-            if not over:
-                self._leave()
+        end = yield from _yielded_by(self._workers, Finished, self._take, is_cancelled)
+        if isinstance(end, Apart | Ended):
+            self._workers.dismiss()
+            raise _error_of(end)
+        return None if end is None else end.value
 
-    def _leave(self) -> None:
-        """Let the workers leave the loop, and wait until they have; if they cannot, end them."""
-        self._workers.leave()
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Report):  # which is of no use to a validation
+            self._workers.decided(event)
+
+
+def _yielded_by(
+    workers: TrialWorkerGroup,
+    end: type[Done | Finished],
+    take: Callable[[Event], None],
+    is_cancelled: Callable[[], bool],
+) -> Generator[Any, None, Any]:
+    """Yield what rank 0 yields, and return the event that ends it; None if it was cancelled.
+
+    Closed early, or cancelled, it lets all workers leave at their next yield, and waits for that.
+
+    Args:
+        workers: The workers.
+        end: What ends it.
+        take: Takes what else happens.
+        is_cancelled: Returns whether no more is needed; asked while nothing is yielded.
+    """
+    ended = False
+
+    def next_event(timeout_s: float | None) -> Event | None:
+        nonlocal ended
+        event = workers.next_event(timeout_s)
+        ended = isinstance(event, (end, Apart, Ended))
+        if not (ended or event is None or isinstance(event, Yielded)):
+            take(event)
+        return event
+
+    try:
         while True:
-            event = self._workers.next_event()
-            if isinstance(event, Report):
-                self._workers.decided(event)
-            elif isinstance(event, Apart | Ended):
-                self._workers.dismiss()
-                return
-            elif isinstance(event, Finished):
-                return
+            event = next_event(_LOOK_S)
+            if isinstance(event, Yielded):
+                yield event.value
+            elif ended:
+                return event
+            elif event is None and is_cancelled():
+                return None
+    finally:
+        if not ended:
+            workers.leave()
+        while not ended:
+            if isinstance(next_event(None), Apart | Ended):
+                workers.dismiss()
 
 
 def _error_of(event: Apart | Ended) -> Exception:
@@ -358,12 +451,26 @@ class _Link(ReportCallback, WorkerGroupCallback):
     for it after a failure, is an assignment for them.
     """
 
-    def __init__(self, events: queue.SimpleQueue[Event], ahead: int, validates: bool):
+    def __init__(
+        self,
+        events: queue.SimpleQueue[Event],
+        ahead: int,
+        validates: bool,
+        stands: bool = False,
+    ):
         self._events, self._ahead, self._validates = events, ahead, validates
+        self._stands = stands
         self.closed = False
         self._group: WorkerGroup | None = None
         self._work: _Work | None = None
-        self._number = 0
+        # The newest assignment, the newest assignment or side task, and how many workers do that.
+        self._number = self._newest = self._doing = 0
+        # What each worker that has ended the newest side task has to say of it.
+        self._outcomes: dict[int, Any] = {}
+        self._busy = False
+        # Up to which report of the assignment it is decided what becomes of the trial, and the
+        # newest report that has no checkpoint.
+        self._decided = self._clear = 0
         # Where the workers begin when they start anew.
         self._checkpoint: Any = None
         self._iteration = 0
@@ -386,14 +493,42 @@ class _Link(ReportCallback, WorkerGroupCallback):
             self._give(self._group)
 
     def decided(self, report: Report) -> None:
-        if self._group is not None and report.number == self._number:
-            upto = may_return(report.report, self._ahead)
-            self._group.execute_async(allow, self._number, upto)
+        if report.number == self._number:
+            self._decided = report.report
+            self._allow()
+
+    def _allow(self) -> None:
+        if self._group is not None:
+            self._group.execute_async(allow, self._number, self._upto)
+
+    @property
+    def _upto(self) -> int:
+        return may_return(self._decided, self._ahead, self._clear if self._stands else None)
 
     def leave(self) -> None:
         if self._group is not None:
             self._leaving = True
-            self._group.execute_async(hold, self._number)
+            self._group.execute_async(hold, self._newest)
+
+    def add(self, call: Callable[[], Any], alone: bool) -> None:
+        if self._work is None:
+            return
+        if self._group is None:
+            self._events.put(Apart(self._work.job, _DIED))
+            return
+        workers = len(self._group.get_workers())
+        self._expect(1 if alone else workers)
+        task = SideTask(self._newest, call, alone)
+        self._busy = True
+        if alone:
+            self._group.execute_single_async(0, add, task)
+        else:
+            self._group.execute_async(add, task)
+
+    @property
+    def busy(self) -> bool:
+        """Return whether a side task is under way."""
+        return self._busy
 
     # From the workers --------------------------------------------------------------------------
 
@@ -408,6 +543,9 @@ class _Link(ReportCallback, WorkerGroupCallback):
 
     def before_worker_group_shutdown(self, worker_group: WorkerGroup) -> None:
         self._group = None
+        if self._busy and self._work is not None:
+            self._busy = False
+            self._events.put(Apart(self._work.job, _DIED))
 
     def after_report(self, training_report: _TrainingReport, metrics: list[dict[str, Any]]) -> None:
         tags = [own.pop(TAG) for own in metrics]
@@ -420,6 +558,9 @@ class _Link(ReportCallback, WorkerGroupCallback):
         iteration = self._base + report
         if training_report.checkpoint is not None:
             self._checkpoint, self._iteration = training_report.checkpoint, iteration
+        elif self._stands:
+            self._clear = report
+            self._allow()
         self._events.put(
             Report(
                 job=self._work.job,
@@ -439,12 +580,33 @@ class _Link(ReportCallback, WorkerGroupCallback):
         finished = self._log_of_finished.heard(getattr(each, "finished", 0) for each in statuses)
         if begun == self._number:
             self._say_begun()
+        if self._busy:
+            self._hear_of_outcomes(worker_group_status.worker_statuses)
         self._hear_of_yields(worker_group_status.worker_statuses)
         if getattr(statuses[0], "finished", 0) == self._number:
             self._value = statuses[0].value  # it may not answer the poll that the last one ends in
         if self._finished < self._number == finished and self._work is not None:
             self._finished = self._number
             self._events.put(Finished(self._work.job, self._value))
+
+    def _hear_of_outcomes(self, statuses: Mapping[int, Any]) -> None:
+        """Note how a side task has ended in workers."""
+        for rank, own in statuses.items():
+            number, value = getattr(own, "outcome", None) or (0, None)
+            if number == self._newest:
+                self._outcomes[rank] = value
+
+    def _done(self) -> Done | None:
+        """Return how a side task has ended, once that is known."""
+        if not (self._busy and self._outcomes) or self._work is None:
+            return None
+        raised = [one for one in self._outcomes.values() if isinstance(one, LoopError)]
+        if raised:
+            # The others may wait for that one, or have exchanged more than it has.
+            return Done(self._work.job, raised[0], together=self._doing == 1)
+        if len(self._outcomes) < self._doing:
+            return None
+        return Done(self._work.job, self._outcomes[0], together=True)
 
     def _hear_of_yields(self, statuses: Mapping[int, Any]) -> None:
         """Pass on what rank 0 has yielded; say where all leave, or why they cannot."""
@@ -453,13 +615,18 @@ class _Link(ReportCallback, WorkerGroupCallback):
         said = {rank: own for rank, own in statuses.items() if hasattr(own, "progress")}
         self._yields.hears({rank: own.progress for rank, own in said.items()})
         for own in said.values():
-            if own.progress.assignment == self._number:
+            if own.progress.assignment == self._newest:
                 for value in own.yielded:
                     self._events.put(Yielded(self._work.job, value))
+        done = self._done()
+        if done is not None:
+            self._busy = False
+            self._events.put(done)
+            return
         last = self._yields.last_to_pass
         if last is not None and not self._left:
             self._left = True
-            self._group.execute_async(leave, self._number, last)
+            self._group.execute_async(leave, self._newest, last)
         reason = self._yields.uneven or self._stuck()
         if reason is not None and not self._apart:
             self._apart = True
@@ -481,18 +648,24 @@ class _Link(ReportCallback, WorkerGroupCallback):
 
     def _give(self, group: WorkerGroup) -> None:
         assert self._work is not None
-        self._number += 1
+        self._expect(len(group.get_workers()))
+        self._number = self._newest
+        self._decided = self._clear = 0
         self._base, self._resumption = self._iteration, Resumption()
         if self._iteration:
             self._resumption.resumed()
-        self._yields = GroupYields(self._number, len(group.get_workers()))
-        self._leaving = self._left = self._apart = False
-        self._some_over_since = float("inf")
-        upto = may_return(0, self._ahead)
         assignment = Assignment(
             self._number, self._work.run_context, self._checkpoint, self._work.token
         )
-        group.execute_async(assign, assignment, upto)
+        group.execute_async(assign, assignment, self._upto)
+
+    def _expect(self, workers: int) -> None:
+        """Count what these workers are given next, and what they yield and end with from now on."""
+        self._newest += 1
+        self._doing, self._outcomes = workers, {}
+        self._yields = GroupYields(self._newest, workers)
+        self._leaving = self._left = self._apart = False
+        self._some_over_since = float("inf")
 
 
 class _InTrial(DefaultPlacementGroupHandle):
@@ -520,7 +693,8 @@ class _Group(WorkerGroup):
 class _Controller(TrainController):
     """Ray Train's, in the trial's own process."""
 
-    def __init__(self, *, first_bundle: int, **options: Any):
+    def __init__(self, *, first_bundle: int, link: _Link, **options: Any):
+        self._link = link
         self.worker_group_cls = type("_Group", (_Group,), {"first_bundle": first_bundle})
         super().__init__(**options)
         if HEALTH_CHECK_INTERVAL_S_ENV_VAR not in os.environ:
@@ -530,7 +704,8 @@ class _Controller(TrainController):
 
     async def _poll_workers(self) -> WorkerGroupPollStatus:
         status = await super()._poll_workers()
-        if any(worker.training_report for worker in status.worker_statuses.values()):
+        reported = any(worker.training_report for worker in status.worker_statuses.values())
+        if reported or self._link.busy:  # which waits for what is new, by itself
             self._latest_poll_time = float("-inf")
         return status
 

@@ -2,7 +2,8 @@
 
 The train function that Ray Train starts in each worker is :func:`serve`: it runs the user's
 training loop on one assignment after another, in the same processes and the same process group.
-It gets them through the worker's own actor, which is free while the loop runs in a thread.
+It gets them through the worker's own actor, which is free while the loop runs in a thread. While
+that thread waits in a report, it can be given a :class:`SideTask`, such as a validation.
 
 Ray's seam for that is ``TrainFnUtils`` (``ray/train/v2/_internal/execution/train_fn_utils.py``):
 "this class can be patched if new user APIs behaviors is wanted".
@@ -31,13 +32,14 @@ from ray.train.v2._internal.execution.context import (
 from ray.train.v2._internal.execution.storage import StorageContext
 from ray.train.v2._internal.execution.train_fn_utils import (
     DistributedTrainFnUtils,
+    get_train_fn_utils,
     set_train_fn_utils,
 )
 from ray.train.v2._internal.execution.worker_group.poll import WorkerStatus
 from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
 from ray.train.v2._internal.util import construct_train_func
 
-from tunekit._ray.raised import legible_error
+from tunekit._ray.raised import LoopError, legible_error
 from tunekit.core.assignments import Verdict, WorkerInbox
 from tunekit.core.yields import YieldGate
 from tunekit.gpu_memory import release_unused
@@ -45,7 +47,9 @@ from tunekit.gpu_memory import release_unused
 __all__ = [
     "TAG",
     "Assignment",
+    "SideTask",
     "TrialWorker",
+    "add",
     "allow",
     "assign",
     "goes_on",
@@ -57,6 +61,21 @@ __all__ = [
 #: The key of a report's metrics under which it says which assignment it belongs to, the how-many-th
 #: of that it is, and whether the loop has asked for its checkpoint.
 TAG = "tunekit_assignment"
+
+# How long a question after a side task waits for its end: not long enough to be missed.
+_LOOK_S = 0.04
+
+# What says in a worker's environment that it is one of several; libraries go by that, too.
+_OF_RANKS = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "NODE_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "ACCELERATE_TORCH_DEVICE",
+)
 
 
 @dataclass(frozen=True)
@@ -74,6 +93,22 @@ class Assignment:
     run_context: TrainRunContext
     checkpoint: Any
     token: str
+
+
+@dataclass(frozen=True)
+class SideTask:
+    """What workers do while they stand still, in a report or between two assignments.
+
+    Attributes:
+        number: Counts the side tasks and assignments of one worker group.
+        call: What to do. It returns something that can be pickled, raises :class:`LoopError`, and
+            leaves its process as it was.
+        alone: Whether rank 0 does it alone, and is not to find a process group.
+    """
+
+    number: int
+    call: Callable[[], Any]
+    alone: bool
 
 
 class _Leave(BaseException):
@@ -95,6 +130,12 @@ class _Post:
         #: That of the newest assignment, and what its loop has yielded that nobody knows of yet.
         self._gate = YieldGate(0)
         self._yielded: list[Any] = []
+        #: What is to be done before the thread goes on, and what came of the newest of that.
+        self._tasks: deque[SideTask] = deque()
+        self._doing = False
+        self._outcome: tuple[int, Any] | None = None
+        #: What sets up a thread of this worker as Ray does for the training loop.
+        self.thread_context: Callable[[], Any] = contextlib.nullcontext
 
     def assign(self, assignment: Assignment, upto: int) -> None:
         with self._changed:
@@ -119,10 +160,34 @@ class _Post:
                 self._gate.leave(after)
                 self._changed.notify_all()
 
+    def add(self, task: SideTask) -> None:
+        with self._changed:
+            self._tasks.append(task)
+            self._gate, self._yielded = YieldGate(task.number), []
+            self._changed.notify_all()
+
+    def _stand(self, until: Callable[[], object]) -> None:
+        """Wait, with the lock; do side tasks meanwhile, without it."""
+        while True:
+            self._changed.wait_for(lambda: self._tasks or until())
+            if not self._tasks:
+                return
+            task = self._tasks.popleft()
+            self._doing = True
+            self._changed.release()
+            try:
+                outcome = _outcome_of(task, self.thread_context)
+            finally:
+                self._changed.acquire()
+            self._doing, self._outcome = False, (task.number, outcome)
+            if self._gate.progress.assignment == task.number:
+                self._gate.ends()
+            self._changed.notify_all()
+
     def take(self) -> Assignment:
         """Wait for the next assignment: all workers begin each, and so stay together."""
         with self._changed:
-            self._changed.wait_for(lambda: self._assignments)
+            self._stand(lambda: self._assignments)
             assignment = self._assignments.popleft()
             self.begun = assignment.number
             return assignment
@@ -134,7 +199,7 @@ class _Post:
             _Leave: If it is to begin another assignment.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._inbox.verdict(number, report) is not Verdict.WAIT)
+            self._stand(lambda: self._inbox.verdict(number, report) is not Verdict.WAIT)
             if self._inbox.verdict(number, report) is Verdict.LEAVE:
                 raise _Leave
 
@@ -150,6 +215,7 @@ class _Post:
             gate = self._gate
             gate.yields()
             self._yielded.extend(known)
+            self._changed.notify_all()
             self._changed.wait_for(lambda: gate.verdict() is not Verdict.WAIT)
             return gate.verdict() is Verdict.GO_ON
 
@@ -159,6 +225,14 @@ class _Post:
             self.value, self.finished = value, number
             if self._gate.progress.assignment == number:
                 self._gate.ends()
+
+    def look(self) -> None:
+        """Wait for a moment for what comes of a side task, if there is one."""
+        with self._changed:
+            if self._tasks or self._doing:
+                self._changed.wait_for(
+                    lambda: self._yielded or not (self._tasks or self._doing), _LOOK_S
+                )
 
     def say_into(self, status: WorkerStatus, finished: int) -> None:
         """Put into a status of this worker what is known here.
@@ -171,7 +245,68 @@ class _Post:
             status.finished, status.begun = finished, self.begun
             status.value = self.value if finished else None
             status.progress, status.yielded = self._gate.progress, self._yielded
+            status.outcome = self._outcome
             self._yielded = []
+
+
+def _outcome_of(task: SideTask, thread_context: Callable[[], Any]) -> Any:
+    """Return what a side task returns, or the :class:`LoopError` that it raises.
+
+    It has a thread of its own. What the training loop has set for its own thread only, such as the
+    gradient mode, a precision or a library's communicator, does not hold there.
+    """
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            with thread_context(), _as_if_alone() if task.alone else contextlib.nullcontext():
+                found.append(task.call())
+        except LoopError as error:  # without what it refers to, which may hold memory
+            found.append(LoopError(*error.args))
+        except BaseException as error:  # nothing else would say so
+            found.append(LoopError.of(error))
+
+    utils = get_train_fn_utils()
+    set_train_fn_utils(_SideUtils())
+    try:
+        thread = threading.Thread(target=run, name="tunekit-side-task", daemon=True)
+        thread.start()
+        thread.join()
+    finally:
+        set_train_fn_utils(utils)
+    return found[0]
+
+
+@contextlib.contextmanager
+def _as_if_alone() -> Iterator[None]:
+    """Let rank 0 look like a process of its own.
+
+    Libraries that find a process group wait in it for the other ranks, which have nothing to do.
+    One that has changed the groups of this process has put them out of step with the other ranks,
+    and ends it.
+    """
+    environment = {name: os.environ.pop(name, None) for name in _OF_RANKS}
+    dist = getattr(sys.modules.get("torch"), "distributed", None)
+    # There is none where torch was built without.
+    member: Any = getattr(dist, "GroupMember", None)
+    group = getattr(member, "WORLD", None)
+    before = _groups_of(dist)
+    if group is not None:
+        member.WORLD = None
+    try:
+        yield
+    finally:
+        if group is not None:
+            member.WORLD = group
+            if _groups_of(dist) != before:
+                os._exit(1)
+        os.environ.update({name: one for name, one in environment.items() if one is not None})
+
+
+def _groups_of(dist: Any) -> tuple[int, int]:
+    """Return how many process groups torch has in this process, and has made."""
+    world = getattr(getattr(dist, "distributed_c10d", None), "_world", None)
+    return len(getattr(world, "pg_names", ())), getattr(world, "group_count", 0)
 
 
 _post = _Post()
@@ -180,6 +315,11 @@ _post = _Post()
 def assign(assignment: Assignment, upto: int) -> None:
     """Give this worker an assignment; called on the worker by the trial."""
     _post.assign(assignment, upto)
+
+
+def add(task: SideTask) -> None:
+    """Give this worker a side task; called on the worker by the trial."""
+    _post.add(task)
 
 
 def allow(number: int, upto: int) -> None:
@@ -211,7 +351,9 @@ class TrialWorker(RayTrainWorker):
 
     def poll_status(self) -> WorkerStatus:
         """Return what Ray's says, and ``finished``: the assignment whose loop has returned
-        ``value``; what was ``yielded`` since the last call, and the ``progress`` of that."""
+        ``value``; what was ``yielded`` since the last call, and the ``progress`` of that; the
+        ``outcome`` of the newest side task that has ended, with its number."""
+        _post.look()
         finished = _post.finished  # before the queue is looked at: its reports come first
         status = super().poll_status()
         empty = get_train_context().execution_context.result_queue.empty()
@@ -257,6 +399,16 @@ class _Utils(DistributedTrainFnUtils):
         )
 
 
+class _SideUtils(DistributedTrainFnUtils):
+    """Keeps a side task apart from the training loop: its reports are nobody's."""
+
+    def report(self, *args: Any, **options: Any) -> None:
+        pass
+
+    def get_checkpoint(self) -> Any:
+        return None
+
+
 def serve(train_loop: Callable[..., Any], loop_context: Any) -> None:
     """Run the user's training loop on one assignment after another; never returns.
 
@@ -265,6 +417,7 @@ def serve(train_loop: Callable[..., Any], loop_context: Any) -> None:
         loop_context: What Ray's backend wraps it in: a function that returns a context manager.
     """
     fresh = _Surroundings()
+    _post.thread_context = loop_context
     while True:
         release_unused()  # the next assignment may be long in coming
         assignment = _post.take()

@@ -16,20 +16,25 @@ from enum import Enum
 __all__ = ["AssignmentLog", "Verdict", "WorkerInbox", "abandoned", "may_return"]
 
 
-def may_return(decided: int, ahead: int) -> int:
+def may_return(decided: int, ahead: int, clear: int | None = None) -> int:
     """Return the number of the last report that a worker may return from.
 
     Args:
         decided: Of how many reports it is known what becomes of the trial.
         ahead: How many more a worker may return from before that is known.
+        clear: The newest report that has no checkpoint, if workers wait in those that have one:
+            they may be asked to validate it.
 
     Example:
         >>> may_return(decided=3, ahead=0)  # it waits in its fourth report
         3
         >>> may_return(decided=3, ahead=2)
         5
+        >>> may_return(decided=3, ahead=2, clear=2), may_return(decided=3, ahead=2, clear=4)
+        (3, 4)
     """
-    return decided + ahead
+    furthest = decided + ahead
+    return furthest if clear is None else max(decided, min(furthest, clear))
 
 
 class Verdict(Enum):

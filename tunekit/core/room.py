@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 __all__ = [
@@ -100,27 +100,41 @@ def slots(
 
 
 def fits_in(
-    need: Mapping[str, float], place: Mapping[str, float], *, in_process: bool = False
+    need: Mapping[str, float] | Sequence[Mapping[str, float]],
+    place: Sequence[Mapping[str, float]],
+    *,
+    in_process: bool = False,
 ) -> bool:
-    """Return whether something can run in the place of a process that waits.
+    """Return whether something can run in the place of processes that wait.
 
-    The process's cores are free then. Its memory is not, nor is its GPU's, for another process.
+    Their cores are free then. Their memory is not, nor is their GPUs', for another process.
 
     Args:
-        need: The resources that it takes.
-        place: The resources that the process has.
-        in_process: Whether it runs in that very process.
+        need: The resources that it takes in one process, or in each of as many as there are.
+        place: The resources of each process that waits.
+        in_process: Whether it runs in these very processes.
 
     Example:
-        >>> fits_in({"CPU": 1}, {"CPU": 2}), fits_in({"CPU": 1, "GPU": 1}, {"CPU": 2, "GPU": 1})
+        >>> both = {"CPU": 1, "GPU": 1}
+        >>> fits_in({"CPU": 1}, [{"CPU": 2}]), fits_in(both, [both])
         (True, False)
-        >>> fits_in({"CPU": 1, "GPU": 1}, {"CPU": 2, "GPU": 1}, in_process=True)
-        True
+        >>> fits_in(both, [both], in_process=True), fits_in(both, [both, both], in_process=True)
+        (True, True)
+        >>> [fits_in([both] * 2, [both] * n, in_process=True) for n in (1, 2)]
+        [False, True]
+        >>> fits_in({"CPU": 1}, [{"CPU": 1}, {"CPU": 1}])  # on which of their nodes?
+        False
     """
-    amounts = {name: amount for name, amount in need.items() if amount}
-    if not in_process and set(amounts) != {"CPU"}:
+    needs = [need] if isinstance(need, Mapping) else need
+    if not in_process and (len(place) != 1 or needs is need or {*total(*needs)} != {"CPU"}):
         return False
-    return all(amount <= place.get(name, 0.0) for name, amount in amounts.items())
+    if needs is need and len(needs) != len(place):
+        return False
+    return bool(place) and all(
+        amount <= process.get(name, 0.0)
+        for each, process in zip(needs, place, strict=False)
+        for name, amount in each.items()
+    )
 
 
 def total(*parts: Mapping[str, float]) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,7 +126,7 @@ class VirtualExecutor(Executor):
         """See :class:`tunekit.validating.executor.Executor`."""
         self._all.kept = slots
 
-    def fits_in(self, resources: Mapping[str, float]) -> bool:
+    def fits_in(self, place: Sequence[Mapping[str, float]]) -> bool:
         """See :class:`tunekit.validating.executor.Executor`."""
         return True
 

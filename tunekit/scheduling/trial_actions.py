@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -250,9 +250,8 @@ class TrialActions:
             or (validator.wants_processes and validator.fits_in(self._place_of(stand_in)))
         )
 
-    def _place_of(self, stand_in: StandIn) -> Mapping[str, float]:
-        """Return a trial's place: the resources of its actor in one bundle."""
-        return self._controller.resources_of(stand_in.real)
+    def _place_of(self, stand_in: StandIn) -> Sequence[Mapping[str, float]]:
+        return self._waiting.place_of(stand_in.real)
 
     def _relieve_starvation(self, held: list[StandIn]) -> None:
         """Let a held trial give way if held trials keep every validation from starting.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -65,6 +65,8 @@ class Waiting(Around):
         #: Whether checkpoints are validated in the processes of trials that wait, as a rule: then
         #: nothing queues for resources that trials have.
         self.validate_themselves = False
+        #: Whether trials are runs of a trainer, each of whose workers has one of their bundles.
+        self.have_workers = False
         #: Whether the scheduler decides by any score. FIFO, the default, does not.
         self.decides = True
         #: Whether a trial and a validation can only run one after the other, as far as is known.
@@ -133,7 +135,7 @@ class Waiting(Around):
             return waits_for(asked)
         return waits_for(
             asked,
-            lends=trial is not None and self.validator.fits_in(controller.resources_of(trial)),
+            lends=trial is not None and self.validator.fits_in(self.place_of(trial)),
             swaps=controller.reuses_actors,
             short=self.validate_themselves and self.validator.are_short,
             undecided=self.undecided(),
@@ -179,7 +181,7 @@ class Waiting(Around):
         if controller is None or scheduling is None:
             return {}
         return {
-            trial_id: Standing(stand_in.real, controller.resources_of(stand_in.real), waits)
+            trial_id: Standing(stand_in.real, self.place_of(stand_in.real), waits)
             for trial_id, stand_in in scheduling.state.stand_ins.open.items()
             if stand_in.doing is Actual.HELD
             and ((waits := self.waits(trial_id)) or stand_in.phase is Desired.ENDED)
@@ -187,11 +189,22 @@ class Waiting(Around):
 
     # What may use their places -----------------------------------------------------------------
 
+    def place_of(self, trial: Trial) -> Sequence[Mapping[str, float]]:
+        """Return the resources of each process of a trial that stands still; see :meth:`place`."""
+        return () if self._controller is None else self.place(self._controller.bundles_of(trial))
+
+    def place(self, bundles: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:
+        """Return the resources of each process of a trial that has these bundles.
+
+        Those of a trial that is no run of a trainer and is spread over several are not known.
+        """
+        return bundles if len(bundles) == 1 or self.have_workers else ()
+
     def ends(self, trial: Trial) -> None:
         """Take that a trial ends; where actors are reused, the next one goes on in its process."""
         controller = self._controller
         if controller is not None and not controller.reuses_actors and controller.has_actor(trial):
-            self.validator.validate_last(trial, controller.resources_of(trial))
+            self.validator.validate_last(trial, self.place_of(trial))
 
     def others_wait(self) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""

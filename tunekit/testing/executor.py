@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -76,7 +76,7 @@ class FakeExecutor(Executor):
         #: Every attempt that was cancelled, in order.
         self.cancelled: list[Attempt] = []
 
-    def fits_in(self, resources: Mapping[str, float]) -> bool:
+    def fits_in(self, place: Sequence[Mapping[str, float]]) -> bool:
         """No attempt runs in the place of a trial, unless ``lends`` is set."""
         return self.lends
 

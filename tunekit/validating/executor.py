@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray
@@ -29,6 +30,7 @@ from ray.util.scheduling_strategies import (
 )
 
 from tunekit._ray.cluster import actor_of, generator_in, has_died, node_of, waiting_for
+from tunekit._ray.trials import has_workers
 from tunekit.config import ValidationConfig
 from tunekit.core.calls import takes_resume
 from tunekit.core.room import fits, fits_in, total
@@ -45,9 +47,11 @@ from tunekit.validating.process import (
     Event,
     Failed,
     Lost,
+    Returned,
     in_task,
     in_trial,
 )
+from tunekit.validating.trainer import in_workers
 
 __all__ = ["Executor", "RayExecutor", "arguments", "executor_of", "explain"]
 
@@ -82,11 +86,11 @@ class Executor:
         """Return the logical resources of one attempt: ``{"CPU": 1, ...}``."""
         return {"CPU": 1.0}
 
-    def fits_in(self, resources: Mapping[str, float]) -> bool:
+    def fits_in(self, place: Sequence[Mapping[str, float]]) -> bool:
         """Return whether an attempt could run in the place of a trial that waits.
 
         Args:
-            resources: What the trial holds and does not use meanwhile.
+            place: What each process of the trial holds and does not use meanwhile.
         """
         return False
 
@@ -192,7 +196,12 @@ class RayExecutor(Executor):
     can capture it. In the place of a trial, it runs in the trial's own process, in which nothing
     has to be started or imported, and which is then as before (``undisturbed``). What an option
     asks of its process makes it a task there, too; so is everything once a trial's process has
-    ended with an attempt in it, or had too little memory for one.
+    ended with an attempt in it, or had too little memory for one. A trial with several workers runs
+    it in these (``in_workers``): a function on rank 0, and what has ``bundles`` on all of them, if
+    there are as many.
+
+    What has ``bundles`` runs on evaluators elsewhere: only a placement group that the driver owns
+    can keep the workers' resources for it, and give them back whatever happens.
 
     With ``evaluators``, it runs on an actor that builds the function once. Actors start when there
     is something to do. One that dies is replaced when it is needed, and so is one whose attempt has
@@ -227,15 +236,21 @@ class RayExecutor(Executor):
         idle_s: float = _IDLE_S,
         monotonic: Callable[[], float] = time.monotonic,
     ):
-        self._fn, self._lookup, self._most = fn, lookup, evaluators
+        self._fn, self._lookup = fn, lookup
         self._idle_s, self._monotonic = idle_s, monotonic
         options = {"max_retries": 0, **ray_remote_kwargs}
         self._placed = "placement_group" in options or "scheduling_strategy" in options
         if "placement_group" not in options:
             options.setdefault("scheduling_strategy", "DEFAULT")
         self._name = options.pop("name", None)
+        self._bundles = [dict(bundle) for bundle in getattr(fn, "bundles", [])]
         #: See :class:`Executor`.
-        self.in_trials = evaluators is None and options.keys() <= _NEEDS
+        self.in_trials = (
+            evaluators is None and options.keys() <= _NEEDS and getattr(fn, "fits_trials", True)
+        )
+        if evaluators is None and self._bundles:
+            evaluators = _ANY_NUMBER
+        self._most = evaluators
         self._max_calls = 0 if evaluators is None else options.get("max_calls", 0)
         if evaluators is not None:
             options = {name: one for name, one in options.items() if name not in _OF_TASKS}
@@ -244,7 +259,6 @@ class RayExecutor(Executor):
         amounts = {"CPU": options.get("num_cpus", 1), "GPU": options.get("num_gpus") or 0}
         amounts["memory"] = options.get("memory") or 0
         self._own = total({**amounts, **(options.get("resources") or {})})
-        self._bundles = [dict(bundle) for bundle in getattr(fn, "bundles", [])]
         self._need = total(self._own, *self._bundles)
         self._remote: Any = None
         self._fn_ref: Any = None
@@ -254,17 +268,20 @@ class RayExecutor(Executor):
         self._reserved: list[PlacementGroup] = []
         self._free: list[PlacementGroup] = []
         self._events: list[Event] = []
+        #: Whether one has ended with a score in the process of a trial.
+        self._proven = False
 
     @property
     def need(self) -> dict[str, float]:
         """See :class:`Executor`."""
         return dict(self._need)
 
-    def fits_in(self, resources: Mapping[str, float]) -> bool:
+    def fits_in(self, place: Sequence[Mapping[str, float]]) -> bool:
         """See :class:`Executor`."""
-        if self._placed or self._bundles:
+        if self._placed:
             return False
-        return fits_in(self._own, resources, in_process=self.in_trials)
+        need = self._bundles or self._own
+        return fits_in(need, place, in_process=self.in_trials)
 
     # What runs ---------------------------------------------------------------------------------
 
@@ -301,6 +318,11 @@ class RayExecutor(Executor):
         # In a list, the function is only fetched after the task has said that it has begun.
         kwargs, lookup = arguments(self._fn, request), self._lookup(request)
         given = attempt.id, [self._fn_ref], request.checkpoint, kwargs, told, lookup
+        process = actor_of(lender) if lender is not None and self.in_trials else None
+        if lender is not None and process is not None:
+            flight.host, flight.process = lender, process
+            run = partial(in_workers, alone=not self._bundles) if has_workers(lender) else in_trial
+            return generator_in(process, name)(run, *given)
         if self._most is not None:
             actor = flight.actor = self._actor_for(lender)
             actor.flight, actor.calls, flight.group = flight, actor.calls + 1, actor.group
@@ -308,10 +330,6 @@ class RayExecutor(Executor):
             return call.remote(*given)
         options: dict[str, Any] = {"name": name}
         if lender is not None:
-            process = actor_of(lender) if self.in_trials else None
-            if process is not None:
-                flight.host, flight.process = lender, process
-                return generator_in(process, name)(in_trial, *given)
             options.update(in_place_of(lender))
         elif self._free:
             flight.group = self._free.pop()
@@ -351,10 +369,26 @@ class RayExecutor(Executor):
                 flight.actor.up = True
         elif not isinstance(event, Estimated):
             self._land(flight, failed=isinstance(event, Failed) and not as_told)
-            if host is not None and isinstance(event, Failed) and event.kind in _MEMORY:
-                self._stay_out(flight, f"{event.reason}, in the process of {host.trial_id}")
+            if host is not None:
+                self._learn(flight, host, event)
         if not flight.stopping:
             yield event
+
+    def _learn(self, flight: _Flight, host: Trial, event: Event) -> None:
+        """Learn from how an attempt has ended in a trial whether others are to run in trials."""
+        if isinstance(event, Returned):
+            self._proven = True
+        elif not isinstance(event, Failed):
+            return
+        elif event.lost:
+            what = f"ended the workers of trial {host.trial_id} ({event.reason}), which goes on "
+            self._stay_out(flight, what + "from its newest checkpoint")
+        elif event.kind in _MEMORY:
+            self._stay_out(flight, f"{event.reason}, in the process of {host.trial_id}")
+        elif not (self._proven or self._bundles) and has_workers(host):
+            # A library that training uses may still take the process for one of several.
+            what = f"{event.reason}, in a worker of trial {host.trial_id}, where none had returned"
+            self._stay_out(flight, what)
 
     def awaited(self) -> Collection[Any]:
         """See :class:`Executor`."""
@@ -599,17 +633,11 @@ def explain(error: Exception) -> tuple[str, str | None]:
 
 
 def executor_of(config: ValidationConfig | Stage, cache: ValidationCache | None = None) -> Executor:
-    """Return where a stage's validations run, and look for their scores first if there is a cache.
-
-    Validations with workers of their own always run on evaluators: only a placement group that the
-    driver owns can keep the workers' resources for them, and give them back whatever happens.
-    """
-    evaluators, own = config.evaluators, None if cache is None else fingerprint(config.fn)
-    if evaluators is None and hasattr(config.fn, "bundles"):
-        evaluators = _ANY_NUMBER
+    """Return where a stage's validations run, and look for scores in the cache first."""
+    own = None if cache is None else fingerprint(config.fn)
     return RayExecutor(
         config.fn,
         config.ray_remote_kwargs,
-        evaluators=evaluators,
+        evaluators=config.evaluators,
         lookup=lambda request: None if cache is None else cache.lookup(own, request.kwargs),
     )

@@ -86,12 +86,14 @@ class Failed:
     Attributes:
         error: The traceback.
         kind: The name of the exception's class, if the function has raised one.
+        lost: Whether workers of the trial in which it ran have ended with it.
     """
 
     attempt_id: str
     reason: str
     error: str | None = None
     kind: str = field(default="", repr=False)
+    lost: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True)

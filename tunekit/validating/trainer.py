@@ -7,14 +7,16 @@ import re
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray import train
 from ray.train import TrainingFailedError
 
 from tunekit._ray.raised import LoopError, raised_in
-from tunekit._ray.worker_group import ValidationWorkerGroup
+from tunekit._ray.worker_group import ValidationWorkerGroup, WorkersLost
 from tunekit._ray.workers import goes_on
 from tunekit.core.calls import ValidationFunction, is_generator, takes_resume
 from tunekit.core.problems import Problems
@@ -22,9 +24,21 @@ from tunekit.core.values import unparcelled
 from tunekit.extras import extra
 from tunekit.pickles import unpack
 from tunekit.validating.context import ValidationContext, telling, told_now
-from tunekit.validating.process import is_cancelled, plain
+from tunekit.validating.process import (
+    Began,
+    Event,
+    Failed,
+    is_cancelled,
+    looked_up,
+    plain,
+    produced,
+)
+from tunekit.validating.undisturbed import undisturbed
 
-__all__ = ["TrainerValidation"]
+if TYPE_CHECKING:
+    from tunekit.validating.cache import Lookup
+
+__all__ = ["TrainerValidation", "in_workers"]
 
 # Where the configuration of a worker has what get_validation_context() answers.
 _TOLD = "tunekit_validation_context"
@@ -42,8 +56,10 @@ class TrainerValidation:
     validation's own (``ray_remote_kwargs``), and trials leave room for them. Ray Train's run is
     named after the first validation that it did: trial and iteration.
 
-    In a sweep the workers live on from one validation to the next, in resources of their own
-    (``ValidationConfig(evaluators=n)`` says how many groups of them there may be), and a
+    In a sweep, the workers of a trial that stands still run it, in the trial's process group, if
+    there are as many of them, each has the resources, and no ``trainer_options`` are given.
+    Elsewhere, workers live on from one validation to the next, in resources of their own
+    (``ValidationConfig(evaluators=n)`` says how many groups of them there may be). Either way, a
     validation costs no start of processes. The loop must not leave anything behind in its process
     that the next validation would notice. Called by itself, it starts a trainer each time, and
     returns what rank 0 has returned, or yielded last.
@@ -104,6 +120,15 @@ class TrainerValidation:
     def bundles(self) -> list[dict[str, float]]:
         """Return what each worker takes: ``[{"CPU": 1.0}, {"CPU": 1.0}]``."""
         return [dict(each) for each in self._scaling_config.as_placement_group_factory().bundles]
+
+    @property
+    def fits_trials(self) -> bool:
+        """Return whether the workers of a trial could run it, if they have the resources."""
+        return not self._options and not getattr(self._scaling_config, "label_selector", None)
+
+    def in_worker(self, config: dict[str, Any]) -> Any:
+        """Run the loop in this process, which is one of several workers."""
+        return self._loop(config)
 
     def placed(self, first_bundle: int) -> None:
         """It lives on, and its workers have bundles of this process's placement group."""
@@ -221,3 +246,54 @@ def _last_of(estimates: Generator[Any, None, Any]) -> Any:
                 newest = plain(yielded)
             if not goes_on([newest] if is_first else []):
                 return newest
+
+
+# In the workers of a trial ---------------------------------------------------------------------
+
+
+def in_workers(
+    trial: Any,
+    attempt_id: str,
+    fn_ref: list[Any],
+    checkpoint: Any,
+    kwargs: dict[str, Any],
+    told: ValidationContext,
+    lookup: Lookup | None,
+    *,
+    alone: bool,
+) -> Iterator[Event]:
+    """Validate in the workers of a trial that stands still: a task of the trial's own process.
+
+    Args:
+        trial: The trial.
+        attempt_id: The attempt; this and the others as of ``in_task``.
+        alone: Whether it is a function that rank 0 calls.
+    """
+    yield Began(attempt_id)
+    call = partial(_in_worker, fn_ref, {**kwargs, "checkpoint": checkpoint, _TOLD: told})
+
+    def run() -> Iterator[Event]:
+        steps = partial(trial.beside, call, alone=alone, is_cancelled=is_cancelled)
+        return produced(attempt_id, steps)
+
+    for event in looked_up(attempt_id, lookup, checkpoint, told, run):
+        if isinstance(event, Failed) and not trial.has_workers:
+            reason = event.reason.removeprefix(f"raised {WorkersLost.__name__}: ")
+            event = replace(event, reason=reason, lost=True)
+        yield event
+
+
+def _in_worker(fn_ref: list[Any], config: dict[str, Any]) -> Any:
+    """Validate in one of a trial's workers."""
+    with undisturbed():
+        fn = ray.get(fn_ref[0])
+        run = fn.in_worker if isinstance(fn, TrainerValidation) else _InWorker(partial(_called, fn))
+        try:
+            return run(config)
+        except LoopError as error:  # which refers to all that the function had in memory
+            raised = LoopError(*error.args)
+    raise raised
+
+
+def _called(fn: Callable[..., Any], config: dict[str, Any]) -> Any:
+    return fn(config.pop("checkpoint"), **config)

@@ -50,12 +50,12 @@ class Standing:
 
     Attributes:
         trial: The trial.
-        place: The resources that it has in one place.
+        place: The resources of each of its processes.
         waits: Whether it waits for a score; else it was stopped.
     """
 
     trial: Trial
-    place: Mapping[str, float]
+    place: Sequence[Mapping[str, float]]
     waits: bool
 
 
@@ -211,9 +211,9 @@ class Validator:
             if seconds is not None:
                 known.append(seconds)
 
-    def fits_in(self, resources: Mapping[str, float]) -> bool:
-        """Return whether a validation could run in the place of something with these resources."""
-        return self._executor.fits_in(resources)
+    def fits_in(self, place: Sequence[Mapping[str, float]]) -> bool:
+        """Return whether a validation could run in the place of these processes."""
+        return self._executor.fits_in(place)
 
     def lends(self, trial_id: str) -> bool:
         """Return whether a validation runs in the place of a trial."""
@@ -242,13 +242,13 @@ class Validator:
         left = self._pool.waiting > 0 and self._pool.can_start
         return left and self._executor.in_trials and self._around.at_the_end()
 
-    def will_borrow(self, resources: Mapping[str, float]) -> bool:
+    def will_borrow(self, place: Sequence[Mapping[str, float]]) -> bool:
         """Return whether a validation is going to run in the place of a trial that waits.
 
         Args:
-            resources: What the trial has.
+            place: The resources of each of its processes.
         """
-        return self._to_borrow() > 0 and self.fits_in(resources)
+        return self._to_borrow() > 0 and self.fits_in(place)
 
     def _to_borrow(self) -> int:
         """Return how many validations should run in the place of trials."""
@@ -272,12 +272,12 @@ class Validator:
             self._emit(AttemptStarted.of(attempt, self._clock.time()))
             self._executor.start(attempt, lender=lenders[lender])
 
-    def validate_last(self, trial: Trial, place: Mapping[str, float]) -> None:
+    def validate_last(self, trial: Trial, place: Sequence[Mapping[str, float]]) -> None:
         """Validate what is left of a trial that ends in its process, which Tune ends after that.
 
         Args:
             trial: The trial, which still has its process.
-            place: The resources that it has in one place.
+            place: The resources of each of its processes.
         """
         rejected = trial.trial_id in self._rejected
         if rejected or not self.in_trials or not self.fits_in(place):
