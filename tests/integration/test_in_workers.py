@@ -146,7 +146,7 @@ def space() -> dict[str, Any]:
 
 
 def swept(folder: Path, validate: Any, **fn_kwargs: Any) -> tuple[Any, tunekit.Sweep]:
-    """Two trials of two workers each."""
+    """Two trials of two workers each, one after the other."""
     limit = train.ValidationTaskConfig(fn_kwargs=fn_kwargs, timeout_s=10 if fn_kwargs else None)
     needs = {"num_cpus": 0 if isinstance(validate, TrainerValidation) else 1}
     results = tunekit.Tuner(
@@ -155,6 +155,7 @@ def swept(folder: Path, validate: Any, **fn_kwargs: Any) -> tuple[Any, tunekit.S
         tune_config=tune.TuneConfig(
             metric="accuracy",
             mode="max",
+            max_concurrent_trials=1,
             scheduler=ASHAScheduler(max_t=LENGTH, grace_period=2, reduction_factor=2),
         ),
         run_config=tune.RunConfig(storage_path=str(folder), name="sweep", verbose=0),
