@@ -7,17 +7,22 @@ The programs are those of docs/frameworks, and three more of the PyTorch one: wi
 under population based training, and where both need the one logical GPU that there is. Each run is
 a process of its own, with a Ray of its own, from its start to its end: imports, Ray, training,
 validation. With tunekit, all settings are the defaults. Printed are the medians of the seconds,
-their ratio, and the ratios of each pair; and the geometric mean of the ratios.
+their ratio, and the ratios of each pair; the same of the CPU seconds, which other programs on the
+machine disturb less; and the geometric mean of the ratios of the seconds. `start-up` is no sweep to
+compare: it prints the time to the first report, against stock Tune.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import tempfile
+import threading
 from pathlib import Path
 
 import examples
 import harness
+import psutil
 
 PYTORCH = examples.PAGES / "pytorch"
 ASHA = "scheduler=ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)"
@@ -27,6 +32,30 @@ PBT = (
     'hyperparam_mutations={"lr": tune.loguniform(1e-4, 1e-1)})'
 )
 GPU = "import ray; ray.init(num_gpus=1)\n"
+# Prints the seconds to the first report: from making the Tuner, and from the beginning.
+START = """
+import time
+began = time.monotonic()
+import ray
+import torch
+from ray import tune
+import {module} as module
+
+class First(tune.Callback):
+    def on_trial_result(self, *_, **__):
+        global came
+        came = time.monotonic()
+
+ray.init(num_cpus=2)
+making = time.monotonic()
+module.Tuner(
+    lambda config: tune.report({{"accuracy": 1.0}}),
+    tune_config=tune.TuneConfig(metric="accuracy", mode="max"),
+    run_config=tune.RunConfig(callbacks=[First()]),{validation}
+).fit()
+print(came - making, came - began)
+"""
+VALIDATION = "\n    validation_config=module.ValidationConfig(fn=lambda checkpoint: {}),"
 
 
 def changed(program: Path, kind: str) -> str:
@@ -57,7 +86,63 @@ def programs(folder: Path) -> dict[str, tuple[Path, Path]]:
             both.append(path)
         if both:
             found[f"pytorch-{kind}"] = (both[0], both[1])
-    return found
+    started = (folder / "stock.py", folder / "ours.py")
+    for path, module, validation in zip(
+        started, ("ray.tune", "tunekit"), ("", VALIDATION), strict=True
+    ):
+        path.write_text(START.format(module=module, validation=validation))
+    return {"start-up": started, **found}
+
+
+class Cpu:
+    """Counts the CPU seconds of this process's children and theirs, as they are while they live."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._used: dict[tuple[int, float], float] = {}
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Cpu:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.25):
+            for process in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    used = process.cpu_times()
+                    self._used[process.pid, process.create_time()] = used.user + used.system
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds, without what a process used in its last quarter of a second."""
+        return sum(self._used.values())
+
+
+def measured(program: Path) -> tuple[float, float]:
+    """Run a program; return its seconds, and its CPU seconds."""
+    with Cpu() as cpu:
+        _, seconds = examples.printed(program)
+    return seconds, cpu.seconds
+
+
+def started(program: Path) -> tuple[float, float]:
+    """Run START; return the seconds to the first report, from the Tuner and from the beginning."""
+    out, _ = examples.printed(program)
+    tuner, whole = out.splitlines()[-1].split()
+    return float(tuner), float(whole)
+
+
+def compare(name: str, found: list[list[float]]) -> float:
+    """Print the medians of a measure, inline and with tunekit; return their ratio."""
+    inline, ours = map(harness.median, found)
+    each = " ".join(f"{b / a:.2f}" for a, b in zip(*found, strict=True))
+    print(f"{name:24} {inline:7.1f} {ours:8.1f} {ours / inline:6.2f}  {each}", flush=True)
+    return ours / inline
 
 
 def main() -> None:
@@ -68,12 +153,13 @@ def main() -> None:
         for name, both in programs(Path(folder)).items():
             if any(asked.names) and name not in asked.names:
                 continue
-            seconds = harness.in_turn(both, lambda one: examples.run(one)[1], asked.repeats)
-            inline, ours = (harness.median(seconds[one]) for one in both)
-            ratios.append(ours / inline)
-            pairs = zip(*(seconds[one] for one in both), strict=True)
-            each = " ".join(f"{ours / inline:.2f}" for inline, ours in pairs)
-            print(f"{name:24} {inline:7.1f} {ours:8.1f} {ratios[-1]:6.2f}  {each}", flush=True)
+            start = name == "start-up"
+            found = harness.in_turn(both, started if start else measured, asked.repeats)
+            first, second = ([[run[n] for run in found[one]] for one in both] for n in range(2))
+            ratio = compare(f"{name}: from the Tuner" if start else name, first)
+            compare(f"{name}: {'whole' if start else 'CPU'}", second)
+            if not start:
+                ratios.append(ratio)
     if ratios:
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         print(f"{'geometric mean':24} {'':7} {'':8} {mean:6.2f}")

@@ -135,15 +135,16 @@ def ranking(printed: str) -> str:
     return "\n".join(lines[heads[-1] :]) if heads else ""
 
 
-def run(program: Path) -> tuple[str, float]:
-    """Run a program on a Ray of its own, with this Python; return the table and the seconds.
+def printed(program: Path) -> tuple[str, float]:
+    """Run a program on a Ray of its own, with this Python; return what it prints, and the seconds.
 
     Raises:
-        RuntimeError: It failed, or has ended without a table.
+        RuntimeError: It failed.
     """
     with tempfile.TemporaryDirectory(prefix="tk-", ignore_cleanup_errors=True) as folder:
         environ = dict(os.environ) | {"HOME": folder, "RAY_TMPDIR": folder, "RAY_ADDRESS": "local"}
         environ["RAY_TRAIN_V2_ENABLED"] = "1"
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or tunekit alone would be compiled each time
         if find_spec("tunekit") is None:
             environ["PYTHONPATH"] = str(ROOT)
         began = time.monotonic()
@@ -155,10 +156,22 @@ def run(program: Path) -> tuple[str, float]:
             capture_output=True,
             text=True,
         )
-    table = ranking(done.stdout)
-    if done.returncode or not table:
+        seconds = time.monotonic() - began
+    if done.returncode:
         raise RuntimeError(f"ended with {done.returncode}\n{done.stdout}\n{done.stderr}"[-5000:])
-    return table, time.monotonic() - began
+    return done.stdout, seconds
+
+
+def run(program: Path) -> tuple[str, float]:
+    """Run a program as :func:`printed` does; return the table that it ends with, and the seconds.
+
+    Raises:
+        RuntimeError: It failed, or has ended without a table.
+    """
+    out, seconds = printed(program)
+    if not (table := ranking(out)):
+        raise RuntimeError(f"{program.name} has ended without a table\n{out}"[-5000:])
+    return table, seconds
 
 
 def run_all(examples: list[Example]) -> bool:

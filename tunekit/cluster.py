@@ -11,8 +11,7 @@ from ray.tune.search import ConcurrencyLimiter, SearchAlgorithm
 
 from tunekit._ray.cluster import cannot_grow
 from tunekit._ray.decisions import room_for
-from tunekit._ray.trials import is_distributed, stand
-from tunekit._ray.tuner import Settings, trial_bundles
+from tunekit._ray.tuner import Settings, is_distributed, stand, trial_bundles
 from tunekit.combinations import pauses
 from tunekit.core.problems import Problems
 from tunekit.core.room import one_at_a_time, shares, total

@@ -7,14 +7,18 @@ from typing import Any
 
 from ray import train, tune
 
+from tunekit._ray.compat import check_trainers
 from tunekit._ray.decisions import innermost
-from tunekit._ray.trials import SPACE, distributed_class
 from tunekit.config import ValidationConfig
 from tunekit.core.problems import Problems
 from tunekit.training import VALIDATION_KEY
 from tunekit.validating.trainer import TrainerValidation
 
 __all__ = ["TrainerFactory", "TrainerValidation", "WorkerReuseConfig"]
+
+
+# What the search space of a trainer may have.
+_SPACE = ("train_loop_config", "scaling_config", "datasets", "resume_from_checkpoint")
 
 
 class WorkerReuseConfig:
@@ -110,11 +114,11 @@ def check_trainer(source: Any, space: Mapping[str, Any] | None, problems: Proble
             "start and end together. Use TorchConfig."
         )
     for key, value in (space or {}).items():
-        if key not in SPACE:
+        if key not in _SPACE:
             problems.add(
                 f"param_space has {key!r}, which is no argument of the trainer. What the training "
                 'loop gets goes into {"train_loop_config": {...}}; the other keys are '
-                f"{', '.join(map(repr, SPACE[1:]))}."
+                f"{', '.join(map(repr, _SPACE[1:]))}."
             )
         elif key == "scaling_config":
             _check_scaling("param_space['scaling_config']", value, problems)
@@ -231,6 +235,9 @@ def trials_of(
     source: Any, workers: WorkerReuseConfig | None, validation: train.ValidationConfig | None
 ) -> Any:
     """The trainable whose trials are runs of a trainer."""
+    check_trainers()
+    from tunekit._ray.trials import distributed_class  # half of a second, with Ray Train's part
+
     workers = workers or WorkerReuseConfig()
     trainable = distributed_class(
         source.make if isinstance(source, TrainerFactory) else source,

@@ -37,13 +37,15 @@ from tunekit._ray.functions import (
 from tunekit._ray.interruption import ended_by_sigterm, without_advice
 from tunekit._ray.progress import reported
 from tunekit._ray.storage import TUNER_FILE, absolute, storage_at
-from tunekit._ray.trials import ended_soon, is_distributed, is_trainer
 from tunekit._ray.tuner import (
     Settings,
     begin,
     described_space,
+    ended_soon,
     had_space,
+    is_distributed,
     is_remote,
+    is_trainer,
     packed,
     place_of,
     settings_of,

@@ -4,17 +4,31 @@ import json
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+from ray import train
 
 from tunekit._ray import compat
+from tunekit.distributed import TrainerFactory, TrainerValidation, trials_of
 from tunekit.errors import UnsupportedRayError
 
 
 def test_the_installed_ray_has_all_that_is_needed():
     assert compat.missing() == []
+    assert compat.missing(compat.NEEDED_BY_TRAINERS) == []
     compat.check()
+    compat.check_trainers()
+
+
+def test_what_only_trainers_need_is_checked_where_one_is_given(monkeypatch):
+    monkeypatch.setattr(compat, "NEEDED_BY_TRAINERS", {"ray.train.v2": "gone.forever"})
+    validate = partial(TrainerValidation, lambda config: {}, train.ScalingConfig(num_workers=1))
+    trials = partial(trials_of, TrainerFactory(lambda config: None), None, None)
+    for given in (validate, trials):
+        with pytest.raises(UnsupportedRayError, match=r"lacks ray\.train\.v2\.gone\.forever"):
+            given()
 
 
 @pytest.mark.parametrize("version", ["1.13.0", "2.9.3", "2.40.0", "2.55.1"])
@@ -92,12 +106,43 @@ tunekit.get_validation_context, tunekit.Estimate
     assert "ray.train.v2._internal.callbacks.placement_group_callback" not in modules
 
 
+def test_the_driver_imports_what_its_sweep_needs_and_not_torch():
+    """The time until the first trial begins is mostly imports, beside what Tune itself imports."""
+    modules = modules_after(
+        """
+import sys, tunekit
+from ray import tune
+tunekit.Tuner(
+    lambda config: None,
+    tune_config=tune.TuneConfig(metric="accuracy", mode="max"),
+    validation_config=tunekit.ValidationConfig(fn=lambda checkpoint: {}),
+)
+assert "tensorboardX" in sys.modules
+"""
+    )
+    foreign = {name.split(".")[0] for name in modules}
+    assert not foreign & {"torch", "altair", "jinja2", "optuna", "starlette", "IPython"}
+    for name in ("_ray.trials", "_ray.worker_group", "_ray.workers", "board", "lab"):
+        assert f"tunekit.{name}" not in modules
+    unused = {
+        "ray.train.v2.api.data_parallel_trainer",
+        "ray.train.v2._internal.execution.controller",
+    }
+    assert not modules & unused
+
+
+def test_torch_can_be_imported_after_the_logger_that_did_without():
+    assert "torch" in modules_after(
+        "from tunekit.loggers import TensorBoardLogger as One; One(); import torch"
+    )
+
+
 def test_every_private_name_that_is_imported_is_checked_at_import():
     import ast
 
     checked = {
         (module, dotted.split(".")[0])
-        for module, names in compat.NEEDED.items()
+        for module, names in (compat.NEEDED | compat.NEEDED_BY_TRAINERS).items()
         for dotted in names.split()
     }
     folder = Path(compat.__file__).parent

@@ -13,7 +13,7 @@ from ray._private.worker import global_worker
 
 from tunekit.errors import UnsupportedRayError
 
-__all__ = ["OLDEST", "TESTED", "check", "in_worker", "lacks", "missing"]
+__all__ = ["OLDEST", "TESTED", "check", "check_trainers", "in_worker", "lacks", "missing"]
 
 logger = logging.getLogger(__name__)
 
@@ -52,37 +52,6 @@ NEEDED = {
         "StorageContext._update_checkpoint_index"
     ),
     "ray.train.constants": "RAY_CHDIR_TO_TRIAL_DIR",
-    "ray.train.v2._internal.callbacks.placement_group_callback": "PlacementGroupCleanerCallback",
-    "ray.train.v2._internal.constants": "HEALTH_CHECK_INTERVAL_S_ENV_VAR",
-    "ray.train.v2._internal.execution.callback": "ReportCallback.after_report WorkerGroupCallback",
-    "ray.train.v2._internal.execution.context": "TrainContext TrainRunContext get_train_context",
-    "ray.train.v2._internal.execution.controller": (
-        "TrainController._poll_workers TrainController.get_training_failed_error "
-        "TrainController.worker_group_cls"
-    ),
-    "ray.train.v2._internal.execution.failure_handling": "create_failure_policy",
-    "ray.train.v2._internal.execution.scaling_policy": "create_scaling_policy",
-    "ray.train.v2._internal.execution.storage": (
-        "_exists_at_fs_path _list_at_fs_path delete_fs_path "
-        "StorageContext.make_default_checkpoint_dir_name"
-    ),
-    "ray.train.v2._internal.execution.train_fn_utils": (
-        "DistributedTrainFnUtils.get_checkpoint DistributedTrainFnUtils.report "
-        "get_train_fn_utils set_train_fn_utils"
-    ),
-    "ray.train.v2._internal.execution.training_report": "_TrainingReport",
-    "ray.train.v2._internal.execution.worker_group": (
-        "WorkerGroupPollStatus WorkerGroup._create_placement_group "
-        "WorkerGroup._create_workers WorkerGroup._worker_cls WorkerGroup.abort "
-        "WorkerGroup.execute_async WorkerGroup.execute_single_async"
-    ),
-    "ray.train.v2._internal.execution.worker_group.placement_group_handle": (
-        "DefaultPlacementGroupHandle"
-    ),
-    "ray.train.v2._internal.execution.worker_group.poll": "WorkerStatus",
-    "ray.train.v2._internal.execution.worker_group.worker": "RayTrainWorker.poll_status",
-    "ray.train.v2._internal.util": "ObjectRefWrapper construct_train_func",
-    "ray.train.v2.api.data_parallel_trainer": "DataParallelTrainer._create_default_callbacks",
     "ray.tune.execution.placement_groups": "resource_dict_to_pg_factory",
     "ray.tune.execution.tune_controller": (
         "TrialRunnerWrapper TuneController._cleanup_cached_actors "
@@ -121,6 +90,41 @@ NEEDED = {
     "ray.tune.utils": "unflattened_lookup",
     "ray.tune.utils.log": "has_verbosity",
     "ray.tune.utils.util": "SafeFallbackEncoder",
+}
+
+#: What only trials and validations by trainers take: importing it costs as much as all of tunekit.
+NEEDED_BY_TRAINERS = {
+    "ray.train.v2._internal.callbacks.placement_group_callback": "PlacementGroupCleanerCallback",
+    "ray.train.v2._internal.constants": "HEALTH_CHECK_INTERVAL_S_ENV_VAR",
+    "ray.train.v2._internal.execution.callback": "ReportCallback.after_report WorkerGroupCallback",
+    "ray.train.v2._internal.execution.context": "TrainContext TrainRunContext get_train_context",
+    "ray.train.v2._internal.execution.controller": (
+        "TrainController._poll_workers TrainController.get_training_failed_error "
+        "TrainController.worker_group_cls"
+    ),
+    "ray.train.v2._internal.execution.failure_handling": "create_failure_policy",
+    "ray.train.v2._internal.execution.scaling_policy": "create_scaling_policy",
+    "ray.train.v2._internal.execution.storage": (
+        "_exists_at_fs_path _list_at_fs_path delete_fs_path "
+        "StorageContext.make_default_checkpoint_dir_name"
+    ),
+    "ray.train.v2._internal.execution.train_fn_utils": (
+        "DistributedTrainFnUtils.get_checkpoint DistributedTrainFnUtils.report "
+        "get_train_fn_utils set_train_fn_utils"
+    ),
+    "ray.train.v2._internal.execution.training_report": "_TrainingReport",
+    "ray.train.v2._internal.execution.worker_group": (
+        "WorkerGroupPollStatus WorkerGroup._create_placement_group "
+        "WorkerGroup._create_workers WorkerGroup._worker_cls WorkerGroup.abort "
+        "WorkerGroup.execute_async WorkerGroup.execute_single_async"
+    ),
+    "ray.train.v2._internal.execution.worker_group.placement_group_handle": (
+        "DefaultPlacementGroupHandle"
+    ),
+    "ray.train.v2._internal.execution.worker_group.poll": "WorkerStatus",
+    "ray.train.v2._internal.execution.worker_group.worker": "RayTrainWorker.poll_status",
+    "ray.train.v2._internal.util": "ObjectRefWrapper construct_train_func",
+    "ray.train.v2.api.data_parallel_trainer": "DataParallelTrainer._create_default_callbacks",
 }
 
 
@@ -176,6 +180,16 @@ def check(version: str = ray.__version__) -> None:
             "tunekit needs, and is used. If something goes wrong, try %s.",
             *(version, TESTED, _command()),
         )
+
+
+def check_trainers() -> None:
+    """Raise if the installed Ray lacks a name that only trials or validations by trainers need.
+
+    Raises:
+        tunekit.errors.UnsupportedRayError: Says what is missing and which versions have it.
+    """
+    if lacking := missing(NEEDED_BY_TRAINERS):
+        raise lacks(lacking)
 
 
 def _minor(version: str) -> tuple[int, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,8 @@ class Writing(TBXLoggerCallback):
     """
 
     def __init__(self) -> None:
+        with _no_torch(), suppress(ImportError):  # super() says that tensorboardX is missing
+            import tensorboardX  # noqa: F401
         super().__init__()
         gone = [name for name in _NEEDED if not hasattr(self, name)]
         if gone:
@@ -49,6 +53,23 @@ class Writing(TBXLoggerCallback):
         """Let go of a trial's writer, which is not closed here."""
         self._trial_writer.pop(trial, None)
         self._trial_result.pop(trial, None)
+
+
+@contextmanager
+def _no_torch() -> Iterator[None]:
+    """Let an import do without torch, unless it is imported already.
+
+    tensorboardX wants it for a type hint, and that would take the driver a second of CPU before the
+    first trial begins.
+    """
+    if "torch" in sys.modules:
+        yield
+        return
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["torch"]
 
 
 class LocalFirst(JsonLoggerCallback):

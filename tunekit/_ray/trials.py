@@ -7,14 +7,13 @@ without a second copy.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import logging
 import os
 import posixpath
 import uuid
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from ray import train, tune
@@ -26,7 +25,6 @@ from ray.train.v2._internal.execution.storage import (
     delete_fs_path,
 )
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
-from ray.tune.experiment import Trial
 from ray.tune.result import (
     DONE,
     RESULT_DUPLICATE,
@@ -48,13 +46,7 @@ from tunekit.core.resuming import begins_anew
 from tunekit.errors import DistributedTrialError, NotResumedError
 
 __all__ = [
-    "SPACE",
     "distributed_class",
-    "ended_soon",
-    "has_workers",
-    "is_distributed",
-    "is_trainer",
-    "stand",
     "trainer_of",
 ]
 
@@ -63,24 +55,6 @@ logger = logging.getLogger(__name__)
 # Backends whose processes can run one training loop after another. XGBoost's rendezvous, for one,
 # is there for one loop only.
 _LASTING = ("ray.train.torch.config.TorchConfig", "ray.train.backend.BackendConfig")
-
-#: What the search space of a trainer may have.
-SPACE = ("train_loop_config", "scaling_config", "datasets", "resume_from_checkpoint")
-
-
-def is_trainer(trainable: Any) -> bool:
-    """Return whether it is a trainer of Ray Train's, of which each trial is a run."""
-    return isinstance(trainable, DataParallelTrainer)
-
-
-def is_distributed(trainable: Any) -> bool:
-    """Return whether it is a class that :func:`distributed_class` made."""
-    return isinstance(trainable, type) and issubclass(trainable, _DistributedTrial)
-
-
-def has_workers(trial: Trial) -> bool:
-    """Return whether a trial is a run of a trainer, with workers of its own."""
-    return is_distributed(trial.get_trainable_cls())
 
 
 def distributed_class(
@@ -102,7 +76,11 @@ def distributed_class(
         validates: Whether the sweep validates checkpoints.
         wish_key: Under which key of a result to pass on what a report said about validation.
     """
-    name = type(source).__name__ if is_trainer(source) else getattr(source, "__name__", "trainer")
+    name = (
+        type(source).__name__
+        if isinstance(source, DataParallelTrainer)
+        else getattr(source, "__name__", "trainer")
+    )
     settings = {
         "source": staticmethod(source) if callable(source) else source,
         "keep_warm": keep_warm,
@@ -114,28 +92,6 @@ def distributed_class(
     return type(name, (_DistributedTrial,), {"_name": name, **settings})
 
 
-def stand(trainable: type[_DistributedTrial]) -> None:
-    """Let workers wait in each report with a checkpoint: they may be asked to validate it."""
-    trainable.stands = True
-
-
-@contextlib.contextmanager
-def ended_soon() -> Iterator[None]:
-    """Let Tune end a trial that was stopped in the middle of an iteration in seconds.
-
-    By default it waits 10 minutes for the iteration's end. While Tune waits for an actor that it
-    has asked to end twice, it does nothing else for up to 10 s; so no less than these.
-    """
-    name = "TUNE_FORCE_TRIAL_CLEANUP_S"
-    given = os.environ.get(name)
-    os.environ.setdefault(name, "10")
-    try:
-        yield
-    finally:
-        if given is None:
-            del os.environ[name]
-
-
 def trainer_of(source: Any, config: Mapping[str, Any]) -> DataParallelTrainer:
     """The trainer of one trial.
 
@@ -143,11 +99,11 @@ def trainer_of(source: Any, config: Mapping[str, Any]) -> DataParallelTrainer:
         tunekit.errors.DistributedTrialError: If the function that makes trainers returned
             something else.
     """
-    if not is_trainer(source):
+    if not isinstance(source, DataParallelTrainer):
         made = source(
             {key: value for key, value in config.items() if key != "resume_from_checkpoint"}
         )
-        if not is_trainer(made):
+        if not isinstance(made, DataParallelTrainer):
             raise DistributedTrialError(
                 f"{source!r} returned {made!r}, which is no trainer of Ray Train's. Return "
                 "ray.train.torch.TorchTrainer(...), for example."

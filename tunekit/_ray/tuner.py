@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import pickle
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +16,7 @@ import cloudpickle
 import ray
 from ray import tune
 from ray.air._internal.uri_utils import URI
+from ray.tune.experiment import Trial
 from ray.tune.search import Repeater, SearchAlgorithm, SearchGenerator
 from ray.tune.search.repeater import TRIAL_INDEX
 from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform, Quantized
@@ -27,14 +31,19 @@ __all__ = [
     "callbacks_in",
     "described",
     "described_space",
+    "ended_soon",
     "had_space",
+    "has_workers",
     "innermost_searcher",
+    "is_distributed",
     "is_remote",
+    "is_trainer",
     "packed",
     "place_of",
     "repeat_index",
     "settings_of",
     "space_of",
+    "stand",
     "trial_bundles",
 ]
 
@@ -67,6 +76,52 @@ def settings_of(tuner: tune.Tuner) -> Settings | None:
         callbacks=list(internal._run_config.callbacks or []),
         restored=bool(internal._is_restored),
     )
+
+
+def is_trainer(trainable: Any) -> bool:
+    """Return whether it is a trainer of Ray Train's, of which each trial is a run."""
+    return isinstance(
+        trainable, _loaded("ray.train.v2.api.data_parallel_trainer", "DataParallelTrainer")
+    )
+
+
+def is_distributed(trainable: Any) -> bool:
+    """Return whether it is a class that :func:`tunekit._ray.trials.distributed_class` made."""
+    return isinstance(trainable, type) and issubclass(
+        trainable, _loaded("tunekit._ray.trials", "_DistributedTrial")
+    )
+
+
+def has_workers(trial: Trial) -> bool:
+    """Return whether a trial is a run of a trainer, with workers of its own."""
+    return is_distributed(trial.get_trainable_cls())
+
+
+def stand(trainable: Any) -> None:
+    """Let workers wait in each report with a checkpoint: they may be asked to validate it."""
+    trainable.stands = True
+
+
+def _loaded(module: str, name: str) -> Any:
+    """Return a class if its module is imported, which that of any instance is; () otherwise."""
+    return getattr(sys.modules.get(module), name, ())
+
+
+@contextmanager
+def ended_soon() -> Iterator[None]:
+    """Let Tune end a trial that was stopped in the middle of an iteration in seconds.
+
+    By default it waits 10 minutes for the iteration's end. While Tune waits for an actor that it
+    has asked to end twice, it does nothing else for up to 10 s; so no less than these.
+    """
+    name = "TUNE_FORCE_TRIAL_CLEANUP_S"
+    given = os.environ.get(name)
+    os.environ.setdefault(name, "10")
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[name]
 
 
 def space_of(param_space: Any) -> Any:

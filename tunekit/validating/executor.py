@@ -30,7 +30,7 @@ from ray.util.scheduling_strategies import (
 )
 
 from tunekit._ray.cluster import actor_of, generator_in, has_died, node_of, waiting_for
-from tunekit._ray.trials import has_workers
+from tunekit._ray.tuner import has_workers
 from tunekit.config import ValidationConfig
 from tunekit.core.calls import takes_resume
 from tunekit.core.room import fits, fits_in, total

@@ -15,9 +15,8 @@ import ray
 from ray import train
 from ray.train import TrainingFailedError
 
+from tunekit._ray.compat import check_trainers
 from tunekit._ray.raised import LoopError, raised_in
-from tunekit._ray.worker_group import ValidationWorkerGroup, WorkersLost
-from tunekit._ray.workers import goes_on
 from tunekit.core.calls import ValidationFunction, is_generator, takes_resume
 from tunekit.core.problems import Problems
 from tunekit.core.values import unparcelled
@@ -36,6 +35,7 @@ from tunekit.validating.process import (
 from tunekit.validating.undisturbed import undisturbed
 
 if TYPE_CHECKING:
+    from tunekit._ray.worker_group import ValidationWorkerGroup
     from tunekit.validating.cache import Lookup
 
 __all__ = ["TrainerValidation", "in_workers"]
@@ -107,6 +107,7 @@ class TrainerValidation:
                 "ValidationTaskConfig(fn_kwargs={...})."
             )
         problems.raise_any()
+        check_trainers()
         self._loop = _InWorker(loop)
         #: What tunekit takes for the signature of a call, and whether that yields.
         self.__signature__ = _signature(loop)
@@ -152,6 +153,8 @@ class TrainerValidation:
         self, config: dict[str, Any], first_bundle: int
     ) -> Generator[Any, None, Any]:
         """Yield what rank 0 yields; closed early, all ranks leave the loop."""
+        from tunekit._ray.worker_group import ValidationWorkerGroup
+
         with _as_the_loop_raised():
             if self._workers is None or not self._workers.alive:
                 self._folder = tempfile.TemporaryDirectory(prefix=_FOLDER)
@@ -234,6 +237,8 @@ class _InWorker:
 
 def _last_of(estimates: Generator[Any, None, Any]) -> Any:
     """Run a generator as far as all ranks do; return what it returned, or yielded last."""
+    from tunekit._ray.workers import goes_on
+
     is_first = train.get_context().get_world_rank() == 0
     newest: Any = None
     with closing(estimates):
@@ -269,6 +274,8 @@ def in_workers(
         attempt_id: The attempt; this and the others as of ``in_task``.
         alone: Whether it is a function that rank 0 calls.
     """
+    from tunekit._ray.worker_group import WorkersLost
+
     yield Began(attempt_id)
     call = partial(_in_worker, fn_ref, {**kwargs, "checkpoint": checkpoint, _TOLD: told})
 
