@@ -6,17 +6,15 @@ import logging
 from collections.abc import Callable
 
 import ray
-from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import ConcurrencyLimiter, SearchAlgorithm
 
 from tunekit._ray.cluster import cannot_grow
-from tunekit._ray.decisions import room_for
 from tunekit._ray.tuner import Settings, is_distributed, stand, trial_bundles
-from tunekit.combinations import pauses
 from tunekit.core.problems import Problems
-from tunekit.core.room import one_at_a_time, shares, total
+from tunekit.core.room import one_at_a_time, total
 from tunekit.driver.callback import ValidationCallback
 from tunekit.driver.scheduler import base_of
+from tunekit.driver.shares import share
 from tunekit.scheduling.searcher import ValidatedSearcher
 from tunekit.validating.capacity import listed, say_what_is_too_much
 
@@ -72,25 +70,12 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
     problems.raise_any()
     if bundles is None or per_trial is None:
         return
-    on_pending, waiting = validation.config.on_pending, validation.waiting
     scheduler, swaps = base_of(config.scheduler), bool(config.reuse_actors)
-    waiting.have_workers = is_distributed(settings.trainable)
-    lends = validation.validator.fits_in(waiting.place(bundles))
-    room = shares(
-        cluster,
-        per_trial,
-        per_validation,
-        on_pending=on_pending,
-        when=room_for(validation.config.when, scheduler),
-        most=validation.config.most_in_flight or 1,
-        lends=lends,
-        in_trials=validation.validator.in_trials,
-        pausing=pauses(scheduler) or (swaps and on_pending != "continue"),
-    )
-    waiting.validate_themselves = room.themselves
-    if room.themselves and waiting.have_workers:
+    validation.waiting.have_workers = is_distributed(settings.trainable)
+    turns = _Turns(per_trial, per_validation, validation.now)
+    room = share(validation, scheduler, cluster, bundles, swaps=swaps, turns=turns)
+    if room.themselves and validation.waiting.have_workers:
         stand(settings.trainable)
-    waiting.decides = type(scheduler) is not FIFOScheduler
     if room.alone:
         logger.info(
             "A trial (%s) and a validation (%s) only fit on this cluster one after the other: "
@@ -98,10 +83,9 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
             listed(per_trial),
             listed(per_validation),
         )
-        waiting.one_at_a_time = _Turns(per_trial, per_validation, validation.now)
         return
-    waiting.shares_with_trials = any(name in per_validation for name in per_trial)
-    if on_pending == "auto":
+    if validation.config.on_pending == "auto":
+        lends = validation.validator.fits_in(validation.waiting.place(bundles))
         logger.info("on_pending='auto': trials %s.", _WHAT_TRIALS_DO[lends, swaps])
     if config.max_concurrent_trials:
         return
@@ -127,7 +111,7 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
             listed(per_validation),
             "" if cannot_grow() else ", if the cluster is going to grow",
         )
-    elif waiting.shares_with_trials:
+    elif validation.waiting.shares_with_trials:
         logger.warning(
             "A trial (%s) and a validation (%s) do not fit beside each other on this cluster "
             "(%s): scores arrive when trials end, or wait for them. Ask for less with "
