@@ -223,7 +223,7 @@ def test_a_trial_that_gets_no_other_ones_process_starts_one(reuses, starts):
     assert ran.makespan_s == pytest.approx(4 * LENGTH + starts * 5, abs=0.01)
 
 
-def test_a_validation_starts_a_process_where_none_has_ended_that_it_could_use():
+def test_a_validation_starts_a_process_where_it_takes_longer_than_a_trial_may_stand_still():
     ran = tunekit.lab.simulate(
         table(trials=1),
         tune_config=judged(),
@@ -234,8 +234,11 @@ def test_a_validation_starts_a_process_where_none_has_ended_that_it_could_use():
         start_s=1,
     )
     scores = [score.time_s for score in ran.scores]
-    # The trial starts for 1 s and trains 4; its first validation starts for 1 s and takes 2.
-    assert scores == pytest.approx([8] + [1 + 4 * i + 2 for i in range(2, LENGTH + 1)], abs=0.01)
+    # The trial starts for 1 s and trains 4; its first validation, of which nothing is known, takes
+    # 2 in its process. The next one starts another, which the others use.
+    assert scores == pytest.approx(
+        [7, 3 + 8 + 1 + 2] + [3 + 4 * i + 2 for i in range(3, LENGTH + 1)], abs=0.01
+    )
 
 
 def test_a_clone_goes_on_along_its_donors_curve():

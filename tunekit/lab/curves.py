@@ -40,6 +40,7 @@ class Curves:
         rows: Sequence[Mapping[int, Mapping[str, Any]]],
         order: Sequence[Any] | None = None,
     ):
+        self._known = rows
         self._rows = [_filled(known) for known in rows]
         self._last = [max(known) for known in self._rows]
         #: The names of the trials, in order.
@@ -56,9 +57,11 @@ class Curves:
         """Return a trial's row at an iteration."""
         return dict(self._rows[curve][min(iteration, self._last[curve])])
 
-    def is_recorded(self, curve: int, iteration: int) -> bool:
-        """Return whether a trial was trained that far when it was recorded."""
-        return iteration <= self._last[curve]
+    def is_recorded(self, curve: int, iteration: int, metric: str | None = None) -> bool:
+        """Return whether a trial was trained that far, or scored there, when it was recorded."""
+        if metric is None:
+            return iteration <= self._last[curve]
+        return number(self._known[curve].get(iteration, {}).get(metric)) is not None
 
     def scores(self, curve: int, metric: str) -> list[float]:
         """Return a trial's recorded values of a metric, as far as they are numbers."""
@@ -68,7 +71,7 @@ class Curves:
     def having(self, metric: str) -> Curves:
         """Return the curves of the trials that have a number of a metric."""
         known = [n for n in range(len(self)) if self.scores(n, metric)]
-        return Curves([self._rows[n] for n in known], [self.order[n] for n in known])
+        return Curves([self._known[n] for n in known], [self.order[n] for n in known])
 
     @classmethod
     def of(cls, table: pd.DataFrame) -> Curves:

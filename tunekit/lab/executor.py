@@ -1,4 +1,4 @@
-"""Validations that take virtual time, in slots that they share with trials."""
+"""Validations that take virtual time, on resources that they share with trials."""
 
 from __future__ import annotations
 
@@ -6,191 +6,278 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from tunekit.clock import Clock
+from tunekit.config import ValidationConfig
+from tunekit.core.room import fits, total
 from tunekit.core.validation import Attempt
-from tunekit.validating.executor import Executor
+from tunekit.validating.executor import Executor, executor_of
 from tunekit.validating.process import Began, Event, Returned
 
-__all__ = ["Slots", "VirtualExecutor"]
+__all__ = ["Room", "VirtualExecutor"]
+
+# After so many seconds without work, an evaluator gives its resources back.
+_IDLE_S = 30.0
+_NO_LIMIT = 1_000_000
 
 
 @dataclass
-class Slots:
-    """So many places for trials and validations, and some for validations alone.
-
-    A validation takes one of its own if one is free, else one that it shares with trials.
+class Room:
+    """What a cluster has, and what trials and validations hold of it.
 
     Attributes:
-        shared: How many slots trials and validations share.
-        own: How many validations have for themselves.
-        kept: How many of the shared ones no trial may take.
-        trials: How many trials hold one.
-        validations: How many validations hold one, of either kind.
+        cluster: What there is, by name of the resource.
+        trial: What a trial takes.
+        validation: What a validation takes.
+        trials: How many trials hold that.
+        validations: How many validations do, and evaluators without work.
+        kept: For how many validations it is kept.
 
     Example:
-        >>> slots = Slots(shared=2, own=1)
-        >>> slots.trials = 1
-        >>> slots.for_validations, slots.for_trials
-        (2, 1)
-        >>> slots.validations = 2
-        >>> slots.for_validations, slots.for_trials
+        >>> room = Room({"CPU": 3, "slots": 2}, {"CPU": 1, "slots": 1}, {"CPU": 1}, trials=1)
+        >>> room.for_trials, room.for_validations(), room.for_validations([room.trial] * 5)
+        (1, 2, 1)
+        >>> room.validations = 2
+        >>> room.for_trials, room.for_validations()
         (0, 0)
     """
 
-    shared: int
-    own: int = 0
-    kept: int = 0
+    cluster: Mapping[str, float]
+    trial: Mapping[str, float]
+    validation: Mapping[str, float]
     trials: int = 0
     validations: int = 0
+    kept: int = 0
 
     @property
-    def _taken(self) -> int:
-        """Return how many shared slots validations hold."""
-        return max(0, self.validations - self.own)
-
-    @property
-    def for_validations(self) -> int:
-        """Return how many more validations fit."""
-        free = self.shared - self.trials - self._taken
-        return max(0, self.own - self.validations) + max(0, free)
+    def _free(self) -> dict[str, float]:
+        held = max(self.kept, self.validations)
+        taken = total(*[self.trial] * self.trials, *[self.validation] * held)
+        return {name: amount - taken.get(name, 0.0) for name, amount in self.cluster.items()}
 
     @property
     def for_trials(self) -> int:
         """Return how many more trials fit."""
-        return max(0, self.shared - self.trials - max(self.kept, self._taken))
+        return max(0, fits(self._free, (), self.trial)) if total(self.trial) else _NO_LIMIT
+
+    def for_validations(self, promised: Iterable[Mapping[str, float]] = ()) -> int:
+        """Return how many more validations fit.
+
+        Args:
+            promised: What trials need that go first, as far as they fit.
+        """
+        if not total(self.validation):
+            return _NO_LIMIT
+        first = islice(promised, self.for_trials)
+        beside = max(0, fits(self._free, first, self.validation))
+        return max(0, self.kept - self.validations) + beside
 
 
 class VirtualExecutor(Executor):
     """An executor whose validations end when their time has come.
 
-    Each waits for a slot, in the order in which they were started, and begins when there is one.
+    Each waits for resources, in the order in which they were started, and for its process: the one
+    of its trial, one that an attempt has left, or a new one.
 
     Args:
+        config: How to validate: what that needs, and in which processes, is as in a real sweep.
         clock: The clock that it goes by.
-        slots: Where they run.
-        trials: Returns how many trials are running.
+        room: What resources there are.
+        trials: Returns how many trials hold theirs.
         validate: Returns the result of an attempt.
         seconds: Returns how long an attempt runs, in seconds.
-        start_s: How long a process takes to start, in seconds. A process whose attempt has ended
-            runs the next.
+        start_s: How long a process takes to start, in seconds. If that is nothing, nothing is saved
+            by running in the process of a trial, and nothing does.
+        import_s: How much longer the first attempt in a process runs.
 
     Example:
         >>> from tunekit.clock import VirtualClock
         >>> from tunekit.core.validation import Request
         >>> clock, running = VirtualClock(), ["a trial"]
         >>> executor = VirtualExecutor(
+        ...     ValidationConfig(fn=lambda checkpoint: {}),
         ...     clock,
-        ...     Slots(shared=1),
+        ...     Room({"CPU": 1}, {"CPU": 1}, {"CPU": 1}),
         ...     lambda: len(running),
         ...     validate=lambda attempt: {"accuracy": 0.9},
         ...     seconds=lambda attempt: 5.0,
+        ...     start_s=2.0,
         ... )
         >>> executor.start(Attempt(Request("a", iteration=1), 1))
         >>> executor.poll(), executor.queued()
         ([], 1)
         >>> running.clear()
         >>> executor.poll(), executor.next_due()
-        ([Began(attempt_id='a:0:1:1#1')], 5.0)
+        ([], 2.0)
+        >>> clock.sleep(2.0)
+        >>> executor.poll(), executor.next_due()
+        ([Began(attempt_id='a:0:1:1#1')], 7.0)
     """
 
     def __init__(
         self,
+        config: ValidationConfig,
         clock: Clock,
-        slots: Slots,
+        room: Room,
         trials: Callable[[], int],
         validate: Callable[[Attempt], Any],
         seconds: Callable[[Attempt], float],
         start_s: float = 0.0,
+        import_s: float = 0.0,
     ):
-        self._clock, self._all, self._trials = clock, slots, trials
-        self._validate, self._seconds, self._start_s = validate, seconds, start_s
-        self._idle = 0
+        self._real, self._most = executor_of(config), config.evaluators
+        self.in_trials = self._real.in_trials and start_s > 0
+        self._clock, self._room, self._trials = clock, room, trials
+        self._validate, self._seconds = validate, seconds
+        self._start_s, self._import_s = start_s, import_s
         self._waiting: deque[Attempt] = deque()
-        self._ends: list[tuple[float, int, Attempt]] = []
-        self._cancelled: set[str] = set()
-        # The attempts in the place of a trial, which hold no slot of their own.
-        self._lent: set[str] = set()
-        self._begun: list[Event] = []
+        # What happens next: when, in which order, to which attempt, and whether it begins.
+        self._events: list[tuple[float, int, Attempt, bool]] = []
+        # Whether each attempt that runs is in the place of a trial, or of its own.
+        self._lent: dict[str, bool] = {}
+        # Since when processes have been without work: those of their own, and in places of trials.
+        self._idle: dict[bool, list[float]] = {False: [], True: []}
         self._order = 0
+        #: How many processes were started, and how many attempts ran in those of trials.
+        self.started = self.borrowed = 0
         #: Seconds that validations have run, added up.
         self.busy_s = 0.0
 
     @property
-    def _slots(self) -> Slots:
-        self._all.trials = self._trials()
-        return self._all
+    def need(self) -> dict[str, float]:
+        """See :class:`tunekit.validating.executor.Executor`."""
+        return self._real.need
 
     def reserve(self, slots: int) -> None:
         """See :class:`tunekit.validating.executor.Executor`."""
-        self._all.kept = slots
+        self._room.kept = slots
 
     def fits_in(self, place: Sequence[Mapping[str, float]]) -> bool:
         """See :class:`tunekit.validating.executor.Executor`."""
-        return True
+        return self._real.fits_in(resources)
 
     def start(self, attempt: Attempt, *, lender: Any = None) -> None:
         """See :class:`tunekit.validating.executor.Executor`."""
         if lender is None:
             self._waiting.append(attempt)
+        elif self.in_trials:
+            self.borrowed += 1
+            self._begin(attempt, 0.0, lent=True)
         else:
-            self._lent.add(attempt.id)
-            self._begin(attempt, self._clock.monotonic())
-            self._begun.append(Began(attempt.id))
+            self._begin_in_process(attempt, lent=True)
 
     def poll(self) -> list[Event]:
         """See :class:`tunekit.validating.executor.Executor`."""
-        events: list[Event] = list(self._begun)
-        self._begun.clear()
-        now = self._clock.monotonic()
-        while self._ends and self._ends[0][0] <= now:
-            _, _, attempt = heapq.heappop(self._ends)
-            if attempt.id not in self._cancelled:
-                self._idle += 1
-                self._ended(attempt)
-                events.append(Returned(attempt.id, self._validate(attempt)))
-        while self._waiting and self._slots.for_validations:
-            attempt = self._waiting.popleft()
-            self._slots.validations += 1
-            self._begin(attempt, now)
-            events.append(Began(attempt.id))
+        events: list[Event] = []
+        self._end_idle(_IDLE_S)
+        self._begin_waiting()
+        while self._events and self._events[0][0] <= self._clock.monotonic():
+            _, _, attempt, begins = heapq.heappop(self._events)
+            if attempt.id not in self._lent:  # it was cancelled
+                continue
+            if begins:
+                events.append(Began(attempt.id))
+                continue
+            self._leave(attempt)
+            events.append(Returned(attempt.id, self._validate(attempt)))
+            self._begin_waiting()
         return events
 
-    def _begin(self, attempt: Attempt, now: float) -> None:
-        seconds = self._seconds(attempt)
+    def _begin_waiting(self) -> None:
+        """Start what has what it waits for: resources, or an evaluator that has them."""
+        while self._waiting and self._can_begin:
+            if self._most is None or not self._idle[False]:
+                self._held(+1)
+            self._begin_in_process(self._waiting.popleft(), lent=False)
+
+    @property
+    def _can_begin(self) -> bool:
+        self._room.trials = self._trials()
+        if self._most is not None and self._idle[False]:
+            return True
+        more = self._most is None or self._room.validations < self._most
+        return more and self._room.for_validations() > 0
+
+    def _begin_in_process(self, attempt: Attempt, *, lent: bool) -> None:
+        """Begin an attempt in a process that has nothing to do, or in a new one."""
+        idle = self._idle[lent and self._most is not None]
+        if idle:
+            idle.pop()
+            self._begin(attempt, 0.0, lent=lent)
+        else:
+            self.started += 1
+            self._begin(attempt, self._start_s, self._import_s, lent=lent)
+
+    def _begin(
+        self, attempt: Attempt, start_s: float, import_s: float = 0.0, *, lent: bool
+    ) -> None:
+        seconds = self._seconds(attempt) + import_s
         self.busy_s += seconds
+        self._lent[attempt.id] = lent
+        begins = self._clock.monotonic() + start_s
+        self._push(begins, attempt, begins=True)
+        self._push(begins + seconds, attempt, begins=False)
+
+    def _push(self, when: float, attempt: Attempt, *, begins: bool) -> None:
         self._order += 1
-        began = now if self._idle else now + self._start_s
-        self._idle = max(0, self._idle - 1)
-        heapq.heappush(self._ends, (began + seconds, self._order, attempt))
+        heapq.heappush(self._events, (when, self._order, attempt, begins))
+
+    def _leave(self, attempt: Attempt, *, lives_on: bool = True) -> None:
+        """Let others have the process of an attempt, and its resources."""
+        lent = self._lent.pop(attempt.id)
+        if lives_on and not (lent and self.in_trials):
+            self._idle[lent and self._most is not None].append(self._clock.monotonic())
+        if not lent and not (lives_on and self._most is not None):
+            self._held(-1)
+
+    def _held(self, more: int) -> None:
+        self._room.validations += more
 
     def cancel(self, attempt: Attempt) -> None:
         """See :class:`tunekit.validating.executor.Executor`."""
         if attempt in self._waiting:
             self._waiting.remove(attempt)
-        elif any(attempt.id == running.id for _, _, running in self._ends):
-            self._cancelled.add(attempt.id)
-            self._ended(attempt)
+        elif attempt.id in self._lent:
+            self._leave(attempt, lives_on=False)
 
-    def _ended(self, attempt: Attempt) -> None:
-        if attempt.id in self._lent:
-            self._lent.discard(attempt.id)
-        else:
-            self._slots.validations -= 1
+    def spare(self) -> None:
+        """See :class:`tunekit.validating.executor.Executor`."""
+        self._end_idle(0.0)
+
+    def close(self) -> None:
+        """See :class:`tunekit.validating.executor.Executor`."""
+        self.in_trials, self._room.kept = False, 0
+        self._end_idle(0.0)
+
+    def _end_idle(self, after_s: float) -> None:
+        """End evaluators that have had nothing to do for so long, unless their resources are
+        kept."""
+        idle, now = self._idle[False], self._clock.monotonic()
+        while (
+            self._most is not None
+            and idle
+            and now - idle[0] >= after_s
+            and self._room.validations > self._room.kept
+        ):
+            idle.pop(0)
+            self._held(-1)
 
     def capacity(self, promised: Iterable[Mapping[str, float]]) -> int:
         """See :class:`tunekit.validating.executor.Executor`."""
-        free = self._slots.for_validations
-        goes_first = min(self._slots.for_trials, sum(1 for _ in promised)) if free else 0
-        return max(0, free - goes_first) - len(self._waiting)
+        self._room.trials = self._trials()
+        room = self._room.for_validations(promised) - len(self._waiting)
+        if self._most is None:
+            return room
+        return len(self._idle[False]) + max(0, min(room, self._most - self._room.validations))
 
     def queued(self) -> int:
         """See :class:`tunekit.validating.executor.Executor`."""
         return len(self._waiting)
 
     def next_due(self) -> float | None:
-        """Return when the next validation ends; now, if one can begin; None if there is none."""
-        if self._begun or (self._waiting and self._slots.for_validations):
+        """Return when something happens next; now, if one can begin; None if nothing will."""
+        if self._waiting and self._can_begin:
             return self._clock.monotonic()
-        return self._ends[0][0] if self._ends else None
+        return self._events[0][0] if self._events else None

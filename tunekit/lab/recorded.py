@@ -1,0 +1,189 @@
+"""What a recorded sweep tells of its machine: what there was, and how long everything took."""
+
+from __future__ import annotations
+
+import heapq
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+from ray.tune.result import PID, TIME_THIS_ITER_S, TRAINING_ITERATION
+
+from tunekit.config import ValidationConfig
+from tunekit.core.room import at_once
+from tunekit.core.values import number
+from tunekit.reading.sweep import Sweep
+
+__all__ = ["Recorded", "not_called"]
+
+# What takes longer to begin, although it has its resources, has a process of its own.
+_AT_ONCE_S = 0.3
+_SINCE_RESTORE = "iterations_since_restore"
+_OPTIONS = ("num_cpus", "num_gpus", "memory")
+
+
+def not_called(checkpoint: Any) -> dict[str, Any]:
+    """Stand in for the validation function of a simulated sweep."""
+    raise NotImplementedError("a simulation takes scores from the record")
+
+
+class Recorded:
+    """What a simulation of a recorded sweep goes by.
+
+    Args:
+        sweep: The sweep.
+    """
+
+    def __init__(self, sweep: Sweep):
+        self._timeline = timeline = sweep.timeline
+        newest = sweep.sessions[-1] if sweep.sessions else {}
+        #: What the cluster had, by name of the resource; nothing if that is not known.
+        self.cluster: Mapping[str, float] = (newest.get("cluster") or {}).get("resources") or {}
+        #: What a trial took.
+        self.trial: Mapping[str, float] = next(
+            (one.resources for one in timeline.trials.values() if one.resources), {"CPU": 1.0}
+        )
+        self._settings: Mapping[str, Any] = newest.get("validation") or {}
+        # When each iteration was reported, how long it took, and whether it was the first one of
+        # its process, or after a restore.
+        self._rows = {trial_id: list(timeline.rows(trial_id)) for trial_id in timeline.trials}
+
+    @property
+    def config(self) -> ValidationConfig:
+        """Return how it was validated, as far as that is recorded."""
+        known, amounts = self._settings, dict(self._settings.get("resources") or {})
+        options = {name: amounts.pop(name) for name in _OPTIONS if name in amounts}
+        names = ("when", "on_pending", "max_in_flight", "evaluators")
+        settings = {name: known[name] for name in names if known.get(name) is not None}
+        more = {"resources": amounts} if amounts else {}
+        return ValidationConfig(fn=not_called, ray_remote_kwargs=options | more, **settings)
+
+    @property
+    def places(self) -> int:
+        """Return how many trials fitted at once."""
+        return at_once(self.cluster, self.trial) or len(self._rows) or 1
+
+    # How long trials took ----------------------------------------------------------------------
+
+    @cached_property
+    def reuses(self) -> bool:
+        """Return whether a trial went on in the process of another."""
+        first: dict[Any, str] = {}
+        each = [(row.get(PID), trial) for trial, rows in self._rows.items() for row in rows]
+        return any(pid is not None and first.setdefault(pid, trial) != trial for pid, trial in each)
+
+    @cached_property
+    def start_s(self) -> float:
+        """Return how long a trial's process took until its first iteration began, in seconds.
+
+        That is from when the trial was added, or its place was left by another: the median.
+        """
+        leaves = defaultdict(list)
+        for decision in self._timeline.decisions:
+            if decision["decision"] == "PAUSE":
+                leaves[decision["trial_id"]].append(decision["time"])
+        for trial_id, trial in self._timeline.trials.items():
+            if trial.ended is not None:
+                leaves[trial_id].append(trial.ended)
+        free, known, found = [float("-inf")] * self.places, set(), []
+        for began, trial_id, row in sorted(self._starts(), key=lambda start: start[0]):
+            since = max(heapq.heappop(free), self._timeline.trials[trial_id].added)
+            after = (left for left in leaves[trial_id] if left > began)
+            heapq.heappush(free, min(after, default=began))
+            if row[TRAINING_ITERATION] == 1 and row.get(PID) not in known:
+                found.append(max(0.0, began - since))
+            known.add(row.get(PID))
+        return statistics.median(found) if found else 0.0
+
+    def _starts(self) -> Iterator[tuple[float, str, Mapping[str, Any]]]:
+        """Yield when an iteration began that was the first one since a start or a restore."""
+        for trial_id, rows in self._rows.items():
+            for row in rows:
+                if _is_first(row):
+                    took = number(row.get(TIME_THIS_ITER_S)) or 0.0
+                    yield row["reported_at"] - took, trial_id, row
+
+    @cached_property
+    def _trained(self) -> Mapping[str, Mapping[int, float]]:
+        """Return how long each iteration took, by trial: with what Tune adds between two."""
+        last: dict[str, float] = {}
+        ends: dict[tuple[str, int], float] = {}
+        for span in sorted(self._timeline.spans(), key=lambda span: span.end):
+            if span.kind == "training":
+                before = last.get(span.trial_id, span.begin)
+                ends[span.trial_id, span.iteration] = span.end - before
+            if span.kind in ("training", "waiting"):
+                last[span.trial_id] = span.end
+        return {
+            trial_id: {
+                row[TRAINING_ITERATION]: number(row.get(TIME_THIS_ITER_S)) or 0.0
+                if _is_first(row)
+                else ends[trial_id, row[TRAINING_ITERATION]]
+                for row in rows
+            }
+            for trial_id, rows in self._rows.items()
+        }
+
+    def train_s(self, trial_id: str, iteration: int) -> float:
+        """Return how long an iteration of a trial takes.
+
+        One that was not recorded takes the median of the trial's, or of all. Iterations with which
+        a process begins do not count there: they may have imported what they need.
+        """
+        own = self._trained[trial_id]
+        if iteration in own:
+            return own[iteration]
+        each = [(of, row) for of, rows in self._rows.items() for row in rows]
+        later = [(of, row[TRAINING_ITERATION]) for of, row in each if not _is_first(row)]
+        mine = [own[n] for of, n in later if of == trial_id]
+        others = mine or [self._trained[of][n] for of, n in later] or list(own.values())
+        return statistics.median(others)
+
+    # How long validations took -----------------------------------------------------------------
+
+    @cached_property
+    def _ran(self) -> tuple[dict[tuple[str, int], float], list[float], float]:
+        """Return how long validations ran in processes that had run one; starts; imports."""
+        warm: dict[tuple[str, int], float] = {}
+        cold: dict[tuple[str, int], float] = {}
+        starts = []
+        for row in self._timeline.validations:
+            if row["status"] == "validated" and not row["cached"] and row["ran_from"]:
+                start_s = row["ran_from"] - row["started"]
+                place = row["trial_id"], row["iteration"]
+                if start_s > _AT_ONCE_S:
+                    starts.append(start_s)
+                (cold if start_s > _AT_ONCE_S else warm)[place] = row["ran_s"]
+        import_s = 0.0
+        if cold and warm:
+            apart = statistics.median(cold.values()) - statistics.median(warm.values())
+            import_s = max(0.0, apart)
+        shorter = {place: max(0.0, ran_s - import_s) for place, ran_s in cold.items()}
+        return warm | shorter, starts, import_s
+
+    @property
+    def elsewhere(self) -> bool:
+        """Return whether validations started processes of their own."""
+        return bool(self._ran[1])
+
+    @property
+    def validation_start_s(self) -> float:
+        """Return how long a validation's own process took to start: as one of a trial, if none."""
+        return statistics.median(self._ran[1]) if self._ran[1] else self.start_s
+
+    @property
+    def import_s(self) -> float:
+        """Return how much longer validations ran that were the first of their process."""
+        return self._ran[2]
+
+    def validate_s(self, trial_id: str, iteration: int) -> float:
+        """Return how long a validation runs; one that was not recorded takes the median."""
+        ran = self._ran[0]
+        known = ran.get((trial_id, iteration))
+        return known if known is not None else statistics.median(ran.values()) if ran else 0.0
+
+
+def _is_first(row: Mapping[str, Any]) -> bool:
+    return bool(row.get(_SINCE_RESTORE, row[TRAINING_ITERATION]) == 1)
