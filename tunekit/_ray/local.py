@@ -62,7 +62,8 @@ class LocalSweep:
         stop, max_failures, checkpoint_config: As in ``RunConfig`` and its parts.
         slots: How many trials may run at once; or what returns how many may now.
         max_concurrent: As ``max_concurrent_trials`` in ``TuneConfig``; only without ``search_alg``.
-        seconds: ``seconds(trial, method)``: how long a call of an actor's method takes.
+        seconds: ``seconds(trial, method)``: how long a call of an actor's method takes, and, as
+            ``"start"``, its process to start.
         next_due: When something else happens next, that the clock must not jump over.
         seed: Of Tune's random choices, and part of the names of trials.
         resume: How to go on with the sweep in ``folder``; None begins one.
@@ -121,7 +122,6 @@ class LocalSweep:
         reuse_actors: bool = False,
         seconds: Callable[[Trial, str], float] = lambda trial, method: 0.0,
         next_due: Callable[[], float | None] = lambda: None,
-        start_s: float = 0.0,
         seed: int = 0,
         resume: ResumeConfig | None = None,
         saved_every_s: float = float("inf"),
@@ -169,7 +169,6 @@ class LocalSweep:
             slots if callable(slots) else lambda: slots,
             seconds,
             next_due,
-            start_s,
         )
         self.controller._class_cache = _Uncached()
         start_in_order(self.controller)
@@ -311,10 +310,9 @@ class _LocalActors:
         slots: Callable[[], int],
         seconds: Callable[[Trial, str], float],
         next_due: Callable[[], float | None],
-        start_s: float,
     ):
         self._controller, self._clock, self._slots = controller, clock, slots
-        self._seconds, self._next_due, self._start_s = seconds, next_due, start_s
+        self._seconds, self._next_due = seconds, next_due
         self._waiting: list[tuple[TrackedActor, type, dict[str, Any]]] = []
         self._live_actors_to_ray_actors_resources: dict[TrackedActor, tuple[_Handle, None]] = {}
         self._ready: set[TrackedActor] = set()
@@ -363,7 +361,9 @@ class _LocalActors:
         # An actor has its own copies; the deep one is the controller's already.
         handle = _Handle(cls(**{**kwargs, "storage": copy.copy(kwargs["storage"])}))
         self._live_actors_to_ray_actors_resources[actor] = (handle, None)
-        self._at(self._clock.monotonic() + self._start_s, lambda: self._started(actor))
+        trial = self._controller._actor_to_trial.get(actor)
+        start_s = self._seconds(trial, "start") if trial is not None else 0.0
+        self._at(self._clock.monotonic() + start_s, lambda: self._started(actor))
 
     def _started(self, actor: TrackedActor) -> None:
         if actor in self._live_actors_to_ray_actors_resources:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tunekit.clock import Clock
 from tunekit.config import ValidationConfig
-from tunekit.core.room import fits, total
+from tunekit.core.room import fits, slots, total
 from tunekit.core.validation import Attempt
 from tunekit.validating.executor import Executor, executor_of
 from tunekit.validating.process import Began, Event, Returned
@@ -50,6 +50,11 @@ class Room:
     trials: int = 0
     validations: int = 0
     kept: int = 0
+
+    @property
+    def slots(self) -> tuple[int, int] | None:
+        """Return how many trials fit, and how many validations besides; None if neither counts."""
+        return slots(self.cluster, self.trial, self.validation)
 
     @property
     def _free(self) -> dict[str, float]:

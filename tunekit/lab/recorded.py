@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import heapq
+import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +15,9 @@ from ray.tune.result import PID, TIME_THIS_ITER_S, TRAINING_ITERATION
 from tunekit.config import ValidationConfig
 from tunekit.core.room import at_once
 from tunekit.core.values import number
+from tunekit.lab.executor import Room
 from tunekit.reading.sweep import Sweep
+from tunekit.validating.executor import executor_of
 
 __all__ = ["Recorded", "not_called"]
 
@@ -45,7 +48,10 @@ class Recorded:
         self.trial: Mapping[str, float] = next(
             (one.resources for one in timeline.trials.values() if one.resources), {"CPU": 1.0}
         )
+        #: The type of its scheduler.
+        self.scheduler: str = (newest.get("scheduler") or {}).get("type") or "FIFOScheduler"
         self._settings: Mapping[str, Any] = newest.get("validation") or {}
+        self._need = executor_of(self.config).need
         # When each iteration was reported, how long it took, and whether it was the first one of
         # its process, or after a restore.
         self._rows = {trial_id: list(timeline.rows(trial_id)) for trial_id in timeline.trials}
@@ -62,8 +68,9 @@ class Recorded:
 
     @property
     def places(self) -> int:
-        """Return how many trials fitted at once."""
-        return at_once(self.cluster, self.trial) or len(self._rows) or 1
+        """Return how many trials fitted at once; all of them if the cluster is not known."""
+        known = at_once(self.cluster, self.trial) if self.cluster else None
+        return known or max(1, len(self._rows))
 
     # How long trials took ----------------------------------------------------------------------
 
@@ -74,11 +81,17 @@ class Recorded:
         each = [(row.get(PID), trial) for trial, rows in self._rows.items() for row in rows]
         return any(pid is not None and first.setdefault(pid, trial) != trial for pid, trial in each)
 
-    @cached_property
-    def start_s(self) -> float:
-        """Return how long a trial's process took until its first iteration began, in seconds.
+    def start_s(self, trial_id: str) -> float:
+        """Return how long a trial's process takes to start; the median if that is not known."""
+        known = self._started
+        return known.get(trial_id, statistics.median(known.values()) if known else 0.0)
 
-        That is from when the trial was added, or its place was left by another: the median.
+    @cached_property
+    def _started(self) -> dict[str, float]:
+        """Return how long the first process of each trial took until it trained, if it had one.
+
+        That is from when the trial was added, its place was left by another, and no validation held
+        what it needed.
         """
         leaves = defaultdict(list)
         for decision in self._timeline.decisions:
@@ -87,15 +100,50 @@ class Recorded:
         for trial_id, trial in self._timeline.trials.items():
             if trial.ended is not None:
                 leaves[trial_id].append(trial.ended)
-        free, known, found = [float("-inf")] * self.places, set(), []
+        free, pids, found = [-math.inf] * self.places, set(), {}
+        held: list[tuple[float, float]] = []
         for began, trial_id, row in sorted(self._starts(), key=lambda start: start[0]):
             since = max(heapq.heappop(free), self._timeline.trials[trial_id].added)
-            after = (left for left in leaves[trial_id] if left > began)
-            heapq.heappush(free, min(after, default=began))
-            if row[TRAINING_ITERATION] == 1 and row.get(PID) not in known:
-                found.append(max(0.0, began - since))
-            known.add(row.get(PID))
-        return statistics.median(found) if found else 0.0
+            for _, end in self._apart:
+                if since < end <= began and not self._fits(held, end):
+                    since = end
+            left = min((left for left in leaves[trial_id] if left > began), default=math.inf)
+            heapq.heappush(free, left)
+            held.append((since, left))
+            if row[TRAINING_ITERATION] == 1 and row.get(PID) not in pids:
+                found[trial_id] = max(0.0, began - since)
+            pids.add(row.get(PID))
+        return found
+
+    def _fits(self, held: Sequence[tuple[float, float]], time: float) -> bool:
+        """Return whether one more trial fits, right before a validation ends at a time.
+
+        Args:
+            held: From when until when trials held what they need.
+            time: The time.
+        """
+        if not self.cluster:
+            return True
+        room = Room(self.cluster, self.trial, self._need)
+        room.trials = sum(begin < time < end for begin, end in held)
+        room.validations = sum(begin < time <= end for begin, end in self._apart)
+        return room.for_trials > 0
+
+    @cached_property
+    def _apart(self) -> list[tuple[float, float]]:
+        """Return from when until when validations ran for which no trial stood still, by end."""
+        waits = defaultdict(list)
+        for span in self._timeline.spans():
+            if span.kind == "waiting":
+                waits[span.trial_id].append(span)
+        found = [
+            (row["ran_from"], row["ended"])
+            for row in self._timeline.validations
+            if row["ran_from"]
+            and row["ended"]
+            and not any(one.begin < row["ended"] <= one.end for one in waits[row["trial_id"]])
+        ]
+        return sorted(found, key=lambda ran: ran[1])
 
     def _starts(self) -> Iterator[tuple[float, str, Mapping[str, Any]]]:
         """Yield when an iteration began that was the first one since a start or a restore."""
@@ -171,7 +219,8 @@ class Recorded:
     @property
     def validation_start_s(self) -> float:
         """Return how long a validation's own process took to start: as one of a trial, if none."""
-        return statistics.median(self._ran[1]) if self._ran[1] else self.start_s
+        starts = self._ran[1] or self._started.values()
+        return statistics.median(starts) if starts else 0.0
 
     @property
     def import_s(self) -> float:

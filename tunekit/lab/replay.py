@@ -93,7 +93,7 @@ class Machine:
         train_s: ``train_s(curve, iteration)``: how long an iteration takes, in seconds.
         validate_s: How long its validation takes, likewise.
         room: What trials and validations need, and what there is.
-        start_s: How long a trial's process takes to start.
+        start_s: ``start_s(curve)``: how long a trial's process takes to start.
         validation_start_s: How long one of validations does.
         import_s: How much longer the first validation in such a process takes.
         resume_s: How long a trial takes to resume.
@@ -107,7 +107,7 @@ class Machine:
     train_s: Callable[[int, int], float]
     validate_s: Callable[[int, int], float]
     room: Room
-    start_s: float
+    start_s: Callable[[int], float]
     validation_start_s: float
     import_s: float
     resume_s: float
@@ -197,7 +197,6 @@ class Machine:
                     reuse_actors=reuse_actors,
                     seconds=self._takes,
                     next_due=executor.next_due,
-                    start_s=self.start_s,
                     seed=seed,
                 )
                 sweep.run(most=10_000_000)
@@ -218,6 +217,8 @@ class Machine:
 
     def _takes(self, trial: Trial, method: str) -> float:
         """Return how long a call of a trial's method takes."""
+        if method == "start":
+            return self.start_s(trial.config[_CURVE])
         if method == "restore":
             return self.resume_s
         if method != "train":

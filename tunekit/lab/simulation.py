@@ -232,7 +232,8 @@ def simulate(
     scheduler = config.scheduler
     if isinstance(scheduler, str):
         scheduler = create_scheduler(scheduler)
-    own_s = recorded.validation_start_s if recorded is not None and start_s is None else start_s
+    started = recorded if start_s is None else None
+    same_s = float(start_s or 0.0)
     machine = Machine(
         known,
         metric=str(metric),
@@ -241,8 +242,8 @@ def simulate(
         train_s=_seconds(known, train_s, None if recorded is None else recorded.train_s),
         validate_s=_seconds(known, validate_s, None if recorded is None else recorded.validate_s),
         room=_room(recorded, validation, slots, validation_slots),
-        start_s=(recorded.start_s if recorded else 0.0) if start_s is None else start_s,
-        validation_start_s=own_s or 0.0,
+        start_s=lambda curve: started.start_s(known.order[curve]) if started else same_s,
+        validation_start_s=started.validation_start_s if started else same_s,
         import_s=0.0 if recorded is None or validate_s is not None else recorded.import_s,
         resume_s=float(resume_s),
         inline=inline,
@@ -256,7 +257,12 @@ def simulate(
             reuse_actors=bool(config.reuse_actors or (recorded is not None and recorded.reuses)),
             seed=seed,
         )
-    beyond = [*_beyond(machine, recorded, validation, slots, validation_slots)]
+    beyond = []
+    if left_out := len(table or ()) - len(known):
+        beyond.append(f"{left_out} trials without a score are left out")
+    if recorded is not None and config.scheduler is None and recorded.scheduler != "FIFOScheduler":
+        beyond.append(f"FIFO decides, where {recorded.scheduler} did (tune_config has none)")
+    beyond += _extrapolated(machine, recorded, validation)
     if beyond:
         logger.warning("This simulation goes beyond the record: %s.", "; ".join(beyond))
     return _outcome(machine)
@@ -295,14 +301,10 @@ def _room(
     return Room({"CPU": slots + more, "slot": slots}, {"CPU": 1.0, "slot": 1.0}, {"CPU": 1.0})
 
 
-def _beyond(
-    machine: Machine,
-    recorded: Recorded | None,
-    validation: ValidationConfig,
-    slots: int | None,
-    validation_slots: int,
+def _extrapolated(
+    machine: Machine, recorded: Recorded | None, validation: ValidationConfig
 ) -> Iterator[str]:
-    """Yield what had to be extrapolated."""
+    """Yield what the record says nothing about, in words."""
     if machine.extrapolated:
         yield f"{machine.extrapolated} iterations of trials that were not trained so far"
     if machine.invented:
@@ -310,20 +312,23 @@ def _beyond(
     if recorded is None or not recorded.cluster:
         return
     old, new = executor_of(recorded.config), executor_of(validation)
-    if slots is not None and slots > recorded.places:
-        yield f"slots={slots}, where {recorded.places} trials ran at once"
-    had = slots_of(recorded.cluster, recorded.trial, old.need)
-    if validation_slots > (had[1] if had else 0):
-        yield f"validation_slots={validation_slots}, where there were {had[1] if had else 0}"
-    if machine.inline is None and new.need != old.need:
+    was, now = slots_of(recorded.cluster, recorded.trial, old.need), machine.room.slots
+    if was != now:
+        yield f"room for {_places(now)}, where there was room for {_places(was)}"
+    if machine.inline is None and old.need != new.need:
         yield f"validations that take {new.need}, where they took {old.need}"
     if machine.started and not recorded.elsewhere:
         yield (
-            f"{machine.started} processes of validations, where none is known to have started "
-            f"(each takes {machine.validation_start_s:.1f} s, as a trial's)"
+            f"validations in {machine.started} processes of their own, where none is known to have "
+            f"had one (each takes {machine.validation_start_s:.1f} s to start, as a trial's)"
         )
     if machine.borrowed and not old.in_trials:
         yield "validations in the processes of trials, where they had their own"
+
+
+def _places(slots: tuple[int, int] | None) -> str:
+    """Return in words how many trials fit, and how many validations besides."""
+    return "{} trials and {} validations besides".format(*slots or ("any number of", "no"))
 
 
 def _outcome(machine: Machine) -> Simulation:
@@ -332,9 +337,7 @@ def _outcome(machine: Machine) -> Simulation:
     curves, makespan = machine.curves, machine.now
     best = max(machine.scores, key=lambda one: sign * one.value)
     possible = [v for curve in range(len(curves)) for v in curves.scores(curve, machine.metric)]
-    room = machine.room
-    places = (slots_of(room.cluster, room.trial, room.validation) or (1, 0)) if makespan else (1, 0)
-    whole = makespan * sum(places) or 1.0
+    whole = makespan * sum(machine.room.slots or (1,)) or 1.0
     return Simulation(
         makespan_s=makespan,
         iterations=len(machine.reports),
