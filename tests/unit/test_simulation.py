@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass, field
 
 import pandas as pd
 import pytest
@@ -10,6 +11,21 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, PopulationBasedTraining
 
 import tunekit
+from tunekit.clock import VirtualClock
+from tunekit.core.events import (
+    AttemptBegan,
+    AttemptStarted,
+    Event,
+    Reported,
+    TrialAdded,
+    TrialEnded,
+    ValidationEnded,
+    ValidationRequested,
+    Waited,
+)
+from tunekit.core.validation import Attempt, Request
+from tunekit.lab.executor import Room, VirtualExecutor
+from tunekit.lab.recorded import Recorded
 
 LENGTH = 9
 
@@ -183,7 +199,7 @@ def test_a_trial_trains_on_while_its_score_is_pending_where_nobody_could_use_its
     # It waits at the rungs 1 and 3, and both wait for the last score.
     assert stands.makespan_s == pytest.approx(LENGTH + 2 + 1, abs=0.01)
     assert trains.makespan_s == pytest.approx(LENGTH + 1, abs=0.01)
-    assert list(trains.decisions["reached"]) == [2, 4]
+    assert list(trains.decisions["reached"]) == [2, 4, LENGTH]
     assert list(trains.decisions["decision"]) == list(stands.decisions["decision"])
 
 
@@ -263,6 +279,252 @@ def test_a_swept_folder_is_played_with_its_own_times(tmp_path):
     assert again.makespan_s == pytest.approx(ran.clock.monotonic(), rel=0.15)
     best = tunekit.load(ran.home).best()
     assert (again.best, again.best_score) == (best.trial_id, best.score)
+
+
+# Recorded machines ------------------------------------------------------------------------------
+
+START_S, OWN_START_S, IMPORT_S = 5.0, 1.0, 2.0
+
+
+@dataclass
+class Written:
+    """A journal that is written line by line."""
+
+    events: list[Event] = field(default_factory=list)
+
+    def trial(self, name: str, added: float) -> None:
+        self.events.append(
+            TrialAdded(time=added, trial_id=name, folder=name, resources={"CPU": 1.0})
+        )
+
+    def report(self, name: str, iteration: int, time: float, pid: int | None = None) -> None:
+        report = {"training_iteration": iteration, "iterations_since_restore": iteration}
+        report |= {"time_this_iter_s": 1.0, "pid": hash(name) if pid is None else pid}
+        self.events.append(Reported(time=time, trial_id=name, report=report))
+
+    def validation(
+        self, name: str, iteration: int, asked: float, began: float, ended: float
+    ) -> None:
+        own = f"{name}:0:{iteration}:1"
+        self.events += [
+            ValidationRequested(
+                time=asked, id=own, trial_id=name, iteration=iteration, checkpoint="c"
+            ),
+            AttemptStarted(time=asked, id=own, attempt=1),
+            AttemptBegan(time=began, id=own, attempt=1),
+            ValidationEnded(
+                time=ended,
+                id=own,
+                status="validated",
+                metrics={"accuracy": iteration / 10},
+                attempts=1,
+                ran_s=ended - began,
+            ),
+        ]
+
+    def waited(self, name: str, time: float, seconds: float) -> None:
+        self.events.append(Waited(time=time, trial_id=name, seconds=seconds))
+
+    def end(self, name: str, time: float) -> None:
+        self.events.append(TrialEnded(time=time, trial_id=name))
+
+    def sweep(self, cpus: int, scheduler: str = "FIFOScheduler", **validation) -> tunekit.Sweep:
+        session = {
+            "time": 0.0,
+            "cluster": {"resources": {"CPU": float(cpus)}},
+            "judged": ["accuracy"],
+            "mode": "max",
+            "scheduler": {"type": scheduler},
+            "validation": {"when": 1, "on_pending": "auto", "resources": {}, **validation},
+        }
+        return tunekit.Sweep(sorted(self.events, key=lambda event: event.time), [session])
+
+    @property
+    def last(self) -> float:
+        return max(event.time for event in self.events)
+
+
+def in_trials(cpus: int = 2, trials: int = 4, length: int = 3) -> Written:
+    """Trials that validate in their processes, in 0.1 s; the first one starts for 5 s."""
+    written = Written()
+    free = [0.0] * cpus
+    for number in range(trials):
+        now, name = min(free), f"t{number}"
+        free.remove(now)
+        written.trial(name, now)
+        now += START_S + number  # each one's differs
+        for iteration in range(1, length + 1):
+            now += 1.0
+            written.report(name, iteration, now)
+            written.validation(name, iteration, now, now, now + 0.1)
+            now += 0.1
+            written.waited(name, now, 0.1)
+        written.end(name, now)
+        free.append(now)
+    return written
+
+
+def with_an_evaluator(trials: int = 3, length: int = 4) -> Written:
+    """One trial at a time on two CPUs, and on the other one an evaluator, which is started once."""
+    written, now, idle = Written(), 0.0, 0.0
+    for number in range(trials):
+        name = f"t{number}"
+        written.trial(name, now)
+        now += START_S
+        for iteration in range(1, length + 1):
+            now += 1.0
+            written.report(name, iteration, now)
+            first = number == 0 and iteration == 1
+            began = max(idle, now) + (OWN_START_S if first else 0.0)
+            idle = began + 0.5 + (IMPORT_S if first else 0.0)
+            written.validation(name, iteration, now if first else began, began, idle)
+        written.end(name, now)
+    return written
+
+
+@pytest.mark.parametrize("cpus", [1, 2])
+def test_a_small_machine_is_predicted(caplog, cpus):
+    written = in_trials(cpus)
+    ran = tunekit.lab.simulate(written.sweep(cpus))
+    assert ran.makespan_s == pytest.approx(written.last, rel=0.01)
+    assert (ran.iterations, ran.validations) == (12, 12)
+    assert not caplog.records
+
+
+def test_a_machine_with_an_evaluator_is_predicted(caplog):
+    written = with_an_evaluator()
+    ran = tunekit.lab.simulate(written.sweep(2, evaluators=1))
+    assert ran.makespan_s == pytest.approx(written.last, rel=0.01)
+    assert not caplog.records
+    # On other CPUs, two trials run at once: starts are most of what there is to save.
+    with_more = tunekit.lab.simulate(written.sweep(2, evaluators=1), slots=2, validation_slots=1)
+    assert with_more.makespan_s < 0.8 * ran.makespan_s
+
+
+def test_a_cold_validation_costs_the_start_of_its_process_and_what_it_imports():
+    recorded = Recorded(with_an_evaluator().sweep(2, evaluators=1))
+    assert recorded.validation_start_s == pytest.approx(OWN_START_S)
+    assert recorded.import_s == pytest.approx(IMPORT_S)
+    assert recorded.validate_s("t0", 1) == pytest.approx(0.5)
+    # In another stage of the sweep, nothing is known: the median of what is.
+    assert recorded.validate_s("t0", 9) == pytest.approx(0.5)
+
+
+def test_a_start_counts_from_when_the_trial_could_start():
+    """With one CPU, that is not before the validations that go first have ended."""
+    written = Written()
+    for name in ("a", "b"):
+        written.trial(name, 0.0)
+    written.report("a", 1, START_S + 1)
+    written.end("a", 6.0)
+    written.validation("a", 1, 6.0, 7.0, 16.0)
+    written.report("b", 1, 16.0 + START_S + 1)
+    written.end("b", 22.0)
+    recorded = Recorded(written.sweep(1, evaluators=1))
+    assert [recorded.start_s(name) for name in "ab"] == [START_S, START_S]
+
+
+def test_a_process_that_another_trial_had_was_not_started():
+    written = Written()
+    for name, since in (("a", 0.0), ("b", 6.0), ("c", 7.5)):
+        written.trial(name, since)
+    written.report("a", 1, START_S + 1, pid=1)
+    written.end("a", 6.0)
+    written.report("b", 1, 7.5, pid=1)
+    written.end("b", 7.5)
+    written.report("c", 1, 7.5 + START_S + 3, pid=2)
+    recorded = Recorded(written.sweep(1))
+    assert recorded.reuses
+    assert recorded.start_s("b") == pytest.approx(START_S + 1), "the median of the others"
+    assert not Recorded(in_trials().sweep(2)).reuses
+
+
+def test_iterations_that_were_not_recorded_take_as_long_as_the_later_ones_that_were():
+    """The first one may have imported what it needs."""
+    written = Written()
+    written.trial("a", 0.0)
+    written.trial("b", 0.0)
+    for iteration, time in ((1, 6.0), (2, 6.2), (3, 6.4)):
+        written.report("a", iteration, time)
+    written.report("b", 1, 6.0)
+    recorded = Recorded(written.sweep(2))
+    assert recorded.train_s("a", 1) == 1.0
+    assert recorded.train_s("a", 9) == recorded.train_s("b", 2) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"slots": 4}, "room for 4 trials and 0 validations besides, where there was room for 2"),
+        ({"validation_slots": 1}, "room for 2 trials and 1 validations besides"),
+        (
+            {"validation_config": lambda: validating(evaluators=1)},
+            "validations in 1 processes of their own, where none is known to have had one",
+        ),
+        (
+            {"validation_config": lambda: validating(ray_remote_kwargs={"num_cpus": 2})},
+            "validations that take {'CPU': 2}, where they took {'CPU': 1}",
+        ),
+    ],
+)
+def test_what_goes_beyond_the_record_is_named_in_one_line(caplog, settings, told):
+    settings = {name: one() if callable(one) else one for name, one in settings.items()}
+    tunekit.lab.simulate(in_trials().sweep(2), **settings)
+    [record] = caplog.records
+    assert record.message.startswith("This simulation goes beyond the record: ")
+    assert told in record.message
+
+
+def test_what_was_not_trained_or_validated_is_named(caplog):
+    curves = table(trials=3)
+    curves.loc[(curves.trial == "t0") & (curves.training_iteration == 2), "accuracy"] = None
+    short = curves[(curves.trial != "t1") | (curves.training_iteration <= 4)]
+    tunekit.lab.simulate(short, tune_config=judged())
+    [record] = caplog.records
+    assert f"{LENGTH - 4} iterations of trials that were not trained so far; 1 scores of" in (
+        record.message
+    )
+
+
+def test_a_scheduler_that_is_not_passed_is_missed(caplog):
+    sweep = in_trials().sweep(2, scheduler="AsyncHyperBandScheduler")
+    tunekit.lab.simulate(sweep)
+    assert "FIFO decides, where AsyncHyperBandScheduler did" in caplog.text
+    caplog.clear()
+    tunekit.lab.simulate(sweep, tune_config=tune.TuneConfig(scheduler=asha()))
+    assert not caplog.records
+
+
+def test_validations_have_the_places_that_they_had(caplog):
+    """Those of an evaluator were in no trial's process."""
+    tunekit.lab.simulate(with_an_evaluator().sweep(2, evaluators=1), validation_config=validating())
+    assert "validations in the processes of trials, where they had their own" in caplog.text
+
+
+def test_an_evaluator_holds_what_it_takes_until_others_need_it():
+    clock, room = VirtualClock(), Room({"CPU": 1}, {"CPU": 1}, {"CPU": 1})
+    executor = VirtualExecutor(
+        validating(evaluators=1), clock, room, lambda: 0, lambda attempt: {}, lambda attempt: 2.0
+    )
+
+    def run(iteration: int) -> None:
+        executor.start(Attempt(Request("a", iteration), 1))
+        executor.poll()
+        clock.sleep(2.0)
+        executor.poll()
+
+    run(1)
+    assert (room.for_trials, executor.capacity([])) == (0, 1)
+    executor.spare()
+    assert room.for_trials == 1
+    run(2)
+    clock.sleep(29.0)
+    executor.poll()
+    assert room.for_trials == 0
+    clock.sleep(1.0)
+    executor.poll()
+    assert room.for_trials == 1
+    assert executor.started == 2
 
 
 def test_all_mistakes_are_said_together():

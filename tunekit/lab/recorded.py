@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 import statistics
 from collections import defaultdict
@@ -51,7 +50,10 @@ class Recorded:
         #: The type of its scheduler.
         self.scheduler: str = (newest.get("scheduler") or {}).get("type") or "FIFOScheduler"
         self._settings: Mapping[str, Any] = newest.get("validation") or {}
-        self._need = executor_of(self.config).need
+        real = executor_of(self.config)
+        self._need = real.need
+        #: Whether validations could run in the processes of trials.
+        self.in_trials = real.in_trials and self.config.on_pending != "continue"
         # When each iteration was reported, how long it took, and whether it was the first one of
         # its process, or after a restore.
         self._rows = {trial_id: list(timeline.rows(trial_id)) for trial_id in timeline.trials}
@@ -77,9 +79,10 @@ class Recorded:
     @cached_property
     def reuses(self) -> bool:
         """Return whether a trial went on in the process of another."""
-        first: dict[Any, str] = {}
-        each = [(row.get(PID), trial) for trial, rows in self._rows.items() for row in rows]
-        return any(pid is not None and first.setdefault(pid, trial) != trial for pid, trial in each)
+        trials = defaultdict(set)
+        for _, trial_id, row in self._starts():
+            trials[row.get("hostname"), row.get(PID, trial_id)].add(trial_id)
+        return any(len(each) > 1 for each in trials.values())
 
     def start_s(self, trial_id: str) -> float:
         """Return how long a trial's process takes to start; the median if that is not known."""
@@ -100,19 +103,24 @@ class Recorded:
         for trial_id, trial in self._timeline.trials.items():
             if trial.ended is not None:
                 leaves[trial_id].append(trial.ended)
-        free, pids, found = [-math.inf] * self.places, set(), {}
+        # Until when each process had its place.
+        until: dict[Any, float] = {}
         held: list[tuple[float, float]] = []
+        found: dict[str, float] = {}
         for began, trial_id, row in sorted(self._starts(), key=lambda start: start[0]):
-            since = max(heapq.heappop(free), self._timeline.trials[trial_id].added)
-            for _, end in self._apart:
-                if since < end <= began and not self._fits(held, end):
-                    since = end
             left = min((left for left in leaves[trial_id] if left > began), default=math.inf)
-            heapq.heappush(free, left)
+            process = row.get("hostname"), row.get(PID, len(until))
+            since = self._timeline.trials[trial_id].added
+            if process not in until:
+                if len(until) >= self.places:
+                    since = max(since, until.pop(min(until, key=lambda one: until[one])))
+                for _, end in self._apart:
+                    if since < end <= began and not self._fits(held, end):
+                        since = end
+                if row[TRAINING_ITERATION] == 1:
+                    found[trial_id] = max(0.0, began - since)
+            until[process] = left
             held.append((since, left))
-            if row[TRAINING_ITERATION] == 1 and row.get(PID) not in pids:
-                found[trial_id] = max(0.0, began - since)
-            pids.add(row.get(PID))
         return found
 
     def _fits(self, held: Sequence[tuple[float, float]], time: float) -> bool:
@@ -131,18 +139,22 @@ class Recorded:
 
     @cached_property
     def _apart(self) -> list[tuple[float, float]]:
-        """Return from when until when validations ran for which no trial stood still, by end."""
+        """Return from when until when validations held resources of their own, as far as is known.
+
+        They did not if their trial waited for them. If they may run in the processes of trials,
+        those that began at once did not either: it may have been that of another.
+        """
         waits = defaultdict(list)
         for span in self._timeline.spans():
             if span.kind == "waiting":
                 waits[span.trial_id].append(span)
-        found = [
-            (row["ran_from"], row["ended"])
-            for row in self._timeline.validations
-            if row["ran_from"]
-            and row["ended"]
-            and not any(one.begin < row["ended"] <= one.end for one in waits[row["trial_id"]])
-        ]
+        found = []
+        for row in self._timeline.validations:
+            begin, end = row["ran_from"], row["ended"]
+            if not (begin and end) or (self.in_trials and begin - row["started"] <= _AT_ONCE_S):
+                continue
+            if not any(one.begin < end <= one.end for one in waits[row["trial_id"]]):
+                found.append((begin, end))
         return sorted(found, key=lambda ran: ran[1])
 
     def _starts(self) -> Iterator[tuple[float, str, Mapping[str, Any]]]:

@@ -17,7 +17,7 @@ from ray.tune.experiment import Trial
 from ray.tune.result import DONE, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
-from tunekit._ray.decisions import rule_for
+from tunekit._ray.decisions import exhausts, rule_for
 from tunekit._ray.local import LocalSweep
 from tunekit.clock import VirtualClock
 from tunekit.config import ValidationConfig
@@ -242,6 +242,13 @@ class Machine:
         rule = rule_for(self.scheduler, trial)
         return self._decisions.asked(trial.trial_id, iteration, iteration, rule, done=done)
 
+    def stops_at(self, iteration: int) -> bool:
+        """Return whether the scheduler stops each trial there, as at its ``max_t``.
+
+        A trial that trains no further does not end before that: it waits for its last score.
+        """
+        return exhausts(self.scheduler, {TRAINING_ITERATION: iteration})
+
     def reported(self, trial: Trial, report: Mapping[str, Any]) -> None:
         """Record a report."""
         trial_id, iteration = trial.trial_id, report[TRAINING_ITERATION]
@@ -330,7 +337,10 @@ class Replayed(tune.Trainable):
         row = machine.curves.at(self.curve, self.steps)
         if machine.inline is None:
             row.pop(machine.metric, None)
-        return {**row, DONE: self.steps >= machine.curves.length}
+        return {
+            **row,
+            DONE: self.steps >= machine.curves.length and not machine.stops_at(self.steps),
+        }
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
         """Save where it is."""
