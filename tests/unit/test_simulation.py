@@ -395,6 +395,8 @@ def test_a_machine_with_an_evaluator_is_predicted(caplog):
     written = with_an_evaluator()
     ran = tunekit.lab.simulate(written.sweep(2, evaluators=1))
     assert ran.makespan_s == pytest.approx(written.last, rel=0.01)
+    first_s = START_S + 1 + OWN_START_S + IMPORT_S + 0.5
+    assert ran.scores[0].time_s == pytest.approx(first_s, abs=0.01)
     assert not caplog.records
     # On other CPUs, two trials run at once: starts are most of what there is to save.
     with_more = tunekit.lab.simulate(written.sweep(2, evaluators=1), slots=2, validation_slots=1)

@@ -6,7 +6,6 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from tunekit.clock import Clock
@@ -75,8 +74,7 @@ class Room:
         """
         if not total(self.validation):
             return _NO_LIMIT
-        first = islice(promised, self.for_trials)
-        beside = max(0, fits(self._free, first, self.validation))
+        beside = max(0, fits(self._free, promised, self.validation))
         return max(0, self.kept - self.validations) + beside
 
 
