@@ -159,7 +159,7 @@ class VirtualExecutor(Executor):
 
     def fits_in(self, place: Sequence[Mapping[str, float]]) -> bool:
         """See :class:`tunekit.validating.executor.Executor`."""
-        return self._real.fits_in(resources)
+        return self._real.fits_in(place)
 
     def start(self, attempt: Attempt, *, lender: Any = None) -> None:
         """See :class:`tunekit.validating.executor.Executor`."""
