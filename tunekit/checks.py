@@ -15,7 +15,7 @@ from tunekit.core.problems import Problems, shown
 from tunekit.core.sequential import Sequential
 from tunekit.picklable import why_large, why_not_picklable
 
-__all__ = ["Limits", "check_validation"]
+__all__ = ["AMOUNTS", "WHERE", "Limits", "check_validation", "check_where"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +43,13 @@ class Limits:
         limits = [limit for limit in (self.max_in_flight, self.evaluators) if limit is not None]
         return min(limits, default=None)
 
+
+#: What ``ValidationConfig(where=...)`` may be.
+WHERE = ("auto", "trial", "elsewhere")
+#: The options of a task that say what it needs, and nothing about its process.
+AMOUNTS = frozenset(
+    {"num_cpus", "num_gpus", "memory", "resources", "max_retries", "scheduling_strategy"}
+)
 
 _VALIDATE = "Pass a function like `def validate(checkpoint, **kwargs) -> dict`."
 
@@ -105,6 +112,41 @@ def check_validation(
             Sequential,
             "Pass tunekit.Sequential(confidence=0.95, min_examples=200).",
         )
+
+
+def check_where(
+    problems: Problems,
+    where: Any,
+    *,
+    evaluators: Any,
+    ray_remote_kwargs: Any,
+    on_pending: Any,
+) -> None:
+    """Add what is wrong with ``where``, and what contradicts it, to the problems of a call.
+
+    Example:
+        >>> problems = Problems("ValidationConfig")
+        >>> more = {"ray_remote_kwargs": {"runtime_env": {}}, "on_pending": "auto"}
+        >>> check_where(problems, "trial", evaluators=None, **more)
+        >>> problems.raise_any()
+        Traceback (most recent call last):
+        tunekit.errors.ConfigError: ValidationConfig: where='trial' validates in the trial's ...
+    """
+    problems.choice("where", where, list(WHERE))
+    if where != "trial":
+        return
+    asked = sorted(set(ray_remote_kwargs or ()) - AMOUNTS - {"name"})
+    contradictions = [
+        (evaluators is not None, f"evaluators={evaluators!r}, which are processes of their own"),
+        (bool(asked), f"ray_remote_kwargs[{asked[0]!r}] (of a task's process)" if asked else ""),
+        (on_pending == "continue", "on_pending='continue', with which no trial waits"),
+    ]
+    for is_so, what in contradictions:
+        if is_so:
+            problems.add(
+                f"where='trial' validates in the trial's process while the trial waits, and you "
+                f"pass {what}. Leave one of them out."
+            )
 
 
 def _check_task_config(

@@ -76,6 +76,13 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
     room = share(validation, scheduler, cluster, bundles, swaps=swaps, turns=turns)
     if room.themselves and validation.waiting.have_workers:
         stand(settings.trainable)
+    if validation.config.where == "trial" and not room.themselves:
+        problems.add(
+            f"where='trial' needs a trial that has what a validation takes in one process: a trial "
+            f"has {listed(per_trial)}, and a validation takes {listed(per_validation)}. Ask for "
+            "less with ray_remote_kwargs, or leave where out."
+        )
+        problems.raise_any()
     if room.alone:
         logger.info(
             "A trial (%s) and a validation (%s) only fit on this cluster one after the other: "

@@ -9,7 +9,7 @@ from typing import Any
 from ray import train
 
 from tunekit._ray.storage import absolute
-from tunekit.checks import Limits, check_validation
+from tunekit.checks import Limits, check_validation, check_where
 from tunekit.confirm import Confirm
 from tunekit.core.calls import (
     ValidationFunction,
@@ -72,6 +72,12 @@ class ValidationConfig(Limits, train.ValidationConfig):
             reads scores: every one. A number n: those that are at least n iterations apart.
             ``"requested"``: as in Ray Train, those whose report says ``validation=True`` or has a
             ``ValidationTaskConfig``.
+        where: In which process. ``"trial"``: the trial's own, while it stands still: it costs what
+            inline validation does. ``"elsewhere"``: always another, so that training continues
+            where it need not wait. ``"auto"``: the trial's own if the trial waits for the score
+            anyway and no resources are free, or if the validation takes less than a tenth of what
+            starting a process takes; elsewhere otherwise, and where something in this config asks
+            for it.
         max_in_flight: How many validations may be in flight at once across the whole sweep. None:
             as many as free resources allow, and at least one.
         max_retries: How many more attempts a validation gets after it raised, timed out or lost its
@@ -131,6 +137,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
         *,
         evaluators: int | None = None,
         when: int | str = "auto",
+        where: str = "auto",
         max_in_flight: int | None = None,
         max_retries: int = 1,
         on_pending: str = "auto",
@@ -159,6 +166,13 @@ class ValidationConfig(Limits, train.ValidationConfig):
         else:
             problems.integer("when", when, least=1)
         problems.choice("on_pending", on_pending, ON_PENDING)
+        check_where(
+            problems,
+            where,
+            evaluators=evaluators,
+            ray_remote_kwargs=ray_remote_kwargs,
+            on_pending=on_pending,
+        )
         problems.choice("on_failure", on_failure, ["record", "raise", "ignore"])
         check_stages(stages, problems)
         if cache is not None:
@@ -168,6 +182,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
         super().__init__(fn, task_config, dict(ray_remote_kwargs or {}))
         self.evaluators = evaluators
         self.when = when
+        self.where = where
         self.max_in_flight = max_in_flight
         self.max_retries = max_retries
         self.on_pending = on_pending

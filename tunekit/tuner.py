@@ -325,7 +325,7 @@ class Tuner(tune.Tuner):
             worker_config: As for :class:`Tuner`.
             validation_config: How to validate from now on, if that differs from how the sweep was
                 started: with a function that was fixed, for example, or more memory for it. Its
-                ``every`` and ``on_pending`` must be the sweep's, and ``stages`` have those of the
+                ``when`` and ``on_pending`` must be the sweep's, and ``stages`` have those of the
                 sweep; a new one gets what is kept. Existing scores remain, and validations that
                 failed remain failed.
             confirm: How to confirm the winner, if that differs from how the sweep was started.

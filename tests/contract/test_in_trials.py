@@ -51,6 +51,13 @@ class InTrials(FakeExecutor):
         return events + super().poll()
 
 
+class Timed(Endless):
+    """It says how long it trains on the clock of the test."""
+
+    def step(self) -> dict[str, Any]:
+        return {**super().step(), "time_this_iter_s": 1.0}
+
+
 def swept(folder: Path, seconds: float, *, ends: set[str] = frozenset(), **options: Any) -> Ran:
     """Two of six trials at a time; a validation takes so many seconds, an iteration one."""
     seed_all(0)
@@ -60,7 +67,7 @@ def swept(folder: Path, seconds: float, *, ends: set[str] = frozenset(), **optio
     ran = sweep(
         folder,
         own_base,
-        trainable=Endless,
+        trainable=own.pop("trainable", Endless),
         trials=6,
         validation_s=lambda attempt: seconds,
         stop={"training_iteration": LENGTH},
@@ -101,6 +108,24 @@ def test_of_longer_ones_those_that_decide_run_there_and_the_others_at_the_end(tm
     others = [one for one in started if one.request.iteration not in rungs]
     # The processes of trials that were stopped are used.
     assert any(ran.executor.hosts[a.id] not in (None, a.request.trial_id) for a in others)
+
+
+def test_all_run_in_trials_where_that_is_asked_however_long_they_take(tmp_path):
+    ran = swept(tmp_path, 1.0, settings={"where": "trial"})
+    assert {(one.request.trial_id, ran.executor.hosts[one.id]) for one in ran.executor.started} == {
+        (trial.trial_id, trial.trial_id) for trial in ran.trials
+    }
+
+
+@pytest.mark.parametrize(("seconds", "scored"), [(0.01, {1, 2, 3, 5}), (0.1, {1, 3})])
+def test_what_decides_nothing_runs_in_trials_if_it_takes_a_fiftieth_of_an_iteration(
+    tmp_path, seconds, scored
+):
+    """Once it is known how long it takes; an iteration takes a second, and saving no time."""
+    ran = swept(tmp_path, seconds, trainable=Timed, settings={"when": "auto"})
+    validated = [set(iterations) for iterations in ran.validated().values()]
+    assert scored in [iterations & {1, 2, 3, 5} for iterations in validated]
+    assert {None} != {ran.executor.hosts[one.id] for one in ran.executor.started}
 
 
 @pytest.mark.parametrize("seconds", [0.01, 1.0])

@@ -12,6 +12,7 @@ import tunekit
 from tunekit import cluster
 from tunekit._ray.tuner import settings_of
 from tunekit.cluster import leave_room
+from tunekit.errors import ConfigError
 from tunekit.validating import capacity
 
 
@@ -75,6 +76,12 @@ def test_trials_that_swap_leave_resources_for_validation(on_cluster):
 @pytest.mark.parametrize("fn", [validate, BY_WORKERS])
 def test_trials_whose_workers_validate_leave_no_resources(on_cluster, fn):
     assert on_cluster(12, ASHAScheduler(), workers=3, fn=fn) == (None, [])
+
+
+def test_a_validation_that_must_run_in_a_trial_has_to_fit_there(on_cluster):
+    assert on_cluster(12, ASHAScheduler(), workers=3, where="trial") == (None, [])
+    with pytest.raises(ConfigError, match="a trial has 2 CPU, and a validation takes 2 CPU"):
+        on_cluster(12, ASHAScheduler(), where="trial", ray_remote_kwargs={"num_cpus": 2})
 
 
 def test_trials_that_take_turns_leave_resources_for_validation(on_cluster):

@@ -32,6 +32,13 @@ WRONG = [
     ({"when": 1.5}, "when=1.5"),
     ({"when": True}, "when=True"),
     ({"when": "2"}, "when='2'"),
+    ({"where": "here"}, "where='here' is not one of 'auto', 'trial', 'elsewhere'"),
+    ({"where": "trial", "evaluators": 2}, "and you pass evaluators=2"),
+    ({"where": "trial", "on_pending": "continue"}, "and you pass on_pending='continue'"),
+    (
+        {"where": "trial", "ray_remote_kwargs": {"runtime_env": {}}},
+        "and you pass ray_remote_kwargs['runtime_env']",
+    ),
     ({"max_in_flight": 0}, "max_in_flight=0 must be a whole number of at least 1 or None"),
     ({"max_in_flight": -3}, "max_in_flight=-3"),
     ({"max_retries": -1}, "max_retries=-1 must be a whole number of at least 0"),

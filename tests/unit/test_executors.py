@@ -37,6 +37,7 @@ def by_workers(workers: int, **options: Any) -> TrainerValidation:
         ({}, True),
         ({"ray_remote_kwargs": {"num_cpus": 0.5, "num_gpus": 1}}, True),
         ({"evaluators": 2}, False),
+        ({"where": "elsewhere"}, False),
         # What these options ask of a process, that of a trial does not have.
         ({"ray_remote_kwargs": {"runtime_env": {}}}, False),
         ({"ray_remote_kwargs": {"max_calls": 1}}, False),
@@ -48,7 +49,9 @@ def by_workers(workers: int, **options: Any) -> TrainerValidation:
 )
 def test_what_options_allow(settings, in_trials):
     config = ValidationConfig(**{"fn": validate, **settings})
-    assert executor_of(config).in_trials == in_trials
+    executor = executor_of(config)
+    assert executor.in_trials == in_trials
+    assert config.where != "elsewhere" or not executor.fits_in([CPU])
 
 
 @pytest.mark.parametrize(

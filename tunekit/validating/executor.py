@@ -31,6 +31,7 @@ from ray.util.scheduling_strategies import (
 
 from tunekit._ray.cluster import actor_of, generator_in, has_died, node_of, waiting_for
 from tunekit._ray.tuner import has_workers
+from tunekit.checks import AMOUNTS
 from tunekit.config import ValidationConfig
 from tunekit.core.calls import takes_resume
 from tunekit.core.room import fits, fits_in, total
@@ -57,8 +58,6 @@ __all__ = ["Executor", "RayExecutor", "arguments", "executor_of", "explain"]
 
 logger = logging.getLogger(__name__)
 
-# The options of a task that say what it needs, and nothing about its process.
-_NEEDS = {"num_cpus", "num_gpus", "memory", "resources", "max_retries", "scheduling_strategy"}
 # Those of tasks that actors do not have.
 _OF_TASKS = ("max_retries", "max_calls")
 # What is raised where the memory that training holds is missing; PyTorch's for GPUs.
@@ -218,6 +217,7 @@ class RayExecutor(Executor):
             otherwise. ``max_calls`` is also the number of attempts after which an actor is
             replaced; 0 for never.
         evaluators: How many actors there may be; None for tasks.
+        elsewhere: Whether no attempt may run in the place of a trial.
         lookup: Returns where a request's score is looked for before the function is called; None:
             nowhere.
         idle_s: The seconds without work after which an actor ends.
@@ -232,6 +232,7 @@ class RayExecutor(Executor):
         ray_remote_kwargs: Mapping[str, Any],
         *,
         evaluators: int | None = None,
+        elsewhere: bool = False,
         lookup: Callable[[Request], Lookup | None] = lambda request: None,
         idle_s: float = _IDLE_S,
         monotonic: Callable[[], float] = time.monotonic,
@@ -240,13 +241,17 @@ class RayExecutor(Executor):
         self._idle_s, self._monotonic = idle_s, monotonic
         options = {"max_retries": 0, **ray_remote_kwargs}
         self._placed = "placement_group" in options or "scheduling_strategy" in options
+        self._elsewhere_only = elsewhere
         if "placement_group" not in options:
             options.setdefault("scheduling_strategy", "DEFAULT")
         self._name = options.pop("name", None)
         self._bundles = [dict(bundle) for bundle in getattr(fn, "bundles", [])]
         #: See :class:`Executor`.
         self.in_trials = (
-            evaluators is None and options.keys() <= _NEEDS and getattr(fn, "fits_trials", True)
+            not elsewhere
+            and evaluators is None
+            and options.keys() <= AMOUNTS
+            and getattr(fn, "fits_trials", True)
         )
         if evaluators is None and self._bundles:
             evaluators = _ANY_NUMBER
@@ -278,7 +283,7 @@ class RayExecutor(Executor):
 
     def fits_in(self, place: Sequence[Mapping[str, float]]) -> bool:
         """See :class:`Executor`."""
-        if self._placed:
+        if self._placed or self._elsewhere_only:
             return False
         need = self._bundles or self._own
         return fits_in(need, place, in_process=self.in_trials)
@@ -639,5 +644,6 @@ def executor_of(config: ValidationConfig | Stage, cache: ValidationCache | None 
         config.fn,
         config.ray_remote_kwargs,
         evaluators=config.evaluators,
+        elsewhere=getattr(config, "where", None) == "elsewhere",
         lookup=lambda request: None if cache is None else cache.lookup(own, request.kwargs),
     )

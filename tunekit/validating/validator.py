@@ -153,6 +153,8 @@ class Validator:
         self._rejected: list[str] = []
         # The trials whose processes have ended with a validation.
         self._lost: list[str] = []
+        # Whether they run in trials however long they take.
+        self._in_trials = getattr(config, "where", None) == "trial"
         self._fn, self._signature = config.fn, signature_of(config.fn)
         self._resumes = takes_resume(config.fn)
         self._retried = Failures()
@@ -192,7 +194,7 @@ class Validator:
     @property
     def are_short(self) -> bool:
         """Return whether validations are so short that a trial stands still for each, as inline."""
-        return self._executor.in_trials and self._pool.durations.are_short()
+        return self._executor.in_trials and (self._in_trials or self._pool.durations.are_short())
 
     @property
     def saves_are_free(self) -> bool:
