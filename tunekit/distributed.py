@@ -34,8 +34,9 @@ class WorkerReuseConfig:
             in any case for another ``ScalingConfig``, for trainers with ``datasets`` or
             ``RunConfig(callbacks=)``, and for backends other than torch's.
         reports_ahead: From how many reports workers may return before Tune has decided what
-            becomes of the trial; with ``on_pending="wait"`` from none, whatever this says. 0 lets
-            each report wait for Tune, about as long as a report takes to it.
+            becomes of the trial; with ``on_pending="wait"`` from none, whatever this says, and from
+            none with a checkpoint that they may be asked to validate. 0 lets each report wait for
+            Tune, about as long as a report takes to it.
         takeover_timeout_s: After how many seconds workers that have not come to a report, to take
             over, are ended, and others started.
 

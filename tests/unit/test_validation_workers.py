@@ -25,7 +25,7 @@ from tunekit._ray.worker_group import (
     _Link,
     _Work,
 )
-from tunekit._ray.workers import Assignment, SideTask, _Post
+from tunekit._ray.workers import TAG, Assignment, SideTask, _Post
 from tunekit.core.yields import YieldProgress
 from tunekit.errors import ConfigError
 
@@ -300,3 +300,34 @@ def test_what_happens_to_training_meanwhile_is_kept_for_later(standing):
     threads.events.put(Finished(threads.job, "training"))
     assert told(threads.beside(lambda rank: rank, alone=True)) == ([], 0)
     assert list(threads._meanwhile) == [Finished(threads.job, "training")]
+
+
+@pytest.mark.parametrize("stands", [True, False])
+def test_workers_wait_in_the_reports_that_may_be_validated_there(stands):
+    allowed: list[int] = []
+
+    class Group:
+        def get_workers(self) -> list[Any]:
+            return [None]
+
+        def execute_async(self, fn: Callable[..., Any], *args: Any) -> None:
+            allowed.append(args[-1])
+
+    link = _Link(queue.SimpleQueue(), ahead=1, validates=True, stands=stands)
+    link.assign(_Work(1, Context(), "token"), None, 0)  # type: ignore[arg-type]
+    link.after_worker_group_training_start(Group())  # type: ignore[arg-type]
+    assert allowed == [0 if stands else 1], "from how many reports they may return at once"
+
+    def report(number: int, checkpoint: Any) -> None:
+        own = SimpleNamespace(checkpoint=checkpoint, validation=False)
+        link.after_report(own, [{TAG: (1, number, False)}])  # type: ignore[arg-type]
+
+    def decide(number: int) -> None:
+        link.decided(SimpleNamespace(number=1, report=number))  # type: ignore[arg-type]
+
+    report(1, checkpoint=None)
+    report(2, checkpoint="a checkpoint")
+    decide(1)
+    assert allowed[1:] == ([1, 1] if stands else [2]), "it waits in the second"
+    decide(2)
+    assert allowed[-1] == (2 if stands else 3)
