@@ -40,6 +40,7 @@ from tunekit._ray.worker_group import (
     Report,
     TrialWorkerGroup,
     WorkersLost,
+    lasts,
 )
 from tunekit.core.assignments import abandoned
 from tunekit.core.resuming import begins_anew
@@ -51,10 +52,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
-
-# Backends whose processes can run one training loop after another. XGBoost's rendezvous, for one,
-# is there for one loop only.
-_LASTING = ("ray.train.torch.config.TorchConfig", "ray.train.backend.BackendConfig")
 
 
 def distributed_class(
@@ -326,15 +323,11 @@ class _DistributedTrial(tune.Trainable):
             and not (trainer.run_config.callbacks or former.run_config.callbacks)
             and trainer.train_loop_per_worker == former.train_loop_per_worker
             and vars(trainer.scaling_config) == vars(former.scaling_config)
-            and _name_of(type(trainer.backend_config)) in _LASTING
+            and lasts(trainer.backend_config)
             and type(trainer.backend_config) is type(former.backend_config)
             and vars(trainer.backend_config) == vars(former.backend_config)
             and trainer.run_config.worker_runtime_env == former.run_config.worker_runtime_env
         )
-
-
-def _name_of(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 class _Uploads:

@@ -8,6 +8,7 @@ the trial's actor, or gives its placement group back, ends the workers and frees
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import queue
@@ -66,6 +67,7 @@ __all__ = [
     "ValidationWorkerGroup",
     "WorkersLost",
     "Yielded",
+    "lasts",
 ]
 
 logger = logging.getLogger(__name__)
@@ -79,6 +81,10 @@ _KILL_S = 30.0
 
 # How often to ask whether more estimates are needed, while none comes.
 _LOOK_S = 0.05
+
+# Backends whose processes can run one training loop after another, and which set up each thread by
+# itself. XGBoost's rendezvous, for one, is there for one loop only, and waits for all workers.
+_LASTING = ("ray.train.torch.config.TorchConfig", "ray.train.backend.BackendConfig")
 
 _DIED = "a worker of its trial died"
 
@@ -166,6 +172,12 @@ Event = Begun | Report | Yielded | Apart | Finished | Done | Ended
 
 class WorkersLost(Exception):
     """The workers have ended, or are out of step: others have to take their place."""
+
+
+def lasts(backend_config: Any) -> bool:
+    """Return whether workers with such a backend can run one loop after another."""
+    cls = type(backend_config)
+    return f"{cls.__module__}.{cls.__qualname__}" in _LASTING
 
 
 class TrialWorkerGroup:
@@ -318,9 +330,9 @@ class TrialWorkerGroup:
     async def _train(self) -> None:
         self._task = asyncio.current_task()
         trainer = self._trainer
-        serving = partial(
-            serve, trainer.train_loop_per_worker, trainer.backend_config.train_func_context
-        )
+        context = trainer.backend_config.train_func_context
+        apart = context if lasts(trainer.backend_config) else contextlib.nullcontext
+        serving = partial(serve, trainer.train_loop_per_worker, context, apart)
         callbacks = [
             callback
             for callback in trainer._create_default_callbacks()

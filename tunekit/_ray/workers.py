@@ -134,7 +134,7 @@ class _Post:
         self._tasks: deque[SideTask] = deque()
         self._doing = False
         self._outcome: tuple[int, Any] | None = None
-        #: What sets up a thread of this worker as Ray does for the training loop.
+        #: What sets up the thread of a side task.
         self.thread_context: Callable[[], Any] = contextlib.nullcontext
 
     def assign(self, assignment: Assignment, upto: int) -> None:
@@ -409,15 +409,16 @@ class _SideUtils(DistributedTrainFnUtils):
         return None
 
 
-def serve(train_loop: Callable[..., Any], loop_context: Any) -> None:
+def serve(train_loop: Callable[..., Any], loop_context: Any, thread_context: Any) -> None:
     """Run the user's training loop on one assignment after another; never returns.
 
     Args:
         train_loop: ``train_loop_per_worker``.
         loop_context: What Ray's backend wraps it in: a function that returns a context manager.
+        thread_context: Likewise, for the threads of side tasks.
     """
     fresh = _Surroundings()
-    _post.thread_context = loop_context
+    _post.thread_context = thread_context
     while True:
         release_unused()  # the next assignment may be long in coming
         assignment = _post.take()
