@@ -7,6 +7,7 @@ import json
 import pickle
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ from ray.tune.schedulers import ASHAScheduler
 import tunekit
 from tests.sweeps import sweep
 from tunekit.cli import commands
+from tunekit.demo import digits, inline
 from tunekit.demo import sweep as demo_sweep
+from tunekit.demo.inline import Spent
 from tunekit.demo.sweep import Progress, next_commands, ranking, winner
 
 
@@ -85,6 +88,73 @@ def test_progress_is_told_from_the_first_second(tmp_path, capsys, monkeypatch):
     seconds = [int(line.partition(" s:")[0]) for line in lines]
     assert len(seconds) > 2 and {b - a for a, b in itertools.pairwise(seconds)} == {10}
     assert "4 trials ended" in lines[-1]
+
+
+def demonstrated(ended: tunekit.Sweep, monkeypatch: Any, **options: Any) -> None:
+    """Run the demonstration, of a sweep that has ended."""
+
+    class Tuner:
+        validation = None
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            now[0] += 1.0
+
+        def fit(self) -> Any:
+            now[0] += 40.0
+            return SimpleNamespace(experiment_path=ended.path, filesystem=None)
+
+    now = [0.0]
+    monkeypatch.setattr(demo_sweep, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(demo_sweep.digits, "start_ray", lambda: None)
+    monkeypatch.setattr(demo_sweep.digits, "accuracy_of", lambda checkpoint: 0.9)
+    monkeypatch.setattr(tunekit, "Tuner", Tuner)
+    monkeypatch.setattr(demo_sweep.ray, "shutdown", lambda: called.append("shutdown"))
+    called: list[Any] = []
+
+    def run_alone(trials: int, seed: int) -> Spent:
+        assert called == ["shutdown"]  # the machine is its own
+        assert (trials, seed) == (16, 3)
+        return Spent(50.0, 30, 0.5)
+
+    monkeypatch.setattr(demo_sweep, "run_alone", run_alone)
+    demo_sweep.run(seed=3, **options)
+
+
+def test_it_compares_itself_with_a_real_inline_run(ended, monkeypatch, capsys):
+    """What it took, by the clock, and what it trained; nothing that would have been."""
+    demonstrated(ended, monkeypatch, inline=True)
+    said = capsys.readouterr().out
+    epochs = ended.summary()["iterations"]
+    rows = [line.split() for line in said.splitlines()]
+    assert ["tunekit", "41.0", str(epochs), f"{ended.best().score:.2%}"] in rows
+    assert ["inline", "50.0", "30", "50.00%"] in rows
+    assert "tunekit took 0.82 of the time" in said
+    assert said.index("took 0.82") < said.index("Next:")
+
+
+def test_it_does_not_speak_of_inline_validation_unasked(ended, monkeypatch, capsys):
+    demonstrated(ended, monkeypatch)
+    said = capsys.readouterr().out
+    assert "Next:" in said and "inline" not in said
+
+
+@pytest.mark.parametrize("at", ["epochs", "rungs"])
+def test_the_inline_run_is_the_same_sweep(monkeypatch, at):
+    """The same training, bit for bit; ASHA finds its metric in each report."""
+    config = {"lr": 0.01, "width": 4, "weight_decay": 0.0, "dropout": 0.1, "batch_size": 64}
+    config |= {"epochs": 4}
+    rows: dict[str, list[dict[str, float]]] = {"ours": [], "inline": []}
+    monkeypatch.setattr(tunekit, "checkpoint_with", lambda save: None)
+    monkeypatch.setattr(tune, "get_checkpoint", lambda: None)
+    for name, train in (("ours", digits.train_digits), ("inline", inline.train_inline)):
+        monkeypatch.setattr(tune, "report", lambda row, n=name, **_: rows[n].append(row))
+        train(config | {"at": at})
+    assert [row["loss"] for row in rows["inline"]] == [row["loss"] for row in rows["ours"]]
+    scores = [row["accuracy"] for row in rows["inline"]]
+    assert len(scores) == 4 and all("accuracy" not in row for row in rows["ours"])
+    assert len(set(scores)) == (2 if at == "rungs" else 4) and (scores[1] == scores[0]) == (
+        at == "rungs"
+    )
 
 
 def test_progress_travels_without_the_sweep():

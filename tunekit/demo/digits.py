@@ -6,12 +6,16 @@ to the demonstration.
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray import tune
+from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 from tunekit.extras import extra
@@ -23,13 +27,18 @@ with extra("demo"):
     from torch import Tensor, nn
 
 __all__ = [
+    "EPOCHS",
     "EXAMPLES",
     "SPACE",
+    "Training",
     "accuracy_of",
     "build",
+    "scores_of",
     "shifts",
     "split",
+    "start_ray",
     "train_digits",
+    "tune_config",
     "validate",
     "validate_in_batches",
 ]
@@ -43,10 +52,34 @@ SPACE = {
     "batch_size": tune.choice([16, 32, 64, 128]),
 }
 
+#: For how many epochs a trial trains at most.
+EPOCHS = 27
+
 #: How many images :func:`validate_in_batches` has: each of 600 as it is, and moved in eight ways.
 EXAMPLES = 5_400
 
 STATE = "state.pt"
+
+
+def start_ray() -> None:
+    """Start a Ray for the sweep, with at least four logical CPUs."""
+    ray.init(
+        num_cpus=max(4, os.cpu_count() or 1),
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
+
+
+def tune_config(trials: int, seed: int) -> tune.TuneConfig:
+    """Return how so many trials are sampled and stopped."""
+    return tune.TuneConfig(
+        metric="accuracy",
+        mode="max",
+        num_samples=trials,
+        scheduler=ASHAScheduler(max_t=EPOCHS, grace_period=1, reduction_factor=3),
+        search_alg=tune.search.BasicVariantGenerator(random_state=seed),
+    )
 
 
 @lru_cache
@@ -82,45 +115,62 @@ def build(config: dict[str, Any]) -> nn.Module:
     )
 
 
-def train_digits(config: dict[str, Any]) -> None:
-    """Train for up to ``config["epochs"]`` epochs; one report an epoch."""
-    torch.set_num_threads(1)
-    torch.manual_seed(config.get("seed", 0))
-    images, labels = split("train")
-    model = build(config)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=config["lr"], weight_decay=config["weight_decay"]
-    )
-    epoch = 0
-    checkpoint = tune.get_checkpoint()
-    if checkpoint:
-        with checkpoint.as_directory() as folder:
-            state = torch.load(Path(folder, STATE), weights_only=True)
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        epoch = state["epoch"]
+class Training:
+    """A network in training: a new one, or the one in the trial's checkpoint.
 
-    def save(directory: Path) -> None:
+    Args:
+        config: The trial's.
+    """
+
+    def __init__(self, config: dict[str, Any]):
+        torch.set_num_threads(1)
+        torch.manual_seed(config.get("seed", 0))
+        self._config, self._data = config, split("train")
+        self.model = build(config)
+        self._optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=config["lr"], weight_decay=config["weight_decay"]
+        )
+        #: How many it has trained for.
+        self.epochs = 0
+        checkpoint = tune.get_checkpoint()
+        if checkpoint:
+            with checkpoint.as_directory() as folder:
+                state = torch.load(Path(folder, STATE), weights_only=True)
+            self.model.load_state_dict(state["model"])
+            self._optimizer.load_state_dict(state["optimizer"])
+            self.epochs = state["epoch"]
+
+    def epoch(self) -> float:
+        """Train for an epoch; return the mean loss."""
+        images, labels = self._data
+        self.model.train()
+        total = 0.0
+        for batch in torch.randperm(len(labels)).split(self._config["batch_size"]):
+            loss = nn.functional.cross_entropy(self.model(images[batch]), labels[batch])
+            self._optimizer.zero_grad()
+            loss.backward()
+            self._optimizer.step()
+            total += loss.item() * len(batch)
+        self.epochs += 1
+        return total / len(labels)
+
+    def save(self, directory: Path) -> None:
+        """Save all that it needs to continue."""
         state = {
-            "model": model.state_dict(),
-            "optimizer": optimizer.state_dict(),
-            "epoch": epoch,
-            "config": {"width": config["width"], "dropout": config["dropout"]},
+            "model": self.model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "epoch": self.epochs,
+            "config": {"width": self._config["width"], "dropout": self._config["dropout"]},
         }
         torch.save(state, directory / STATE)
 
-    tunekit.checkpoint_with(save)
-    while epoch < config.get("epochs", 27):
-        model.train()
-        total = 0.0
-        for batch in torch.randperm(len(labels)).split(config["batch_size"]):
-            loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            total += loss.item() * len(batch)
-        epoch += 1
-        tune.report({"loss": total / len(labels)})
+
+def train_digits(config: dict[str, Any]) -> None:
+    """Train for up to ``config["epochs"]`` epochs; one report an epoch."""
+    training = Training(config)
+    tunekit.checkpoint_with(training.save)
+    while training.epochs < config.get("epochs", EPOCHS):
+        tune.report({"loss": training.epoch()})
 
 
 def validate(checkpoint: tune.Checkpoint, *, part: str = "validation") -> dict[str, float]:
@@ -129,7 +179,12 @@ def validate(checkpoint: tune.Checkpoint, *, part: str = "validation") -> dict[s
     Each image is seen as it is and moved by one pixel in each of eight directions; ``accuracy``
     counts the images as they are, ``shifted_accuracy`` all nine.
     """
-    model = _load(checkpoint)
+    return scores_of(_load(checkpoint), part)
+
+
+def scores_of(model: nn.Module, part: str = "validation") -> dict[str, float]:
+    """Return the scores of a network, as :func:`validate` does."""
+    model.eval()
     images, labels = split(part)
     right = []
     with torch.no_grad():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import shlex
 import tempfile
 import time
@@ -11,17 +9,13 @@ from typing import Any
 
 import ray
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 from tunekit.core.parameters import parameters_of
 from tunekit.core.progress import News, counted
 from tunekit.core.words import duration, setting
 from tunekit.demo import digits
-
-EPOCHS = 27
-# Trials that train at once; one more place is left for validation.
-TRAINING = 3
+from tunekit.demo.inline import Spent, compared, run_alone
 
 
 def run(
@@ -31,6 +25,7 @@ def run(
     verbose: int = 0,
     storage: str | None = None,
     report: bool = False,
+    inline: bool = False,
 ) -> None:
     """Run the sweep, and say how far it is, and which checkpoint is best.
 
@@ -41,28 +36,16 @@ def run(
         verbose: Tune's verbosity, 0 to 2.
         storage: Where the results go; by default a new temporary folder.
         report: Whether the sweep's report is written at the end.
+        inline: Whether the same sweep is run once more, validating inline, and compared.
     """
     if report:
         from tunekit.board.page import write_page
-    ray.init(
-        num_cpus=max(4, os.cpu_count() or 1),
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
-    progress = Progress()
+    digits.start_ray()
+    progress, began = Progress(), time.monotonic()
     tuner = tunekit.Tuner(
         digits.train_digits,
-        param_space={**digits.SPACE, "epochs": EPOCHS},
-        tune_config=tune.TuneConfig(
-            metric="accuracy",
-            mode="max",
-            num_samples=trials,
-            scheduler=ASHAScheduler(max_t=EPOCHS, grace_period=1, reduction_factor=3),
-            search_alg=tune.search.BasicVariantGenerator(
-                max_concurrent=TRAINING, random_state=seed
-            ),
-        ),
+        param_space={**digits.SPACE, "epochs": digits.EPOCHS},
+        tune_config=digits.tune_config(trials, seed),
         run_config=tune.RunConfig(
             name="digits",
             storage_path=storage or tempfile.mkdtemp(prefix="tunekit-demo-"),
@@ -70,14 +53,14 @@ def run(
             callbacks=[progress] if verbose == 0 else [],
         ),
         validation_config=tunekit.ValidationConfig(fn=digits.validate, on_pending=on_pending),
-        checkpoint_policy=tunekit.EveryIterations(1),
     )
     progress.validation = tuner.validation
     print(
-        f"Sweeping {trials} networks over scikit-learn's digits, {EPOCHS} epochs at most.",
+        f"Sweeping {trials} networks over scikit-learn's digits, {digits.EPOCHS} epochs at most.",
         flush=True,
     )
     results = tuner.fit()
+    seconds = time.monotonic() - began
     sweep = tunekit.load(results.experiment_path, results.filesystem)
     print("", *ranking(sweep), sep="\n")
     best = sweep.best()
@@ -85,8 +68,13 @@ def run(
     print("", winner(best, tested), sep="\n")
     if report:
         print("", f"Report: {write_page(sweep)}", sep="\n")
-    print("", *next_commands(sweep.source or results.experiment_path), sep="\n")
     ray.shutdown()
+    if inline:
+        print("\nThe same sweep, validating inline at each epoch ...", flush=True)
+        epochs = sum(one.story.iteration for one in sweep.ranking())
+        ours = Spent(seconds, epochs, best.score)
+        print("", *compared(ours, run_alone(trials, seed)), sep="\n")
+    print("", *next_commands(sweep.source or results.experiment_path), sep="\n")
 
 
 class Progress(tune.Callback):
