@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -105,8 +106,10 @@ class Recorded:
                 leaves[trial_id].append(trial.ended)
         # Until when each process had its place.
         until: dict[Any, float] = {}
-        held: list[tuple[float, float]] = []
         found: dict[str, float] = {}
+        trials, validations = _Held(), _Held()
+        for held in self._apart:
+            validations.add(*held)
         for began, trial_id, row in sorted(self._starts(), key=lambda start: start[0]):
             left = min((left for left in leaves[trial_id] if left > began), default=math.inf)
             process = row.get("hostname"), row.get(PID, len(until))
@@ -114,32 +117,23 @@ class Recorded:
             if process not in until:
                 if len(until) >= self.places:
                     since = max(since, until.pop(min(until, key=lambda one: until[one])))
-                for _, end in self._apart:
-                    if since < end <= began and not self._fits(held, end):
+                for end in validations.ends(since, began):
+                    if not self._fits(trials.at(end), validations.at(end)):
                         since = end
                 if row[TRAINING_ITERATION] == 1:
                     found[trial_id] = max(0.0, began - since)
             until[process] = left
-            held.append((since, left))
+            trials.add(since, left)
         return found
 
-    def _fits(self, held: Sequence[tuple[float, float]], time: float) -> bool:
-        """Return whether one more trial fits, right before a validation ends at a time.
-
-        Args:
-            held: From when until when trials held what they need.
-            time: The time.
-        """
-        if not self.cluster:
-            return True
-        room = Room(self.cluster, self.trial, self._need)
-        room.trials = sum(begin < time < end for begin, end in held)
-        room.validations = sum(begin < time <= end for begin, end in self._apart)
-        return room.for_trials > 0
+    def _fits(self, trials: int, validations: int) -> bool:
+        """Return whether a trial fits beside so many trials and validations."""
+        room = Room(self.cluster, self.trial, self._need, trials, validations)
+        return not self.cluster or room.for_trials > 0
 
     @cached_property
     def _apart(self) -> list[tuple[float, float]]:
-        """Return from when until when validations held resources of their own, as far as is known.
+        """Return from when to when validations held resources of their own, as far as is known.
 
         They did not if their trial waited for them. If they may run in the processes of trials,
         those that began at once did not either: it may have been that of another.
@@ -155,7 +149,7 @@ class Recorded:
                 continue
             if not any(one.begin < end <= one.end for one in waits[row["trial_id"]]):
                 found.append((begin, end))
-        return sorted(found, key=lambda ran: ran[1])
+        return found
 
     def _starts(self) -> Iterator[tuple[float, str, Mapping[str, Any]]]:
         """Yield when an iteration began that was the first one since a start or a restore."""
@@ -192,14 +186,26 @@ class Recorded:
         One that was not recorded takes the median of the trial's, or of all. Iterations with which
         a process begins do not count there: they may have imported what they need.
         """
-        own = self._trained[trial_id]
-        if iteration in own:
-            return own[iteration]
-        each = [(of, row) for of, rows in self._rows.items() for row in rows]
-        later = [(of, row[TRAINING_ITERATION]) for of, row in each if not _is_first(row)]
-        mine = [own[n] for of, n in later if of == trial_id]
-        others = mine or [self._trained[of][n] for of, n in later] or list(own.values())
-        return statistics.median(others)
+        known = self._trained[trial_id].get(iteration)
+        return self._usual[trial_id] if known is None else known
+
+    @cached_property
+    def _usual(self) -> Mapping[str, float]:
+        """Return how long an iteration that was not recorded takes, by trial."""
+        later = {
+            trial_id: [
+                self._trained[trial_id][row[TRAINING_ITERATION]]
+                for row in rows
+                if not _is_first(row)
+            ]
+            for trial_id, rows in self._rows.items()
+        }
+        of_all = [seconds for each in later.values() for seconds in each]
+        first = [seconds for each in self._trained.values() for seconds in each.values()]
+        return {
+            trial_id: statistics.median(each or of_all or first or [0.0])
+            for trial_id, each in later.items()
+        }
 
     # How long validations took -----------------------------------------------------------------
 
@@ -228,11 +234,14 @@ class Recorded:
         """Return whether validations started processes of their own."""
         return bool(self._ran[1])
 
-    @property
+    @cached_property
     def validation_start_s(self) -> float:
-        """Return how long a validation's own process took to start: as one of a trial, if none."""
-        starts = self._ran[1] or self._started.values()
-        return statistics.median(starts) if starts else 0.0
+        """Return how long a validation's own process takes to start: at most as one of a trial.
+
+        What took longer waited for resources. If none is known to have started, as long.
+        """
+        each = [list(starts) for starts in (self._ran[1], self._started.values()) if starts]
+        return min((statistics.median(starts) for starts in each), default=0.0)
 
     @property
     def import_s(self) -> float:
@@ -241,9 +250,41 @@ class Recorded:
 
     def validate_s(self, trial_id: str, iteration: int) -> float:
         """Return how long a validation runs; one that was not recorded takes the median."""
-        ran = self._ran[0]
-        known = ran.get((trial_id, iteration))
-        return known if known is not None else statistics.median(ran.values()) if ran else 0.0
+        known = self._ran[0].get((trial_id, iteration))
+        return self._usually_ran if known is None else known
+
+    @cached_property
+    def _usually_ran(self) -> float:
+        return statistics.median(self._ran[0].values() or [0.0])
+
+
+class _Held:
+    """From when to when resources were held, by several.
+
+    Example:
+        >>> held = _Held()
+        >>> held.add(0.0, 3.0)
+        >>> held.add(2.0, 5.0)
+        >>> held.at(2.5), held.at(5.0), list(held.ends(3.0, 9.0))
+        (2, 1, [5.0])
+    """
+
+    def __init__(self) -> None:
+        self._begins: list[float] = []
+        self._ends: list[float] = []
+
+    def add(self, begin: float, end: float) -> None:
+        """Add one that held them."""
+        insort(self._begins, begin)
+        insort(self._ends, end)
+
+    def at(self, time: float) -> int:
+        """Return how many held them right before a time."""
+        return bisect_left(self._begins, time) - bisect_left(self._ends, time)
+
+    def ends(self, after: float, until: float) -> list[float]:
+        """Return when they were given back, in order: after a time, until another."""
+        return self._ends[bisect_right(self._ends, after) : bisect_right(self._ends, until)]
 
 
 def _is_first(row: Mapping[str, Any]) -> bool:
