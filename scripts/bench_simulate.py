@@ -1,6 +1,6 @@
 """How well a simulation predicts a small machine: real sweeps, and the same ones in virtual time.
 
-    python scripts/bench_simulate.py                     # some 12 minutes
+    python scripts/bench_simulate.py                     # some 15 minutes
     python scripts/bench_simulate.py --names pytorch long
 
 Two programs of docs/frameworks, and one whose iterations (0.5 s) and validations (1 s) sleep after
@@ -124,13 +124,13 @@ def main() -> None:
         run(asked.run, asked.cpus)
         return
     names = [name for name in asked.names if name] or ["pytorch", "trainable_class", *SETTINGS]
-    rows = []
-    for name in names:
-        for cpus in (asked.cpus,) if asked.cpus else (1, 2):
-            real_s, simulated_s = compared(name, cpus)
-            rows.append((name, cpus, real_s, simulated_s, simulated_s / real_s))
-            print(*rows[-1], flush=True)
-    harness.table(("program", "CPUs", "real s", "simulated s", "simulated / real"), rows)
+    rows = (
+        (name, cpus, *seconds, seconds[1] / seconds[0])
+        for name in names
+        for cpus in ((asked.cpus,) if asked.cpus else (1, 2))
+        for seconds in [compared(name, cpus)]
+    )
+    harness.table(("program".rjust(15), "CPUs", "real s", "simulated s", "simulated / real"), rows)
 
 
 if __name__ == "__main__":

@@ -426,6 +426,18 @@ def test_a_start_counts_from_when_the_trial_could_start():
     assert [recorded.start_s(name) for name in "ab"] == [START_S, START_S]
 
 
+def test_a_validation_in_the_place_of_a_trial_that_waits_keeps_no_other_from_starting():
+    written = Written()
+    written.trial("a", 0.0)
+    written.trial("b", 5.0)
+    written.report("a", 1, START_S + 1)
+    written.validation("a", 1, 6.0, 6.0, 10.0)
+    written.waited("a", 10.0, 4.0)
+    written.report("b", 1, 5.0 + START_S + 1)
+    recorded = Recorded(written.sweep(2, evaluators=1))
+    assert recorded.start_s("b") == pytest.approx(START_S)
+
+
 def test_a_process_that_another_trial_had_was_not_started():
     written = Written()
     for name, since in (("a", 0.0), ("b", 6.0), ("c", 7.5)):
