@@ -466,6 +466,16 @@ def test_iterations_that_were_not_recorded_take_as_long_as_the_later_ones_that_w
     assert recorded.train_s("a", 9) == recorded.train_s("b", 2) == pytest.approx(0.2)
 
 
+def test_an_iteration_takes_what_lies_between_two_reports_without_what_its_trial_waited():
+    """What Tune does between two of them, such as saving, is no part of what it says they took."""
+    written = Written()
+    written.trial("a", 0.0)
+    written.report("a", 1, 6.0)
+    written.waited("a", 9.0, 3.0)
+    written.report("a", 2, 10.5)
+    assert Recorded(written.sweep(1)).train_s("a", 2) == pytest.approx(1.5)
+
+
 @pytest.mark.parametrize(
     ("settings", "told"),
     [

@@ -143,7 +143,7 @@ def simulate(
     record is extrapolated, and a warning says so in one line.
 
     The record does not have what a scheduler of the PBT family changes in a trial: a clone goes on
-    along its donor's curve. The driver takes no time.
+    along its donor's curve. The driver takes no time but what is part of recorded iterations.
 
     Args:
         curves: A table with the columns ``trial``, ``training_iteration`` and one for each metric;
