@@ -291,11 +291,11 @@ class Written:
     """A journal that is written line by line."""
 
     events: list[Event] = field(default_factory=list)
+    gpus: int = 0
 
     def trial(self, name: str, added: float) -> None:
-        self.events.append(
-            TrialAdded(time=added, trial_id=name, folder=name, resources={"CPU": 1.0})
-        )
+        takes = {"CPU": 1.0, "GPU": 1.0} if self.gpus else {"CPU": 1.0}
+        self.events.append(TrialAdded(time=added, trial_id=name, folder=name, resources=takes))
 
     def report(self, name: str, iteration: int, time: float, pid: int | None = None) -> None:
         report = {"training_iteration": iteration, "iterations_since_restore": iteration}
@@ -331,7 +331,7 @@ class Written:
     def sweep(self, cpus: int, scheduler: str = "FIFOScheduler", **validation) -> tunekit.Sweep:
         session = {
             "time": 0.0,
-            "cluster": {"resources": {"CPU": float(cpus)}},
+            "cluster": {"resources": {"CPU": float(cpus), "GPU": float(self.gpus)}},
             "judged": ["accuracy"],
             "mode": "max",
             "scheduler": {"type": scheduler},
@@ -344,10 +344,10 @@ class Written:
         return max(event.time for event in self.events)
 
 
-def in_trials(cpus: int = 2, trials: int = 4, length: int = 3) -> Written:
+def in_trials(cpus: int = 2, trials: int = 4, length: int = 3, gpus: int = 0) -> Written:
     """Trials that validate in their processes, in 0.1 s; the first one starts for 5 s."""
-    written = Written()
-    free = [0.0] * cpus
+    written = Written(gpus=gpus)
+    free = [0.0] * (gpus or cpus)
     for number in range(trials):
         now, name = min(free), f"t{number}"
         free.remove(now)
@@ -382,9 +382,9 @@ def with_an_evaluator(trials: int = 3, length: int = 4) -> Written:
     return written
 
 
-@pytest.mark.parametrize("cpus", [1, 2])
-def test_a_small_machine_is_predicted(caplog, cpus):
-    written = in_trials(cpus)
+@pytest.mark.parametrize(("cpus", "gpus"), [(1, 0), (2, 0), (4, 1)])
+def test_a_small_machine_is_predicted(caplog, cpus, gpus):
+    written = in_trials(cpus, gpus=gpus)
     ran = tunekit.lab.simulate(written.sweep(cpus))
     assert ran.makespan_s == pytest.approx(written.last, rel=0.01)
     assert (ran.iterations, ran.validations) == (12, 12)
@@ -426,15 +426,18 @@ def test_a_start_counts_from_when_the_trial_could_start():
     assert [recorded.start_s(name) for name in "ab"] == [START_S, START_S]
 
 
-def test_a_validation_in_the_place_of_a_trial_that_waits_keeps_no_other_from_starting():
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_validation_in_the_place_of_a_trial_keeps_no_other_from_starting(waits):
+    """It was there if its trial waited; or, as tasks may be, if it began at once."""
     written = Written()
     written.trial("a", 0.0)
     written.trial("b", 5.0)
     written.report("a", 1, START_S + 1)
     written.validation("a", 1, 6.0, 6.0, 10.0)
-    written.waited("a", 10.0, 4.0)
+    if waits:
+        written.waited("a", 10.0, 4.0)
     written.report("b", 1, 5.0 + START_S + 1)
-    recorded = Recorded(written.sweep(2, evaluators=1))
+    recorded = Recorded(written.sweep(2, **{"evaluators": 1} if waits else {}))
     assert recorded.start_s("b") == pytest.approx(START_S)
 
 
