@@ -20,22 +20,21 @@ import click
 import ray
 
 from tunekit._ray.storage import absolute
+from tunekit.cli.best import best_as_data, best_as_text
 from tunekit.cli.compare import comparison_as_data, comparison_as_text
 from tunekit.cli.evaluations import scores_as_data, scores_as_text
 from tunekit.cli.layout import width_of_output
 from tunekit.cli.list import RESULTS, listing, listing_as_text, newest_or_given
-from tunekit.cli.seeds import seeds_as_data, seeds_as_lines
 from tunekit.cli.status import status_of, text_of
 from tunekit.cli.trainables import importable_here, lasting, trainable_at
 from tunekit.core.later_validations import ALL
-from tunekit.core.metrics import flatten, plain
-from tunekit.core.words import confirmation_in_words, number, printable, setting
+from tunekit.core.metrics import plain
+from tunekit.core.words import printable
 from tunekit.demo.command import demo
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.journal.lock import TAKE_OVER
 from tunekit.lab.comparison import compare as compared
 from tunekit.log import shown
-from tunekit.reading.best import BestCheckpoint
 from tunekit.reading.sweep import Sweep, load
 from tunekit.terminal import terminal_width
 from tunekit.tuner import Tuner
@@ -240,74 +239,9 @@ def best(path: str, by: str | None, as_json: bool, **goal: str | None) -> None:
     except MetricNotFoundError as error:
         raise _Failed(str(error), 3) from error
     if as_json:
-        _print_json(_best_as_data(found, sweep))
+        _print_json(best_as_data(found, sweep))
     else:
-        click.echo(_best_as_text(found, path, sweep))
-
-
-def _best_as_data(found: BestCheckpoint, sweep: Sweep) -> dict[str, Any]:
-    over_seeds = {} if found.configuration is None else seeds_as_data(sweep)
-    return {
-        "metric": found.metric,
-        "mode": str(sweep.mode),
-        "score": found.score,
-        "trial_id": found.trial_id,
-        "generation": found.generation,
-        "iteration": found.iteration,
-        "metrics": found.metrics,
-        "config": found.config,
-        "checkpoint": found.path,
-        "kept": found.checkpoint is not None,
-        "confirmation": None if found.confirmation is None else sweep.summary()["confirmation"],
-        **over_seeds,
-    }
-
-
-def _best_as_text(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
-    """As a person reads it, with the line of Python that loads the checkpoint."""
-    at = f"iteration {found.iteration}"
-    at += f" of generation {found.generation}" if found.generation else ""
-    others = {n: v for n, v in flatten(found.metrics).items() if n != found.metric}
-    lines = [
-        click.style(printable(f"{found.metric} {number(found.score)}"), bold=True)
-        + printable(f" ({sweep.mode}): trial {found.trial_id} at {at}")
-    ]
-    if found.confirmation is not None:
-        lines.append(printable(f"confirmed: {confirmation_in_words(found.confirmation)}"))
-    else:
-        newest = sweep.best(scope="last", by="trial")
-        if (newest.trial_id, newest.path) != (found.trial_id, found.path):
-            lines.append(
-                printable(
-                    f"get_best_result() names trial {newest.trial_id} at iteration "
-                    f"{newest.iteration}, {found.metric} {number(newest.score)}: it compares the "
-                    "newest score of each trial"
-                )
-            )
-    if found.configuration is not None:
-        lines += [
-            "",
-            click.style("over seeds", bold=True),
-            *printable(seeds_as_lines(sweep)),
-        ]
-    for heading, values in (("also", others), ("hyperparameters", flatten(found.config))):
-        if values:
-            shown = {printable(name): printable(setting(v)) for name, v in values.items()}
-            width = max(map(len, shown))
-            lines += ["", click.style(heading, bold=True)]
-            lines += [f"  {name:<{width}}  {value}" for name, value in shown.items()]
-    lines += ["", click.style("checkpoint", bold=True), f"  {printable(found.path)}"]
-    if found.checkpoint is None:
-        lines.append("  It is not there: deleted since (num_to_keep), or not uploaded yet.")
-    else:
-        arguments = {"metric": found.metric, "mode": sweep.mode}
-        if sweep.has_seeds:
-            arguments["by"] = "trial" if found.configuration is None else "configuration"
-        told = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-        seed = "" if sweep.seed_as_started else f", seed_param={sweep.seed_param!r}"
-        lines += ["", click.style("in Python", bold=True)]
-        lines.append(f"  tunekit.load({path!r}{seed}).best({told}).checkpoint")
-    return "\n".join(lines)
+        click.echo(best_as_text(found, path, sweep))
 
 
 @tunekit.command(short_help="Several sweeps side by side: how good, how fast, what differs.")

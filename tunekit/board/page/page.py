@@ -301,7 +301,6 @@ def _environment() -> jinja2.Environment:
     environment.filters.update(
         number=_number,
         score=_score,
-        share=_share,
         seconds=_seconds,
         moment=_moment,
         json=in_script,
@@ -376,10 +375,6 @@ def _raw(value: float) -> str:
 
 def _score(value: float | None) -> str:
     return number(value, _NONE)
-
-
-def _share(value: float | None) -> str:
-    return _NONE if value is None else f"{value:.0%}"
 
 
 def _seconds(value: float | None) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow.fs
@@ -18,33 +17,10 @@ from tunekit.errors import TunekitError
 from tunekit.journal.lines import SERIES
 from tunekit.reading.follower import Follower
 
-__all__ = ["Index", "Row"]
+__all__ = ["Index"]
 
 # Of the time, so much may go into looking for sweeps.
 _SHARE, _LEAST_S = 0.1, 2.0
-
-
-@dataclass(frozen=True)
-class Row:
-    """A sweep in the list.
-
-    Attributes:
-        key: As of its :class:`~tunekit.board.serve.catalogue.Place`.
-        name: Likewise.
-        summary: See :meth:`tunekit.Sweep.summary`; None if it was not read yet.
-        trouble: Why it cannot be read; None if it can.
-    """
-
-    key: str
-    name: str
-    summary: Mapping[str, Any] | None = None
-    trouble: str | None = None
-
-    @property
-    def order(self) -> tuple[bool, float]:
-        """Return what to sort by: sweeps that run come first, then the newest."""
-        known = self.summary or {}
-        return (known.get("state") != "running", -(known.get("last") or 0.0))
 
 
 class Index(Live):
@@ -66,7 +42,8 @@ class Index(Live):
         self._catalogue, self._options = catalogue, dict(options)
         self._pace = Pace(_SHARE, _LEAST_S)
         self._places: dict[str, Place] = {}
-        self._rows: dict[str, Row] = {}
+        # By key: the name of a sweep, its summary, and why it cannot be read.
+        self._rows: dict[str, dict[str, Any]] = {}
         self._seen: dict[str, Any] = {}
         self._running: dict[str, Follower] = {}
         self._to_read: dict[str, None] = {}
@@ -94,13 +71,13 @@ class Index(Live):
             for key in known.keys() - self._places.keys():
                 del known[key]
         for key, place in self._places.items():
-            self._rows.setdefault(key, Row(key, place.name))
+            self._rows.setdefault(key, _row(place))
             seen = _files(place)
             if key in self._running or seen != self._seen.get(key):
                 self._to_read[key] = None
             self._seen[key] = seen
 
-    def _read(self, place: Place) -> Row:
+    def _read(self, place: Place) -> dict[str, Any]:
         follower = self._running.pop(place.key, None)
         if follower is None:
             where = (place.filesystem, place.path, place.source)
@@ -109,15 +86,25 @@ class Index(Live):
             follower.poll()
             summary = follower.sweep.summary()
         except (OSError, TunekitError) as error:
-            return Row(place.key, place.name, trouble=f"{type(error).__name__}: {error}")
+            return _row(place, trouble=f"{type(error).__name__}: {error}")
         if summary["state"] in ("running", "open"):
             self._running[place.key] = follower
-        return Row(place.key, place.name, summary)
+        return _row(place, summary=summary)
 
     def _show(self) -> None:
-        rows = sorted(self._rows.values(), key=lambda row: (*row.order, row.name))
-        unread = sum(row.summary is None and row.trouble is None for row in rows)
+        rows = sorted(self._rows.values(), key=_order)
+        unread = sum(row["summary"] is None and row["trouble"] is None for row in rows)
         self.view.show({"sweeps": section("index.html", "sweeps", rows=rows, unread=unread)})
+
+
+def _row(place: Place, **known: Any) -> dict[str, Any]:
+    return {"key": place.key, "name": place.name, "summary": None, "trouble": None, **known}
+
+
+def _order(row: Mapping[str, Any]) -> tuple[bool, float, str]:
+    """Return what to sort by: sweeps that run come first, then the newest."""
+    known = row["summary"] or {}
+    return (known.get("state") != "running", -(known.get("last") or 0.0), row["name"])
 
 
 def _files(place: Place) -> Any:

@@ -1,0 +1,119 @@
+"""``tunekit best``: the best validated checkpoint, as data and as text."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from tunekit.core.metrics import flatten
+from tunekit.core.seeds import Ending, compare
+from tunekit.core.words import (
+    comparison_in_words,
+    configuration_names,
+    confirmation_in_words,
+    mean_in_words,
+    number,
+    place_in_words,
+    printable,
+    setting,
+)
+from tunekit.reading.best import BestCheckpoint
+from tunekit.reading.sweep import Sweep
+
+__all__ = ["best_as_data", "best_as_text"]
+
+# So many seeds are listed; all are in the data.
+_MOST = 20
+_ENDINGS = {
+    Ending.COMPLETE: "",
+    Ending.STOPPED: ", stopped early",
+    Ending.UNFINISHED: ", did not run its course",
+}
+
+
+def best_as_data(found: BestCheckpoint, sweep: Sweep) -> dict[str, Any]:
+    """Return the best checkpoint, and the configurations over their seeds, in what JSON knows."""
+    over_seeds = {} if found.configuration is None else _seeds_as_data(sweep)
+    return {
+        "metric": found.metric,
+        "mode": str(sweep.mode),
+        "score": found.score,
+        "trial_id": found.trial_id,
+        "generation": found.generation,
+        "iteration": found.iteration,
+        "metrics": found.metrics,
+        "config": found.config,
+        "checkpoint": found.path,
+        "kept": found.checkpoint is not None,
+        "confirmation": None if found.confirmation is None else sweep.summary()["confirmation"],
+        **over_seeds,
+    }
+
+
+def best_as_text(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
+    """As a person reads it, with the line of Python that loads the checkpoint."""
+    at = place_in_words(found.generation, found.iteration)
+    others = {n: v for n, v in flatten(found.metrics).items() if n != found.metric}
+    lines = [
+        click.style(printable(f"{found.metric} {number(found.score)}"), bold=True)
+        + printable(f" ({sweep.mode}): trial {found.trial_id} at {at}")
+    ]
+    if found.confirmation is not None:
+        lines.append(printable(f"confirmed: {confirmation_in_words(found.confirmation)}"))
+    else:
+        newest = sweep.best(scope="last", by="trial")
+        if newest.path != found.path:
+            told = f"get_best_result() names trial {newest.trial_id} at iteration "
+            told += f"{newest.iteration}, {found.metric} {number(newest.score)}: it compares the "
+            lines.append(printable(f"{told}newest score of each trial"))
+    if found.configuration is not None:
+        lines += ["", click.style("over seeds", bold=True), *printable(_seeds_as_lines(sweep))]
+    for heading, values in (("also", others), ("hyperparameters", flatten(found.config))):
+        if values:
+            shown = {printable(name): printable(setting(v)) for name, v in values.items()}
+            width = max(map(len, shown))
+            lines += ["", click.style(heading, bold=True)]
+            lines += [f"  {name:<{width}}  {value}" for name, value in shown.items()]
+    lines += ["", click.style("checkpoint", bold=True), f"  {printable(found.path)}"]
+    if found.checkpoint is None:
+        lines.append("  It is not there: deleted since (num_to_keep), or not uploaded yet.")
+    else:
+        arguments = {"metric": found.metric, "mode": sweep.mode}
+        if sweep.has_seeds:
+            arguments["by"] = "trial" if found.configuration is None else "configuration"
+        told = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+        seed = "" if sweep.seed_as_started else f", seed_param={sweep.seed_param!r}"
+        lines += ["", click.style("in Python", bold=True)]
+        lines.append(f"  tunekit.load({path!r}{seed}).best({told}).checkpoint")
+    return "\n".join(lines)
+
+
+def _seeds_as_data(sweep: Sweep) -> dict[str, Any]:
+    """Return the best configuration over its seeds, and the next one."""
+    best, *others = sweep.ranked_configurations()
+    found = compare(best, others[0]) if others else None
+    following = found and {**asdict(others[0]), **asdict(found), "apart": found.apart}
+    return {"seed_param": sweep.seed_param, "configuration": asdict(best), "next": following}
+
+
+def _seeds_as_lines(sweep: Sweep) -> list[str]:
+    """Return the same as a person reads it."""
+    ranked = sweep.ranked_configurations()
+    best, seed = ranked[0], str(sweep.seed_param)
+    lines = [] if best.estimate is None else [f"  mean {mean_in_words(best.estimate)}"]
+    for place, one in enumerate(best.repeats[:_MOST]):
+        value = number(one.value, "no score")
+        own = setting(one.hyperparameters.get(seed))
+        left_out = "" if place < best.counted else ", not part of the mean"
+        lines.append(
+            f"  {seed} {own}: {value}, trial {one.trial_id}{_ENDINGS[one.ending]}{left_out}"
+        )
+    if len(best.repeats) > _MOST:
+        lines.append(f"  and {len(best.repeats) - _MOST} more: --json has all")
+    comparison = compare(best, ranked[1]) if len(ranked) > 1 else None
+    if comparison is not None:
+        name = configuration_names([one.hyperparameters for one in ranked])[1]
+        lines.append(f"  The next configuration, {name}, is {comparison_in_words(comparison)}.")
+    return lines
