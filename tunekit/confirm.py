@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ray import train
 
 from tunekit.core.calls import ValidationFunction, kind_of
-from tunekit.core.later_validations import name_problem
+from tunekit.core.confirmation import CONFIRMED
 from tunekit.core.problems import Problems, shown
 
 __all__ = ["Confirm"]
@@ -42,15 +43,13 @@ class Confirm:
             the sweep is ranked by. None: the sweep's own, with the sweep's settings.
         confidence: The probability that the winner is the best of the candidates, between 0 and 1.
         max_rounds: How many seeds to evaluate with at most, if ``fn`` takes ``seed``.
-        name: What the names of the metrics begin with: ``"confirmed"`` makes ``accuracy``
-            ``confirmed/accuracy``.
 
     Raises:
         ConfigError: If an argument is wrong; the message lists all that is.
 
     Example:
         >>> Confirm(top=3)
-        Confirm(top=3, fn=None, confidence=0.95, max_rounds=10, name='confirmed')
+        Confirm(top=3, fn=None, confidence=0.95, max_rounds=10)
         >>> Confirm(top=0, confidence=95)
         Traceback (most recent call last):
         tunekit.errors.ConfigError: Confirm: 2 problems:
@@ -62,7 +61,8 @@ class Confirm:
     fn: ValidationFunction | train.ValidationConfig | None = None
     confidence: float = 0.95
     max_rounds: int = 10
-    name: str = "confirmed"
+    #: What the names of the metrics begin with.
+    name: ClassVar[str] = CONFIRMED
 
     def __post_init__(self) -> None:
         problems = Problems("Confirm")
@@ -81,8 +81,4 @@ class Confirm:
         fix = "Pass 0.95 to name another than the best at most once in 20 times."
         problems.share("confidence", self.confidence, fix)
         problems.integer("max_rounds", self.max_rounds, least=1)
-        if problems.instance("name", self.name, str, "Pass 'confirmed', for example."):
-            wrong = name_problem(self.name, ())
-            if wrong is not None:
-                problems.add(f"name={self.name!r} {wrong}")
         problems.raise_any()

@@ -246,11 +246,12 @@ def test_of_the_sweeps_own_function_intervals_hold_for_all_that_could_be_chosen(
     monkeypatch.setattr(later, "_own", lambda swept: own)
     sweep = tunekit.load(home)
     sweep.confirm(None, top=4)
-    sweep.confirm(in_batches, top=4, name="other")
-    heads = {s.name: s.head["confirm"] for s in read_sessions(LocalFolder(home))}
+    sweep.confirm(in_batches, top=4)
+    heads = {s.function: s.head["confirm"] for s in read_sessions(LocalFolder(home))}
+    own, other = sorted(heads, key=lambda name: name.endswith("in_batches"))
     validated = (sweep.validations["status"] == "validated").sum()
-    assert heads["confirmed"]["chosen_from"] == validated > 4
-    assert heads["other"]["chosen_from"] is None
+    assert heads[own]["chosen_from"] == validated > 4
+    assert heads[other]["chosen_from"] is None
 
 
 def test_with_seeds_candidates_are_of_the_best_configurations(tmp_path):
@@ -306,8 +307,6 @@ def test_a_score_without_the_metric_is_no_score(home):
         ({"top": 0}, "top=0 must be"),
         ({"confidence": 2}, "confidence=2 must be"),
         ({"max_rounds": 0}, "max_rounds=0 must be"),
-        ({"name": "config"}, "that Tune or tunekit use themselves"),
-        ({"name": "loss"}, "is taken: the sweep itself has 'loss'"),
         ({"fn": 7}, "fn=7 is not callable"),
         ({"fn": None}, "stands for the sweep's own validation function, and there is no tuner.pkl"),
     ],
@@ -320,14 +319,13 @@ def test_what_is_wrong_is_said_before_anything_starts(home, executors, options, 
 
 def test_all_mistakes_are_told_at_once():
     with pytest.raises(tunekit.errors.ConfigError) as caught:
-        Confirm(0, fn=3, confidence=0, max_rounds=None, name="")  # type: ignore[arg-type]
-    assert len(caught.value.problems) == 5
+        Confirm(0, fn=3, confidence=0, max_rounds=None)  # type: ignore[arg-type]
+    assert len(caught.value.problems) == 4
 
 
-def test_a_name_that_validate_has_used_is_refused(home):
-    sweep = tunekit.load(home).validate(plain, 2, name="confirmed")
-    with pytest.raises(tunekit.errors.ConfigError, match=r"which Sweep\.validate has made"):
-        sweep.confirm(plain)
+def test_the_name_of_confirmations_is_theirs(home):
+    with pytest.raises(tunekit.errors.ConfigError, match=r"is that of Sweep\.confirm"):
+        tunekit.load(home).validate(plain, 2, name="confirmed")
 
 
 # Again, and after a kill ------------------------------------------------------------------------
@@ -521,6 +519,6 @@ def test_it_goes_on_from_where_the_sweep_itself_has_stopped(tmp_path, monkeypatc
         assert begins[key.split(":")[0]] == known[key]
     # Another function begins with other examples.
     begins.clear()
-    tunekit.load(ran.home).confirm(own, top=3, name="other")
+    tunekit.load(ran.home).confirm(own, top=3)
     assert set(begins.values()) == {0}
     assert after.confirmation is not None

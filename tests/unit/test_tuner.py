@@ -582,7 +582,7 @@ def test_how_the_winner_is_confirmed_is_checked_before_the_sweep_begins(tmp_path
         confirmed_by(tmp_path, config(needs_epoch, given), tunekit.Confirm(fn=fn))
     confirmed_by(tmp_path, config(needs_epoch), None)  # a report may bring it
     lock = threading.Lock()
-    full = config(validate, stages=[tunekit.Stage("full", validate)])
+    full = config(validate, stages=[tunekit.Stage("confirmed", validate)])
     for wrong, by, said in [
         *(
             (config(needs_epoch), tunekit.Confirm(fn=fn), "needs_epoch has no value for 'epoch', ")
@@ -590,7 +590,7 @@ def test_how_the_winner_is_confirmed_is_checked_before_the_sweep_begins(tmp_path
         ),
         (config(validate), 5, "confirm=5 is of type int"),
         (config(validate), tunekit.Confirm(fn=lambda checkpoint: lock), "cannot be sent"),
-        (full, tunekit.Confirm(name="full"), "is that of a stage"),
+        (full, tunekit.Confirm(), "is that of a stage"),
         (None, tunekit.Confirm(), "Pass validation_config, too"),
     ]:
         with pytest.raises(tunekit.errors.ConfigError, match=said):

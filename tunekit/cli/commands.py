@@ -27,6 +27,7 @@ from tunekit.cli.layout import width_of_output
 from tunekit.cli.list import RESULTS, listing, listing_as_text, newest_or_given
 from tunekit.cli.status import status_of, text_of
 from tunekit.cli.trainables import importable_here, lasting, trainable_at
+from tunekit.core.confirmation import CONFIRMED
 from tunekit.core.later_validations import ALL
 from tunekit.core.metrics import plain
 from tunekit.core.words import printable
@@ -374,7 +375,6 @@ def _on_ray(as_json: bool) -> Iterator[None]:
     default=10,
     help="So many seeds at most, if the function takes seed.",
 )
-@_option("--name", default="confirmed", help="What the confirmed metrics' names begin with.")
 @_goal
 @_seed
 @_json
@@ -384,7 +384,6 @@ def confirm(
     top: int,
     confidence: float,
     max_rounds: int,
-    name: str,
     as_json: bool,
     **goal: str | None,
 ) -> None:
@@ -407,8 +406,8 @@ def confirm(
     fn = None if where is None else trainable_at(where, "--fn")
     how: dict[str, Any] = {"top": top, "confidence": confidence, "max_rounds": max_rounds}
     with _on_ray(as_json):
-        sweep = sweep.confirm(fn, **how, name=name)
-    _print_scores(sweep, name, path, as_json, confirms=True)
+        sweep = sweep.confirm(fn, **how)
+    _print_scores(sweep, CONFIRMED, path, as_json, confirms=True)
 
 
 @tunekit.command(short_help="Write a sweep's report, one HTML file.")

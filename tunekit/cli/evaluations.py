@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tunekit.cli.layout import WIDTH, cut, grid
+from tunekit.core.confirmation import CONFIRMED
 from tunekit.core.values import number as as_number
 from tunekit.core.words import number, place_in_words, printable
 from tunekit.reading.later_scores import later_scores, names_in
@@ -23,7 +24,7 @@ def scores_as_data(sweep: Sweep, name: str) -> dict[str, Any]:
     - ``name``, ``function``; ``metric``: the one that the sweep is ranked by;
     - ``scored``, ``unscored``: how many checkpoints have a score, and have none;
     - ``confirmation``: as of :meth:`tunekit.Sweep.summary`, and ``checkpoint``, the path of the
-      winner's, if the winner was confirmed under that name; None otherwise;
+      winner's, if these are the scores of a confirmation; None otherwise;
     - ``rows``: as of :func:`tunekit.reading.later_scores.later_scores`.
 
     Args:
@@ -31,9 +32,7 @@ def scores_as_data(sweep: Sweep, name: str) -> dict[str, Any]:
         name: What the names of the metrics begin with.
     """
     rows, summary = later_scores(sweep, name), sweep.summary()
-    confirmation = summary["confirmation"]
-    if confirmation is not None and confirmation["name"] != name:
-        confirmation = None
+    confirmation = summary["confirmation"] if name == CONFIRMED else None
     scored = sum(row["status"] == "validated" for row in rows)
     return {
         "name": name,

@@ -45,11 +45,12 @@ from tunekit.core.timeline import Scored, Timeline, better
 from tunekit.core.values import number
 
 __all__ = [
+    "CONFIRMED",
     "Candidate",
     "Confirmed",
     "Race",
+    "confirmation_in",
     "confirmation_that_counts",
-    "confirmations_in",
     "confirmed_by",
     "exact",
     "interval_over_rounds",
@@ -57,6 +58,9 @@ __all__ = [
     "rows_per_checkpoint",
     "winning_score",
 ]
+
+#: What the names of confirmed metrics begin with.
+CONFIRMED = "confirmed"
 
 # So many scores that are all equal do not depend on the seed. Fewer may be equal by chance, as
 # there are only so many values that an accuracy can have, and their t-interval has no width.
@@ -356,7 +360,6 @@ class Confirmed:
     """What the confirmation of a sweep's winner has come to.
 
     Attributes:
-        name: What the names of the confirmed metrics begin with.
         function: What the candidates were evaluated with.
         metric: The metric, by flat name; ``mode``: whether small or large values are better.
         by: ``"trial"`` if the candidates are the best checkpoints of the best trials,
@@ -371,7 +374,6 @@ class Confirmed:
         began: When it began, or went on last, in seconds since the epoch.
     """
 
-    name: str
     function: str
     metric: str
     mode: str
@@ -386,7 +388,6 @@ class Confirmed:
 
 
 def confirmed_by(
-    name: str,
     function: str,
     about: Mapping[str, Any],
     rows: Iterable[Mapping[str, Any]],
@@ -395,7 +396,6 @@ def confirmed_by(
     """Return what a confirmation has come to, from what is recorded of it.
 
     Args:
-        name: What the names of its metrics begin with.
         function: What it evaluated with.
         about: As of :class:`Race`; and ``by``.
         rows: A row for each validation, as of :func:`tunekit.core.later_validations.rows_of`.
@@ -411,10 +411,10 @@ def confirmed_by(
         ...     {"id": one, "status": "validated", "metrics": {"accuracy": value}}
         ...     for one, value in (("a:0:3:1", 0.8), ("b:0:2:1", 0.9))
         ... ]
-        >>> found = confirmed_by("confirmed", "validate", about, rows)
+        >>> found = confirmed_by("validate", about, rows)
         >>> found.winner.trial_id, found.certain, found.sure
         ('b', True, 1.0)
-        >>> confirmed_by("confirmed", "validate", about, rows[:1]) is None
+        >>> confirmed_by("validate", about, rows[:1]) is None
         True
     """
     race = Race(about)
@@ -424,7 +424,6 @@ def confirmed_by(
     if not contenders or race.wanted():
         return None
     return Confirmed(
-        name=name,
         function=function,
         metric=about["metric"],
         mode=about["mode"],
@@ -439,45 +438,38 @@ def confirmed_by(
     )
 
 
-def confirmations_in(sessions: Iterable[LaterSession]) -> list[Confirmed]:
-    """Return the confirmations that have ended, in the order in which they began.
+def confirmation_in(sessions: Iterable[LaterSession]) -> Confirmed | None:
+    """Return what the newest confirmation has come to; None if it has not ended.
 
     Args:
         sessions: Those of later validations that are in force, in that order.
     """
-    found = []
-    for own in sorted(_by_name(sessions), key=lambda own: own[-1].began):
-        newest = own[-1]
-        if newest.confirms is not None:
-            of = (newest.name, newest.function, newest.confirms, rows_of(own), newest.began)
-            known = confirmed_by(*of)
-            found += [] if known is None else [known]
-    return found
+    own = [session for session in sessions if session.name == CONFIRMED]
+    if not own or own[-1].confirms is None:
+        return None
+    return confirmed_by(own[-1].function, own[-1].confirms, rows_of(own), own[-1].began)
 
 
 def confirmation_that_counts(
-    confirmations: Sequence[Confirmed], timeline: Timeline, metric: str, mode: str, by: str
+    confirmed: Confirmed | None, timeline: Timeline, metric: str, mode: str, by: str
 ) -> Confirmed | None:
-    """Return the newest confirmation of what is asked for; None if there is none that holds.
-
-    An older one does not take the place of one that is outdated.
+    """Return a confirmation if it is of what is asked for, and holds; None otherwise.
 
     Args:
-        confirmations: Those that have ended; newest last.
+        confirmed: What it has come to.
         timeline: What became of the sweep.
         metric: What the winner is the best by, as a flat name.
         mode: ``"min"`` or ``"max"``.
         by: ``"trial"`` or ``"configuration"``.
 
     Example:
-        >>> confirmation_that_counts([], Timeline(()), "accuracy", "max", "trial") is None
+        >>> confirmation_that_counts(None, Timeline(()), "accuracy", "max", "trial") is None
         True
     """
-    for one in reversed(confirmations):
-        if (one.metric, one.mode, one.by) == (metric, mode, by):
-            counts = winning_score(one, timeline) is not None and not is_outdated(one, timeline)
-            return one if counts else None
-    return None
+    if confirmed is None or (confirmed.metric, confirmed.mode, confirmed.by) != (metric, mode, by):
+        return None
+    counts = winning_score(confirmed, timeline) is not None and not is_outdated(confirmed, timeline)
+    return confirmed if counts else None
 
 
 def is_outdated(confirmed: Confirmed, timeline: Timeline) -> bool:

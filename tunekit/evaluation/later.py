@@ -21,7 +21,7 @@ from tunekit.config import ValidationConfig
 from tunekit.confirm import Confirm
 from tunekit.core.calls import is_generator, name_of, signature_of, still_lacks, takes_seed
 from tunekit.core.confidence import Interval
-from tunekit.core.confirmation import Race, exact
+from tunekit.core.confirmation import CONFIRMED, Race, exact
 from tunekit.core.estimates import Estimate
 from tunekit.core.events import Event, ValidationEstimated, ValidationKey
 from tunekit.core.failures import place_of
@@ -100,6 +100,8 @@ def validate_later(
         call.problems.add("fn has no name to show its metrics under. Pass name='robust'.")
     else:
         call.check_name("the function's own name, " if name is None else "")
+    if call.called == CONFIRMED:
+        call.problems.add(f"name={CONFIRMED!r} is that of Sweep.confirm. Pass another name.")
     call.check_call(given=())
     kwargs = config.task_config.fn_kwargs or {}
     call.mark = fingerprint(config.fn, sorted(kwargs.items()))
@@ -183,13 +185,6 @@ def confirm_winner(
     }
     code = essence(config.fn) or config.fn
     call.mark = fingerprint(code, sorted(kwargs.items()), json.dumps(about, sort_keys=True))
-    other = call.other()
-    if other is not None and other.confirms is None and other.scored:
-        call.problems.add(
-            f"name={settings.name!r} is that of scores of {other.function}, which Sweep.validate "
-            "has made. Pass another name."
-        )
-        call.problems.raise_any()
     here, known = call.former()
     plan = _Confirmation(requests, about)
     for key, metrics in known.items():

@@ -25,8 +25,8 @@ from tunekit.confirm import Confirm
 from tunekit.core.calls import ValidationFunction
 from tunekit.core.confirmation import (
     Confirmed,
+    confirmation_in,
     confirmation_that_counts,
-    confirmations_in,
     rows_per_checkpoint,
     winning_score,
 )
@@ -161,8 +161,7 @@ class Sweep:
         )
         #: Whether that is the one that the sweep was started with.
         self.seed_as_started: bool = self.seed_param == known_seed
-        #: What confirmations of its winner have come to, those that have ended; newest last.
-        self.confirmations: list[Confirmed] = []
+        self._confirmed: Confirmed | None = None
         #: The same data as rows, without pandas.
         self.timeline = Timeline((), own or self.metric)
         #: The exploits; ``lineage`` has them as tables.
@@ -202,7 +201,7 @@ class Sweep:
     ) -> None:
         shown = in_force(later, began_of(self.sessions))
         self._later_rows = rows_per_checkpoint(shown)
-        self.confirmations = confirmations_in(shown)
+        self._confirmed = confirmation_in(shown)
         self.timeline.extend(events, sessions, scores_of(self._later_rows))
         for exploit in exploits_of(events, self._places):
             self.ancestry.add(exploit)
@@ -486,7 +485,7 @@ class Sweep:
 
     def _confirmed_by(self, metric: str, mode: str, by: str | None) -> Confirmed | None:
         by = by or ("configuration" if self.has_seeds else "trial")
-        return confirmation_that_counts(self.confirmations, self.timeline, metric, mode, by)
+        return confirmation_that_counts(self._confirmed, self.timeline, metric, mode, by)
 
     @property
     def confirmation(self) -> Confirmed | None:
@@ -568,7 +567,6 @@ class Sweep:
         top: int = 5,
         confidence: float = 0.95,
         max_rounds: int = 10,
-        name: str = "confirmed",
     ) -> Sweep:
         """Evaluate the best checkpoints once more to tell which is the best; return the sweep anew.
 
@@ -590,10 +588,9 @@ class Sweep:
             fn: As of :class:`~tunekit.Confirm`. None: the sweep's own function and settings, as
                 they were when it was started. They are unpickled from the experiment's folder:
                 only confirm what you trust.
-            top: As of :class:`~tunekit.Confirm`, like ``confidence``, ``max_rounds`` and ``name``.
+            top: As of :class:`~tunekit.Confirm`, like ``confidence`` and ``max_rounds``.
             confidence: See there.
             max_rounds: See there.
-            name: See there.
 
         Raises:
             tunekit.errors.ConfigError: If an argument is wrong, if there is no metric to rank by,
@@ -609,7 +606,7 @@ class Sweep:
             Traceback (most recent call last):
             tunekit.errors.ConfigError: Sweep.confirm: the sweep is in no folder...
         """
-        settings = Confirm(top, fn, confidence, max_rounds, name)
+        settings = Confirm(top, fn, confidence, max_rounds)
         return confirmed(self, settings)
 
     def to_optuna(

@@ -251,7 +251,7 @@ def test_a_row_has_the_means_over_the_rounds():
     metrics = a["metrics"]
     assert metrics["accuracy"] == pytest.approx(0.8) and metrics["accuracy_n"] == 3
     assert metrics["accuracy_low"] < 0.8 < metrics["accuracy_high"] and "kind" not in metrics
-    found = confirmed_by("confirmed", "f", ROUNDS, session.rows)
+    found = confirmed_by("f", ROUNDS, session.rows)
     assert found is not None and not found.certain and len(found.contenders) == 2
 
 
@@ -263,7 +263,7 @@ def test_a_candidate_one_of_whose_rounds_has_failed_has_no_mean():
     )
     a, b = rows_per_checkpoint([session])
     assert (a["status"], a["metrics"], b["metrics"]["accuracy"]) == ("failed", {}, 0.7)
-    found = confirmed_by("confirmed", "f", ROUNDS, session.rows)
+    found = confirmed_by("f", ROUNDS, session.rows)
     assert found is not None and found.winner.trial_id == "b" and found.certain
 
 
@@ -297,13 +297,13 @@ def row(key: str, mean: float, low: float | None = None, high: float | None = No
 
 def test_the_verdict_follows_from_the_records():
     rows = [row("a:0:3:1", 0.7, 0.6, 0.75), row("b:1:2:1", 0.8, 0.76, 0.9)]
-    found = confirmed_by("confirmed", "f", ABOUT, [*rows, row("c:0:9:1", 0.5, n=None)])
+    found = confirmed_by("f", ABOUT, [*rows, row("c:0:9:1", 0.5, n=None)])
     assert found is not None
     winner = found.winner
     assert (winner.trial_id, winner.generation, winner.iteration) == ("b", 1, 2)
     assert found.certain and found.sure == pytest.approx(1 - 0.05 * 2 / 3)
     assert found.candidates[2].low == found.candidates[2].high == 0.5
-    close = confirmed_by("confirmed", "f", ABOUT, [*rows, row("c:0:9:1", 0.8, 0.7, 0.9)])
+    close = confirmed_by("f", ABOUT, [*rows, row("c:0:9:1", 0.8, 0.7, 0.9)])
     assert close is not None and not close.certain and close.sure == 0
     assert [one.trial_id for one in close.contenders] == ["b", "c"]
 
@@ -312,19 +312,19 @@ def test_it_has_not_ended_while_a_candidate_has_not():
     rows = [row("a:0:3:1", 0.7), row("b:1:2:1", 0.8)]
     for status in ("running", "skipped", "waiting"):
         last = {"id": "c:0:9:1", "status": status, "metrics": {}}
-        assert confirmed_by("confirmed", "f", ABOUT, [*rows, last]) is None
+        assert confirmed_by("f", ABOUT, [*rows, last]) is None
     failed = {"id": "c:0:9:1", "status": "failed", "metrics": {}}
-    found = confirmed_by("confirmed", "f", ABOUT, [*rows, failed])
+    found = confirmed_by("f", ABOUT, [*rows, failed])
     assert found is not None and found.candidates[2].mean is None
     none = [{**failed, "id": key} for key in ABOUT["candidates"]]
-    assert confirmed_by("confirmed", "f", ABOUT, none) is None
+    assert confirmed_by("f", ABOUT, none) is None
 
 
 def test_one_score_of_many_seeds_is_not_exact():
     rows = [
         row(key, mean, n=1) for key, mean in zip(ABOUT["candidates"], (0.7, 0.8, 0.9), strict=True)
     ]
-    found = confirmed_by("confirmed", "f", ABOUT, rows)
+    found = confirmed_by("f", ABOUT, rows)
     assert found is not None and not found.certain and len(found.contenders) == 3
 
 

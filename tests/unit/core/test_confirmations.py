@@ -17,7 +17,6 @@ from tunekit.core.confirmation import (
 
 WINNER, SECOND = Candidate("a", 0, 2, 0.9), Candidate("a", 0, 1, 0.8)
 CONFIRMED = Confirmed(
-    name="confirmed",
     function="evaluate",
     metric="accuracy",
     mode="max",
@@ -40,7 +39,7 @@ BEFORE = [added(), *validated(1, 1.0, 0.7), *validated(2, 2.0, 0.8)]
 def test_it_is_outdated_by_what_is_better_than_the_worst_candidate(at, accuracy, outdated):
     timeline = told(*BEFORE, *validated(3, at, accuracy))
     assert is_outdated(CONFIRMED, timeline) == outdated
-    counts = confirmation_that_counts([CONFIRMED], timeline, "accuracy", "max", "trial")
+    counts = confirmation_that_counts(CONFIRMED, timeline, "accuracy", "max", "trial")
     assert counts == (None if outdated else CONFIRMED)
 
 
@@ -52,16 +51,7 @@ def test_it_is_outdated_by_what_is_smaller_if_small_values_are_better():
 
 @pytest.mark.parametrize("asked", [("loss", "max", "trial"), ("accuracy", "min", "trial")])
 def test_a_confirmation_of_something_else_says_nothing(asked):
-    assert confirmation_that_counts([CONFIRMED], told(*BEFORE), *asked) is None
-
-
-def test_the_newest_counts_and_an_older_one_does_not_take_the_place_of_an_outdated_one():
-    newer = replace(CONFIRMED, winner=SECOND, candidates=(SECOND,))  # the better one was left out
-    asked = ("accuracy", "max", "trial")
-    lines = [*BEFORE, *validated(3, 11.0, 0.6)]
-    assert confirmation_that_counts([newer, CONFIRMED], told(*lines), *asked) == CONFIRMED
-    later = replace(newer, began=1.0)
-    assert confirmation_that_counts([CONFIRMED, later], told(*lines), *asked) is None
+    assert confirmation_that_counts(CONFIRMED, told(*BEFORE), *asked) is None
 
 
 def test_a_winner_whose_trial_is_unknown_or_has_run_that_again_has_no_score():
