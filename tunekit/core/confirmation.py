@@ -312,18 +312,14 @@ def rows_per_checkpoint(sessions: Iterable[LaterSession]) -> list[dict[str, Any]
     Args:
         sessions: Those of later validations that are in force, in that order.
     """
-    found = []
-    for own in _by_name(sessions):
-        about, rows = own[-1].confirms or {}, rows_of(own)
-        found += rows if about.get("max_rounds") is None else _over_rounds(rows, about)
-    return found
-
-
-def _by_name(sessions: Iterable[LaterSession]) -> list[list[LaterSession]]:
     of: dict[str, list[LaterSession]] = {}
     for session in sessions:
         of.setdefault(session.name, []).append(session)
-    return list(of.values())
+    found = []
+    for own in of.values():
+        about, rows = own[-1].confirms or {}, rows_of(own)
+        found += rows if about.get("max_rounds") is None else _over_rounds(rows, about)
+    return found
 
 
 def _over_rounds(
