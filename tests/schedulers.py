@@ -31,9 +31,11 @@ from ray.tune.search import Searcher
 import tunekit
 from tunekit.schedulers import PromotionASHA
 
-#: What ``on_pending`` is tried with: ``"wait"`` also in actors that are reused, and where nothing
-#: fits next to a trial, so that each that waits pauses: see ``tests.sweeps.sweep``.
-MODES = ["auto", "wait", "wait-reused", "wait-paused", "continue"]
+#: What ``on_pending`` is tried with: ``"auto"`` also where validations have resources of their own,
+#: so that other trials start in the places of those that wait; ``"wait"`` also in actors that are
+#: reused, and where nothing fits next to a trial, so that each that waits pauses: see
+#: ``tests.sweeps.sweep``.
+MODES = ["auto", "auto-beside", "wait", "wait-reused", "wait-paused", "continue"]
 
 
 class Pausable(Searcher):

@@ -246,6 +246,7 @@ def sweep(
     if how == "paused":
         validation.waiting.one_at_a_time = lambda: True
         validation.waiting.validations_first = lambda: False
+    validation.waiting.room_beside = how == "beside"
     if mended is not None:
         validation.recover(mended)
     heard = listen(base) if listening else Heard()

@@ -38,6 +38,12 @@ _WHAT_TRIALS_DO = {
 }
 
 
+# What they do in addition where validations have resources that no trial can use.
+_WHERE_IT_PAYS = (
+    "; where validations take longer than trials take to start, others start in their place"
+)
+
+
 def leave_room(settings: Settings, validation: ValidationCallback) -> None:
     """Make trials and validations fit beside each other on the cluster; start Ray for that.
 
@@ -93,7 +99,8 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
         return
     if validation.config.on_pending == "auto":
         lends = validation.validator.fits_in(validation.waiting.place(bundles))
-        logger.info("on_pending='auto': trials %s.", _WHAT_TRIALS_DO[lends, swaps])
+        sooner = _WHERE_IT_PAYS if validation.waiting.room_beside and not swaps else ""
+        logger.info("on_pending='auto': trials %s%s.", _WHAT_TRIALS_DO[lends, swaps], sooner)
     if config.max_concurrent_trials:
         return
     if room.known and room.limit is None:

@@ -33,6 +33,7 @@ from tunekit._ray.functions import (
     checkpointable_class,
     is_checkpointable_function,
     leave_resuming_to_tune,
+    let_tell_of_resuming,
 )
 from tunekit._ray.interruption import ended_by_sigterm, without_advice
 from tunekit._ray.progress import reported
@@ -522,6 +523,7 @@ class Tuner(tune.Tuner):
             around.callback(validation.stages.free)
             around.enter_context(_told_how_to_go_on(settings, validation))
             leave_room(settings, validation)
+            let_tell_of_resuming(settings.trainable)
             if is_distributed(settings.trainable):
                 around.enter_context(ended_soon())
             scheduler = settings.tune_config.scheduler

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -12,13 +13,14 @@ import pytest
 from ray import tune
 from ray.train._internal.session import get_checkpoint, shutdown_session
 from ray.tune import ResumeConfig
-from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
 
 import tunekit
 from tests.journals import read
 from tests.kills import Killed, killed_after
 from tests.restores import prepare_restore
 from tests.sweeps import Ran, sweep
+from tunekit._ray.functions import HAS_ASKED, let_tell_of_resuming
 from tunekit.journal.lines import events_in
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import check_journal
@@ -99,6 +101,61 @@ def test_a_function_that_asks_for_its_checkpoint_goes_on_from_it(tmp_path, ask):
     sweep = ran(tmp_path, counting(ask), on_pending="wait-paused", trials=2)
     assert rows(sweep) == [WHOLE, WHOLE]
     assert [trial.status for trial in sweep.trials] == ["TERMINATED"] * 2
+
+
+def beside(folder: Path, function: Any, **options: Any) -> Ran:
+    """A sweep in which validations have resources of their own, and take long."""
+    given = {
+        "on_pending": "auto-beside",
+        "base": ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=2),
+        "trials": 4,
+        "validation_s": lambda attempt: 20.0,
+    }
+    trainable = tunekit.checkpointable(function)
+    let_tell_of_resuming(trainable)
+    return ran(folder, trainable, **{**given, **options})
+
+
+def turns(ran: Ran) -> list[str]:
+    """Which trial has reported, in order, without repetitions."""
+    reports = (e for e in read(ran.home) if e["event"] == "reported")
+    return [trial_id for trial_id, _ in groupby(e["trial_id"] for e in reports)]
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_only_a_function_that_has_asked_gives_its_place_up_while_it_waits(tmp_path, asks):
+    sweep = beside(tmp_path, counting(from_tune if asks else None))
+    assert [trial.status for trial in sweep.trials] == ["TERMINATED"] * 4
+    for row in rows(sweep):
+        assert row == WHOLE[: len(row)], "none begins anew"
+    reported = turns(sweep)
+    assert (len(reported) > len(set(reported))) is asks, "others report in between"
+    events = (e for e in read(sweep.home) if e["event"] == "reported")
+    assert not any(HAS_ASKED in e["report"] for e in events)
+
+
+def test_a_trial_whose_score_is_there_resumes_before_others_begin(tmp_path):
+    """Tune has requested the resources of all others by then."""
+    sweep = beside(tmp_path, counting(from_tune), trials=8, validation_s=lambda attempt: 3.0)
+    reported, names = turns(sweep), [trial.trial_id for trial in sweep.trials]
+    back = next(n for n, name in enumerate(reported) if name in reported[:n])
+    assert set(reported[: back + 1]) < set(names[:3])
+
+
+def test_a_function_that_waits_for_less_than_a_start_keeps_its_place(tmp_path):
+    sweep = beside(
+        tmp_path,
+        counting(from_tune),
+        training_s=lambda trial, method: {"train": 1.0, "start": 30.0}.get(method, 0.0),
+    )
+    reported = turns(sweep)
+    assert len(reported) == len(set(reported)) == 4
+
+
+def test_where_trials_can_use_all_resources_none_gives_its_place_up(tmp_path):
+    sweep = beside(tmp_path, counting(from_tune), on_pending="auto")
+    reported = turns(sweep)
+    assert len(reported) == len(set(reported)) == 4
 
 
 @pytest.mark.parametrize("max_failures", [0, 2, -1])

@@ -373,6 +373,7 @@ class Population:
         self.ran.validation.let_go()
         self.ran = self._build()
         self.ran.sweep.controller.resume(tune.ResumeConfig())
+        self.ran.sweep.controller._resumed = True  # as Tune does then
         self.ran.validation.setup()  # which Tune calls when it has resumed
 
     def _stop(self) -> dict[str, float] | None:

@@ -8,6 +8,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTra
 import tunekit
 from tests.schedulers import MODES
 from tests.sweeps import LENGTH, Counting, sweep
+from tunekit._ray.controller import Controller
 from tunekit.testing import FakeClock, FakeExecutor, LocalSweep
 
 # Seconds of the sweep's clock after which it is taken for one that never ends.
@@ -159,3 +160,27 @@ def test_the_last_step_does_not_wait(tmp_path):
     assert ran.validation.summary()["validated"] == 1
     assert ran.validation.timing()["drained_s"] == pytest.approx(60.0, abs=1.0)
     assert 0 < longest < 1.0
+
+
+def test_for_one_trial_that_waits_for_a_place_one_is_given_up(tmp_path, monkeypatch):
+    """Validations have resources of their own; two trials reach their next rung together."""
+    paused, pause = [], Controller.pause
+
+    def watched(controller, trial, **how):
+        paused.append(trial.trial_id)
+        pause(controller, trial, **how)
+
+    monkeypatch.setattr(Controller, "pause", watched)
+    ran = sweep(
+        tmp_path,
+        ASHAScheduler(max_t=4, grace_period=1, reduction_factor=2),
+        on_pending="auto-beside",
+        trials=3,
+        slots=2,
+        training_s=lambda trial, method: {"train": 1.0, "start": 5.0}.get(method, 0.0),
+        validate=lambda attempt: {"accuracy": 0.5},  # none is stopped
+        validation_s=lambda attempt: 20.0,
+    )
+    assert all(trial.status == "TERMINATED" for trial in ran.trials)
+    assert ran.lengths() == {0: 4, 1: 4, 2: 4}
+    assert len(paused) == 1

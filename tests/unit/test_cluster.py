@@ -150,3 +150,35 @@ def test_on_one_gpu_trials_and_validations_take_turns_until_there_is_more(monkey
     cluster["GPU"] = 2.0  # another node was added
     now[0] = 5.0
     assert not validation.waiting.one_at_a_time()
+
+
+@pytest.mark.parametrize(
+    ("cluster", "validation", "beside"),
+    [
+        ({"CPU": 3.0, "train": 2.0}, {"num_cpus": 1}, True),
+        ({"CPU": 2.0, "train": 2.0}, {"num_cpus": 1}, False),
+        ({"CPU": 2.0, "train": 2.0, "validate": 1.0}, {"resources": {"validate": 1}}, False),
+        (
+            {"CPU": 2.0, "train": 2.0, "validate": 1.0},
+            {"num_cpus": 0, "resources": {"validate": 1}},
+            True,
+        ),
+    ],
+)
+def test_what_trials_cannot_use_is_room_beside_and_no_limit_counts_those_that_resume(
+    monkeypatch, tmp_path, cluster, validation, beside
+):
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: cluster)
+    place = tune.PlacementGroupFactory([{"CPU": 1, "train": 1}])
+    tuner = tunekit.Tuner(
+        tune.with_resources(lambda config: None, place),
+        tune_config=tune.TuneConfig(metric="accuracy", mode="max", scheduler=ASHAScheduler()),
+        run_config=tune.RunConfig(name="sweep", storage_path=str(tmp_path)),
+        validation_config=tunekit.ValidationConfig(fn=validate, ray_remote_kwargs=validation),
+    )
+    settings = settings_of(tuner)
+    leave_room(settings, tuner.validation)
+    assert tuner.validation.waiting.room_beside is beside
+    if beside:
+        assert settings.tune_config.max_concurrent_trials is None

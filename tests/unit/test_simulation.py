@@ -208,6 +208,32 @@ def test_a_trial_does_not_train_on_where_another_could_use_its_place():
     assert (first["iteration"], first["reached"]) == (1, 1)
 
 
+def first_decisions(start_s: float, validate_s: float, **options) -> list[float]:
+    """When four trials are decided first, of which one trains at a time; two validate beside."""
+    ran = tunekit.lab.simulate(
+        table(trials=4),
+        **{"tune_config": judged(asha()), **only_decisions(), **options},
+        train_s=1,
+        validate_s=validate_s,
+        slots=1,
+        validation_slots=2,
+        start_s=start_s,
+    )
+    first = ran.decisions.drop_duplicates("trial")
+    assert list(first["trial"]) == ["t0", "t1", "t2", "t3"]
+    return list(first["time_s"])
+
+
+def test_another_trial_starts_in_the_place_of_one_that_waits_for_longer():
+    _, second, third, _ = first_decisions(start_s=0.5, validate_s=3)
+    assert third - second < 3, "their validations overlap"
+
+
+def test_no_trial_starts_in_the_place_of_one_that_waits_for_less():
+    *_, third, fourth = first_decisions(start_s=4, validate_s=0.5)
+    assert fourth - third == pytest.approx(4 + 1 + 0.5, abs=0.01)
+
+
 def test_the_users_scheduler_is_not_changed():
     scheduler = asha()
     first = tunekit.lab.simulate(table(), tune_config=judged(scheduler))

@@ -26,6 +26,7 @@ from ray.tune.result import DEFAULT_METRIC
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm
 from ray.tune.stopper import CombinedStopper, Stopper, TimeoutStopper
 
+from tunekit._ray.functions import HAS_ASKED, can_be_resumed
 from tunekit._ray.stand_ins import Change
 from tunekit._ray.stoppers import ValidatedStopper, reads_metrics
 from tunekit.core.room import total
@@ -70,6 +71,12 @@ class Controller:
         # What Tune waits for besides its trials, and whether any of that was there since.
         self._awaited: set[Any] = set()
         self._woken = False
+        # Which trainables can be resumed, and the trials whose functions have asked for a
+        # checkpoint.
+        self._resumable: dict[str, bool] = {}
+        self._asked: set[str] = set()
+        # The trials that start before all others that wait for resources.
+        self._first: set[Trial] = set()
 
     # What there is -----------------------------------------------------------------------------
 
@@ -161,6 +168,27 @@ class Controller:
         return trial in self._tune._running_trials
 
     @property
+    def without_actor(self) -> int:
+        """Return how many trials wait for resources to start with."""
+        return sum(not has_starting_actor(self._tune, one) for one in self._tune._pending_trials)
+
+    def starting(self) -> Iterator[Trial]:
+        """Yield each trial that has its resources, and whose process starts."""
+        for trial in self._tune._staged_trials:
+            if trial.status == Trial.PENDING and has_starting_actor(self._tune, trial):
+                yield trial
+
+    def can_resume(self, trial: Trial) -> bool:
+        """Return whether a trial is known to go on from its checkpoint in another process.
+
+        A class is, if it says how; a function, if this one has asked for its checkpoint.
+        """
+        name = trial.trainable_name
+        if name not in self._resumable:
+            self._resumable[name] = can_be_resumed(trial.get_trainable_cls())
+        return self._resumable[name] or trial.trial_id in self._asked
+
+    @property
     def reuses_actors(self) -> bool:
         """Return whether Tune keeps the actors, and so the resources, of trials that pause or
         end."""
@@ -240,6 +268,8 @@ class Controller:
                 keeps for trials that are to start is given back.
         """
 
+        goes_first = self._first
+
         class Heeding(type(self._tune)):  # type: ignore[misc]
             # Its state must not be among its attributes: Tune saves those.
 
@@ -264,6 +294,12 @@ class Controller:
                 if starts and others.first_without_actor is not None:
                     return False
                 return bool(super()._maybe_reuse_cached_actor(trial))
+
+            def _schedule_trial_actor(self, trial: Trial) -> None:
+                super()._schedule_trial_actor(trial)
+                if trial in goes_first:
+                    goes_first.discard(trial)
+                    _move_ahead(self, trial)
 
             def _maybe_add_actors(self) -> None:
                 if pending():
@@ -302,6 +338,13 @@ class Controller:
         """Return whether something is there that was waited for; asked again, it is not."""
         woken, self._woken = self._woken, False
         return woken
+
+    def start_first(self, trial: Trial) -> None:
+        """Let a trial that Tune is about to request an actor for start before all that wait.
+
+        Tune starts them in the order of its requests, of which there may be 200.
+        """
+        self._first.add(trial)
 
     def train(self, trial: Trial) -> None:
         """Let a held trial run its next iteration."""
@@ -370,7 +413,7 @@ class Controller:
         It may change it. Tune shows and flattens reports before anybody else gets them, and fails
         if that raises, or never ends.
         """
-        tune, actors = self._tune, self._tune._actor_manager
+        tune, actors, asked = self._tune, self._tune._actor_manager, self._asked
         if "schedule_actor_task" in vars(actors):  # that is what is set below
             return
         schedule = actors.schedule_actor_task
@@ -383,7 +426,10 @@ class Controller:
                     for one in result if isinstance(result, list) else [result]:
                         report = one.metrics if isinstance(one, _TrainingResult) else one
                         if isinstance(report, dict) and actor in tune._actor_to_trial:
-                            look(tune._actor_to_trial[actor], report)
+                            trial = tune._actor_to_trial[actor]
+                            if report.pop(HAS_ASKED, False):
+                                asked.add(trial.trial_id)
+                            look(trial, report)
                     on_result(actor, result)
 
             return schedule(*args, on_result=own, **known)
@@ -501,6 +547,15 @@ def _has_enough(tune: TuneController) -> bool:
         isinstance(tune.search_alg, BasicVariantGenerator)
         and len(tune._pending_trials) > tune._max_pending_trials * 3 // 4
     )
+
+
+def _move_ahead(tune: TuneController, trial: Trial) -> None:
+    """Let a trial whose actor was requested get resources before all others that take as much."""
+    actor = tune._trial_to_actor.get(trial)
+    waiting = tune._actor_manager._resource_request_to_pending_actors[trial.placement_group_factory]
+    if actor in waiting:  # else it goes on in a cached one
+        waiting.remove(actor)
+        waiting.insert(0, actor)
 
 
 def _clear_the_way(tune: TuneController) -> None:

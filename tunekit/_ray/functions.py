@@ -30,15 +30,18 @@ from tunekit.errors import NotResumedError
 from tunekit.gpu_memory import release_unused
 
 __all__ = [
+    "HAS_ASKED",
     "NoSession",
     "SaveError",
     "can_be_reset",
+    "can_be_resumed",
     "checkpointable_class",
     "current_saver",
     "function_of",
     "in_trial",
     "is_checkpointable_function",
     "leave_resuming_to_tune",
+    "let_tell_of_resuming",
     "register_saver",
     "saved_dict",
 ]
@@ -46,6 +49,9 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _SAVER = "tunekit_saver"
+
+#: The key of a report by which a trial says that its function has asked for a checkpoint.
+HAS_ASKED = "tunekit_has_asked"
 
 Save = Callable[[Path], object]
 
@@ -119,6 +125,8 @@ class _Checkpointable(FunctionTrainable):
     _handles_checkpoint_at_end = True
     # Whether a resumed function must ask for its checkpoint, however it saves.
     _must_resume = True
+    # Whether somebody takes HAS_ASKED out of the reports.
+    _tells = False
 
     def setup(self, config: dict[str, Any]) -> None:
         super().setup(config)
@@ -150,6 +158,8 @@ class _Checkpointable(FunctionTrainable):
         began_anew = RESULT_DUPLICATE not in result and not self._resumption.reported()
         if began_anew and (self._must_resume or self._saver.save is not None):
             raise NotResumedError(begins_anew(self.trial_name, self._resumed_at))
+        if self._tells and self._resumption.has_asked:
+            result[HAS_ASKED] = True
         return result
 
     def save_checkpoint(self, checkpoint_dir: str = "") -> _TrainingResult:
@@ -223,6 +233,12 @@ def leave_resuming_to_tune(trainable: Any) -> None:
         trainable._must_resume = False
 
 
+def let_tell_of_resuming(trainable: Any) -> None:
+    """Let the trials of a function say in their reports whether it has asked for a checkpoint."""
+    if is_checkpointable_function(trainable):
+        trainable._tells = True
+
+
 def function_of(trainable: Any) -> Any:
     """The function of a class that :func:`checkpointable_class` made; None for other trainables."""
     if not is_checkpointable_function(trainable):
@@ -270,6 +286,30 @@ def waits_to_be_asked(trainable: Any) -> bool:
         return False
     own = getattr(cls, "save_checkpoint", None) is not Trainable.save_checkpoint
     return own and not issubclass(cls, FunctionTrainable) and not asks_itself(cls)
+
+
+def can_be_resumed(trainable: Any) -> bool:
+    """Return whether it is a class trainable that says how it goes on from a checkpoint.
+
+    Whether a function can is seen when it asks for one.
+
+    Example:
+        >>> class Net(Trainable):
+        ...     def load_checkpoint(self, checkpoint):
+        ...         self.weight = checkpoint["weight"]
+        >>> class Stub(Trainable):
+        ...     def load_checkpoint(self, checkpoint):
+        ...         pass
+        >>> can_be_resumed(Net), can_be_resumed(Stub), can_be_resumed(Trainable)
+        (True, False, False)
+    """
+    if not isinstance(trainable, type) or issubclass(trainable, FunctionTrainable):
+        return False
+    own = getattr(trainable, "load_checkpoint", None)
+    if own is None or own is Trainable.load_checkpoint:
+        return False
+    code = getattr(own, "__code__", None)
+    return code is None or bool(set(code.co_names) - {"NotImplementedError"})
 
 
 def in_trial() -> bool:

@@ -14,6 +14,7 @@ import heapq
 import os
 import random
 import signal
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -313,7 +314,11 @@ class _LocalActors:
     ):
         self._controller, self._clock, self._slots = controller, clock, slots
         self._seconds, self._next_due = seconds, next_due
-        self._waiting: list[tuple[TrackedActor, type, dict[str, Any]]] = []
+        self._waiting: list[TrackedActor] = []
+        self._pending: dict[TrackedActor, tuple[type, dict[str, Any]]] = {}
+        # All take as much.
+        self._resource_request_to_pending_actors: defaultdict[Any, list[TrackedActor]]
+        self._resource_request_to_pending_actors = defaultdict(lambda: self._waiting)
         self._live_actors_to_ray_actors_resources: dict[TrackedActor, tuple[_Handle, None]] = {}
         self._ready: set[TrackedActor] = set()
         self._tasks: dict[TrackedActor, list[_Task]] = {}
@@ -329,7 +334,9 @@ class _LocalActors:
 
     def next(self, timeout: float | None = None) -> bool:
         while self._waiting and self.num_live_actors < self._slots():
-            self._start(*self._waiting.pop(0))
+            actor = self._waiting.pop(0)
+            if self._start(actor, *self._pending.pop(actor)):
+                return True  # in a step of its own, so that the process is seen to start
         due = self._next_due()
         if not self._events or (due is not None and due < self._events[0][0]):
             wait = (timeout or 0.1) if due is None else due - self._clock.monotonic()
@@ -354,16 +361,19 @@ class _LocalActors:
         actor = TrackedActor(
             self._ids.getrandbits(64), on_start=on_start, on_stop=on_stop, on_error=on_error
         )
-        self._waiting.append((actor, cls, kwargs))
+        self._waiting.append(actor)
+        self._pending[actor] = cls, kwargs
         return actor
 
-    def _start(self, actor: TrackedActor, cls: type, kwargs: dict[str, Any]) -> None:
+    def _start(self, actor: TrackedActor, cls: type, kwargs: dict[str, Any]) -> bool:
+        """Start an actor; return whether that takes time."""
         # An actor has its own copies; the deep one is the controller's already.
         handle = _Handle(cls(**{**kwargs, "storage": copy.copy(kwargs["storage"])}))
         self._live_actors_to_ray_actors_resources[actor] = (handle, None)
         trial = self._controller._actor_to_trial.get(actor)
         start_s = self._seconds(trial, "start") if trial is not None else 0.0
         self._at(self._clock.monotonic() + start_s, lambda: self._started(actor))
+        return start_s > 0
 
     def _started(self, actor: TrackedActor) -> None:
         if actor in self._live_actors_to_ray_actors_resources:
@@ -374,7 +384,8 @@ class _LocalActors:
         self, tracked_actor: TrackedActor, kill: bool = False, stop_future: Any = None
     ) -> bool:
         if tracked_actor not in self._live_actors_to_ray_actors_resources:
-            self._waiting = [entry for entry in self._waiting if entry[0] is not tracked_actor]
+            if self._pending.pop(tracked_actor, None):
+                self._waiting.remove(tracked_actor)
             return False
         self.clear_actor_task_futures(tracked_actor)
         handle, _ = self._live_actors_to_ray_actors_resources.pop(tracked_actor)

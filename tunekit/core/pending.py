@@ -16,6 +16,7 @@ __all__ = [
     "Place",
     "Waits",
     "Way",
+    "pays_for_a_start",
     "stands_still",
     "waits_for",
     "waits_for_each",
@@ -52,14 +53,15 @@ class Place:
         borrowed: Whether a validation is about to run there.
         ready: Whether a trial that gave way itself waits to go on.
         new_trials: Whether a trial waits to be started.
-        reused: Whether another trial could go on in its actor.
+        handed_over: Whether another trial goes on there meanwhile, if one waits for that: in its
+            actor, or in another process, for which the wait is long enough.
         alone: Whether trials and validations can only run one after the other.
     """
 
     borrowed: bool = False
     ready: bool = False
     new_trials: bool = False
-    reused: bool = False
+    handed_over: bool = False
     alone: bool = False
 
 
@@ -80,7 +82,7 @@ def waits_for(
     Args:
         on_pending: What the user wants.
         lends: Whether a validation can run in the trial's place.
-        swaps: Whether its actor can go on with another trial, and the trial can be resumed.
+        swaps: Whether another trial could go on in its place, and the trial can be resumed.
         short: Whether validations run in its process, in a fraction of the time that another
             process takes to start.
         undecided: Whether they run in its process, and no score decides anything, so that it would
@@ -167,6 +169,23 @@ def stands_still(
     return decisions > 0
 
 
+def pays_for_a_start(wait_s: float | None, start_s: float | None) -> bool:
+    """Return whether a trial gives its place to one that goes on there in another process.
+
+    The other trial needs a process in any case. This one needs a second, unless its score ends it:
+    so waiting for longer than a start takes costs more than that.
+
+    Args:
+        wait_s: For how many more seconds it will wait; None: that is not known.
+        start_s: How long a trial takes to start, in seconds; None: that is not known.
+
+    Example:
+        >>> pays_for_a_start(10.0, 3.0), pays_for_a_start(2.0, 3.0), pays_for_a_start(None, 3.0)
+        (True, False, False)
+    """
+    return wait_s is not None and start_s is not None and wait_s > start_s
+
+
 def while_it_waits(
     on_pending: str,
     waits: Waits,
@@ -198,7 +217,7 @@ def while_it_waits(
     Example:
         >>> while_it_waits("wait", Waits.EACH, Place()), while_it_waits("auto", Waits.LATE, Place())
         (<Way.KEEP: 'keep'>, <Way.TRAIN: 'train'>)
-        >>> while_it_waits("wait", Waits.EACH, Place(new_trials=True, reused=True))
+        >>> while_it_waits("wait", Waits.EACH, Place(new_trials=True, handed_over=True))
         <Way.SWAP: 'swap'>
         >>> while_it_waits("auto", Waits.EACH, Place(new_trials=True), undecided=True)
         <Way.TRAIN: 'train'>
@@ -211,13 +230,13 @@ def while_it_waits(
         return Way.KEEP  # it would lose its actor, and the validation its place
     if on_pending == "auto" and undecided:
         return Way.TRAIN
-    idle = not (place.ready or place.new_trials or place.alone)
+    others = place.ready or place.new_trials
+    idle = not (place.alone or others)
     hedges = on_pending == "auto" and not synchronous
     if idle and hedges and decisions <= 1 and decides_again():
         return Way.TRAIN
     if place.alone:
         return Way.RELEASE
     # Whoever stands still at each report does not wait long, unless the user has asked for that.
-    swaps = place.new_trials and place.reused
-    swaps = swaps and (on_pending == "wait" or waits is Waits.DECISIONS)
-    return Way.SWAP if place.ready or swaps else Way.KEEP
+    swaps = place.ready or on_pending == "wait" or waits is Waits.DECISIONS
+    return Way.SWAP if others and place.handed_over and swaps else Way.KEEP

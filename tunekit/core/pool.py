@@ -103,13 +103,19 @@ class Durations:
         self.saves: deque[float] = deque(maxlen=9)
         self.iterations: deque[float] = deque(maxlen=9)
 
+    @property
+    def typical_s(self) -> float | None:
+        """Return the seconds that a validation runs; None until one has ended."""
+        return statistics.median(self.runs) if self.runs else None
+
     def are_short(self) -> bool:
         """Return whether validations are so short that their trials stand still for them."""
-        return not self.runs or statistics.median(self.runs) <= _SHORT * self._start_s
+        return (self.typical_s or 0.0) <= _SHORT * self._start_s
 
     def less_than_a_start(self, count: int) -> bool:
         """Return whether so many are known to take less than a process that would start."""
-        return bool(self.runs) and count * statistics.median(self.runs) <= self._start_s
+        typical_s = self.typical_s
+        return typical_s is not None and count * typical_s <= self._start_s
 
     def saves_are_free(self) -> bool:
         """Return whether a trial is known to save in no time, beside an iteration."""
@@ -393,6 +399,32 @@ class Pool:
             )
 
         return sorted(self._optional.values(), key=order)
+
+    def wait_s(self, trial_id: str, now: float) -> float | None:
+        """Return how much longer a trial waits at least for scores that the scheduler decides by.
+
+        None if it waits for none, or if it is not known yet how long validations take.
+
+        Example:
+            >>> pool = Pool()
+            >>> pool.durations.runs.append(8.0)
+            >>> _ = pool.submit(Request("a", iteration=1), now=0.0)
+            >>> pool.wait_s("a", now=1.0)
+            8.0
+            >>> [attempt] = pool.start(capacity=1, now=1.0)
+            >>> pool.began(attempt.id, now=2.0)
+            >>> pool.wait_s("a", now=5.0), pool.wait_s("b", now=5.0)
+            (5.0, None)
+        """
+        trial, typical_s = self._trials.get(trial_id), self.durations.typical_s
+        if trial is None or typical_s is None:
+            return None
+        waits = [typical_s] * bool(trial.decides)
+        for flight in self._in_flight.values() if trial.in_flight else ():
+            if flight.attempt.request.trial_id == trial_id and flight.attempt.request.used:
+                ran_s = 0.0 if flight.began is None else now - flight.began
+                waits.append(max(0.0, typical_s - ran_s))
+        return max(waits, default=None)
 
     @property
     def wants_room(self) -> bool:

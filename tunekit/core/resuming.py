@@ -49,6 +49,8 @@ class Resumption:
 
     def __init__(self) -> None:
         self._owes = False
+        #: Whether it has ever asked.
+        self.has_asked = False
 
     def resumed(self) -> None:
         """The function is about to be started, with a checkpoint to go on from."""
@@ -56,7 +58,7 @@ class Resumption:
 
     def asked(self) -> None:
         """It has asked for its checkpoint."""
-        self._owes = False
+        self._owes, self.has_asked = False, True
 
     def reported(self) -> bool:
         """It has reported: True if it goes on from its checkpoint, as far as can be seen."""

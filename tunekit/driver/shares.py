@@ -8,7 +8,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from tunekit._ray.decisions import room_for
 from tunekit.combinations import pauses
-from tunekit.core.room import Shares, shares, total
+from tunekit.core.room import Shares, shares, slots, total
 from tunekit.driver.callback import ValidationCallback
 
 __all__ = ["share"]
@@ -39,6 +39,9 @@ def share(
     """
     config, waiting = validation.config, validation.waiting
     taken, needed = total(*bundles), validation.validator.resources
+    most = slots(cluster, taken, needed)
+    waiting.room_beside = most is not None and most[1] > 0
+    swaps = swaps or waiting.room_beside
     room = shares(
         cluster,
         taken,

@@ -16,7 +16,14 @@ from tunekit._ray.stand_ins import Change, StandIn
 from tunekit.clock import Clock
 from tunekit.core.advice import no_room
 from tunekit.core.events import Event, Waited
-from tunekit.core.pending import Place, Waits, Way, stands_still, when_starved, while_it_waits
+from tunekit.core.pending import (
+    Place,
+    Waits,
+    Way,
+    stands_still,
+    when_starved,
+    while_it_waits,
+)
 from tunekit.core.reconcile import Action, Actual, Desired, next_action
 from tunekit.scheduling.base import BaseScheduler
 from tunekit.scheduling.waiting import Waiting
@@ -57,6 +64,11 @@ class TrialActions:
         self._waiting, self._clock, self._deliver, self._emit = waiting, clock, deliver, emit
         # When a trial began to wait for a score.
         self._since: dict[str, float] = {}
+        self._starts = waiting.starts
+        # Whether it was said that trials give their places up.
+        self._told = False
+        # How many places trials have given up in which no other has begun to start yet.
+        self._given_up = 0
         # Trials that gave way and whose scores have arrived.
         self._ready: dict[str, Trial] = {}
 
@@ -64,6 +76,7 @@ class TrialActions:
 
     def answer(self, stand_in: StandIn, result: Mapping[str, Any]) -> str:
         """Answer a trial's report: only when it has saved is it known whether it is validated."""
+        self._starts.reported(stand_in.trial_id, self._clock.monotonic())
         self.begins(stand_in)
         self._stand_ins.reopen(stand_in)
         if not self._may_stand_still(stand_in, result) and not stand_in.change.restored_from:
@@ -71,6 +84,7 @@ class TrialActions:
                 return TrialScheduler.STOP
             if stand_in.phase is Desired.PAUSED:
                 return TrialScheduler.PAUSE
+            self._starts.trains(stand_in.trial_id, self._clock.monotonic())
             return TrialScheduler.CONTINUE
         stand_in.held = True
         return TrialScheduler.NOOP
@@ -93,27 +107,29 @@ class TrialActions:
             past_last=lambda: self._base.usage.past_last(stand_in),
         )
 
-    def begins(self, stand_in: StandIn) -> None:
-        """Note that a trial that was to run is running, or has run."""
-        if stand_in.phase is Desired.PENDING and stand_in.real.status not in (
-            Trial.PENDING,
-            Trial.PAUSED,
-        ):
-            stand_in.phase = Desired.RUNNING
-            self._deliver(stand_in.trial_id)
+    def begins(self, stand_in: StandIn) -> bool:
+        """Note that a trial that was to run is running, or has run; return whether that is new."""
+        idle = stand_in.real.status in (Trial.PENDING, Trial.PAUSED)
+        if stand_in.phase is not Desired.PENDING or idle:
+            return False
+        stand_in.phase = Desired.RUNNING
+        self._deliver(stand_in.trial_id)
+        return True
 
     # At the end of each step -------------------------------------------------------------------
 
     def act(self) -> None:
         """Carry out what is known: let trials go on, wait in the way they should, or stop."""
-        held = []
+        now, held = self._clock.monotonic(), []
+        for trial in self._controller.starting() if self._waiting.room_beside else ():
+            self._starting(trial.trial_id, now)
         for trial_id in self._waiting.validator.lost():
             one = self._stand_ins.open.get(trial_id)
             if one is not None and one.doing is Actual.HELD:
                 self._give_way(one, for_validations=True)  # it has no process any more
         for trial_id, stand_in in list(self._stand_ins.open.items()):
-            if stand_in.phase is Desired.PENDING:
-                self.begins(stand_in)
+            if stand_in.phase is Desired.PENDING and self.begins(stand_in):
+                self._starting(trial_id, now)  # if it was up before it was seen to start
             doing = stand_in.doing
             if doing is Actual.SAVING:
                 continue  # all running trials may be saving, step after step
@@ -128,6 +144,11 @@ class TrialActions:
                 self._stand_ins.open.pop(trial_id, None)
         if held:
             self._relieve_starvation(held)
+
+    def _starting(self, trial_id: str, now: float) -> None:
+        """Note that a trial has its resources, and starts."""
+        if self._starts.begins(trial_id, now):
+            self._given_up = max(0, self._given_up - 1)
 
     @staticmethod
     def _undecided(stand_in: StandIn, doing: Actual) -> bool:
@@ -164,7 +185,7 @@ class TrialActions:
                 borrowed=self._waiting.validator.will_borrow(self._place_of(stand_in)),
                 ready=bool(self._ready),
                 new_trials=controller.has_new_trials,
-                reused=controller.reuses_actors,
+                handed_over=self._hands_over(stand_in.real),
                 alone=self._waiting.one_at_a_time(),
             ),
             undecided=self._waiting.undecided(),
@@ -173,21 +194,42 @@ class TrialActions:
             decides_again=lambda: self._base.usage.decides_again(stand_in),
         )
 
+    def _hands_over(self, trial: Trial) -> bool:
+        """Return whether another trial goes on in the place of one that waits."""
+        if not self._waiting.hands_over(trial):
+            return False
+        if self._controller.reuses_actors:
+            return True
+        takers = self._controller.without_actor + len(self._ready)
+        if takers <= self._given_up or _is_unsaved(trial):
+            return False  # nobody would start there, or it would lose what it has trained since
+        if not self._told:
+            self._told = True
+            logger.info(
+                "A validation takes %.1f s, and a trial starts in %.1f s: from now on, another "
+                "trial may start in the place of one that waits, which resumes from its checkpoint "
+                "later.",
+                self._waiting.validator.typical_s,
+                self._starts.typical_s,
+            )
+        return True
+
     def _make(self, move: Action, stand_in: StandIn) -> None:
         trial, trial_id, controller = stand_in.real, stand_in.trial_id, self._controller
         if move is Action.GIVE_WAY:
-            # To validations, or to a trial that is ready.
-            self._give_way(stand_in, for_validations=self._waiting.one_at_a_time())
+            # To validations, or to another trial.
+            alone = self._waiting.one_at_a_time()
+            self._given_up += not (alone or controller.reuses_actors)
+            self._give_way(stand_in, for_validations=alone)
             return
         self._waited(trial_id)
         stand_in.held = False
         if move is Action.TRAIN:
             self._stand_ins.open.pop(trial_id, None)
+            self._starts.trains(trial_id, self._clock.monotonic())
             controller.train(trial)
         elif move is Action.PAUSE:
-            saved, step = latest_checkpoint(trial), trial.last_result.get(TRAINING_ITERATION)
-            unsaved = saved is None or saved[1].get(TRAINING_ITERATION) != step
-            controller.pause(trial, save=unsaved)
+            controller.pause(trial, save=_is_unsaved(trial))
         elif move is Action.RESUME:
             self._stand_ins.open.pop(trial_id, None)
             self._ready[trial_id] = trial
@@ -218,6 +260,7 @@ class TrialActions:
         """Return the first trial that gave way and whose scores have arrived, if any."""
         for trial_id, trial in list(self._ready.items()):
             if trial.status == Trial.PAUSED:
+                self._controller.start_first(trial)
                 return trial
             del self._ready[trial_id]
         return None
@@ -232,6 +275,7 @@ class TrialActions:
         """Note that a trial no longer waits for anything."""
         stand_in.held = False
         self._ready.pop(stand_in.trial_id, None)
+        self._starts.ends(stand_in.trial_id)
         self._waited(stand_in.trial_id)
 
     def _waited(self, trial_id: str) -> None:
@@ -280,3 +324,9 @@ class TrialActions:
             logger.warning("%s", no_room(first.trial_id, trials=len(controller.running)))
             self._give_way(first, for_validations=True)
             validator.relieved()
+
+
+def _is_unsaved(trial: Trial) -> bool:
+    """Return whether a trial has not saved what it has reported last."""
+    saved, step = latest_checkpoint(trial), trial.last_result.get(TRAINING_ITERATION)
+    return saved is None or saved[1].get(TRAINING_ITERATION) != step

@@ -13,9 +13,16 @@ from tunekit._ray.decisions import decides_at_times
 from tunekit.config import ValidationConfig
 from tunekit.core.confidence import Interval
 from tunekit.core.engine import Engine
-from tunekit.core.pending import Waits, stands_still, waits_for, waits_for_each
+from tunekit.core.pending import (
+    Waits,
+    pays_for_a_start,
+    stands_still,
+    waits_for,
+    waits_for_each,
+)
 from tunekit.core.reconcile import Actual, Desired
 from tunekit.core.sequential import Judging, comes_out_alike
+from tunekit.core.starts import Starts
 from tunekit.core.validation import Request
 from tunekit.scheduling.scheduling import Scheduling
 from tunekit.scheduling.stopping import StoppingCriteria
@@ -60,8 +67,13 @@ class Waiting(Around):
         self._searches = False
         # When each trial reported that has not saved since, in seconds.
         self._reported: dict[str, float] = {}
+        #: How long trials take to start.
+        self.starts = Starts()
         #: Whether trials take resources that validations need; None: that is not known.
         self.shares_with_trials: bool | None = None
+        #: Whether there are resources for validations that no trial can use. Without any, a place
+        #: that a trial gives up is one that its own validation could have had.
+        self.room_beside = False
         #: Whether checkpoints are validated in the processes of trials that wait, as a rule: then
         #: nothing queues for resources that trials have.
         self.validate_themselves = False
@@ -131,12 +143,12 @@ class Waiting(Around):
         controller, scheduling = self._controller, self._scheduling
         trial = self._trials.get(trial_id)
         asked = self._config.on_pending
-        if asked != "auto" or controller is None or scheduling is None:
+        if asked != "auto" or trial is None or controller is None or scheduling is None:
             return waits_for(asked)
         return waits_for(
             asked,
-            lends=trial is not None and self.validator.fits_in(self.place_of(trial)),
-            swaps=controller.reuses_actors,
+            lends=self.validator.fits_in(self.place_of(trial)),
+            swaps=self.hands_over(trial, whole=True),
             short=self.validate_themselves and self.validator.are_short,
             undecided=self.undecided(),
             synchronous=scheduling.base.compares_all,
@@ -209,7 +221,30 @@ class Waiting(Around):
     def others_wait(self) -> bool:
         """See :class:`~tunekit.validating.validator.Around`."""
         controller = self._controller
-        return controller is not None and controller.reuses_actors and controller.has_new_trials
+        return controller is not None and controller.has_new_trials and self._hand_over()
+
+    def hands_over(self, trial: Trial, *, whole: bool = False) -> bool:
+        """Return whether another trial goes on in the place of one that waits.
+
+        Args:
+            trial: The trial.
+            whole: Whether it waits for a whole validation; otherwise, for what is pending now.
+        """
+        controller, validator = self._controller, self.validator
+        if controller is None or controller.reuses_actors:
+            return controller is not None
+        if not self.room_beside or not controller.can_resume(trial):
+            return False
+        wait_s = validator.typical_s if whole else validator.wait_s(trial.trial_id)
+        return pays_for_a_start(wait_s, self.starts.typical_s)
+
+    def _hand_over(self) -> bool:
+        """Return whether trials do that as a rule."""
+        controller = self._controller
+        if controller is None or controller.reuses_actors:
+            return controller is not None
+        resumed = next(filter(controller.can_resume, self._trials.values()), None)
+        return resumed is not None and self.hands_over(resumed, whole=True)
 
     def promised(self) -> Iterable[Mapping[str, float]]:
         """See :class:`~tunekit.validating.validator.Around`."""
@@ -297,10 +332,10 @@ class Waiting(Around):
         """Return whether trials must not start before pending validations have what they need.
 
         Where only one thing can run at a time, that goes for all validations. Elsewhere it goes for
-        those that the scheduler will decide by, if trials take what they need. (Where actors are
-        reused, making room would end them.)
+        those that the scheduler will decide by, if trials take what they need. (Where trials hand
+        their places over, these would be lost to them.)
         """
         if self.one_at_a_time():
             return True
-        reuses = self._controller is not None and self._controller.reuses_actors
-        return bool(self.shares_with_trials) and not reuses and self.validator.wants_room
+        shares, wants_room = bool(self.shares_with_trials), self.validator.wants_room
+        return shares and wants_room and not self._hand_over()

@@ -221,6 +221,15 @@ class Validator:
         """Return whether a validation runs in the place of a trial."""
         return self._pool.lends(trial_id)
 
+    def wait_s(self, trial_id: str) -> float | None:
+        """Return how much longer a trial waits for scores; see :meth:`Pool.wait_s`."""
+        return self._pool.wait_s(trial_id, self._clock.monotonic())
+
+    @property
+    def typical_s(self) -> float | None:
+        """Return the seconds that a validation runs; None until one has ended."""
+        return self._pool.durations.typical_s
+
     def lost(self) -> list[str]:
         """Return the trials whose processes have ended with a validation since the last call."""
         lost, self._lost = self._lost, []

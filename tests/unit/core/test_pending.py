@@ -10,6 +10,7 @@ from tunekit.core.pending import (
     Place,
     Waits,
     Way,
+    pays_for_a_start,
     stands_still,
     waits_for,
     while_it_waits,
@@ -83,10 +84,20 @@ def test_what_a_trial_does_in_each_case():
                 assert way is Way.KEEP, "it would lose its actor, and the validation its place"
             elif place.alone:
                 assert way is Way.RELEASE, "else no validation could run"
-            elif place.ready:
+            elif place.ready and place.handed_over:
                 assert way is Way.SWAP, "else it would never get its turn"
-            elif place.new_trials:
-                swaps = place.reused and (on_pending == "wait" or waits is Waits.DECISIONS)
-                assert way is (Way.SWAP if swaps else Way.KEEP)
+            elif place.ready or place.new_trials:
+                swaps = on_pending == "wait" or waits is Waits.DECISIONS
+                assert way is (Way.SWAP if place.handed_over and swaps else Way.KEEP)
             else:
                 assert way is (Way.TRAIN if on_pending == "auto" else Way.KEEP)
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "start_s", "pays"),
+    [(3.1, 3.0, True), (3.0, 3.0, False), (None, 3.0, False), (3.0, None, False)],
+)
+def test_a_place_is_given_up_for_a_wait_that_is_known_to_be_longer_than_a_start(
+    wait_s, start_s, pays
+):
+    assert pays_for_a_start(wait_s, start_s) is pays

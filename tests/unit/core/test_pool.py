@@ -400,3 +400,16 @@ def test_what_decides_nothing_is_skipped_when_its_trial_is_rejected():
     pool.submit(Request("a", 1, used=False, optional=True), now=0.0)
     [skipped] = pool.reject("a", now=1.0)
     assert skipped.status is Status.SKIPPED and pool.idle
+
+
+def test_a_trial_waits_for_what_decides_as_long_as_validations_usually_take():
+    pool = filled(request("a", 1), request("a", 2, used=False), request("b", 1, used=False))
+    assert pool.wait_s("a", now=0.0) is None, "none has ended yet"
+    pool.durations.runs.extend([2.0, 6.0, 90.0])
+    assert pool.wait_s("a", now=0.0) == 6.0
+    assert pool.wait_s("b", now=0.0) is None, "the scheduler will not look at it"
+    for attempt in pool.start(capacity=3, now=1.0):
+        pool.began(attempt.id, now=1.0)
+    assert pool.wait_s("a", now=5.0) == 2.0
+    assert pool.wait_s("b", now=5.0) is None
+    assert pool.wait_s("a", now=60.0) == 0.0

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from tunekit.core.starts import Starts
+
+
+def test_a_start_is_what_comes_before_the_first_report_without_an_iteration():
+    starts = Starts()
+    assert starts.typical_s is None
+    starts.begins("a", 0.0)
+    starts.begins("a", 4.0)  # seen again: it began before
+    starts.reported("a", 5.0)
+    assert starts.typical_s == 5.0
+    starts.trains("a", 20.0)  # it stood still meanwhile
+    starts.reported("a", 22.0)
+    assert starts.typical_s == 3.0
+
+
+def test_what_a_trial_left_undone_is_not_measured():
+    starts = Starts()
+    starts.begins("a", 0.0)
+    starts.ends("a")  # it failed, and starts again
+    starts.begins("a", 50.0)
+    starts.reported("a", 54.0)
+    starts.reported("a", 90.0)  # nobody saw it begin
+    assert starts.typical_s == 4.0
+
+
+def test_the_newest_starts_count_and_none_is_below_zero():
+    starts = Starts()
+    for n in range(20):
+        starts.begins("a", 0.0)
+        starts.reported("a", 10.0 if n < 15 else 2.0)
+    assert starts.typical_s == 2.0
+    starts.trains("a", 0.0)
+    starts.reported("a", 3.0)
+    assert starts.typical_s == 0.0
