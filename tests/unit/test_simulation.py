@@ -554,6 +554,27 @@ def test_validations_have_the_places_that_they_had(caplog):
     assert "validations in the processes of trials, where they had their own" in caplog.text
 
 
+def test_a_sweep_is_simulated_where_it_was_validated():
+    elsewhere = Recorded(in_trials().sweep(2, where="elsewhere"))
+    assert elsewhere.config.where == "elsewhere"
+    assert not elsewhere.in_trials
+    assert Recorded(in_trials().sweep(2)).in_trials
+
+
+@pytest.mark.parametrize(("where", "stands"), [("trial", True), ("auto", False)])
+def test_where_starts_cost_nothing_trials_validate_if_they_are_asked_to(where, stands):
+    ran = tunekit.lab.simulate(
+        table(trials=1),
+        tune_config=judged(),
+        validation_config=validating(where=where),
+        train_s=1,
+        validate_s=1,
+        slots=1,
+        validation_slots=1,
+    )
+    assert ran.makespan_s == pytest.approx(LENGTH * 2 if stands else LENGTH + 1, abs=0.01)
+
+
 def test_an_evaluator_holds_what_it_takes_until_others_need_it():
     clock, room = VirtualClock(), Room({"CPU": 1}, {"CPU": 1}, {"CPU": 1})
     executor = VirtualExecutor(

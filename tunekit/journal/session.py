@@ -109,6 +109,7 @@ def _settings_of(config: ValidationConfig) -> dict[str, Any]:
     return {
         "fn": name_of(config.fn),
         "when": config.when,
+        "where": config.where,
         "on_pending": config.on_pending,
         "on_failure": config.on_failure,
         "max_in_flight": config.max_in_flight,

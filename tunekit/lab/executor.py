@@ -92,7 +92,7 @@ class VirtualExecutor(Executor):
         validate: Returns the result of an attempt.
         seconds: Returns how long an attempt runs, in seconds.
         start_s: How long a process takes to start, in seconds. If that is nothing, nothing is saved
-            by running in the process of a trial, and nothing does.
+            by running in the process of a trial, and nothing does unless ``config`` says so.
         import_s: How much longer the first attempt in a process runs.
 
     Example:
@@ -131,7 +131,7 @@ class VirtualExecutor(Executor):
         import_s: float = 0.0,
     ):
         self._real, self._most = executor_of(config), config.evaluators
-        self.in_trials = self._real.in_trials and start_s > 0
+        self.in_trials = self._real.in_trials and (start_s > 0 or config.where == "trial")
         self._clock, self._room, self._trials = clock, room, trials
         self._validate, self._seconds = validate, seconds
         self._start_s, self._import_s = start_s, import_s

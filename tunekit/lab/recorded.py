@@ -64,7 +64,7 @@ class Recorded:
         """Return how it was validated, as far as that is recorded."""
         known, amounts = self._settings, dict(self._settings.get("resources") or {})
         options = {name: amounts.pop(name) for name in _OPTIONS if name in amounts}
-        names = ("when", "on_pending", "max_in_flight", "evaluators")
+        names = ("when", "where", "on_pending", "max_in_flight", "evaluators")
         settings = {name: known[name] for name in names if known.get(name) is not None}
         more = {"resources": amounts} if amounts else {}
         return ValidationConfig(fn=not_called, ray_remote_kwargs=options | more, **settings)
