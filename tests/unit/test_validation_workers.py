@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -331,3 +332,22 @@ def test_workers_wait_in_the_reports_that_may_be_validated_there(stands):
     assert allowed[1:] == ([1, 1] if stands else [2]), "it waits in the second"
     decide(2)
     assert allowed[-1] == (2 if stands else 3)
+
+
+def holds(rank: int, kept: list[Any], as_loop_error: bool) -> None:
+    memory = Context()
+    kept.append(weakref.ref(memory))
+    try:
+        raise ValueError("no such class")
+    except ValueError as error:
+        if as_loop_error:
+            raise LoopError.of(error) from None
+        raise
+
+
+@pytest.mark.parametrize("as_loop_error", [True, False])
+def test_what_a_side_task_that_raised_had_in_memory_is_given_back(standing, as_loop_error):
+    threads, kept = standing(), []
+    with pytest.raises(LoopError):
+        told(threads.beside(partial(holds, kept=kept, as_loop_error=as_loop_error), alone=True))
+    assert kept[0]() is None
