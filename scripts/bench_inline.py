@@ -3,13 +3,18 @@
     python scripts/bench_inline.py                       # those whose packages are installed
     python scripts/bench_inline.py --names pytorch pytorch-fifo --repeats 5
 
-The programs are those of docs/frameworks, and three more of the PyTorch one: without a scheduler,
-under population based training, and where both need the one logical GPU that there is. Each run is
-a process of its own, with a Ray of its own, from its start to its end: imports, Ray, training,
-validation. With tunekit, all settings are the defaults. Printed are the medians of the seconds,
-their ratio, and the ratios of each pair; the same of the CPU seconds, which other programs on the
-machine disturb less; and the geometric mean of the ratios of the seconds. `start-up` is no sweep to
-compare: it prints the time to the first report, against stock Tune.
+The programs are those of docs/frameworks; three more of the PyTorch one: without a scheduler, under
+population based training, and where both need the one logical GPU that there is; the README's
+example on one and on four logical CPUs; and the demonstration, against validating inline at each
+epoch, and at those at which ASHA decides. Each run is a process of its own, with a Ray of its own,
+from its start to its end: imports, Ray, training, validation. With tunekit, all settings are the
+defaults.
+
+Printed are the medians of the seconds, their ratio, and the ratios of each pair; the same of the
+CPU seconds, which other programs on the machine disturb less, and of the iterations trained, which
+differ because ASHA decides by which trial comes first; and the geometric mean of the ratios of the
+seconds. `start-up` is not a sweep to compare: it prints the time to the first report, against stock
+Tune.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import tempfile
 import threading
 from pathlib import Path
@@ -58,6 +64,34 @@ print(came - making, came - began)
 VALIDATION = "\n    validation_config=module.ValidationConfig(fn=lambda checkpoint: {}),"
 
 
+README = examples.ROOT / "README.md"
+# What makes the README's example validate in its training loop, at each iteration.
+REPORT = '        tune.report({"loss": (1 - weights["w"]) ** 2})\n'
+INLINE = [
+    ("import tunekit\n", "import pathlib, tempfile\n"),
+    (
+        "    tunekit.checkpoint_with(\n"
+        '        lambda directory: (directory / "w.json").write_text(json.dumps(weights))\n'
+        "    )\n",
+        "",
+    ),
+    (
+        REPORT,
+        "        with tempfile.TemporaryDirectory() as folder:\n"
+        '            pathlib.Path(folder, "w.json").write_text(json.dumps(weights))\n'
+        '            metrics = {"loss": (1 - weights["w"]) ** 2}\n'
+        '            metrics["accuracy"] = 1 - abs(0.8 - weights["w"])\n'
+        "            tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))\n",
+    ),
+    ("tunekit.Tuner(", "tune.Tuner("),
+    ("    validation_config=tunekit.ValidationConfig(fn=validate),\n", ""),
+    ("    checkpoint_policy=tunekit.EveryIterations(2),\n", ""),
+]
+# The demonstration's sweep of 16 trials.
+DIGITS = "from tunekit.demo import sweep\n\nsweep.run()\n"
+DIGITS_INLINE = 'from tunekit.demo import inline\n\ninline.run(16, 0, "{at}")\n'
+
+
 def changed(program: Path, kind: str) -> str:
     """Return the PyTorch program with another scheduler, or with a GPU that it needs."""
     text = program.read_text()
@@ -69,6 +103,18 @@ def changed(program: Path, kind: str) -> str:
     return GPU + text.replace("fn=validate", 'fn=validate, ray_remote_kwargs={"num_gpus": 1}')
 
 
+def readme(cpus: int) -> tuple[str, str]:
+    """Return the README's example on so many logical CPUs, inline and as it is."""
+    (ours,) = re.findall(r"```python\n(import json\n.*?)```", README.read_text(), re.S)
+    ours = f"import ray\n\nray.init(num_cpus={cpus})\n{ours}"
+    inline = ours
+    for old, new in INLINE:
+        inline, was = inline.replace(old, new), inline
+        assert inline != was, f"The README's example has changed: it lacks {old!r}"
+    assert "tunekit" not in inline
+    return inline, ours
+
+
 def programs(folder: Path) -> dict[str, tuple[Path, Path]]:
     """Return each program by its name, inline and with tunekit, as far as they can run here."""
     found: dict[str, tuple[Path, Path]] = {}
@@ -77,21 +123,22 @@ def programs(folder: Path) -> dict[str, tuple[Path, Path]]:
             print(f"{example.name} is left out: {', '.join(lacking)} is not installed")
         else:
             found[example.name] = example.programs
-    for kind in ("fifo", "pbt", "gpu"):
-        both = []
-        for program in found.get("pytorch", ()):
-            path = folder / kind / program.name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(changed(program, kind))
-            both.append(path)
-        if both:
-            found[f"pytorch-{kind}"] = (both[0], both[1])
-    started = (folder / "stock.py", folder / "ours.py")
-    for path, module, validation in zip(
-        started, ("ray.tune", "tunekit"), ("", VALIDATION), strict=True
-    ):
-        path.write_text(START.format(module=module, validation=validation))
-    return {"start-up": started, **found}
+    texts = {
+        "start-up": tuple(
+            START.format(module=module, validation=validation)
+            for module, validation in (("ray.tune", ""), ("tunekit", VALIDATION))
+        ),
+        **{f"readme-{cpus}-cpus": readme(cpus) for cpus in (1, 4)},
+        **{f"digits-{at}": (DIGITS_INLINE.format(at=at), DIGITS) for at in ("epochs", "rungs")},
+    }
+    if both := found.get("pytorch"):
+        for kind in ("fifo", "pbt", "gpu"):
+            texts[f"pytorch-{kind}"] = tuple(changed(program, kind) for program in both)
+    for name, (inline, ours) in texts.items():
+        found[name] = folder / f"{name}-inline.py", folder / f"{name}-tunekit.py"
+        for path, text in zip(found[name], (inline, ours), strict=True):
+            path.write_text(text)
+    return found
 
 
 class Cpu:
@@ -130,11 +177,23 @@ class Cpu:
         return sum(self._used.values())
 
 
-def measured(program: Path) -> tuple[float, float]:
-    """Run a program; return its seconds, and its CPU seconds."""
+def measured(program: Path) -> tuple[float, float, float]:
+    """Run a program; return its seconds, its CPU seconds, and the iterations that it trained."""
     with Cpu() as cpu:
-        _, seconds = examples.printed(program)
-    return seconds, cpu.seconds
+        out, seconds = examples.printed(program)
+    return seconds, cpu.seconds, iterations(out)
+
+
+def iterations(printed: str) -> float:
+    """Return how many iterations all trials trained; 0 if the program ends without a table.
+
+    Example:
+        >>> iterations("  config/lr  training_iteration\\n        0.1                   9\\n")
+        9.0
+    """
+    heads, *rows = [line.split() for line in examples.ranking(printed).splitlines()] or [[]]
+    at = heads.index("training_iteration") if "training_iteration" in heads else None
+    return 0.0 if at is None else float(sum(int(row[at]) for row in rows))
 
 
 def started(program: Path) -> tuple[float, float]:
@@ -148,7 +207,7 @@ def compare(name: str, found: list[list[float]]) -> float:
     """Print the medians of a measure, inline and with tunekit; return their ratio."""
     inline, ours = map(harness.median, found)
     each = " ".join(f"{b / a:.2f}" for a, b in zip(*found, strict=True))
-    print(f"{name:24} {inline:7.1f} {ours:8.1f} {ours / inline:6.2f}  {each}", flush=True)
+    print(f"{name:36} {inline:7.1f} {ours:8.1f} {ours / inline:6.2f}  {each}", flush=True)
     return ours / inline
 
 
@@ -156,20 +215,23 @@ def main() -> None:
     asked = harness.arguments(__doc__, names=[""], repeats=3)
     ratios = []
     with tempfile.TemporaryDirectory() as folder:
-        print(f"{'program':24} {'inline':>7} {'tunekit':>8} {'ratio':>6}  of each pair")
+        print(f"{'program':36} {'inline':>7} {'tunekit':>8} {'ratio':>6}  of each pair")
         for name, both in programs(Path(folder)).items():
             if any(asked.names) and name not in asked.names:
                 continue
             start = name == "start-up"
             found = harness.in_turn(both, started if start else measured, asked.repeats)
-            first, second = ([[run[n] for run in found[one]] for one in both] for n in range(2))
-            ratio = compare(f"{name}: from the Tuner" if start else name, first)
-            compare(f"{name}: {'whole' if start else 'CPU'}", second)
+            names = ("from the Tuner", "whole") if start else ("seconds", "CPU", "iterations")
+            each = [
+                compare(f"{name}: {what}", values)
+                for n, what in enumerate(names)
+                if all(map(sum, values := [[run[n] for run in found[one]] for one in both]))
+            ]
             if not start:
-                ratios.append(ratio)
+                ratios.append(each[0])
     if ratios:
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-        print(f"{'geometric mean':24} {'':7} {'':8} {mean:6.2f}")
+        print(f"{'geometric mean':36} {'':7} {'':8} {mean:6.2f}")
 
 
 if __name__ == "__main__":
