@@ -192,8 +192,10 @@ def iterations(printed: str) -> float:
         9.0
     """
     heads, *rows = [line.split() for line in examples.ranking(printed).splitlines()] or [[]]
-    at = heads.index("training_iteration") if "training_iteration" in heads else None
-    return 0.0 if at is None else float(sum(int(row[at]) for row in rows))
+    if "training_iteration" not in heads:
+        return 0.0
+    at = heads.index("training_iteration")  # workers may print below the table
+    return float(sum(int(row[at]) for row in rows if len(row) == len(heads) and row[at].isdigit()))
 
 
 def started(program: Path) -> tuple[float, float]:
