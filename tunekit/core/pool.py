@@ -245,6 +245,11 @@ class Pool:
         return not (self._waiting_count or self._in_flight or self._optional)
 
     @property
+    def quiet(self) -> bool:
+        """Return whether every request has ended, apart from optional ones that wait for room."""
+        return not (self._waiting_count or self._in_flight)
+
+    @property
     def needs_capacity(self) -> bool:
         """Return whether :meth:`start` depends on the capacity now."""
         return self._limit is None and bool(self._queue)

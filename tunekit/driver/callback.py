@@ -383,7 +383,7 @@ class ValidationCallback(tune.Callback):
 
     def _validations_first(self) -> bool:
         """Return whether no trial may start before validations have what they need."""
-        waits = not self.validator.idle and self._end.pending  # further stages wait for trials
+        waits = not self.validator.quiet and self._end.pending  # further stages wait for trials
         return waits and self.waiting.validations_first()
 
     def _listen_with(self, callbacks: Iterable[Any]) -> None:
@@ -691,10 +691,10 @@ class ValidationCallback(tune.Callback):
 
     def _pause(self) -> None:
         """Sleep a little if Tune would take its next step at once and find nothing new."""
-        controller, idle = self._controller, self.validator.idle
-        if idle and self.waiting.one_at_a_time():
+        controller = self._controller
+        if self.validator.quiet and self.waiting.one_at_a_time():
             self.validator.spare()  # or no trial could start
-        if idle or controller is None or not controller.awaits_nothing:
+        if self.validator.idle or controller is None or not controller.awaits_nothing:
             return
         left = self._paused_at + _PAUSE_S - self.clock.monotonic()
         if left > 0:

@@ -310,7 +310,7 @@ class BaseScheduler:
         """
         return (
             self._controller.still
-            and self._validations.validator.idle
+            and self._validations.validator.quiet
             and all(stand_in.stands is None for stand_in in self.stand_ins.by_id.values())
         )
 

@@ -339,6 +339,14 @@ class Validator:
         """Return whether every validation has ended."""
         return self._pool.idle
 
+    @property
+    def quiet(self) -> bool:
+        """Return whether every validation has ended, apart from those that wait for spare room.
+
+        For these, nothing is kept or given back.
+        """
+        return self._pool.quiet
+
     def counts(self) -> dict[str, int]:
         """Return how many validations are running, have not begun, or wait to be started.
 
