@@ -85,7 +85,6 @@ INLINE = [
     ),
     ("tunekit.Tuner(", "tune.Tuner("),
     ("    validation_config=tunekit.ValidationConfig(fn=validate),\n", ""),
-    ("    checkpoint_policy=tunekit.EveryIterations(2),\n", ""),
 ]
 # The demonstration's sweep of 16 trials.
 DIGITS = "from tunekit.demo import sweep\n\nsweep.run()\n"
