@@ -297,6 +297,8 @@ class Waiting(Around):
             yield from map(controller.needs_of, idle)
             to_come = self.to_come()
             yield from [to_come] * (_STARTED_AT_ONCE if to_come else 0)
+            if self.room_beside or not self.validator.in_trials:
+                yield self.validator.resources  # one place is left to what decides
 
     def best(self, trial_id: str) -> float | None:
         """See :class:`~tunekit.validating.validator.Around`: by one metric to judge by."""

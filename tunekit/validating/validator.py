@@ -102,7 +102,7 @@ class Around:
         return False
 
     def kept(self) -> Iterable[Mapping[str, float]]:
-        """Return the resources of each trial that could start or resume, now or later."""
+        """Return the resources that others may need: trials that could start, what decides."""
         return ()
 
     def best(self, trial_id: str) -> float | None:
