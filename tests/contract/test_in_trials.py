@@ -51,13 +51,6 @@ class InTrials(FakeExecutor):
         return events + super().poll()
 
 
-class Timed(Endless):
-    """It says how long it trains on the clock of the test."""
-
-    def step(self) -> dict[str, Any]:
-        return {**super().step(), "time_this_iter_s": 1.0}
-
-
 def swept(folder: Path, seconds: float, *, ends: set[str] = frozenset(), **options: Any) -> Ran:
     """Two of six trials at a time; a validation takes so many seconds, an iteration one."""
     seed_all(0)
@@ -67,7 +60,7 @@ def swept(folder: Path, seconds: float, *, ends: set[str] = frozenset(), **optio
     ran = sweep(
         folder,
         own_base,
-        trainable=own.pop("trainable", Endless),
+        trainable=Endless,
         trials=6,
         validation_s=lambda attempt: seconds,
         stop={"training_iteration": LENGTH},
@@ -122,7 +115,7 @@ def test_what_decides_nothing_runs_in_trials_if_it_takes_a_fiftieth_of_an_iterat
     tmp_path, seconds, scored
 ):
     """Once it is known how long it takes; an iteration takes a second, and saving no time."""
-    ran = swept(tmp_path, seconds, trainable=Timed, settings={"when": "auto"})
+    ran = swept(tmp_path, seconds, settings={"when": "auto"})
     validated = [set(iterations) for iterations in ran.validated().values()]
     assert scored in [iterations & {1, 2, 3, 5} for iterations in validated]
     assert {None} != {ran.executor.hosts[one.id] for one in ran.executor.started}

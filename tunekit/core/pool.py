@@ -70,8 +70,7 @@ class _Trial:
 class Durations:
     """Learns how long things take in a sweep, from the newest of them, in seconds.
 
-    These are ``starts`` of processes, ``runs`` of validations, ``saves`` of checkpoints, and
-    ``iterations`` of training.
+    These are ``starts`` of processes, ``runs`` of validations, and ``saves`` of checkpoints.
 
     In the process of a trial, nothing starts, and the trial does not train meanwhile. If
     validations run for a tenth of the time that a process takes to start, that is the better place
@@ -92,8 +91,7 @@ class Durations:
         >>> known.less_than_a_start(1), known.less_than_a_start(5)
         (True, False)
         >>> known.saves.append(0.05)
-        >>> known.iterations.append(60.0)
-        >>> known.saves_are_free(), known.scores_are_free()
+        >>> known.saves_are_free(iteration_s=60.0), known.scores_are_free(iteration_s=60.0)
         (True, False)
     """
 
@@ -101,7 +99,6 @@ class Durations:
         self.starts: deque[float] = deque(maxlen=9)
         self.runs: deque[float] = deque(maxlen=9)
         self.saves: deque[float] = deque(maxlen=9)
-        self.iterations: deque[float] = deque(maxlen=9)
 
     @property
     def typical_s(self) -> float | None:
@@ -117,18 +114,19 @@ class Durations:
         typical_s = self.typical_s
         return typical_s is not None and count * typical_s <= self._start_s
 
-    def saves_are_free(self) -> bool:
+    def saves_are_free(self, iteration_s: float | None) -> bool:
         """Return whether a trial is known to save in no time, beside an iteration."""
-        return self._are_free(self.saves)
+        return self._are_free(iteration_s, self.saves)
 
-    def scores_are_free(self) -> bool:
+    def scores_are_free(self, iteration_s: float | None) -> bool:
         """Return whether a trial is known to save and validate in no time, in its process."""
-        return self._are_free(self.saves, self.runs)
+        return self._are_free(iteration_s, self.saves, self.runs)
 
-    def _are_free(self, *parts: deque[float]) -> bool:
-        if not all(parts) or not self.iterations:
+    @staticmethod
+    def _are_free(iteration_s: float | None, *parts: deque[float]) -> bool:
+        if iteration_s is None or not all(parts):
             return False
-        return sum(map(statistics.median, parts)) <= _FREE * statistics.median(self.iterations)
+        return sum(map(statistics.median, parts)) <= _FREE * iteration_s
 
     def rounds_in(self, seconds: float) -> int:
         """Return how many validations one after another are expected to end in so many seconds."""

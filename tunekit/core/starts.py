@@ -9,7 +9,7 @@ __all__ = ["Starts"]
 
 
 class Starts:
-    """Learns how long trials take to start, from the newest of them.
+    """Learns how long trials take to start, and for an iteration, from the newest of them.
 
     A start is what a trial takes from getting its resources to its first report there, less an
     iteration: its process, its imports and its data, and its state, if it resumes. As long as no
@@ -25,8 +25,8 @@ class Starts:
         5.0
         >>> starts.trains("a", now=6.0)
         >>> starts.reported("a", now=8.0)
-        >>> starts.typical_s
-        3.0
+        >>> starts.typical_s, starts.iteration_s
+        (3.0, 2.0)
     """
 
     def __init__(self) -> None:
@@ -40,8 +40,12 @@ class Starts:
         """Return the seconds that a start takes; None until there was one."""
         if not self._firsts:
             return None
-        iteration = statistics.median(self._iterations) if self._iterations else 0.0
-        return max(0.0, statistics.median(self._firsts) - iteration)
+        return max(0.0, statistics.median(self._firsts) - (self.iteration_s or 0.0))
+
+    @property
+    def iteration_s(self) -> float | None:
+        """Return the seconds that an iteration takes; None until there was one."""
+        return statistics.median(self._iterations) if self._iterations else None
 
     def begins(self, trial_id: str, now: float) -> bool:
         """Note that a trial has its resources; return whether that is new."""

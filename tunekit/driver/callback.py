@@ -509,7 +509,7 @@ class ValidationCallback(tune.Callback):
             required, policies = self.state.required, bool(self.policies)
             self._forgotten.reported(trial, result, required, policies=policies)
         self.requests.reported(trial, result)
-        self.waiting.reported(trial, result, self.clock.monotonic())
+        self.waiting.reported(trial, self.clock.monotonic())
         self.files.reported(trial)
 
     @staticmethod

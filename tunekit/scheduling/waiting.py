@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ray.tune.experiment import Trial
-from ray.tune.result import TIME_THIS_ITER_S
 
 from tunekit._ray.controller import Controller
 from tunekit._ray.decisions import decides_at_times
@@ -67,7 +66,7 @@ class Waiting(Around):
         self._searches = False
         # When each trial reported that has not saved since, in seconds.
         self._reported: dict[str, float] = {}
-        #: How long trials take to start.
+        #: How long trials take to start, and for an iteration.
         self.starts = Starts()
         #: Whether trials take resources that validations need; None: that is not known.
         self.shares_with_trials: bool | None = None
@@ -250,16 +249,15 @@ class Waiting(Around):
         """See :class:`~tunekit.validating.validator.Around`."""
         return () if self._controller is None else self._controller.promised()
 
-    def reported(self, trial: Trial, report: Mapping[str, Any], now: float) -> None:
-        """Note how long a trial has trained for a report; it may save next."""
-        self.validator.took(iteration_s=report.get(TIME_THIS_ITER_S))
+    def reported(self, trial: Trial, now: float) -> None:
+        """Note that a trial has reported; it may save next."""
         self._reported[trial.trial_id] = now
 
     def saved(self, trial: Trial, now: float) -> None:
         """Note that a trial has saved, and how long that took."""
         since = self._reported.pop(trial.trial_id, None)
         if since is not None:
-            self.validator.took(save_s=now - since)
+            self.validator.saved(now - since)
 
     def leaves_out(self, trial: Trial) -> bool:
         """Return whether a trial's scores that decide nothing are optional.
@@ -273,7 +271,9 @@ class Waiting(Around):
             and scheduling is not None
             and decides_at_times(scheduling.state.base)
             and not self._stopping.may_read(trial)
-            and not (self.validate_themselves and self.validator.scores_are_free)
+            and not (
+                self.validate_themselves and self.validator.scores_are_free(self.starts.iteration_s)
+            )
         )
 
     def saves(self, trial: Trial, report: Mapping[str, Any]) -> bool:
@@ -287,7 +287,7 @@ class Waiting(Around):
         used = scheduling.uses(trial, report)
         if used or self._config.when != "auto":
             return used
-        return not self.leaves_out(trial) or self.validator.saves_are_free
+        return not self.leaves_out(trial) or self.validator.saves_are_free(self.starts.iteration_s)
 
     def kept(self) -> Iterator[Mapping[str, float]]:
         """See :class:`~tunekit.validating.validator.Around`."""

@@ -196,22 +196,17 @@ class Validator:
         """Return whether validations are so short that a trial stands still for each, as inline."""
         return self._executor.in_trials and (self._in_trials or self._pool.durations.are_short())
 
-    @property
-    def saves_are_free(self) -> bool:
-        """Return whether trials save in no time, beside an iteration."""
-        return self._pool.durations.saves_are_free()
+    def saves_are_free(self, iteration_s: float | None) -> bool:
+        """Return whether trials save in no time, beside an iteration of so many seconds."""
+        return self._pool.durations.saves_are_free(iteration_s)
 
-    @property
-    def scores_are_free(self) -> bool:
+    def scores_are_free(self, iteration_s: float | None) -> bool:
         """Return whether trials save and validate in no time, in their processes."""
-        return self._executor.in_trials and self._pool.durations.scores_are_free()
+        return self._executor.in_trials and self._pool.durations.scores_are_free(iteration_s)
 
-    def took(self, *, iteration_s: float | None = None, save_s: float | None = None) -> None:
-        """Note how long an iteration of training, or saving a checkpoint, took."""
-        durations = self._pool.durations
-        for known, seconds in ((durations.iterations, iteration_s), (durations.saves, save_s)):
-            if seconds is not None:
-                known.append(seconds)
+    def saved(self, seconds: float) -> None:
+        """Note how long a trial has taken to save."""
+        self._pool.durations.saves.append(seconds)
 
     def fits_in(self, place: Sequence[Mapping[str, float]]) -> bool:
         """Return whether a validation could run in the place of these processes."""
