@@ -62,7 +62,7 @@ nitpick_ignore_regex = [
         r"tunekit\.(_ray\.local\.SteppedClock|journal\.storage\.Folder|journal\.lock\.Driver)",
     ),
     (r"py:class", r"tunekit\.core\.later_validations\.LaterSession"),
-    (r"py:class", r"tunekit\.lab\.simulation\.(Score|Decision)"),
+    (r"py:class", r"tunekit\.lab\.replay\.(Score|Decision)"),
 ]
 
 

@@ -168,7 +168,7 @@ def confirmation_in_words(found: Confirmed) -> str:
     Example:
         >>> from tunekit.core.confirmation import Candidate, Confirmed
         >>> a, b = Candidate("a", 0, 3, 0.8, 0.7, 0.9), Candidate("b", 0, 2, 0.6, 0.5, 0.65)
-        >>> known = ("confirmed", "validate", "accuracy", "max", "trial", 0.95)
+        >>> known = ("validate", "accuracy", "max", "trial", 0.95)
         >>> confirmation_in_words(Confirmed(*known, a, True, 0.95, (a,), (a, b)))
         'trial a at iteration 3 is the best of 2 at 95 %'
         >>> confirmation_in_words(Confirmed(*known, a, True, 1.0, (a,), (a, b)))
