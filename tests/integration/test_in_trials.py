@@ -107,7 +107,7 @@ def swept(folder: Path, trainable: Any, **fn_kwargs: Any) -> tuple[Any, tunekit.
             scheduler=ASHAScheduler(max_t=LENGTH, grace_period=2, reduction_factor=2),
         ),
         run_config=tune.RunConfig(storage_path=str(folder), name="sweep", verbose=0),
-        validation_config=tunekit.ValidationConfig(disturb, limit),
+        validation_config=tunekit.ValidationConfig(disturb, limit, when=1),
         checkpoint_policy=tunekit.EveryIterations(1),
     ).fit()
     assert not results.errors
