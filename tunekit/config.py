@@ -65,10 +65,11 @@ class ValidationConfig(Limits, train.ValidationConfig):
             and HyperBand, at PBT's perturbation interval) and the one at the trial's end; with a
             scheduler that tunekit does not know, every one. ``"auto"``: those, and others where
             that costs nothing: in resources in which no trial could start, those of the best trials
-            first, or in the trials' processes, if it takes a fiftieth of an iteration at most. When
-            all trials have ended, some of the three best trials' are validated if the sweep takes
-            at most a twentieth longer for them; the rest is skipped. With a scheduler that decides
-            by nothing, as the default does, or that tunekit does not know, or with a stopper that
+            first, once a process starts in a twentieth of the time that the sweep has taken; or in
+            the trials' processes, if it takes a fiftieth of an iteration at most. When all trials
+            have ended, some of the three best trials' are validated if the sweep takes at most a
+            twentieth longer for them; the rest is skipped. With a scheduler that decides by
+            nothing, as the default does, or that tunekit does not know, or with a stopper that
             reads scores: every one. A number n: those that are at least n iterations apart.
             ``"requested"``: as in Ray Train, those whose report says ``validation=True`` or has a
             ``ValidationTaskConfig``.

@@ -27,7 +27,8 @@ _REJECTED = "the scheduler has stopped its trial"
 _NO_PLACE = "no place was free for it: it decides nothing"
 _LATE = "it had not ended with the last trial: it decides nothing"
 # At the sweep's end, the checkpoints of how many trials can still win; how many of them each place
-# validates at most; and by which share of the sweep its end may be later for that.
+# validates at most; and by which share of the sweep its end may be later for that. A process is
+# started for one only if that takes no larger share.
 _CAN_WIN = 3
 _ROUNDS = 2
 _TAIL = 0.05
@@ -134,17 +135,20 @@ class Durations:
             return 0
         return int((seconds - self._start_s) / max(statistics.median(self.runs), 1e-9))
 
-    def ends_in(self, seconds: float, ran_s: float | None) -> bool:
+    def ends_in(self, seconds: float, since_s: float) -> bool:
         """Return whether a validation is expected to end in so many seconds.
 
         Args:
             seconds: From now on.
-            ran_s: For how long it has run; None if its process starts.
+            since_s: How long ago its process was started; it may import only when it runs.
         """
         if not self.runs:
             return False
-        rest = statistics.median(self.runs) - (-self._start_s if ran_s is None else ran_s)
-        return rest <= seconds
+        return self._start_s + statistics.median(self.runs) - since_s <= seconds
+
+    def starts_in(self, seconds: float) -> bool:
+        """Return whether a process is expected to start in so many seconds."""
+        return self._start_s <= seconds
 
     @property
     def _start_s(self) -> float:
@@ -172,9 +176,10 @@ class Pool:
           is not a score is not retried: the function ran to its end, and would return the same.
         - When the scheduler has rejected a trial, its validations that have not started end.
         - Optional ones are started only by :meth:`start_optional`: those of the trial with the best
-          score first, within a trial the newest. One place is left to what decides. When all trials
-          have ended, those of the three best trials are left, at most two for each place, as far as
-          the sweep takes hardly longer for them; the others end.
+          score first, within a trial the newest. One place is left to what decides. None is started
+          while a process takes longer to start than a twentieth of the sweep so far. When all
+          trials have ended, those of the three best trials are left, at most two for each place, as
+          far as the sweep takes hardly longer for them; the others end.
 
     Args:
         max_in_flight: How many attempts may be in flight at once; None leaves it to the resources.
@@ -339,7 +344,7 @@ class Pool:
         """
         if self._limit is not None:  # one is left to a score that decides
             room = min(room, self._limit - len(self._in_flight) - 1)
-        if room <= 0 or self._waiting_count:
+        if room <= 0 or self._waiting_count or not self.durations.starts_in(self._little_s(now)):
             return []
         chosen = self._promising(best)[:room]
         for waiting in chosen:
@@ -360,12 +365,13 @@ class Pool:
             The attempts to cancel, and the outcomes of those that ended.
         """
         waiting, self._optional = self._promising(best), {}
-        tail_s = _TAIL * (0.0 if self._since is None else now - self._since)
+        tail_s = self._little_s(now)
         rounds = min(_ROUNDS, self.durations.rounds_in(tail_s))
         cancel: list[Attempt] = []
         outcomes: list[Outcome] = []
         for flight in list(self._optional_flights()):
-            if self.durations.ends_in(tail_s, None if flight.began is None else now - flight.began):
+            started = now if flight.started is None else flight.started
+            if self.durations.ends_in(tail_s, now - started):
                 flight.waiting.request = replace(flight.waiting.request, optional=False)
             else:
                 self._land(flight.attempt.id, now)
@@ -382,6 +388,10 @@ class Pool:
             else:
                 outcomes.append(_ended(one, Status.SKIPPED, now, reason=_NO_PLACE))
         return cancel, outcomes
+
+    def _little_s(self, now: float) -> float:
+        """Return the seconds that are little beside what the sweep has taken so far."""
+        return _TAIL * (0.0 if self._since is None else now - self._since)
 
     def _optional_flights(self) -> Iterator[_InFlight]:
         return (one for one in self._in_flight.values() if one.waiting.request.optional)

@@ -326,23 +326,26 @@ def test_what_decides_nothing_runs_only_in_room_that_is_left():
     for trial in ("a", "b", "new"):
         for iteration in (1, 2):
             pool.submit(Request(trial, iteration, used=False, optional=True), now=0.0)
+    pool.durations.starts.append(1.0)
     best = {"a": 0.5, "b": 0.9}.get
+    assert pool.start_optional(9, best, now=19.0) == []  # a process would take too long to start
     assert pool.waiting == 0 and not pool.idle and pool.start(9, now=0.0) == []
-    assert pool.start_optional(0, best, now=0.0) == []
-    assert [one.request.id for one in pool.start_optional(3, best, now=0.0)] == [
+    assert pool.start_optional(0, best, now=20.0) == []
+    assert [one.request.id for one in pool.start_optional(3, best, now=20.0)] == [
         "b:0:2:1",
         "b:0:1:1",
         "a:0:2:1",
     ]
-    pool.submit(Request("c", 1), now=1.0)
-    assert pool.start_optional(9, best, now=1.0) == []  # what decides goes first
-    assert len(pool.start(9, now=1.0)) == 1
+    pool.submit(Request("c", 1), now=21.0)
+    assert pool.start_optional(9, best, now=21.0) == []  # what decides goes first
+    assert len(pool.start(9, now=21.0)) == 1
 
 
 def test_one_place_is_left_to_what_decides():
     pool = Pool(max_in_flight=2)
     for iteration in (1, 2):
         pool.submit(Request("a", iteration, used=False, optional=True), now=0.0)
+    pool.durations.starts.append(0.0)
     assert len(pool.start_optional(9, {}.get, now=0.0)) == 1
     pool.submit(Request("a", 3), now=1.0)
     assert [one.request.iteration for one in pool.start(9, now=1.0)] == [3]
@@ -375,7 +378,7 @@ def test_what_decides_nothing_is_skipped_at_the_end_unless_it_can_win(run_s, lef
     assert pool.waiting == 8 - len(skipped) == left
 
 
-@pytest.mark.parametrize(("run_s", "ends"), [(49.0, True), (60.0, False)])
+@pytest.mark.parametrize(("run_s", "ends"), [(48.0, True), (60.0, False)])
 def test_what_still_runs_at_the_end_and_decides_nothing_ends_soon_or_is_cancelled(run_s, ends):
     pool = optional_pool()
     [attempt] = pool.start_optional(1, BEST, now=1000.0)
