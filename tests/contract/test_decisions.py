@@ -221,7 +221,8 @@ def test_a_trials_end_has_its_last_score_whenever_that_came(tmp_path, lag_s):
     """Of its last checkpoint, which decides nothing: before it ends, and after."""
     ran = sweep(
         tmp_path,
-        ASHAScheduler(max_t=100, grace_period=2, reduction_factor=4),
+        ASHAScheduler(max_t=100, grace_period=3, reduction_factor=4),
+        policy=tunekit.EveryIterations(4),
         trials=2,
         slots=1,
         on_pending="continue",
@@ -229,7 +230,26 @@ def test_a_trials_end_has_its_last_score_whenever_that_came(tmp_path, lag_s):
         settings={"when": "auto"},
     )
     assert set(ran.lengths().values()) == {LENGTH}
-    assert sorted(ran.heard.ends) == [(n, quality(n, LENGTH)) for n in (0, 1)]
+    assert sorted(ran.heard.ends) == [(n, quality(n, 8)) for n in (0, 1)]
+
+
+@pytest.mark.parametrize("on_pending", ["auto", "continue", "wait"])
+def test_promotion_ends_although_what_decides_nothing_finds_no_room(tmp_path, on_pending):
+    """It stops what is left once nothing runs and no validation is pending that it waits for."""
+    settings = {"when": "auto", "max_in_flight": 1}
+    base = PromotionASHA(max_t=LENGTH, grace_period=2, reduction_factor=3)
+    ran = sweep(tmp_path, base, trials=7, on_pending=on_pending, settings=settings)
+    assert all(trial.status == "TERMINATED" for trial in ran.trials)
+    assert ran.validation.validator.idle
+
+
+@pytest.mark.parametrize(("in_trials", "beside", "left"), [(0, 0, 1), (1, 0, 0), (1, 1, 1)])
+def test_a_place_is_left_to_what_decides_unless_it_runs_in_trials(
+    tmp_path, in_trials, beside, left
+):
+    ran = sweep(tmp_path, asha(), trials=1, settings={"when": "auto"})
+    ran.executor.in_trials, ran.validation.waiting.room_beside = bool(in_trials), bool(beside)
+    assert list(ran.validation.waiting.kept()) == [ran.executor.need] * left
 
 
 def test_what_may_stop_a_trial_decides(tmp_path):

@@ -314,8 +314,10 @@ class Pool:
         if known is not None:  # now it is the last of its trial
             self._enqueue(trial, replace(known, request=request))
             return []
-        if any(flight.attempt.request.id == request.id for flight in self._in_flight.values()):
-            return []
+        for flight in self._in_flight.values():
+            if flight.attempt.request.id == request.id:
+                flight.waiting.request = replace(flight.waiting.request, optional=request.optional)
+                return []
         replaced: list[Outcome] = []
         reason = f"iteration {request.iteration} was run again"
         for waiting in [*trial.waiting.values(), *self._optional_of(request.trial_id)]:

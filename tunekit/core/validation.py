@@ -37,6 +37,8 @@ class Selection:
         >>> selection = Selection(when=2)
         >>> [selection.wants("a", iteration) for iteration in (1, 2, 3, 5, 6, 7)]
         [False, True, False, True, False, True]
+        >>> selection.wants("a", 3)  # the trial has gone back
+        True
         >>> selection.wants("a", 8, wish=True), selection.wants("a", 20, wish=False)
         (True, False)
         >>> asked = Selection(when="requested")
