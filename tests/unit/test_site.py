@@ -128,11 +128,11 @@ def test_figures_of_the_start_page_are_where_it_takes_them_from():
     assert len(figures) > 20
     assert [figure for figure in figures if figure not in known] == []
     rows = {
-        "tunekit, every checkpoint (the default)": "the default (each checkpoint is validated)",
-        'tunekit, `when="decisions"`': '`when="decisions"`',
-        'tunekit, `when="decisions"`, two slots more, actors reused': (
-            "the same with two extra slots for validation, actors reused"
+        "tunekit, the default": '`when="auto"`, the default',
+        "tunekit, the default, two slots more for validation": (
+            "the same with two extra slots for validation"
         ),
+        'tunekit, `when="decisions"`': '`when="decisions"`',
         "stock Ray, inline at rungs only, two slots more": "Ray inline at rungs, eight slots",
         "stock Ray, inline at every iteration": "Ray inline, every iteration",
         "Optuna, successive halving at rungs": "Optuna, successive halving at rungs",

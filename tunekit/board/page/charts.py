@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,9 +43,16 @@ _SPANS = {
     "validating, failed": "#D55E00",
     "validation queued": "#CFD5DA",
 }
+# So many powers of ten are marked on an axis.
+_POWERS = 6
 _DECISIONS = {"went on": "#0072B2", "paused": "#E69F00", "stopped": "#D55E00"}
 # How high a chart is, and a row of one, in pixels: of many rows, each is lower.
 _HEIGHT, _ROW, _LOW_ROW, _MANY_ROWS = 320, 26, 20, 20
+# How numbers are written on a logarithmic axis.
+_POWER = (
+    "datum.value && (abs(datum.value) < 0.001 || abs(datum.value) >= 1e6)"
+    " ? format(datum.value, '~e') : format(datum.value, '~')"
+)
 
 _TEXT = {"labelFontSize": 12, "titleFontWeight": "normal"}
 _CONFIG = {
@@ -82,6 +90,19 @@ def _finished(chart: Any, height: int = _HEIGHT, **datasets: Sequence[Mapping[st
 def _rows_high(count: int) -> int:
     """Return how high a chart of so many rows is, in pixels."""
     return max(2, count) * (_ROW if count <= _MANY_ROWS else _LOW_ROW)
+
+
+def _powers(values: Sequence[float]) -> list[float]:
+    """Return the powers of ten that a logarithmic axis is marked with.
+
+    Example:
+        >>> _powers([1e-5, 3e-3, 2e-4, 7e-2])
+        [1e-05, 0.0001, 0.001, 0.01]
+    """
+    first = math.ceil(math.log10(min(values)) - 1e-9)
+    last = math.floor(math.log10(max(values)) + 1e-9)
+    step = max(1, math.ceil((last - first + 1) / _POWERS))
+    return [float(f"1e{n}") for n in range(first, last + 1, step)]
 
 
 def _iterations(field: str, **more: Any) -> alt.X:
@@ -128,7 +149,7 @@ def curves_chart(
         domainRaw=alt.ExprRef("zoom_y"),
     )
     x = _iterations("iteration:Q", domainRaw=alt.ExprRef("zoom_x"))
-    ticks = alt.Axis(format="~g", tickCount=5) if log else alt.Axis()
+    ticks = alt.Axis(values=_powers(values), labelExpr=_POWER) if log else alt.Axis()
     y = alt.Y("value:Q", title=title, scale=scale, axis=ticks)
     base = alt.Chart(alt.NamedData("points")).encode(
         x=x,
