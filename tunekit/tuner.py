@@ -162,10 +162,9 @@ class Tuner(tune.Tuner):
             ``ray.train.ValidationConfig`` is refused here; a trainer's own validates what reports
             ask for, as in Ray Train.
         checkpoint_policy: When to save: a :class:`~tunekit.policies.CheckpointPolicy`, in addition
-            to what the trainable and ``CheckpointConfig`` ask for. If nothing else asks a function
-            that registers how to save, it is asked at each report, or with ``when="decisions"`` at
-            decisions. Not for trainers, whose workers
-            themselves decide when to save.
+            to what the trainable and ``CheckpointConfig`` ask for. If nothing else asks a class
+            that can save, or a function that registers how to, it is asked where ``when``
+            validates. Not for trainers, whose workers themselves decide when to save.
         worker_config: How the workers of distributed trials are kept.
         confirm: How :meth:`fit` confirms the winner when the sweep has ended; None does not. With a
             plain ``ray.tune.Tuner``, call :meth:`tunekit.Sweep.confirm`.
