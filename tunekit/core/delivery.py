@@ -106,15 +106,19 @@ class Delivery:
 
     # What happens ------------------------------------------------------------------------------
 
-    def offered(self, trial_id: str, iteration: int, generation: int = 0) -> None:
-        """Note that Tune asked the scheduler about the report of an iteration.
+    def offered(
+        self, trial_id: str, iteration: int, generation: int = 0, *, offered: bool = True
+    ) -> None:
+        """Note whether Tune asked the scheduler about the report of an iteration.
 
         It does not ask about a report that ends the trial by itself (``done``, or a stopping
-        criterion). The score of such a report goes only with the completion, as in Tune.
+        criterion). The score of such a report goes only with the completion, as in Tune, even if a
+        former run of the iteration did not end the trial.
         """
         line = self._line(trial_id)
         if generation == line.generation:
-            line.offered = max(line.offered, iteration)
+            most = max(line.offered, iteration)
+            line.offered = most if offered else min(line.offered, iteration - 1)
 
     def requested(self, request: Request) -> None:
         """Note that a checkpoint will be validated: scores of later iterations wait for it."""

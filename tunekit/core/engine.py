@@ -336,8 +336,7 @@ class Engine:
             report = {**report, "config": self._config_of(trial_id, generation)}
         self.record(trial_id).report = report
         self.history.reported(trial_id, report[ITERATION], generation)
-        if event.offered:
-            self.delivery.offered(trial_id, report[ITERATION], generation)
+        self.delivery.offered(trial_id, report[ITERATION], generation, offered=event.offered)
 
     def _save(self, event: CheckpointSaved) -> None:
         trial_id, record = event.trial_id, self.record(event.trial_id)

@@ -169,6 +169,16 @@ def test_a_trial_that_was_stopped_has_no_more_scores_due(stop):
     assert due(state) == "end"
 
 
+def test_the_score_of_a_report_that_ends_its_trial_goes_with_the_end_though_a_former_run_went_on():
+    state = after(reported(1), reported(2), TrialFailed(trial_id="a"), TrialRetried(trial_id="a"))
+    state.apply(msgspec.structs.replace(reported(2), offered=False))
+    for event in (saved(2, run=2), requested(2, run=2), ended(2, run=2)):
+        state.apply(event)
+    assert due(state) is None
+    state.apply(TrialEnded(trial_id="a"))
+    assert due(state) == "end" and state.delivery.end("a").result["accuracy"] == 0.5
+
+
 def test_a_trial_that_failed_is_known_until_it_is_retried_and_ends_again():
     state = after(TrialFailed(trial_id="a"), TrialEnded(trial_id="a"))
     assert state.record("a").failed and state.delivery.completed("a")
