@@ -20,6 +20,7 @@ from tests.schedulers import CASES, MODES, every_case
 from tests.seeds import SCHEDULES, seeds
 from tests.sweeps import LENGTH, Counting, Endless, Ran, index_of, quality, sweep
 from tunekit.core.validation import Attempt
+from tunekit.testing import FakeClock, LocalSweep
 
 every_mode = pytest.mark.parametrize("on_pending", MODES)
 
@@ -486,3 +487,10 @@ def test_any_sweep(tmp_path_factory, case, seed, lag, slots, limit):
     )
     check_contract(ran)
     assert all(t.status == Trial.TERMINATED for t in ran.trials)
+
+
+def test_a_validation_callback_needs_a_validated_scheduler(tmp_path):
+    validation = tunekit.ValidationCallback(tunekit.ValidationConfig(fn=lambda checkpoint: {}))
+    local = LocalSweep(Counting, tmp_path, FakeClock(), callbacks=[validation])
+    with pytest.raises(tunekit.errors.WiringError, match="without a ValidatedScheduler"):
+        local.run()

@@ -18,9 +18,8 @@ from ray.tune.schedulers import FIFOScheduler
 import tunekit
 from tests.contract.test_tensorboard import Both, any_order, read, run_pbt, scalars
 from tests.kills import run_killed
-from tests.sweeps import Counting, Ran, index_of, sweep
+from tests.sweeps import Ran, index_of, sweep
 from tunekit.loggers import validated
-from tunekit.testing import FakeClock, FakeExecutor, LocalSweep
 
 
 class Store(LoggerCallback):
@@ -244,24 +243,3 @@ def test_it_is_the_logger_that_it_wraps(tmp_path):
     assert logger.saves == 3 and logger.get_state() == {"saves": 3}
     with pytest.raises(AttributeError):
         logger.no_such_name  # noqa: B018
-
-
-def test_without_a_validated_scheduler(tmp_path):
-    """``validation.loggers(mine)``: it cannot see by itself what callbacks there are."""
-    clock, store = FakeClock(), Store()
-    executor = FakeExecutor(clock, lambda attempt: {"accuracy": 0.5}, seconds=lambda a: 2.5)
-    validation = tunekit.ValidationCallback(
-        tunekit.ValidationConfig(fn=lambda checkpoint: {}), executor=executor, clock=clock
-    )
-    local = LocalSweep(
-        Counting,
-        tmp_path,
-        clock,
-        num_samples=2,
-        callbacks=[tunekit.EveryIterations(1), validation, *validation.loggers(store)],
-        seconds=lambda trial, method: 1.0 if method == "train" else 0.0,
-        next_due=executor.next_due,
-    ).run()
-    for trial in local.trials:
-        assert store.points(trial, "accuracy") == [(i, 0.5) for i in range(1, 10)]
-    assert store.ends == {trial.trial_id: False for trial in local.trials}

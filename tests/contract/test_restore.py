@@ -24,7 +24,7 @@ from tests.sweeps import Counting, Endless, Ran, index_of, sweep
 from tunekit.core.events import TrialAdded
 from tunekit.journal.lines import events_in
 from tunekit.journal.storage import LocalFolder
-from tunekit.testing import FakeClock, FakeExecutor, LocalSweep, check_journal
+from tunekit.testing import FakeClock, check_journal
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -308,39 +308,6 @@ def test_the_clock_on_the_wall_may_jump(tmp_path, monkeypatch):
     ran = restored(tmp_path)
     assert complete(ran)
     check_journal(events_in(tmp_path / "sweep"))
-
-
-def test_without_a_validated_scheduler_what_was_pending_is_validated(tmp_path):
-    """The callback alone does not reach Tune's controller: Tune's own saved state has to do."""
-
-    def made(**options: Any) -> tuple[LocalSweep, tunekit.ValidationCallback]:
-        clock = FakeClock()
-        executor = FakeExecutor(clock, lambda a: {"accuracy": 0.5}, seconds=lambda a: 2.5)
-        config = tunekit.ValidationConfig(fn=lambda checkpoint: {})
-        validation = tunekit.ValidationCallback(config, executor=executor, clock=clock)
-        local = LocalSweep(
-            Endless,
-            tmp_path,
-            clock,
-            num_samples=2,
-            stop={"training_iteration": 6},
-            callbacks=[tunekit.EveryIterations(1), validation, *validation.loggers()],
-            seconds=lambda trial, method: 1.0 if method == "train" else 0.0,
-            next_due=executor.next_due,
-            saved_every_s=0.0,
-            **options,
-        )
-        return local, validation
-
-    with pytest.raises(Killed), killed_after(45):
-        made()[0].run()
-    shutil.rmtree(f"{tmp_path}-session", ignore_errors=True)
-    local, validation = made(resume=ResumeConfig())
-    local.run()
-    for trial in local.trials:
-        scored = [iteration for (_, iteration), _ in validation.history.scores(trial.trial_id)]
-        assert scored == [1, 2, 3, 4, 5, 6]
-    assert validation.summary()["waiting"] == 0
 
 
 # Checkpoints that are kept ----------------------------------------------------------------------

@@ -7,9 +7,9 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTra
 
 import tunekit
 from tests.schedulers import MODES
-from tests.sweeps import LENGTH, Counting, sweep
+from tests.sweeps import LENGTH, sweep
 from tunekit._ray.controller import Controller
-from tunekit.testing import FakeClock, FakeExecutor, LocalSweep
+from tunekit.testing import FakeExecutor
 
 # Seconds of the sweep's clock after which it is taken for one that never ends.
 NEVER = 1000.0
@@ -125,30 +125,6 @@ def test_validations_go_before_the_next_trial(tmp_path):
     assert [of for of, _ in ran.executor.order] == [i for i in ids for _ in range(LENGTH)]
     for of, begun in ran.executor.order:
         assert begun == set(ids[: ids.index(of) + 1]), "no later trial has begun"
-
-
-@pytest.mark.parametrize("trials", [1, 3])
-def test_the_parts_without_our_scheduler_wait_until_tune_has_given_back_all(tmp_path, trials):
-    """Tune's controller is not known then, so that the wait is in two parts."""
-    clock = FakeClock()
-    executor = Shared(clock, lambda attempt: {"accuracy": 0.5}, lambda attempt: 1.0)
-    validation = tunekit.ValidationCallback(
-        tunekit.ValidationConfig(fn=lambda checkpoint: {}), executor=executor, clock=clock
-    )
-    local = LocalSweep(
-        Counting,
-        tmp_path,
-        clock,
-        num_samples=trials,
-        scheduler=FIFOScheduler(),
-        callbacks=[tunekit.EveryIterations(3), validation, *validation.loggers()],
-        seconds=lambda trial, method: 1.0 if method == "train" else 0.0,
-        next_due=executor.next_due,
-    )
-    executor.take_turns_with(local)
-    local.run(most=100_000)
-    assert validation.summary()["validated"] == 3 * trials
-    assert [t.last_result["accuracy"] for t in local.trials] == [0.5] * trials
 
 
 def test_the_last_step_does_not_wait(tmp_path):

@@ -97,15 +97,15 @@ class TrialRecord:
 
 @dataclass(frozen=True)
 class PassedOver:
-    """What is due of a trial is delivered to nobody; that is not recorded.
+    """A score is delivered to nobody: it lacks a metric to judge by. That is not recorded.
 
     Attributes:
         trial_id: The trial.
-        place: The generation and iteration of its score; None: it is the trial's end.
+        place: The generation and iteration of its score.
     """
 
     trial_id: str
-    place: tuple[int, int] | None = None
+    place: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -304,8 +304,6 @@ class Engine:
                 pass
             case JudgedBy():
                 self.required = event.names
-            case PassedOver() if event.place is None:
-                self.delivery.end_delivered(event.trial_id)
             case PassedOver():
                 self.delivery.delivered(event.trial_id, event.place)
             case _:

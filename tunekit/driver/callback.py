@@ -95,8 +95,6 @@ CHECK = "TUNEKIT_CHECK"
 
 # How long to sleep when waiting only for validations.
 _PAUSE_S = 0.02
-# How long validations may get no resources before that counts as a shortage.
-_GRACE_S = 2.0
 
 _NOT_BY_RAY = (
     "ray.tune.Tuner.restore does not know what tunekit has recorded of this sweep: trials would "
@@ -108,13 +106,9 @@ class ValidationCallback(tune.Callback):
     """Validates the checkpoints that trials save, alongside training, and folds in the scores.
 
     Put it, after any checkpoint policies, into ``RunConfig(callbacks=[...])``, together with its
-    :meth:`loggers`. By itself it validates, records, and folds validated metrics into the results.
-    To judge by them, wrap the scheduler in a :class:`~tunekit.ValidatedScheduler` and the searcher
-    in a :class:`~tunekit.ValidatedSearcher`. :class:`tunekit.Tuner` puts all of them together.
-
-    Without a ``ValidatedScheduler`` it has no access to Tune's controller. It then considers the
-    sweep over whenever every trial so far has ended, and a score that arrives after its trial's end
-    is in the returned results and files, but not in Tune's saved experiment state.
+    :meth:`loggers`, and wrap the scheduler in a :class:`~tunekit.ValidatedScheduler` (around a
+    ``FIFOScheduler``, if nothing else) and the searcher in a :class:`~tunekit.ValidatedSearcher`.
+    :class:`tunekit.Tuner` puts all of them together.
 
     Args:
         config: The settings.
@@ -254,10 +248,6 @@ class ValidationCallback(tune.Callback):
             config_of=lambda *generation: self._restored.config_of(*generation),
             stages={stage.name: stage.every for stage in self.config.stages},
         )
-        #: What the scheduler and the searcher are given.
-        self.deliveries = Deliveries(
-            state, self._trials, emit=self.emit, time=self.time, fail=self.fail
-        )
         self._stopping = StoppingCriteria(self.fail)
         #: Which trials wait, and what may use their places.
         self.waiting = waiting = Waiting(
@@ -296,24 +286,11 @@ class ValidationCallback(tune.Callback):
         self.files = TrialFiles(
             state, changed=self._changed, finalized=partial(self._tell, "on_trial_settled")
         )
-        #: What was reported and saved, and has to be validated.
-        self.requests = Requests(
-            self.config,
-            state,
-            self._trials,
-            self.stages,
-            self.leases,
-            places=lambda: self.places,
-            emit=self.emit,
-            time=self.time,
-        )
-        self.requests.leaves_out = waiting.leaves_out
         self._failures, self._forgotten = FailureReports(self.config), Forgotten()
         self._end = SweepEnd(
             self.clock,
             state=state,
             stages=self.stages,
-            deliveries=self.deliveries,
             files=self.files,
             failures=self._failures,
             forgotten=self._forgotten,
@@ -360,14 +337,36 @@ class ValidationCallback(tune.Callback):
     ) -> None:
         """Connect the parts of a sweep; the scheduler calls this when Tune adds the first trial."""
         self._controller, self._scheduling, self._actions = controller, scheduling, actions
-        self.deliveries.attach(scheduling, actions, searcher)
-        self.requests.scheduling = scheduling
+        #: What the scheduler and the searcher are given.
+        self.deliveries = Deliveries(
+            self.state,
+            self._trials,
+            scheduling,
+            actions,
+            searcher,
+            emit=self.emit,
+            time=self.time,
+            fail=self.fail,
+        )
+        #: What was reported and saved, and has to be validated.
+        self.requests = Requests(
+            self.config,
+            self.state,
+            self._trials,
+            self.stages,
+            self.leases,
+            scheduling,
+            leaves_out=self.waiting.leaves_out,
+            places=lambda: self.places,
+            emit=self.emit,
+            time=self.time,
+        )
         self._listen_with(controller.callbacks)
         judged = frozenset(controller.take_over_metric_check() | scheduling.objectives)
         self.state.apply(JudgedBy(judged))
         self._stopping.attach(controller, lambda: self.state.required | self.history.names.keys())
         self.waiting.attach(controller, scheduling, searches=searcher is not None)
-        self._end.attach(controller)
+        self._end.attach(controller, self.deliveries)
         controller.look_at_reports_first(self._receive)
         for callback in self._listeners:
             for policy in callback.parts() if isinstance(callback, CheckpointPolicy) else ():
@@ -451,9 +450,6 @@ class ValidationCallback(tune.Callback):
         """Called by Tune before the sweep begins."""
         if self._run_by_ray:
             raise RestoreError(_NOT_BY_RAY.format(how_to_resume(self._where(), self.trainable)))
-        if self._controller is None:
-            self._listen_with(self._loggers)
-        self._end.begin()
         if self._end.display is not None:
             self._end.display.begin()
         if self._refused is not None:
@@ -472,35 +468,28 @@ class ValidationCallback(tune.Callback):
         known = list(self._trials.values())
         if self._end.conclude_restored(known):
             self._raise_error()
-            self._end.note(known)
+            self._end.note()
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         """Called by Tune when a trial's actor is up, including after a pause or a failure."""
+        if self._scheduling is None:
+            raise WiringError(
+                "ValidationCallback was given to a sweep without a ValidatedScheduler. Pass "
+                "TuneConfig(scheduler=tunekit.ValidatedScheduler(FIFOScheduler())), or use "
+                "tunekit.Tuner."
+            )
         fail_for_good(trial)
-        self._open_experiment(trial.storage)
-        self._resume_alone(trials)
-        self._trials[trial.trial_id] = trial
         self.files.add(trial)
         self.watch(trial)
-        if self._scheduling is not None:
-            stand_ins = self._scheduling.state.stand_ins
-            stand_ins.reopen(stand_ins.of(trial))
-        elif self.config.when == "decisions":
-            raise WiringError(
-                "ValidationConfig(when='decisions') was given to a sweep without a "
-                "ValidatedScheduler, which knows when the scheduler decides. Use tunekit.Tuner, "
-                "or pass TuneConfig(scheduler=tunekit.ValidatedScheduler(...))."
-            )
+        self._scheduling.state.stand_ins.reopen(self._scheduling.state.stand_ins.of(trial))
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
         """Called by Tune with each report, after the scheduler and before the loggers."""
         self.requests.override(trial.trial_id, result)
-        if self._controller is None:
-            self._receive(trial, result)
         clean = own_names(result, self.history.names)
         if clean is not result:
             result.clear()
@@ -675,26 +664,25 @@ class ValidationCallback(tune.Callback):
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Called by Tune after each event it has handled."""
+        controller, actions = self._controller, self._actions
+        if controller is None or actions is None:
+            return  # no trial was added yet
         self._end.note_end_of_time(trials)
         self._keep()
-        self._resume_alone(trials)
-        self.stages.poll(at_once=self._controller is not None and self._controller.woken())
+        self.stages.poll(at_once=controller.woken())
         self.files.show()
-        if self._actions is not None:
-            self._actions.act()
+        actions.act()
         self._end.step(trials)
         self._raise_error()
-        self._end.note(trials)
-        if self._controller is not None:
-            self._controller.wake_on(self.stages.awaited())
-        self._pause()
+        self._end.note()
+        controller.wake_on(self.stages.awaited())
+        self._pause(controller)
 
-    def _pause(self) -> None:
+    def _pause(self, controller: Controller) -> None:
         """Sleep a little if Tune would take its next step at once and find nothing new."""
-        controller = self._controller
         if self.validator.quiet and self.waiting.one_at_a_time():
             self.validator.spare()  # or no trial could start
-        if self.validator.idle or controller is None or not controller.awaits_nothing:
+        if self.validator.idle or not controller.awaits_nothing:
             return
         left = self._paused_at + _PAUSE_S - self.clock.monotonic()
         if left > 0:
@@ -706,8 +694,6 @@ class ValidationCallback(tune.Callback):
     ) -> None:
         """Called by Tune when a trial has ended by itself or was stopped, and before its actor."""
         self.waiting.ends(trial)
-        if self._scheduling is None:
-            self.deliveries.complete(trial.trial_id)
         if not self.state.has_saved:
             self._forgotten.ended(trial)
 
@@ -723,12 +709,10 @@ class ValidationCallback(tune.Callback):
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         """Called by Tune last: what has not ended was interrupted, and is given up here."""
         self._keep()
-        left = self._end.conclude_left(trials)
         self.has_ended = self._end.has_ended
+        self._end.draining.broken_off()
         self.stages.close()
         self._close(finished=self.has_ended)
-        if left:
-            self._raise_error()
 
     def break_off(self) -> None:
         """Record the end of the session where the process ends without Tune."""
@@ -900,10 +884,6 @@ class ValidationCallback(tune.Callback):
     def set_state(self, state: dict[str, Any]) -> None:
         """Keep what Tune saved with the experiment; it is loaded once the folder is known."""
         self._restored.save(state)
-
-    def _resume_alone(self, trials: list[Trial]) -> None:
-        if self._restored.past and self._scheduling is None:
-            self._restored.resume_alone(trials)
 
     def caught_up(self, told: Mapping[str, list[Told]]) -> None:
         """Take that what happened in former sessions was told again: go on telling loggers."""

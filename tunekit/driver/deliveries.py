@@ -17,7 +17,6 @@ from tunekit.core.events import EndDelivered, Event, ScoreDelivered, TrialEnded
 from tunekit.core.metrics import flatten
 from tunekit.core.validation import Request
 from tunekit.errors import MetricNotFoundError, TunekitError
-from tunekit.scheduling.base import BaseScheduler
 from tunekit.scheduling.scheduling import Scheduling
 from tunekit.scheduling.searcher import ValidatedSearcher
 from tunekit.scheduling.trial_actions import TrialActions
@@ -33,6 +32,9 @@ class Deliveries:
     Args:
         state: The state of the sweep.
         trials: Its trials; others may be added.
+        scheduling: The scheduler that hears of scores.
+        actions: What carries out what it decides.
+        searcher: The searcher that hears of scores, if one does.
         emit: Takes each event, before anything comes of it.
         time: Returns the time, in seconds since the epoch.
         fail: Ends the sweep with an error.
@@ -42,6 +44,9 @@ class Deliveries:
         self,
         state: Engine,
         trials: Mapping[str, Trial],
+        scheduling: Scheduling,
+        actions: TrialActions,
+        searcher: ValidatedSearcher | None,
         *,
         emit: Callable[[Event | PassedOver], None],
         time: Callable[[], float],
@@ -49,19 +54,11 @@ class Deliveries:
     ):
         self._state, self._trials = state, trials
         self._emit, self._time, self._fail = emit, time, fail
-        #: Who hears of scores; None until they are known.
-        self.scheduling: Scheduling | None = None
-        self.searcher: ValidatedSearcher | None = None
-        self._actions: TrialActions | None = None
+        self._scheduling, self._base, self._actions = scheduling, scheduling.base, actions
+        self.searcher = searcher
         # Trials of which nothing is delivered until it is known whether the metrics that the sweep
         # is judged by come from validation or from training.
         self._postponed: dict[str, None] = {}
-
-    def attach(
-        self, scheduling: Scheduling, actions: TrialActions, searcher: ValidatedSearcher | None
-    ) -> None:
-        """Get to know who hears of scores, and who carries out what is decided."""
-        self.scheduling, self._actions, self.searcher = scheduling, actions, searcher
 
     def deliver(self, trial_id: str) -> None:
         """Give the scheduler and the searcher what they may see of a trial now.
@@ -75,26 +72,22 @@ class Deliveries:
             self._deliver(trial_id)
 
     def _deliver(self, trial_id: str) -> None:
-        base = None if self.scheduling is None else self.scheduling.base
-        while base is None or base.hears(trial_id):
+        while self._base.hears(trial_id):
             due = self._state.delivery.due(trial_id)
             if due is None:
                 break
-            if base is None:
-                place = due.request.place if isinstance(due, Scored) else None
-                self._emit(PassedOver(trial_id, place))
-            elif isinstance(due, Scored):
-                self._deliver_score(self._trials[trial_id], due, base)
+            if isinstance(due, Scored):
+                self._deliver_score(self._trials[trial_id], due)
             else:
                 self._deliver_end(self._trials[trial_id], due)
 
-    def _deliver_score(self, trial: Trial, scored: Scored, base: BaseScheduler) -> None:
+    def _deliver_score(self, trial: Trial, scored: Scored) -> None:
         result = {**flatten(scored.result), DONE: False}
         if not self._can_be_judged(scored, result):
             self._emit(PassedOver(scored.trial_id, scored.request.place))
             return
-        decision = base.judge(trial, result, scored)
-        finished = decision == TrialScheduler.STOP and base.has_run_its_course(trial.trial_id)
+        decision = self._base.judge(trial, result, scored)
+        finished = decision == TrialScheduler.STOP and self._base.has_run_its_course(trial.trial_id)
         self._emit(ScoreDelivered.of(scored.request, decision, self._time(), finished=finished))
         self.teach(scored.trial_id, decision, result)
 
@@ -110,8 +103,7 @@ class Deliveries:
     def deliver_end(self, trial: Trial, end: Completion, *, search: bool = True) -> None:
         """Tell the scheduler of a trial's end, and the searcher if it has not heard of it."""
         result = None if end.result is None else flatten(end.result)
-        if self.scheduling is not None:
-            self.scheduling.base.finish(trial, result)
+        self._base.finish(trial, result)
         if search and self.searcher is not None:
             self.searcher.finish(trial.trial_id, result)
 
@@ -136,11 +128,11 @@ class Deliveries:
         for trial in ended:
             if not self._state.delivery.completed(trial.trial_id):
                 self.complete(trial.trial_id)  # Tune has not told the scheduler
-            if self.scheduling is not None and not self._state.delivery.over(trial.trial_id):
-                self.scheduling.next_trial.advance()
+            if not self._state.delivery.over(trial.trial_id):
+                self._scheduling.next_trial.advance()
         for trial in ended:
-            if self.scheduling is not None and not self._state.delivery.over(trial.trial_id):
-                self.scheduling.base.conclude(trial)
+            if not self._state.delivery.over(trial.trial_id):
+                self._base.conclude(trial)
                 self._deliver_end(trial, self._state.delivery.end(trial.trial_id))
 
     def settled(self, request: Request) -> None:
@@ -148,11 +140,10 @@ class Deliveries:
 
         From now on the scheduler's books show it, or a later one takes its place.
         """
-        if self.scheduling is not None and self._actions is not None:
-            self._actions.settled(request.trial_id)
-            current = self._state.ancestry.generation(request.trial_id)
-            if request.generation == current and not request.optional:
-                self.scheduling.state.usage.heard(request)
+        self._actions.settled(request.trial_id)
+        current = self._state.ancestry.generation(request.trial_id)
+        if request.generation == current and not request.optional:
+            self._scheduling.state.usage.heard(request)
 
     def _can_be_judged(self, scored: Scored, result: Mapping[str, Any]) -> bool:
         """Return whether a result has the metrics to judge by; if none ever had them, give up."""

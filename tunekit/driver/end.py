@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 from collections.abc import Callable, Collection
-from typing import Any
 
 from ray.tune.experiment import Trial
 
@@ -31,10 +28,6 @@ logger = logging.getLogger(__name__)
 
 # How long a sweep waits at its end before it says so, and says so again, and is shown anew.
 _FIRST_NEWS_S, _NEWS_INTERVAL_S, _REFRESH_INTERVAL_S = 2.0, 10.0, 1.0
-# How long to sleep when waiting only for validations.
-_PAUSE_S = 0.02
-# How long validations may get no resources before that counts as a shortage.
-_GRACE_S = 2.0
 
 
 class Draining:
@@ -98,7 +91,6 @@ class SweepEnd:
         clock: What to read the time from.
         state: The state of the sweep.
         stages: Run its validations.
-        deliveries: Delivers what is left.
         files: Writes the files of its trials.
         failures: Tells of validations that failed.
         forgotten: Tells what a sweep lacks to be judged.
@@ -111,37 +103,29 @@ class SweepEnd:
         *,
         state: Engine,
         stages: Stages,
-        deliveries: Deliveries,
         files: TrialFiles,
         failures: FailureReports,
         forgotten: Forgotten,
         emit: Callable[[Event], None],
     ):
         self._clock, self._emit = clock, emit
-        self._state, self._stages, self._deliveries = state, stages, deliveries
+        self._state, self._stages = state, stages
         self._files, self._failures, self._forgotten = files, failures, forgotten
         self._controller: Controller | None = None
+        self._deliveries: Deliveries | None = None
         #: Where the wait is shown.
         self.display: Display | None = None
         #: Says what the sweep waits for.
         self.draining = Draining(clock, stages.statuses)
-        # What Tune replaces while it runs, and puts back at Ctrl-C.
-        self._sigint_handler: Any = None
         self._error: TunekitError | None = None
         # The trials that the time budget has stopped; None while there is time left.
         self._cut: set[str] | None = None
         # Whether the sweep was over at the end of the last step: Tune then takes no further one.
         self._ended_by_itself = False
-        # Whether the last validations wait for resources that Tune gives back after its last step.
-        self._left_to_the_end = False
 
-    def begin(self) -> None:
-        """Watch for Ctrl-C from now on."""
-        self._sigint_handler = signal.getsignal(signal.SIGINT)
-
-    def attach(self, controller: Controller) -> None:
-        """Take the sweep's controller: from now on the end waits in its steps."""
-        self._controller = controller
+    def attach(self, controller: Controller, deliveries: Deliveries) -> None:
+        """Take the sweep's controller, in whose steps the end waits, and what delivers the rest."""
+        self._controller, self._deliveries = controller, deliveries
 
     def fail(self, error: TunekitError) -> None:
         """End the sweep with an error, at the end of the current step."""
@@ -167,26 +151,21 @@ class SweepEnd:
         """Take the end of one of Tune's steps: write the files of ended trials, conclude if over.
 
         Tune keeps working while the last validations run, so the last trials' resources become
-        free and Ctrl-C is seen. Where its controller is not known, this can only wait here, as long
-        as validations get resources; it waits for the others when Tune has given back all it had.
+        free and Ctrl-C is seen.
         """
         if self._files.all_final:
             return
         self._files.finalize()
-        if not self._over(trials):
+        if not self._over:
             return
         if self.pending:
             self.draining.goes_on(self.display)
-            if self._controller is not None or not self._wait_here():
-                return
-        while not self._conclude(trials):
-            if self._controller is not None or not self._wait_here():
-                return
+        else:
+            self._conclude(trials)
 
-    def note(self, trials: list[Trial]) -> None:
+    def note(self) -> None:
         """Note whether all is done, before Tune ends all trials and it would always seem so."""
-        over = self._files.all_final and self._stages.idle and self._over(trials)
-        self._ended_by_itself = over
+        self._ended_by_itself = self._files.all_final and self._stages.idle and self._over
 
     def conclude_restored(self, trials: list[Trial]) -> bool:
         """Conclude a restored sweep whose trials have ended: Tune will take no step.
@@ -194,23 +173,7 @@ class SweepEnd:
         Returns:
             Whether it is such a sweep.
         """
-        if self._controller is None or not self._controller.finished or not self._stages.idle:
-            return False
-        return self._conclude(trials)
-
-    def conclude_left(self, trials: list[Trial]) -> bool:
-        """Wait for the validations that were left to the end, now that Tune has ended its trials.
-
-        Returns:
-            Whether any were; the sweep's error is then still to be raised.
-        """
-        left = self._left_to_the_end
-        while left and self._wait_here(to_the_end=True):
-            if self._conclude(trials):
-                self.note(trials)
-                break
-        self.draining.broken_off()
-        return left
+        return self._over and self._stages.idle and self._conclude(trials)
 
     @property
     def has_ended(self) -> bool:
@@ -233,37 +196,10 @@ class SweepEnd:
         """Return whether the time budget has stopped a trial, which goes on after a restore."""
         return self._cut is not None and trial.trial_id in self._cut
 
-    def _over(self, trials: list[Trial]) -> bool:
-        if self._controller is not None:
-            return self._controller.finished
-        return all(trial.is_finished() for trial in trials)
-
-    def _wait_here(self, *, to_the_end: bool = False) -> bool:
-        """Wait for validations without Tune; return whether all have ended.
-
-        Args:
-            to_the_end: Whether to wait also for those that get no resources.
-        """
-        while self.pending:
-            self._left_to_the_end = self._stages.starved_s() > _GRACE_S and not to_the_end
-            if self._left_to_the_end:
-                return False
-            if self._interrupted:
-                logger.warning("Interrupted with validations pending.")
-                self.draining.broken_off()
-                return False
-            self._clock.sleep(_PAUSE_S)
-            self._stages.poll(at_once=True)
-            self._files.finalize()
-            self.draining.goes_on(self.display)
-        return True
-
     @property
-    def _interrupted(self) -> bool:
-        """Return whether Tune has seen Ctrl-C since the sweep began."""
-        if threading.current_thread() is not threading.main_thread():
-            return False
-        return signal.getsignal(signal.SIGINT) is not self._sigint_handler
+    def _over(self) -> bool:
+        """Return whether Tune has no trial left."""
+        return self._controller is not None and self._controller.finished
 
     def _conclude(self, trials: list[Trial]) -> bool:
         """Deliver and write all that is left, after the last validation has ended.
@@ -271,8 +207,8 @@ class SweepEnd:
         Returns:
             Whether that was all: a further stage may have to validate what has run its course.
         """
-        self._left_to_the_end = False
-        self._deliveries.conclude(trial for trial in trials if not self._cut_short(trial))
+        if self._deliveries is not None:
+            self._deliveries.conclude(trial for trial in trials if not self._cut_short(trial))
         if self.pending:
             return False
         self.draining.over()

@@ -41,6 +41,8 @@ class Requests:
         trials: Its trials; others may be added.
         stages: Run the validations.
         leases: Which checkpoints are needed.
+        scheduling: Says which scores will be used.
+        leaves_out: Returns whether a trial's scores that decide nothing are optional.
         places: Returns where the experiment is kept.
         emit: Takes what happens, before anything comes of it.
         time: Returns the time, in seconds since the epoch.
@@ -53,7 +55,9 @@ class Requests:
         trials: Mapping[str, Trial],
         stages: Stages,
         leases: CheckpointLeases,
+        scheduling: Scheduling,
         *,
+        leaves_out: Callable[[Trial], bool],
         places: Callable[[], Places],
         emit: Callable[[Event], None],
         time: Callable[[], float],
@@ -61,10 +65,7 @@ class Requests:
         self._config, self._state, self._trials = config, state, trials
         self._stages, self._leases, self._places = stages, leases, places
         self._emit, self._time = emit, time
-        #: Who says which scores will be used; nobody, as long as it is not known.
-        self.scheduling: Scheduling | None = None
-        #: Whether a trial's scores that decide nothing are optional.
-        self.leaves_out: Callable[[Trial], bool] = lambda trial: False
+        self._scheduling, self._leaves_out = scheduling, leaves_out
         # What each trial's newest report says of its own validation, and of which iteration it is.
         self._overrides: dict[str, tuple[int, ValidationOverride]] = {}
         # The newest iteration of each trial that Tune has asked the scheduler about.
@@ -88,10 +89,9 @@ class Requests:
         """Record a report."""
         trial_id, step = trial.trial_id, report[TRAINING_ITERATION]
         report[GENERATION] = self._state.ancestry.generation(trial_id)
-        offered = self.scheduling is None or self._offered.get(trial_id) == step
+        offered = self._offered.get(trial_id) == step
         self._emit(Reported(time=self._time(), trial_id=trial_id, report=report, offered=offered))
-        if self.scheduling is not None:
-            self.scheduling.uses(trial, report)
+        self._scheduling.uses(trial, report)
 
     def saved(self, trial: Trial) -> None:
         """Record a trial's newest checkpoint, and request its validation, if there is to be one."""
@@ -132,8 +132,7 @@ class Requests:
 
     def _record(self, trial: Trial, checkpoint: Any, report: Mapping[str, Any]) -> None:
         request, override = self._request(trial, checkpoint, report)
-        used = self.scheduling is None or self.scheduling.state.usage.used(request)
-        used = used or bool(trial.last_result.get(DONE))
+        used = self._scheduling.state.usage.used(request) or bool(trial.last_result.get(DONE))
         known = {**(self._state.record(trial.trial_id).report or {})}
         known.pop(SHOULD_CHECKPOINT, None)  # Tune stores it without
         self._emit(
@@ -144,7 +143,7 @@ class Requests:
                 report=None if same(request.report, known) else request.report,
                 wish=None if override is None else bool(override),
                 used=used,
-                optional=not used and override is None and self.leaves_out(trial),
+                optional=not used and override is None and self._leaves_out(trial),
             )
         )
 

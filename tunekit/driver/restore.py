@@ -99,8 +99,8 @@ class Restoration:
         trials: The sweep's trials.
         events: The journal's events.
         offsets: The lines of the journal as of which the parts were saved.
-        controller: The controller of the restored experiment, if it is known.
-        scheduling: The scheduler, if it is one of tunekit's.
+        controller: The controller of the restored experiment.
+        scheduling: Its scheduler.
     """
 
     def __init__(
@@ -109,8 +109,8 @@ class Restoration:
         trials: Mapping[str, Trial],
         events: Sequence[Event],
         offsets: Offsets,
-        controller: Controller | None = None,
-        scheduling: Scheduling | None = None,
+        controller: Controller,
+        scheduling: Scheduling,
     ):
         self._sweep, self._trials, self._events, self._offsets = sweep, trials, events, offsets
         self._controller, self._scheduling = controller, scheduling
@@ -151,7 +151,7 @@ class Restoration:
             new = event.n > self._offsets.scheduler
             if new and not caught_up:
                 caught_up = True
-                self._take_leases()
+                self._scheduling.base.take_leases()
             trial_id = getattr(event, "trial_id", None)
             trial = None if trial_id is None else self._trials.get(trial_id)
             if trial_id is not None and trial is None:
@@ -166,15 +166,14 @@ class Restoration:
                 self._bring_forward(event, trial)
             if event.n > self._offsets.searcher and isinstance(event, (TrialEnded, TrialErrored)):
                 failed = isinstance(event, TrialErrored)
-                if self._controller is not None:
-                    self._controller.tell_search_of_end(trial, failed=failed)
+                self._controller.tell_search_of_end(trial, failed=failed)
             if isinstance(event, ValidationEnded):
                 self._show(event, trial)
             if new:
                 count += 1
                 self._catch_up(event, trial)
         if not caught_up:
-            self._take_leases()
+            self._scheduling.base.take_leases()
         self._note_told(self._sweep.state.postponed)
         names = self._sweep.state.history.names
         for own in self.told.values():
@@ -191,11 +190,6 @@ class Restoration:
             request, metrics = outcome.request, outcome.metrics
             shown = {request.stage: metrics} if request.stage else metrics
             self.told.setdefault(request.trial_id, []).append(Told(request.report, shown))
-
-    def _take_leases(self) -> None:
-        """Take the leases that the scheduler had when it was saved."""
-        if self._scheduling is not None:
-            self._scheduling.base.take_leases()
 
     # What is known of a checkpoint -------------------------------------------------------------
 
@@ -226,8 +220,7 @@ class Restoration:
                     take_saved(trial, checkpoint, dict(request.report))
             case _:
                 return
-        if self._controller is not None:
-            self._controller.changed(trial)
+        self._controller.changed(trial)
 
     def _show(self, event: ValidationEnded, trial: Trial) -> None:
         """Show a score in Tune's trial, and in the rank of its checkpoint."""
@@ -249,8 +242,6 @@ class Restoration:
     def _deliver_again(self, event: ScoreDelivered | EndDelivered, trial: Trial) -> None:
         """Deliver again what was delivered; it follows from the events before."""
         scheduling, sweep = self._scheduling, self._sweep
-        if scheduling is None:
-            return
         search = event.n > self._offsets.searcher
         if isinstance(event, EndDelivered):
             end = sweep.state.delivery.end(trial.trial_id)
@@ -267,18 +258,17 @@ class Restoration:
     def _catch_up(self, event: Event, trial: Trial) -> None:
         """Tell the scheduler."""
         sweep, scheduling = self._sweep, self._scheduling
-        if scheduling is not None:
-            if isinstance(event, CheckpointSaved):
-                scheduling.state.usage.used(self._saved[(trial.trial_id, *event.place)])
-            elif isinstance(event, Exploited):
-                exploit, version = self._exploit(event, trial)
-                carried_out = event.n <= self._offsets.trials
-                scheduling.restore.exploit_again(trial, exploit, version, carried_out=carried_out)
-            else:
-                scheduling.restore.catch_up(event, trial)
-            if isinstance(event, Reported):
-                report = sweep.state.record(trial.trial_id).report
-                scheduling.uses(trial, report or event.report)
+        if isinstance(event, CheckpointSaved):
+            scheduling.state.usage.used(self._saved[(trial.trial_id, *event.place)])
+        elif isinstance(event, Exploited):
+            exploit, version = self._exploit(event, trial)
+            carried_out = event.n <= self._offsets.trials
+            scheduling.restore.exploit_again(trial, exploit, version, carried_out=carried_out)
+        else:
+            scheduling.restore.catch_up(event, trial)
+        if isinstance(event, Reported):
+            report = sweep.state.record(trial.trial_id).report
+            scheduling.uses(trial, report or event.report)
 
     def _exploit(self, event: Exploited, trial: Trial) -> tuple[Any, Version | None]:
         """Return the exploit, and the version of its donor, if that was saved."""

@@ -52,10 +52,6 @@ class _Validations(Restored, Protocol):
         """Return whether Tune's ``progress.csv`` is written."""
         ...
 
-    def watch(self, trial: Trial) -> None:
-        """Keep the checkpoints of a trial that are needed."""
-        ...
-
     def retried(self, trial: Trial) -> None:
         """Record that a trial starts again: it will end again."""
         ...
@@ -145,7 +141,11 @@ class RestoredSweep:
             searcher=self._as_of if searched is None else searched,
             scheduler=self._scheduler_as_of,
         )
-        self._tell(self._trials, offsets, controller, scheduling)
+        restoration = Restoration(sweep, self._trials, self.past, offsets, controller, scheduling)
+        self._restoration, sweep.leases.deletes_nothing = restoration, True
+        restoration.run()
+        self._restoration, sweep.leases.deletes_nothing = None, False
+        sweep.caught_up(restoration.told)
         for trial_id, trial in self._trials.items():
             sweep.files.add(trial)
             if trial.is_finished():
@@ -168,36 +168,6 @@ class RestoredSweep:
         scheduling.restore.resume()
         for trial_id in list(self._trials):
             sweep.deliveries.deliver(trial_id)
-
-    def resume_alone(self, trials: list[Trial]) -> None:
-        """Resume without a scheduler of tunekit's: only pending validations are left to run."""
-        sweep, known = self._sweep, {trial.trial_id: trial for trial in trials}
-        for trial_id, trial in known.items():
-            self._trials.setdefault(trial_id, trial)
-        newest = self.past[-1].n
-        self._tell(known, Offsets(newest, newest, newest))
-        self.past = []
-        for request in sweep.state.unfinished.values():
-            trial = known[request.trial_id]
-            sweep.files.add(trial)
-            sweep.watch(trial)
-        for command in sweep.state.reconcile():
-            sweep.perform(command)
-
-    def _tell(
-        self,
-        trials: Mapping[str, Trial],
-        offsets: Offsets,
-        controller: Controller | None = None,
-        scheduling: Scheduling | None = None,
-    ) -> None:
-        """Tell each part what it has not heard of."""
-        sweep = self._sweep
-        restoration = Restoration(sweep, trials, self.past, offsets, controller, scheduling)
-        self._restoration, sweep.leases.deletes_nothing = restoration, True
-        restoration.run()
-        self._restoration, sweep.leases.deletes_nothing = None, False
-        sweep.caught_up(restoration.told)
 
     def _record_lost(self, past: Sequence[Event]) -> None:
         """Record what Tune's trials have saved and the journal lacks because its end was lost."""

@@ -107,7 +107,11 @@ class ValidatedScheduler(TrialScheduler):
         if self._joined is None:
             controller = Controller(tune_controller)
             validation = self._validation_of(controller)
-            deliver, emit = validation.deliveries.deliver, validation.emit
+            emit = validation.emit
+
+            def deliver(trial_id: str) -> None:
+                validation.deliveries.deliver(trial_id)
+
             self._state.clones.attach(validation.leases, validation.ancestry)
             base = BaseScheduler(self._state, controller, validation)
             scheduling = Scheduling(
