@@ -344,6 +344,7 @@ class ValidationCallback(tune.Callback):
             scheduling,
             actions,
             searcher,
+            self._stopping,
             emit=self.emit,
             time=self.time,
             fail=self.fail,
@@ -434,15 +435,6 @@ class ValidationCallback(tune.Callback):
     def _take_over_new_criteria(self) -> None:
         if self._scheduling is not None:
             self._stopping.take_over_new(self._trials.values(), self.history.names)
-
-    def reached(self, trial_id: str, result: Mapping[str, Any]) -> bool:
-        """Return whether a validated result ends its trial by ``RunConfig(stop=...)``."""
-        names = self.history.names
-        return self._stopping.reached(trial_id, result, names, again=self._restored.replays)
-
-    def heard_later(self, trial_id: str) -> bool:
-        """Return whether, in a restore, the scheduler heard of a trial again later: it ran on."""
-        return self._restored.heard_later(trial_id)
 
     # From the report to the request ------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from ray.tune.experiment import Trial
 from ray.tune.result import DONE
 from ray.tune.schedulers import TrialScheduler
 
+from tunekit._ray.decisions import exhausts
 from tunekit.core.advice import unknown_metric
 from tunekit.core.delivery import Completion, Scored
 from tunekit.core.engine import Engine, PassedOver
@@ -19,6 +20,7 @@ from tunekit.core.validation import Request
 from tunekit.errors import MetricNotFoundError, TunekitError
 from tunekit.scheduling.scheduling import Scheduling
 from tunekit.scheduling.searcher import ValidatedSearcher
+from tunekit.scheduling.stopping import StoppingCriteria
 from tunekit.scheduling.trial_actions import TrialActions
 
 __all__ = ["Deliveries"]
@@ -35,6 +37,7 @@ class Deliveries:
         scheduling: The scheduler that hears of scores.
         actions: What carries out what it decides.
         searcher: The searcher that hears of scores, if one does.
+        criteria: The stopping criteria that read validated metrics.
         emit: Takes each event, before anything comes of it.
         time: Returns the time, in seconds since the epoch.
         fail: Ends the sweep with an error.
@@ -47,6 +50,7 @@ class Deliveries:
         scheduling: Scheduling,
         actions: TrialActions,
         searcher: ValidatedSearcher | None,
+        criteria: StoppingCriteria,
         *,
         emit: Callable[[Event | PassedOver], None],
         time: Callable[[], float],
@@ -55,7 +59,7 @@ class Deliveries:
         self._state, self._trials = state, trials
         self._emit, self._time, self._fail = emit, time, fail
         self._scheduling, self._base, self._actions = scheduling, scheduling.base, actions
-        self.searcher = searcher
+        self.searcher, self._criteria = searcher, criteria
         # Trials of which nothing is delivered until it is known whether the metrics that the sweep
         # is judged by come from validation or from training.
         self._postponed: dict[str, None] = {}
@@ -86,23 +90,66 @@ class Deliveries:
         if not self._can_be_judged(scored, result):
             self._emit(PassedOver(scored.trial_id, scored.request.place))
             return
-        decision = self._base.judge(trial, result, scored)
-        finished = decision == TrialScheduler.STOP and self._base.has_run_its_course(trial.trial_id)
-        self._emit(ScoreDelivered.of(scored.request, decision, self._time(), finished=finished))
-        self.teach(scored.trial_id, decision, result)
+        self._emit(self._decide(trial, result, scored))
 
-    def teach(self, trial_id: str, decision: str, result: dict[str, Any]) -> None:
-        """Give the searcher a result, unless the scheduler has stopped the trial on it."""
-        if decision != TrialScheduler.STOP and self.searcher is not None:
+    def _decide(
+        self,
+        trial: Trial,
+        result: dict[str, Any],
+        scored: Scored,
+        *,
+        decided: str | None = None,
+        search: bool = True,
+    ) -> ScoreDelivered:
+        """Ask the stopping criteria and the scheduler, and let the searcher learn from a result.
+
+        Args:
+            trial: The trial.
+            result: The result, flat.
+            scored: The score.
+            decided: What was decided before the sweep was interrupted, if it was.
+            search: Whether the searcher has not seen it.
+        """
+        trial_id, names = trial.trial_id, self._state.history.names
+        stops = self._criteria.reached(trial_id, result, names, again=decided is not None)
+        decision = self._base.judge(trial, result, scored, stops=stops, decided=decided)
+        finished = False
+        if decision == TrialScheduler.STOP:  # else it was rejected
+            finished = stops or exhausts(self._base.scheduler, result)
+        elif search and self.searcher is not None:
             self.searcher.receive(trial_id, result)
+        return ScoreDelivered.of(scored.request, decision, self._time(), finished=finished)
+
+    def deliver_again(self, event: ScoreDelivered | EndDelivered, *, search: bool) -> None:
+        """Deliver what was delivered before the sweep was interrupted; the events before say what.
+
+        Args:
+            event: The event.
+            search: Whether the searcher has not seen it.
+        """
+        trial = self._trials[event.trial_id]
+        if isinstance(event, EndDelivered):
+            self._tell_end(
+                trial, self._state.delivery.end(trial.trial_id), again=True, search=search
+            )
+            return
+        scored = self._state.delivery.score_at(trial.trial_id, event.place)
+        if scored is not None:
+            result = {**flatten(scored.result), DONE: False}
+            self._decide(trial, result, scored, decided=event.decision, search=search)
 
     def _deliver_end(self, trial: Trial, end: Completion) -> None:
         self._emit(EndDelivered(time=self._time(), trial_id=trial.trial_id))
-        self.deliver_end(trial, end)
+        self._tell_end(trial, end)
 
-    def deliver_end(self, trial: Trial, end: Completion, *, search: bool = True) -> None:
+    def _tell_end(
+        self, trial: Trial, end: Completion, *, again: bool = False, search: bool = True
+    ) -> None:
         """Tell the scheduler of a trial's end, and the searcher if it has not heard of it."""
         result = None if end.result is None else flatten(end.result)
+        if result is not None and not self._base.has_ended(trial):
+            names = self._state.history.names  # stoppers look across trials
+            self._criteria.reached(trial.trial_id, result, names, again=again)
         self._base.finish(trial, result)
         if search and self.searcher is not None:
             self.searcher.finish(trial.trial_id, result)

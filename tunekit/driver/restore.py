@@ -123,15 +123,8 @@ class Restoration:
         # The saved checkpoints and their scores, by trial, generation and iteration.
         self._saved: dict[tuple[str, int, int], Request] = {}
         self._scores: dict[tuple[str, int, int], Mapping[str, Any]] = {}
-        # The event that is being told, and the last delivered score of each trial.
-        self._n = 0
         #: What loggers were told of each trial before the sweep was interrupted.
         self.told: dict[str, list[Told]] = {}
-        self._last_heard = {e.trial_id: e.n for e in events if isinstance(e, ScoreDelivered)}
-
-    def heard_later(self, trial_id: str) -> bool:
-        """Return whether the scheduler got a score of a trial after what it is being told now."""
-        return self._last_heard.get(trial_id, 0) > self._n
 
     def config_of(self, trial_id: str, generation: int) -> Mapping[str, Any]:
         """Return the hyperparameters of one of a trial's generations, as the original objects."""
@@ -146,8 +139,11 @@ class Restoration:
     def run(self) -> None:
         """Tell all events in order, except those of trials that no longer exist."""
         count, caught_up = 0, False
+        to_hear = self._scheduling.base.to_hear
+        to_hear.update(e.trial_id for e in self._events if isinstance(e, ScoreDelivered))
         for event in self._events:
-            self._n = event.n
+            if isinstance(event, ScoreDelivered):
+                to_hear[event.trial_id] -= 1
             new = event.n > self._offsets.scheduler
             if new and not caught_up:
                 caught_up = True
@@ -241,19 +237,12 @@ class Restoration:
 
     def _deliver_again(self, event: ScoreDelivered | EndDelivered, trial: Trial) -> None:
         """Deliver again what was delivered; it follows from the events before."""
-        scheduling, sweep = self._scheduling, self._sweep
-        search = event.n > self._offsets.searcher
-        if isinstance(event, EndDelivered):
-            end = sweep.state.delivery.end(trial.trial_id)
-            sweep.deliveries.deliver_end(trial, end, search=search)
-            return
-        scored = sweep.state.delivery.score_at(trial.trial_id, event.place)
-        if scored is None:
-            return
-        result = {**flatten(scored.result), DONE: False}
-        decision = scheduling.restore.judge_again(trial, result, scored, event.decision)
-        if search:
-            sweep.deliveries.teach(trial.trial_id, decision, result)
+        again = self._scheduling.restore
+        if isinstance(event, ScoreDelivered):
+            again.trains(self._scheduling.state.stand_ins.of(trial))
+        self._sweep.deliveries.deliver_again(event, search=event.n > self._offsets.searcher)
+        if isinstance(event, ScoreDelivered):
+            again.stop_as_before()
 
     def _catch_up(self, event: Event, trial: Trial) -> None:
         """Tell the scheduler."""

@@ -120,10 +120,6 @@ class RestoredSweep:
         """Return whether it is being told what happened."""
         return self._restoration is not None
 
-    def heard_later(self, trial_id: str) -> bool:
-        """Return whether the scheduler heard of a trial again after what it is being told now."""
-        return self._restoration is not None and self._restoration.heard_later(trial_id)
-
     def config_of(self, trial_id: str, generation: int) -> Mapping[str, Any]:
         """Return the hyperparameters of one of a trial's generations."""
         if self._restoration is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -21,7 +22,7 @@ from ray.tune.schedulers import (
 )
 
 from tunekit._ray.controller import Controller
-from tunekit._ray.decisions import exhausts, innermost, is_synchronous
+from tunekit._ray.decisions import innermost, is_synchronous
 from tunekit._ray.stand_ins import Change, StandIn, StandInController, Version
 from tunekit.core.delivery import Scored
 from tunekit.core.events import Decided, Event, Reminded
@@ -73,14 +74,6 @@ class _Validations(Protocol):
         """Return the seconds since the epoch."""
         ...
 
-    def reached(self, trial_id: str, result: Mapping[str, Any]) -> bool:
-        """Return whether a validated result ends its trial by ``RunConfig(stop=...)``."""
-        ...
-
-    def heard_later(self, trial_id: str) -> bool:
-        """Return whether, in a restore, the scheduler heard of a trial again later."""
-        ...
-
     def exploited(self, trial: Trial, exploit: Exploit) -> None:
         """Record that a trial is about to be overwritten."""
         ...
@@ -112,8 +105,8 @@ class BaseScheduler:
         # It takes a restarted trial for a second one, and refuses it.
         self._replays = isinstance(decides, PopulationBasedTrainingReplay)
         self._may_clone = type(decides) not in _CLONE_NOTHING
-        # Trials that were stopped and had run their course.
-        self._finished: set[str] = set()
+        #: In a restore, how many results of each trial the scheduler is still to be given again.
+        self.to_hear: Counter[str] = Counter()
 
     @property
     def compares_all(self) -> bool:
@@ -169,13 +162,26 @@ class BaseScheduler:
         return self.stand_ins.by_id[trial_id].phase in (Desired.RUNNING, Desired.ENDED)
 
     def judge(
-        self, trial: Trial, result: dict[str, Any], scored: Scored, decided: str | None = None
+        self,
+        trial: Trial,
+        result: dict[str, Any],
+        scored: Scored,
+        *,
+        stops: bool,
+        decided: str | None = None,
     ) -> str:
         """Give it a validated result of a trial; return what it decided.
 
         The decision is carried out at the end of the step, or at the trial's next report. The
-        scheduler may add to the result. In a restored sweep it may have ``decided`` before; that
-        decision holds, because it may have been carried out.
+        scheduler may add to the result.
+
+        Args:
+            trial: The trial.
+            result: The result, flat.
+            scored: The score that is delivered.
+            stops: Whether the trial ends whatever the scheduler says, which is then not asked.
+            decided: What it decided before the sweep was interrupted, if it did; that decision
+                holds, because it may have been carried out.
         """
         stand_in, request = self.stand_ins.of(trial), scored.request
         checkpoint = request.checkpoint or tune.Checkpoint(
@@ -192,15 +198,11 @@ class BaseScheduler:
         )
         if self._may_clone:
             self._clones.scored(trial, request.path)
-        if self._validations.reached(trial.trial_id, result):
-            decision = TrialScheduler.STOP
-            self._finished.add(trial.trial_id)
-        else:
+        decision: str = TrialScheduler.STOP
+        if not stops:
             stand_in.judging = True
             decision = self.scheduler.on_trial_result(self.view, stand_in, result)
             stand_in.judging = False
-            if decision == TrialScheduler.STOP and exhausts(self.scheduler, result):
-                self._finished.add(trial.trial_id)
         if decided is not None and decision != decided:
             logger.info(
                 "Trial %s, iteration %d: %s, as was decided before the sweep was interrupted.",
@@ -217,14 +219,6 @@ class BaseScheduler:
         if decided == TrialScheduler.CONTINUE and stand_in.change.restored_from is not None:
             self._void(stand_in)  # it went on as it was
         return decision
-
-    def has_run_its_course(self, trial_id: str) -> bool:
-        """Return whether a trial that was stopped had run its course.
-
-        It had if it reached the scheduler's ``max_t``, or a stopping criterion; otherwise it was
-        rejected.
-        """
-        return trial_id in self._finished
 
     def remind_of(self, stand_in: StandIn, version: Version, decided: str | None = None) -> None:
         """Give it a result of a paused trial again that it has seen; see ``core/reminders.py``."""
@@ -246,17 +240,20 @@ class BaseScheduler:
             stand_in.phase = Desired.PAUSED
         self.stand_ins.reopen(stand_in)
 
+    def has_ended(self, trial: Trial) -> bool:
+        """Return whether it has stopped a trial, or has been told of its end."""
+        return self.stand_ins.of(trial).phase is Desired.ENDED
+
     def finish(self, trial: Trial, result: Mapping[str, Any] | None) -> None:
         """Tell it of a trial's end, when it has got all of the trial's results.
 
         It gets the trial's newest validated result, unless it has stopped the trial.
         """
         stand_in = self.stand_ins.of(trial)
-        if stand_in.phase is not Desired.ENDED:
+        if not self.has_ended(trial):
             if result is None:
                 self.scheduler.on_trial_remove(self.view, stand_in)
             else:
-                self._validations.reached(trial.trial_id, result)  # stoppers look across trials
                 self.scheduler.on_trial_complete(self.view, stand_in, {**result, DONE: True})
             stand_in.phase = Desired.ENDED
             self.take_up()
@@ -264,9 +261,8 @@ class BaseScheduler:
 
     def conclude(self, trial: Trial) -> None:
         """End a trial at the sweep's end, whatever it was about to do with it."""
-        stand_in = self.stand_ins.of(trial)
-        if stand_in.phase is not Desired.ENDED:
-            self.end(stand_in)
+        if not self.has_ended(trial):
+            self.end(self.stand_ins.of(trial))
 
     def end(self, stand_in: StandIn) -> None:
         """End a trial by its word; it hears of the end at once, as in Tune."""
@@ -293,7 +289,7 @@ class BaseScheduler:
 
         In a restored sweep, a trial that ran on before runs on.
         """
-        if stand_in.phase is Desired.ENDED or self._validations.heard_later(stand_in.trial_id):
+        if stand_in.phase is Desired.ENDED or self.to_hear[stand_in.trial_id]:
             return
         self.end(stand_in)
         self.record_stop(stand_in)

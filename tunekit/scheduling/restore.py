@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from ray.tune.experiment import Trial
 
 from tunekit._ray.controller import Controller
 from tunekit._ray.stand_ins import StandIn, Version
-from tunekit.core.delivery import Delivery, Scored
+from tunekit.core.delivery import Delivery
 from tunekit.core.events import (
     Decided,
     Event,
@@ -60,7 +59,7 @@ class SchedulerRestore:
         base, stand_in = self._base, self._stand_ins.of(trial)
         match event:
             case Reported():
-                self._trains(stand_in)
+                self.trains(stand_in)
             case Decided():
                 self._stopped_before.append(stand_in)
             case Resumed():
@@ -85,17 +84,14 @@ class SchedulerRestore:
             case TrialErrored():
                 base.fail(stand_in)
 
-    def judge_again(
-        self, trial: Trial, result: dict[str, Any], scored: Scored, decided: str
-    ) -> str:
-        """Give the base scheduler a result again; what it ``decided`` before holds."""
-        self._trains(self._stand_ins.of(trial))
-        decision = self._base.judge(trial, result, scored, decided)
-        # The base scheduler stopped others by that result; if by chance it has not now, stop them.
+    def stop_as_before(self) -> None:
+        """End the trials that the base scheduler stopped by a result that it has got again.
+
+        By chance, it may not have stopped them now.
+        """
         stopped, self._stopped_before = self._stopped_before, []
         for other in stopped:
             self._base.stopped(other)
-        return decision
 
     def exploit_again(
         self, trial: Trial, exploit: Exploit, version: Version | None, *, carried_out: bool
@@ -106,7 +102,8 @@ class SchedulerRestore:
             self._controller.change(trial, change)
 
     @staticmethod
-    def _trains(stand_in: StandIn) -> None:
+    def trains(stand_in: StandIn) -> None:
+        """Take that a trial trains."""
         stand_in.stands = Actual.TRAINING
         if stand_in.phase is Desired.PENDING:
             stand_in.phase = Desired.RUNNING
