@@ -19,7 +19,6 @@ from tests.sweeps import LENGTH, Ran, sweep
 from tunekit.core.events import CheckpointSaved, TrialAdded, ValidationRequested
 from tunekit.driver.restored import remove_left_over
 from tunekit.journal.lines import events_in
-from tunekit.journal.places import Places
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import check_journal
 
@@ -139,11 +138,13 @@ def test_any_storage(tmp_path, added):
         left(folder / f"checkpoint_00000{number}")
     events = [
         TrialAdded(trial_id="a", time=added),
-        CheckpointSaved(trial_id="a", checkpoint="./a/checkpoint_000001"),
-        ValidationRequested(trial_id="a", id="a:0:2:1", checkpoint="./a/checkpoint_000002/x"),
+        CheckpointSaved(trial_id="a", checkpoint="bucket/sweep/a/checkpoint_000001"),
+        ValidationRequested(
+            trial_id="a", id="a:0:2:1", checkpoint="bucket/sweep/a/checkpoint_000002/x"
+        ),
     ]
     trial = Trial(below, "bucket/sweep/a", tracked="checkpoint_000000")
-    remove_left_over([trial], events, Places("bucket/sweep"))
+    remove_left_over([trial], events)
     assert (folder / "checkpoint_000003").exists() is (added > 1e9), "it is older than its trial"
     assert all((folder / f"checkpoint_00000{number}").is_dir() for number in range(3))
-    remove_left_over([trial], events, Places("bucket/sweep"))
+    remove_left_over([trial], events)

@@ -83,7 +83,7 @@ def test_a_life_can_be_read_back(tmp_path):
     journal.append(AttemptStarted.of(Attempt(REQUEST, 1), 2.0))
     failed = Outcome(REQUEST, Status.FAILED, reason="raised X", error="trace\nback", attempts=1)
     journal.append(ValidationEnded.of(failed, 3.0))
-    journal.append(ScoreDelivered.of(REQUEST, "STOP", 4.0))
+    journal.append(ScoreDelivered.of(REQUEST, 4.0, decision="STOP"))
     _, requested, started, ended, delivered = read(tmp_path)
     # The experiment may be moved: paths are below its folder.
     assert (requested["checkpoint"], requested["iteration"]) == ("./a/checkpoint_000001", 3)
@@ -181,12 +181,8 @@ def test_reading_runs_no_code(tmp_path):
 
 def test_an_exploit_is_recorded_whole(tmp_path):
     configs = {"old_config": {"lr": 1}, "donor_config": {"lr": 2}, "config": {"lr": 3}}
-    path = "/x/b/checkpoint_000002"
     journal_in(tmp_path).append(
-        Exploited.of(
-            Exploit(9.5, "a", 1, 5, "b", 0, 4, path, 0.9, **configs),
-            checkpoint="./b/checkpoint_000002",
-        )
+        Exploited.of(Exploit(9.5, "a", 1, 5, "b", 0, 4, "./b/checkpoint_000002", 0.9, **configs))
     )
     [event] = read(tmp_path)
     assert (event["time"], event["checkpoint"]) == (9.5, "./b/checkpoint_000002")
@@ -236,10 +232,7 @@ def test_a_configuration_is_legible_and_comes_back_with_the_very_values(tmp_path
     config = {"lr": np.float64(0.1), "sizes": (64, 32), "data": data, "deep": {"all": [data, 1]}}
     configs = {"old_config": {}, "donor_config": {}, "config": config}
     journal_in(tmp_path).append(
-        Exploited.of(
-            Exploit(9.5, "a", 1, 5, "b", 0, 4, "/x/b/c", 0.9, **configs),
-            checkpoint="./b/checkpoint_000002",
-        )
+        Exploited.of(Exploit(9.5, "a", 1, 5, "b", 0, 4, "./b/checkpoint_000002", 0.9, **configs))
     )
     [event] = read(tmp_path)
     assert event["config"]["sizes"] == [64, 32] and event["config"]["data"] == repr(data)
@@ -259,10 +252,7 @@ def test_a_hyperparameter_that_json_does_not_know_is_the_one_that_was_written_do
     config = {"layer": Layer, "lr": 0.1, "layers": [Layer, 3]}
     configs = {"old_config": {"layer": int}, "donor_config": {}, "config": config}
     journal_in(tmp_path).append(
-        Exploited.of(
-            Exploit(9.5, "a", 1, 5, "b", 0, 4, "/x/b/c", 0.9, **configs),
-            checkpoint="./b/checkpoint_000002",
-        )
+        Exploited.of(Exploit(9.5, "a", 1, 5, "b", 0, 4, "./b/checkpoint_000002", 0.9, **configs))
     )
     [event] = read(tmp_path, unpickle=True)
     assert event["config"] == {"layer": repr(Layer), "lr": 0.1, "layers": [repr(Layer), 3]}

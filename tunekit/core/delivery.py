@@ -74,8 +74,6 @@ class Delivery:
         counts: Returns whether a validated result can be judged by; a trial does not end with one
             that cannot.
         merged: ``merged(report, metrics)`` is the validated result.
-        all_count: Returns whether every score has to be delivered; if not, unused ones may be
-            overtaken.
 
     Example:
         >>> from tunekit.core.validation import Outcome, Request, Status
@@ -97,9 +95,10 @@ class Delivery:
         self,
         counts: Callable[[Mapping[str, Any]], bool] = lambda result: True,
         merged: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]] = merge,
-        all_count: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._counts, self._merged, self._all_count = counts, merged, all_count
+        self._counts, self._merged = counts, merged
+        #: Whether every score has to be delivered; if not, unused ones may be overtaken.
+        self.all_count = True
         self._lines: dict[str, _Line] = {}
         # What was delivered although a newer score of its trial was, or itself.
         self._out_of_order: list[tuple[str, int]] = []
@@ -280,7 +279,7 @@ class Delivery:
             outcome, used = line.outcomes.get(iteration), line.requests[iteration].used
             offered = iteration <= line.offered
             if outcome is None:
-                if used or self._all_count():
+                if used or self.all_count:
                     return
                 overtakes = True
             elif outcome.validated and not offered and not line.complete:

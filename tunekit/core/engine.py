@@ -8,7 +8,7 @@ one knew, and then asks :meth:`Engine.reconcile` what is still to be done. Only 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -110,9 +110,15 @@ class PassedOver:
 
 @dataclass(frozen=True)
 class JudgedBy:
-    """The metrics that a sweep is judged by are known; its scheduler says so in each session."""
+    """What a sweep is judged by is known; its scheduler and its stoppers say so in each session.
+
+    Attributes:
+        names: The metrics.
+        all_count: Whether the scheduler, or anything else, uses every score.
+    """
 
     names: frozenset[str]
+    all_count: bool = True
 
 
 class Engine:
@@ -120,8 +126,6 @@ class Engine:
 
     Args:
         when: Which checkpoints to validate, as in ``ValidationConfig(when=...)``.
-        path: Returns where a checkpoint is, from its name in an event.
-        config_of: ``config_of(trial_id, generation)`` returns the hyperparameters of a trial.
         stages: Which checkpoints each further stage validates, by its name.
 
     Example:
@@ -141,15 +145,7 @@ class Engine:
         0.5
     """
 
-    def __init__(
-        self,
-        when: int | str = 1,
-        *,
-        path: Callable[[str], str] = str,
-        config_of: Callable[[str, int], Mapping[str, Any]] = lambda trial_id, generation: {},
-        stages: Mapping[str, int | str] | None = None,
-    ):
-        self._path, self._config_of = path, config_of
+    def __init__(self, when: int | str = 1, *, stages: Mapping[str, int | str] | None = None):
         #: The metrics that the sweep is judged by.
         self.required: frozenset[str] = frozenset()
         self.trials: dict[str, TrialRecord] = {}
@@ -158,11 +154,7 @@ class Engine:
         #: Which trials were overwritten with which checkpoints.
         self.ancestry = Ancestry()
         #: What the scheduler may hear of next.
-        self.delivery = Delivery(
-            counts=self._can_be_judged, merged=self.merged, all_count=lambda: self.all_count()
-        )
-        #: Returns whether the scheduler, or anything else, hears of every score.
-        self.all_count: Callable[[], bool] = lambda: True
+        self.delivery = Delivery(counts=self._can_be_judged, merged=self.merged)
         # The trials that the scheduler stopped early, in order.
         self._rejected: dict[str, None] = {}
         self._selection = Selection(when)
@@ -281,8 +273,8 @@ class Engine:
                 self._stages.forget(event.trial_id)
                 self._disown(event.trial_id)
             case Exploited():
-                path, clone = self._path(event.checkpoint), ("clone", event.trial_id)
-                self.ancestry.add(event.exploit(checkpoint=path))
+                path, clone = event.checkpoint, ("clone", event.trial_id)
+                self.ancestry.add(event.exploit())
                 self._lease((*clone, event.generation), path, event.donor_id)
                 self._release((*clone, event.generation - 1))
                 self.delivery.overwritten(event.trial_id, event.generation, event.iteration)
@@ -303,7 +295,7 @@ class Engine:
             case SnapshotTaken() | SessionClosed():
                 pass
             case JudgedBy():
-                self.required = event.names
+                self.required, self.delivery.all_count = event.names, event.all_count
             case PassedOver():
                 self.delivery.delivered(event.trial_id, event.place)
             case _:
@@ -330,8 +322,6 @@ class Engine:
     def _report(self, event: Reported) -> None:
         trial_id, report = event.trial_id, event.report
         generation = report.get(GENERATION, 0)
-        if "config" not in report:
-            report = {**report, "config": self._config_of(trial_id, generation)}
         self.record(trial_id).report = report
         self.history.reported(trial_id, report[ITERATION], generation)
         self.delivery.offered(trial_id, report[ITERATION], generation, offered=event.offered)
@@ -382,18 +372,16 @@ class Engine:
         """Return the request that would validate a checkpoint."""
         report = {**(event.report or self.record(event.trial_id).report or {})}
         report.pop(_SHOULD_CHECKPOINT, None)  # Tune stores the report without it
-        config = self._config_of(event.trial_id, event.generation)
-        report.setdefault("config", config)
         return Request(
             trial_id=event.trial_id,
             iteration=event.iteration,
             run=event.run,
             generation=event.generation,
-            path=self._path(event.checkpoint),
+            path=event.checkpoint,
             report=report,
             kwargs=event.kwargs,
             timeout_s=event.timeout_s,
-            config=config,
+            config=report.get("config", {}),
             used=event.used,
             # What a trial saves as it ends is its last.
             optional=event.optional and not self.delivery.completed(event.trial_id),

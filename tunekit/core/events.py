@@ -36,9 +36,9 @@ A checkpoint is named by its path below the experiment's folder, which may be mo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Annotated, Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
@@ -58,6 +58,7 @@ __all__ = [
     "Event",
     "Exploited",
     "Happened",
+    "OfCheckpoint",
     "OfTrial",
     "OfValidation",
     "Reminded",
@@ -78,6 +79,7 @@ __all__ = [
     "Waited",
     "event_of",
     "never",
+    "relocated",
     "trial_of",
 ]
 
@@ -91,6 +93,8 @@ _Time = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
 # Seconds that passed: negative if a clock was put back.
 _Seconds = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=2.0**63)]
+
+_Kind = TypeVar("_Kind", bound="OfCheckpoint")
 
 
 class ValidationKey(NamedTuple):
@@ -169,6 +173,40 @@ class OfTrial(Happened, frozen=True, kw_only=True):
     trial_id: str
 
 
+class OfCheckpoint(OfTrial, frozen=True, kw_only=True):
+    """What happens to a checkpoint of a trial.
+
+    Attributes:
+        id: The name of its validation, as :class:`ValidationKey` says.
+        generation: How often the trial had been overwritten.
+        iteration: The iteration.
+    """
+
+    id: str = ""
+    generation: _Count = 0
+    iteration: _Count = 0
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Return ``(generation, iteration)``."""
+        return (self.generation, self.iteration)
+
+    @classmethod
+    def of(cls: type[_Kind], request: Request, time: float = 0.0, **more: Any) -> _Kind:
+        """Make the event of a request, with what it says and the event has, and ``more``."""
+        said = {
+            "id": request.id,
+            "generation": request.generation,
+            "iteration": request.iteration,
+            "run": request.run,
+            "checkpoint": request.path,
+            "kwargs": request.kwargs,
+            "timeout_s": request.timeout_s,
+        }
+        own = {name: value for name, value in said.items() if name in cls.__struct_fields__}
+        return cls(**{"time": time, "trial_id": request.trial_id, **own, **more})
+
+
 class OfValidation(Happened, frozen=True, kw_only=True):
     """What happens to a validation, named as :class:`ValidationKey` says."""
 
@@ -221,14 +259,11 @@ class Reported(OfTrial, frozen=True, kw_only=True, tag="reported"):
     offered: bool = False
 
 
-class CheckpointSaved(OfTrial, frozen=True, kw_only=True, tag="saved"):
+class CheckpointSaved(OfCheckpoint, frozen=True, kw_only=True, tag="saved"):
     """A trial saved a checkpoint at the iteration that it reported last.
 
     Attributes:
-        id: The name of its validation, if it is validated.
-        generation: How often the trial had been overwritten.
-        iteration: The iteration.
-        run: How many times the trial has run it.
+        run: How many times the trial has run the iteration.
         checkpoint: Where the checkpoint is.
         report: The report that is stored with it, where that is not the trial's last.
         wish: Whether the report asked for a validation; None if it did not say.
@@ -238,9 +273,6 @@ class CheckpointSaved(OfTrial, frozen=True, kw_only=True, tag="saved"):
         timeout_s: How long its validation may run, in seconds, if the report says so.
     """
 
-    id: str = ""
-    generation: _Count = 0
-    iteration: _Count = 0
     run: _Count = 1
     checkpoint: str = ""
     report: Mapping[Any, Any] | None = None
@@ -249,40 +281,6 @@ class CheckpointSaved(OfTrial, frozen=True, kw_only=True, tag="saved"):
     optional: bool = False
     kwargs: Mapping[str, Any] = {}
     timeout_s: _Seconds | None = None
-
-    @classmethod
-    def of(
-        cls,
-        request: Request,
-        time: float,
-        *,
-        checkpoint: str,
-        report: Mapping[str, Any] | None = None,
-        wish: bool | None = None,
-        used: bool = False,
-        optional: bool = False,
-    ) -> CheckpointSaved:
-        """Make the event of a checkpoint that ``request`` would validate."""
-        return cls(
-            time=time,
-            trial_id=request.trial_id,
-            id=request.id,
-            generation=request.generation,
-            iteration=request.iteration,
-            run=request.run,
-            checkpoint=checkpoint,
-            report=report,
-            wish=wish,
-            used=used,
-            optional=optional,
-            kwargs=request.kwargs,
-            timeout_s=request.timeout_s,
-        )
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """Return ``(generation, iteration)``."""
-        return (self.generation, self.iteration)
 
 
 class TrialEnded(OfTrial, frozen=True, kw_only=True, tag="completed"):
@@ -333,30 +331,26 @@ class Exploited(OfTrial, frozen=True, kw_only=True, tag="exploited"):
     odd: Mapping[str, Any] = {}
 
     @classmethod
-    def of(cls, exploit: Exploit, *, checkpoint: str) -> Exploited:
+    def of(cls, exploit: Exploit) -> Exploited:
         """Make the event of an exploit."""
-        known = {field.name: getattr(exploit, field.name) for field in fields(Exploit)}
-        return cls(**{**known, "checkpoint": checkpoint})
+        return cls(**{field.name: getattr(exploit, field.name) for field in fields(Exploit)})
 
-    def exploit(self, *, checkpoint: str) -> Exploit:
-        """Return the exploit; ``checkpoint`` is where its checkpoint is now."""
-        known = {field.name: getattr(self, field.name) for field in fields(Exploit)}
-        return Exploit(**{**known, "checkpoint": checkpoint})
+    def exploit(self) -> Exploit:
+        """Return the exploit."""
+        return Exploit(**{field.name: getattr(self, field.name) for field in fields(Exploit)})
 
 
 # The life of a validation ----------------------------------------------------------------------
 
 
-class ValidationRequested(OfTrial, frozen=True, kw_only=True, tag="requested"):
-    """A checkpoint will be validated. The fields are those of :class:`CheckpointSaved`.
+class ValidationRequested(OfCheckpoint, frozen=True, kw_only=True, tag="requested"):
+    """A checkpoint will be validated.
 
     Attributes:
-        id: The name of the validation, which tells its stage.
+        run: How many times the trial has run the iteration.
+        checkpoint: Where the checkpoint is.
     """
 
-    id: str
-    generation: _Count = 0
-    iteration: _Count = 0
     run: _Count = 1
     checkpoint: str = ""
 
@@ -369,24 +363,6 @@ class ValidationRequested(OfTrial, frozen=True, kw_only=True, tag="requested"):
     def stage(self) -> str:
         """Return the further stage that validates it; empty for the first."""
         return self.key.stage
-
-    @classmethod
-    def of(cls, request: Request, time: float, *, checkpoint: str) -> ValidationRequested:
-        """Make the event of a request."""
-        return cls(
-            time=time,
-            trial_id=request.trial_id,
-            id=request.id,
-            generation=request.generation,
-            iteration=request.iteration,
-            run=request.run,
-            checkpoint=checkpoint,
-        )
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """Return ``(generation, iteration)``."""
-        return (self.generation, self.iteration)
 
 
 class AttemptStarted(OfValidation, frozen=True, kw_only=True, tag="started"):
@@ -444,7 +420,7 @@ class ValidationEnded(OfValidation, frozen=True, kw_only=True, tag="ended"):
     cached: bool = False
 
     @classmethod
-    def of(cls, outcome: Outcome, time: float) -> ValidationEnded:
+    def of(cls, outcome: Outcome, time: float = 0.0) -> ValidationEnded:
         """Make the event of an outcome."""
         return cls(
             time=time,
@@ -477,42 +453,16 @@ class ValidationEnded(OfValidation, frozen=True, kw_only=True, tag="ended"):
 # What the scheduler decides --------------------------------------------------------------------
 
 
-class ScoreDelivered(OfTrial, frozen=True, kw_only=True, tag="delivered"):
+class ScoreDelivered(OfCheckpoint, frozen=True, kw_only=True, tag="delivered"):
     """The scheduler got a validated result of a trial, and made its ``decision``.
 
     Attributes:
-        id: The name of its validation.
-        generation: How often the trial had been overwritten.
-        iteration: The iteration.
         decision: The decision.
         finished: Whether a trial that was stopped had run its course: it was not rejected.
     """
 
-    id: str = ""
-    generation: _Count = 0
-    iteration: _Count = 0
     decision: str
     finished: bool = False
-
-    @classmethod
-    def of(
-        cls, request: Request, decision: str, time: float, *, finished: bool = False
-    ) -> ScoreDelivered:
-        """Make the event of a decision on the score of a request."""
-        return cls(
-            time=time,
-            trial_id=request.trial_id,
-            id=request.id,
-            generation=request.generation,
-            iteration=request.iteration,
-            decision=decision,
-            finished=finished,
-        )
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """Return ``(generation, iteration)``."""
-        return (self.generation, self.iteration)
 
 
 class Decided(OfTrial, frozen=True, kw_only=True, tag="decided"):
@@ -580,6 +530,19 @@ Event = (
     | SnapshotTaken
     | SessionClosed
 )
+
+
+def relocated(event: Event, where: Callable[[str], str]) -> Event:
+    """Return an event with the path of its checkpoint, if it names one, as ``where`` returns it.
+
+    Example:
+        >>> saved = CheckpointSaved(trial_id="a", checkpoint="./a/checkpoint_000001")
+        >>> relocated(saved, lambda path: path.replace("./", "/sweep/")).checkpoint
+        '/sweep/a/checkpoint_000001'
+    """
+    if isinstance(event, (CheckpointSaved, ValidationRequested, Exploited)):
+        return msgspec.structs.replace(event, checkpoint=where(event.checkpoint))
+    return event
 
 
 def never(event: NoReturn) -> NoReturn:

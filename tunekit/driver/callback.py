@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, assert_never
 
+from msgspec import structs
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.logger import CSVLoggerCallback
@@ -34,15 +35,14 @@ from tunekit.core.commands import (
 from tunekit.core.engine import Engine, JudgedBy, PassedOver
 from tunekit.core.events import (
     Event,
-    Exploited,
     SessionClosed,
     TrialErrored,
     TrialFailed,
-    TrialRetried,
     ValidationEnded,
+    ValidationRequested,
 )
 from tunekit.core.history import History
-from tunekit.core.lineage import Ancestry, Exploit
+from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import hide
 from tunekit.core.order import Told
 from tunekit.core.problems import Problems
@@ -243,10 +243,7 @@ class ValidationCallback(tune.Callback):
         self._cache = cache = None if where is None else ValidationCache(where)
         #: What is known of the sweep so far.
         self.state = state = Engine(
-            self.config.when,
-            path=lambda recorded: self.places.path(recorded),
-            config_of=lambda *generation: self._restored.config_of(*generation),
-            stages={stage.name: stage.every for stage in self.config.stages},
+            self.config.when, stages={stage.name: stage.every for stage in self.config.stages}
         )
         self._stopping = StoppingCriteria(self.fail)
         #: Which trials wait, and what may use their places.
@@ -258,7 +255,6 @@ class ValidationCallback(tune.Callback):
             draining=lambda: self._end.draining.waits,
             confirms=lambda: self.confirm is not None,
         )
-        state.all_count = waiting.all_count
         #: Runs the validations.
         self.validator = waiting.validator = Validator(
             self.config,
@@ -346,7 +342,6 @@ class ValidationCallback(tune.Callback):
             searcher,
             self._stopping,
             emit=self.emit,
-            time=self.time,
             fail=self.fail,
         )
         #: What was reported and saved, and has to be validated.
@@ -357,14 +352,12 @@ class ValidationCallback(tune.Callback):
             self.stages,
             self.leases,
             scheduling,
-            leaves_out=self.waiting.leaves_out,
-            places=lambda: self.places,
-            emit=self.emit,
-            time=self.time,
+            self.waiting,
         )
         self._listen_with(controller.callbacks)
-        judged = frozenset(controller.take_over_metric_check() | scheduling.objectives)
-        self.state.apply(JudgedBy(judged))
+        self.state.apply(
+            JudgedBy(frozenset(controller.take_over_metric_check() | scheduling.objectives))
+        )
         self._stopping.attach(controller, lambda: self.state.required | self.history.names.keys())
         self.waiting.attach(controller, scheduling, searches=searcher is not None)
         self._end.attach(controller, self.deliveries)
@@ -376,10 +369,15 @@ class ValidationCallback(tune.Callback):
         self._open_experiment(controller.storage)
         if searcher is not None:
             searcher.attach(self.validator.poll)
-            self.state.apply(JudgedBy(judged | searcher.objectives))
+        self._judge_by(*(searcher.objectives if searcher else ()))
         display = self._end.display = self._end.display or Display(self)
         display.attach(controller)
         controller.heed(pending=lambda: self._end.pending, first=self._validations_first)
+
+    def _judge_by(self, *more: str) -> None:
+        """Note by which metrics the sweep is judged, and whether every score is used."""
+        names = self.state.required.union(more)
+        self.state.apply(JudgedBy(names, self.waiting.all_count()))
 
     def _validations_first(self) -> bool:
         """Return whether no trial may start before validations have what they need."""
@@ -431,10 +429,12 @@ class ValidationCallback(tune.Callback):
         self._stopping.restore(trial, self._restored.past)
         self.ledger.add(trial)
         self._stopping.take_over(trial, self.state.required)
+        self._judge_by()
 
     def _take_over_new_criteria(self) -> None:
         if self._scheduling is not None:
             self._stopping.take_over_new(self._trials.values(), self.history.names)
+            self._judge_by()
 
     # From the report to the request ------------------------------------------------------------
 
@@ -489,7 +489,7 @@ class ValidationCallback(tune.Callback):
         if not self.state.has_saved:
             required, policies = self.state.required, bool(self.policies)
             self._forgotten.reported(trial, result, required, policies=policies)
-        self.requests.reported(trial, result)
+        self.emit(self.requests.reported(trial, result))
         self.waiting.reported(trial, self.clock.monotonic())
         self.files.reported(trial)
 
@@ -505,14 +505,16 @@ class ValidationCallback(tune.Callback):
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Called by Tune when a trial has saved: decide whether to validate the checkpoint."""
         self.waiting.saved(trial, self.clock.monotonic())
-        self.requests.saved(trial)
+        saved = self.requests.saved(trial)
+        if saved is not None:
+            self.emit(saved)
         self.leases.prune(trial)
 
     # From the outcome to the fold and the delivery ---------------------------------------------
 
     def _conclude(self, outcome: Outcome) -> None:
         """Record how a validation ended."""
-        self.emit(ValidationEnded.of(outcome, self.time()))
+        self.emit(ValidationEnded.of(outcome))
 
     def _tell(self, hook: str, *known: Any) -> None:
         """Call a hook of tunekit's on the callbacks that have it."""
@@ -562,6 +564,7 @@ class ValidationCallback(tune.Callback):
         """
         if not self._restored.replays:
             if not isinstance(event, PassedOver):
+                event = event if event.time else structs.replace(event, time=self.clock.time())
                 self.ledger.append(event)
             commands = self.state.handle(event)
             self._check(event)
@@ -598,7 +601,7 @@ class ValidationCallback(tune.Callback):
         """Carry out what follows from an event."""
         match command:
             case Ask():
-                self.requests.ask(command.request)
+                self.emit(ValidationRequested.of(command.request))
             case Validate():
                 self.requests.validate(command.request, again=command.again)
             case Cancel():
@@ -627,10 +630,6 @@ class ValidationCallback(tune.Callback):
         """Return the seconds on the sweep's clock."""
         return self.clock.monotonic()
 
-    def time(self) -> float:
-        """Return the seconds since the epoch."""
-        return self.clock.time()
-
     @property
     def policies(self) -> list[CheckpointPolicy]:
         """Return the sweep's checkpoint policies."""
@@ -639,18 +638,7 @@ class ValidationCallback(tune.Callback):
     def failed(self, trial: Trial) -> None:
         """Record that a trial has failed; Tune may start it again."""
         self.validator.check_ray()
-        self.emit(TrialFailed(time=self.time(), trial_id=trial.trial_id))
-
-    def retried(self, trial: Trial) -> None:
-        """Record that a failed trial starts again: it will end again."""
-        self.emit(TrialRetried(time=self.time(), trial_id=trial.trial_id))
-
-    # Cloning -----------------------------------------------------------------------------------
-
-    def exploited(self, trial: Trial, exploit: Exploit) -> None:
-        """Record that a trial is about to be overwritten; its old scores will not be delivered."""
-        where = self.places.record(exploit.checkpoint)
-        self.emit(Exploited.of(exploit, checkpoint=where))
+        self.emit(TrialFailed(trial_id=trial.trial_id))
 
     # Steps and the end -------------------------------------------------------------------------
 
@@ -693,7 +681,7 @@ class ValidationCallback(tune.Callback):
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         """Called by Tune when a trial has failed for good: its validations are given up."""
-        self.emit(TrialErrored(time=self.time(), trial_id=trial.trial_id))
+        self.emit(TrialErrored(trial_id=trial.trial_id))
         self.stages.drop(trial.trial_id, "its trial failed")
         if self._scheduling is not None:
             self._scheduling.base.fail(self._scheduling.state.stand_ins.of(trial))
@@ -711,7 +699,7 @@ class ValidationCallback(tune.Callback):
         self._close(finished=False)
 
     def _close(self, *, finished: bool) -> None:
-        self.emit(SessionClosed(time=self.time(), finished=finished))
+        self.emit(SessionClosed(finished=finished))
         self.ledger.close()
         if self._cache is not None:
             self._cache.close()

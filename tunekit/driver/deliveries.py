@@ -39,7 +39,6 @@ class Deliveries:
         searcher: The searcher that hears of scores, if one does.
         criteria: The stopping criteria that read validated metrics.
         emit: Takes each event, before anything comes of it.
-        time: Returns the time, in seconds since the epoch.
         fail: Ends the sweep with an error.
     """
 
@@ -53,11 +52,10 @@ class Deliveries:
         criteria: StoppingCriteria,
         *,
         emit: Callable[[Event | PassedOver], None],
-        time: Callable[[], float],
         fail: Callable[[TunekitError], None],
     ):
         self._state, self._trials = state, trials
-        self._emit, self._time, self._fail = emit, time, fail
+        self._emit, self._fail = emit, fail
         self._scheduling, self._base, self._actions = scheduling, scheduling.base, actions
         self.searcher, self._criteria = searcher, criteria
         # Trials of which nothing is delivered until it is known whether the metrics that the sweep
@@ -118,7 +116,7 @@ class Deliveries:
             finished = stops or exhausts(self._base.scheduler, result)
         elif search and self.searcher is not None:
             self.searcher.receive(trial_id, result)
-        return ScoreDelivered.of(scored.request, decision, self._time(), finished=finished)
+        return ScoreDelivered.of(scored.request, decision=decision, finished=finished)
 
     def deliver_again(self, event: ScoreDelivered | EndDelivered, *, search: bool) -> None:
         """Deliver what was delivered before the sweep was interrupted; the events before say what.
@@ -139,7 +137,7 @@ class Deliveries:
             self._decide(trial, result, scored, decided=event.decision, search=search)
 
     def _deliver_end(self, trial: Trial, end: Completion) -> None:
-        self._emit(EndDelivered(time=self._time(), trial_id=trial.trial_id))
+        self._emit(EndDelivered(trial_id=trial.trial_id))
         self._tell_end(trial, end)
 
     def _tell_end(
@@ -162,7 +160,7 @@ class Deliveries:
             removed: Whether it ended while it was not running.
         """
         if not self._state.delivery.completed(trial_id):
-            self._emit(TrialEnded(time=self._time(), trial_id=trial_id, removed=removed))
+            self._emit(TrialEnded(trial_id=trial_id, removed=removed))
         self.deliver(trial_id)
 
     def conclude(self, trials: Iterable[Trial]) -> None:

@@ -190,7 +190,7 @@ class SweepEnd:
             return
         stopped = [trial.trial_id for trial in trials if trial.status == Trial.TERMINATED]
         self._cut = {t for t in stopped if not self._state.delivery.completed(t)}
-        self._emit(BudgetExpired(time=self._clock.time(), trial_ids=sorted(self._cut)))
+        self._emit(BudgetExpired(trial_ids=sorted(self._cut)))
 
     def _cut_short(self, trial: Trial) -> bool:
         """Return whether the time budget has stopped a trial, which goes on after a restore."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,16 +15,16 @@ from tunekit._ray.checkpoints import latest_checkpoint, saved_results
 from tunekit._ray.storage import exists
 from tunekit.config import ValidationConfig
 from tunekit.core.engine import Engine
-from tunekit.core.events import CheckpointSaved, Event, Reported, ValidationRequested
+from tunekit.core.events import CheckpointSaved, Event, Reported
 from tunekit.core.failures import gone
 from tunekit.core.history import GENERATION
 from tunekit.core.reports import own_names
 from tunekit.core.validation import Request
 from tunekit.core.values import same
 from tunekit.driver.stages import Stages
-from tunekit.journal.places import Places
 from tunekit.results.leases import CheckpointLeases
 from tunekit.scheduling.scheduling import Scheduling
+from tunekit.scheduling.waiting import Waiting
 from tunekit.training import VALIDATION_KEY, ValidationOverride, override_of
 
 __all__ = ["Requests"]
@@ -42,10 +42,7 @@ class Requests:
         stages: Run the validations.
         leases: Which checkpoints are needed.
         scheduling: Says which scores will be used.
-        leaves_out: Returns whether a trial's scores that decide nothing are optional.
-        places: Returns where the experiment is kept.
-        emit: Takes what happens, before anything comes of it.
-        time: Returns the time, in seconds since the epoch.
+        waiting: Says whether a trial's scores that decide nothing are optional.
     """
 
     def __init__(
@@ -56,16 +53,11 @@ class Requests:
         stages: Stages,
         leases: CheckpointLeases,
         scheduling: Scheduling,
-        *,
-        leaves_out: Callable[[Trial], bool],
-        places: Callable[[], Places],
-        emit: Callable[[Event], None],
-        time: Callable[[], float],
+        waiting: Waiting,
     ):
         self._config, self._state, self._trials = config, state, trials
-        self._stages, self._leases, self._places = stages, leases, places
-        self._emit, self._time = emit, time
-        self._scheduling, self._leaves_out = scheduling, leaves_out
+        self._stages, self._leases = stages, leases
+        self._scheduling, self._waiting = scheduling, waiting
         # What each trial's newest report says of its own validation, and of which iteration it is.
         self._overrides: dict[str, tuple[int, ValidationOverride]] = {}
         # The newest iteration of each trial that Tune has asked the scheduler about.
@@ -85,34 +77,34 @@ class Requests:
         if wanted:
             report[SHOULD_CHECKPOINT] = True
 
-    def reported(self, trial: Trial, report: dict[str, Any]) -> None:
-        """Record a report."""
+    def reported(self, trial: Trial, report: dict[str, Any]) -> Reported:
+        """Return the event of a report."""
         trial_id, step = trial.trial_id, report[TRAINING_ITERATION]
         report[GENERATION] = self._state.ancestry.generation(trial_id)
-        offered = self._offered.get(trial_id) == step
-        self._emit(Reported(time=self._time(), trial_id=trial_id, report=report, offered=offered))
         self._scheduling.uses(trial, report)
+        offered = self._offered.get(trial_id) == step
+        return Reported(trial_id=trial_id, report=report, offered=offered)
 
-    def saved(self, trial: Trial) -> None:
-        """Record a trial's newest checkpoint, and request its validation, if there is to be one."""
+    def saved(self, trial: Trial) -> CheckpointSaved | None:
+        """Return the event of a trial's newest checkpoint, if that is a new one."""
         saved = latest_checkpoint(trial)
         if saved is None:
-            return
+            return None
         checkpoint, report = saved
         report.pop(VALIDATION_KEY, None)
         trial_id, step = trial.trial_id, report[TRAINING_ITERATION]
         generation = self._state.ancestry.generation(trial_id)
         record = self._state.record(trial_id)
         if record.clone == checkpoint.path:
-            return  # nothing was saved: it is still what the trial was restored from
+            return None  # nothing was saved: it is still what the trial was restored from
         run = self._state.history.run_of(trial_id, step, generation)
         if record.saved == (generation, step, run):
             self._leases.own(checkpoint.path, trial)
-            return  # the same state, saved again
-        self._record(trial, checkpoint, report)
+            return None  # the same state, saved again
+        return self._saved(trial, checkpoint, report)
 
-    def saved_unrecorded(self, trial: Trial, known: set[str]) -> None:
-        """Record what a trial has saved and the journal lacks, whose end was lost.
+    def saved_unrecorded(self, trial: Trial, known: set[str]) -> Iterator[Event]:
+        """Yield the events of what a trial has saved and the journal lacks, whose end was lost.
 
         Args:
             trial: The trial.
@@ -126,25 +118,20 @@ class Requests:
                 continue
             last = self._state.record(trial_id).report or {}
             if last.get(TRAINING_ITERATION, 0) < step:
-                now = self._time()
-                self._emit(Reported(time=now, trial_id=trial_id, report=report, offered=True))
-            self._record(trial, checkpoint, report)
+                yield Reported(trial_id=trial_id, report=report, offered=True)
+            yield self._saved(trial, checkpoint, report)
 
-    def _record(self, trial: Trial, checkpoint: Any, report: Mapping[str, Any]) -> None:
+    def _saved(self, trial: Trial, checkpoint: Any, report: Mapping[str, Any]) -> CheckpointSaved:
         request, override = self._request(trial, checkpoint, report)
         used = self._scheduling.state.usage.used(request) or bool(trial.last_result.get(DONE))
         known = {**(self._state.record(trial.trial_id).report or {})}
         known.pop(SHOULD_CHECKPOINT, None)  # Tune stores it without
-        self._emit(
-            CheckpointSaved.of(
-                request,
-                self._time(),
-                checkpoint=self._places().record(request.path),
-                report=None if same(request.report, known) else request.report,
-                wish=None if override is None else bool(override),
-                used=used,
-                optional=not used and override is None and self._leaves_out(trial),
-            )
+        return CheckpointSaved.of(
+            request,
+            report=None if same(request.report, known) else request.report,
+            wish=None if override is None else bool(override),
+            used=used,
+            optional=not used and override is None and self._waiting.leaves_out(trial),
         )
 
     def _request(
@@ -172,14 +159,8 @@ class Requests:
             report={**own_names(report, state.history.names), GENERATION: generation},
             kwargs=own.fn_kwargs or {},
             timeout_s=own.timeout_s,
-            config=trial.config,
         )
         return request, override
-
-    def ask(self, request: Request) -> None:
-        """Record that a checkpoint is going to be validated."""
-        where = self._places().record(request.path)
-        self._emit(ValidationRequested.of(request, self._time(), checkpoint=where))
 
     def validate(self, request: Request, *, again: bool = False) -> None:
         """Run a validation that is recorded.

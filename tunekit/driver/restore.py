@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from msgspec import structs
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.result import DONE
@@ -34,13 +35,12 @@ from tunekit.core.events import (
     TrialErrored,
     ValidationEnded,
 )
+from tunekit.core.history import GENERATION
 from tunekit.core.lineage import configs_of
 from tunekit.core.metrics import flatten, hide
 from tunekit.core.order import Told
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.driver.deliveries import Deliveries
-from tunekit.journal.lines import exploits_of
-from tunekit.journal.places import Places
 from tunekit.journal.recorded import resolve_opaque
 from tunekit.policies import CheckpointPolicy
 from tunekit.scheduling.scheduling import Scheduling
@@ -56,11 +56,6 @@ class Restored(Protocol):
     config: ValidationConfig
     state: Engine
     deliveries: Deliveries
-
-    @property
-    def places(self) -> Places:
-        """Return where the experiment is kept."""
-        ...
 
     @property
     def policies(self) -> list[CheckpointPolicy]:
@@ -112,29 +107,14 @@ class Restoration:
         controller: Controller,
         scheduling: Scheduling,
     ):
-        self._sweep, self._trials, self._events, self._offsets = sweep, trials, events, offsets
+        self._sweep, self._trials, self._offsets = sweep, trials, offsets
         self._controller, self._scheduling = controller, scheduling
-        self._recorded = configs_of(exploits_of(events, sweep.places))
-        self._known: dict[tuple[str, int], Mapping[str, Any]] = {}
-        self._odd: dict[str, Any] = {}
-        for event in events:
-            if isinstance(event, Exploited):
-                self._odd.update(event.odd)
+        self._events = with_configs(events, trials)
         # The saved checkpoints and their scores, by trial, generation and iteration.
         self._saved: dict[tuple[str, int, int], Request] = {}
         self._scores: dict[tuple[str, int, int], Mapping[str, Any]] = {}
         #: What loggers were told of each trial before the sweep was interrupted.
         self.told: dict[str, list[Told]] = {}
-
-    def config_of(self, trial_id: str, generation: int) -> Mapping[str, Any]:
-        """Return the hyperparameters of one of a trial's generations, as the original objects."""
-        of, trial = (trial_id, generation), self._trials.get(trial_id)
-        own: Mapping[str, Any] = {} if trial is None else trial.config
-        if of not in self._recorded:
-            return own
-        if of not in self._known:
-            self._known[of] = resolve_opaque(self._recorded[of], [own], self._odd)
-        return self._known[of]
 
     def run(self) -> None:
         """Tell all events in order, except those of trials that no longer exist."""
@@ -246,46 +226,68 @@ class Restoration:
 
     def _catch_up(self, event: Event, trial: Trial) -> None:
         """Tell the scheduler."""
-        sweep, scheduling = self._sweep, self._scheduling
+        scheduling = self._scheduling
         if isinstance(event, CheckpointSaved):
             scheduling.state.usage.used(self._saved[(trial.trial_id, *event.place)])
         elif isinstance(event, Exploited):
-            exploit, version = self._exploit(event, trial)
             carried_out = event.n <= self._offsets.trials
-            scheduling.restore.exploit_again(trial, exploit, version, carried_out=carried_out)
+            scheduling.restore.exploit_again(
+                trial, event.exploit(), self._donor(event), carried_out=carried_out
+            )
         else:
             scheduling.restore.catch_up(event, trial)
         if isinstance(event, Reported):
-            report = sweep.state.record(trial.trial_id).report
+            report = self._sweep.state.record(trial.trial_id).report
             scheduling.uses(trial, report or event.report)
 
-    def _exploit(self, event: Exploited, trial: Trial) -> tuple[Any, Version | None]:
-        """Return the exploit, and the version of its donor, if that was saved."""
-        recorded = event.exploit(checkpoint=self._sweep.places.path(event.checkpoint))
-
-        def known(config: Mapping[str, Any]) -> Mapping[str, Any]:
-            found: Mapping[str, Any] = resolve_opaque(config, [trial.config], self._odd)
-            return found
-
-        exploit = replace(
-            recorded,
-            old_config=known(recorded.old_config),
-            donor_config=known(recorded.donor_config),
-            config=known(recorded.config),
-        )
-        place = (exploit.donor_id, exploit.donor_generation, exploit.iteration)
+    def _donor(self, event: Exploited) -> Version | None:
+        """Return the checkpoint that a trial was overwritten with, if the journal has it."""
+        place = (event.donor_id, event.donor_generation, event.iteration)
         saved = self._saved.get(place)
         if saved is None:
-            return exploit, None
+            return None
         score = self._sweep.state.merged(saved.report, self._scores.get(place, {}))
-        donor = self._trials.get(exploit.donor_id, trial)
-        version = Version(
-            trial_id=exploit.donor_id,
-            generation=exploit.donor_generation,
-            iteration=exploit.iteration,
+        donor = self._trials.get(event.donor_id, self._trials[event.trial_id])
+        return Version(
+            trial_id=event.donor_id,
+            generation=event.donor_generation,
+            iteration=event.iteration,
             checkpoint=tune.Checkpoint(saved.path, donor.storage.storage_filesystem),
             result={**flatten(score), DONE: False},
             report=saved.report,
-            config=exploit.donor_config,
+            config=event.donor_config,
         )
-        return exploit, version
+
+
+def with_configs(events: Sequence[Event], trials: Mapping[str, Trial]) -> list[Event]:
+    """Return the events of a journal with the hyperparameters that it leaves out, or has texts of.
+
+    Args:
+        events: The events.
+        trials: The trials, with the very values.
+    """
+    exploits = [event for event in events if isinstance(event, Exploited)]
+    odd = {text: value for event in exploits for text, value in event.odd.items()}
+    recorded = configs_of(event.exploit() for event in exploits)
+    known: dict[tuple[str, int], Mapping[str, Any]] = {}
+
+    def of(trial_id: str, generation: int) -> Mapping[str, Any]:
+        at, trial = (trial_id, generation), trials.get(trial_id)
+        own: Mapping[str, Any] = {} if trial is None else trial.config
+        if at not in known:
+            known[at] = resolve_opaque(recorded[at], [own], odd) if at in recorded else own
+        return known[at]
+
+    def complete(event: Event) -> Event:
+        match event:
+            case Reported() | CheckpointSaved() if event.report is not None:
+                config = of(event.trial_id, event.report.get(GENERATION, 0))
+                return structs.replace(event, report={**event.report, "config": config})
+            case Exploited():
+                own = [trials[event.trial_id].config] if event.trial_id in trials else []
+                configs = (event.old_config, event.donor_config, event.config)
+                old, donor, new = (resolve_opaque(one, own, odd) for one in configs)
+                return structs.replace(event, old_config=old, donor_config=donor, config=new)
+        return event
+
+    return [complete(event) for event in events]

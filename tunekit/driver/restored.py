@@ -17,6 +17,7 @@ from tunekit.core.events import (
     Event,
     Exploited,
     TrialAdded,
+    TrialRetried,
     ValidationRequested,
 )
 from tunekit.core.order import Told
@@ -52,8 +53,13 @@ class _Validations(Restored, Protocol):
         """Return whether Tune's ``progress.csv`` is written."""
         ...
 
-    def retried(self, trial: Trial) -> None:
-        """Record that a trial starts again: it will end again."""
+    @property
+    def places(self) -> Places:
+        """Return where the experiment is kept."""
+        ...
+
+    def emit(self, event: Event) -> None:
+        """Record an event, before anything comes of it."""
         ...
 
     def caught_up(self, told: Mapping[str, list[Told]]) -> None:
@@ -120,13 +126,6 @@ class RestoredSweep:
         """Return whether it is being told what happened."""
         return self._restoration is not None
 
-    def config_of(self, trial_id: str, generation: int) -> Mapping[str, Any]:
-        """Return the hyperparameters of one of a trial's generations."""
-        if self._restoration is not None:
-            return self._restoration.config_of(trial_id, generation)
-        trial = self._trials.get(trial_id)
-        return {} if trial is None else trial.config
-
     # Going on -----------------------------------------------------------------------------------
 
     def resume(self, controller: Controller, scheduling: Scheduling) -> None:
@@ -147,14 +146,14 @@ class RestoredSweep:
             if trial.is_finished():
                 continue
             if sweep.state.record(trial_id).failed or sweep.state.delivery.completed(trial_id):
-                sweep.retried(trial)
+                sweep.emit(TrialRetried(trial_id=trial_id))
                 scheduling.base.restart(scheduling.state.stand_ins.of(trial))
             for path in forget_missing(trial):
                 logger.warning("Trial %s goes on without %s, which is gone.", trial_id, path)
             skip_existing(trial)
             sweep.leases.prune(trial)
         # Only now that the trials skip the names of what is removed.
-        remove_left_over(self._trials.values(), self.past, sweep.places)
+        remove_left_over(self._trials.values(), self.past)
         sweep.files.restore(self._trials, self.past, table=sweep.writes_tables)
         past, self.past = self.past, []
         for command in sweep.state.reconcile():
@@ -168,12 +167,13 @@ class RestoredSweep:
     def _record_lost(self, past: Sequence[Event]) -> None:
         """Record what Tune's trials have saved and the journal lacks because its end was lost."""
         sweep = self._sweep
-        known = {sweep.places.path(e.checkpoint) for e in past if isinstance(e, CheckpointSaved)}
+        known = {event.checkpoint for event in past if isinstance(event, CheckpointSaved)}
         for trial in self._trials.values():
-            sweep.requests.saved_unrecorded(trial, known)
+            for event in sweep.requests.saved_unrecorded(trial, known):
+                sweep.emit(event)
 
 
-def remove_left_over(trials: Iterable[Trial], events: Iterable[Event], places: Places) -> None:
+def remove_left_over(trials: Iterable[Trial], events: Iterable[Event]) -> None:
     """Remove what is in trials' folders of checkpoints that nothing refers to.
 
     A checkpoint stays if the journal names it, whatever for, or Tune's saved state does, of
@@ -183,7 +183,6 @@ def remove_left_over(trials: Iterable[Trial], events: Iterable[Event], places: P
     Args:
         trials: All trials of a restored sweep. Looked into are the folders of those that go on.
         events: The sweep's journal.
-        places: Where the experiment is.
     """
     trials = list(trials)
     added: dict[str, float] = {}
@@ -193,7 +192,7 @@ def remove_left_over(trials: Iterable[Trial], events: Iterable[Event], places: P
             case TrialAdded():
                 added[event.trial_id] = event.time
             case CheckpointSaved() | ValidationRequested() | Exploited():
-                known.add(places.path(event.checkpoint))
+                known.add(event.checkpoint)
     for trial in trials:
         if trial.trial_id in added and not trial.is_finished():
             _remove_in(trial, known, since=added[trial.trial_id])

@@ -13,6 +13,7 @@ from ray.tune.schedulers import TrialScheduler
 from tunekit._ray.controller import Controller
 from tunekit._ray.decisions import innermost
 from tunekit.combinations import wrong_together
+from tunekit.core.events import TrialRetried
 from tunekit.core.problems import Problems
 from tunekit.core.reconcile import Desired
 from tunekit.driver.callback import ValidationCallback
@@ -113,11 +114,11 @@ class ValidatedScheduler(TrialScheduler):
                 validation.deliveries.deliver(trial_id)
 
             self._state.clones.attach(validation.leases, validation.ancestry)
-            base = BaseScheduler(self._state, controller, validation)
+            base = BaseScheduler(self._state, controller, validation.validator, emit)
             scheduling = Scheduling(
                 self._state,
                 base,
-                NextTrial(base, controller, deliver=deliver, emit=emit, time=validation.time),
+                NextTrial(base, controller, deliver=deliver, emit=emit),
                 Certainty(self._state, controller),
                 SchedulerRestore(
                     base,
@@ -189,7 +190,7 @@ class ValidatedScheduler(TrialScheduler):
         again, known = trial.trial_id in stand_ins.by_id, trial.trial_id in stand_ins.known
         stand_in = stand_ins.add(trial)
         if again and not known:
-            validation.retried(trial)
+            validation.emit(TrialRetried(trial_id=trial.trial_id))
             base.restart(stand_in)
             if stand_in.phase is Desired.PAUSED:  # it goes on when the base scheduler says so
                 sweep.controller.set_status(trial, Trial.PAUSED)

@@ -10,7 +10,7 @@ from ray.tune.experiment import Trial
 
 from tunekit._ray.controller import Controller
 from tunekit.clock import Clock
-from tunekit.core.events import Event, TrialAdded
+from tunekit.core.events import Event, TrialAdded, relocated
 from tunekit.core.values import number
 from tunekit.errors import AlreadyRunningError
 from tunekit.journal.lines import Journal, record_of
@@ -86,7 +86,7 @@ class Ledger:
             return []
         events = record_of(self._folder, unpickle=True).events
         self._recorded = {event.trial_id for event in events if isinstance(event, TrialAdded)}
-        return events
+        return [relocated(event, self.places.path) for event in events]
 
     def begin(self, *, anew: bool, after: int, about: dict[str, Any]) -> None:
         """Begin a session; ``anew``: and with it a sweep. See :class:`Journal`."""
@@ -100,7 +100,7 @@ class Ledger:
     def append(self, event: Event) -> None:
         """Write an event down."""
         if self._journal is not None:
-            self._journal.append(event)
+            self._journal.append(relocated(event, self.places.record))
 
     def add(self, trial: Trial) -> None:
         """Record a trial, with the stopping criterion it has now, at the next :meth:`keep`."""

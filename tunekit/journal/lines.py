@@ -24,7 +24,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -536,7 +536,7 @@ class JournalReader:
 def exploits_of(events: Iterable[Event], places: Places) -> list[Exploit]:
     """Return the exploits in a journal, with the paths of their checkpoints as they are now."""
     return [
-        event.exploit(checkpoint=places.path(event.checkpoint))
+        replace(event.exploit(), checkpoint=places.path(event.checkpoint))
         for event in events
         if isinstance(event, Exploited)
     ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import logging
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from ray import tune
 from ray.tune.experiment import Trial
@@ -25,7 +25,7 @@ from tunekit._ray.controller import Controller
 from tunekit._ray.decisions import innermost, is_synchronous
 from tunekit._ray.stand_ins import Change, StandIn, StandInController, Version
 from tunekit.core.delivery import Scored
-from tunekit.core.events import Decided, Event, Reminded
+from tunekit.core.events import Decided, Event, Exploited, Reminded
 from tunekit.core.history import GENERATION
 from tunekit.core.lineage import Exploit
 from tunekit.core.reconcile import Actual, Desired
@@ -61,24 +61,6 @@ def objectives_of(scheduler: TrialScheduler) -> set[str]:
     return {metric} if isinstance(metric, str) and metric != DEFAULT_METRIC else set()
 
 
-class _Validations(Protocol):
-    """What the base scheduler needs of the sweep's validations."""
-
-    validator: Validator
-
-    def emit(self, event: Event) -> None:
-        """Record an event, before anything comes of it."""
-        ...
-
-    def time(self) -> float:
-        """Return the seconds since the epoch."""
-        ...
-
-    def exploited(self, trial: Trial, exploit: Exploit) -> None:
-        """Record that a trial is about to be overwritten."""
-        ...
-
-
 class BaseScheduler:
     """Gives the user's scheduler results and ends of trials, and takes what it makes of them.
 
@@ -87,16 +69,21 @@ class BaseScheduler:
     Args:
         state: The scheduler, and what it knows of trials.
         controller: The sweep's controller.
-        validations: The sweep's validations.
+        validator: Runs the validations.
+        emit: Takes each event, before anything comes of it.
     """
 
     def __init__(
-        self, state: SchedulerState, controller: Controller, validations: _Validations
-    ) -> None:
+        self,
+        state: SchedulerState,
+        controller: Controller,
+        validator: Validator,
+        emit: Callable[[Event], None],
+    ):
         #: The user's scheduler.
         self.scheduler = state.base
         self.stand_ins, self.usage, self._clones = state.stand_ins, state.usage, state.clones
-        self._controller, self._validations = controller, validations
+        self._controller, self._validator, self._emit = controller, validator, emit
         #: The sweep as the scheduler sees it.
         self.view = StandInController(
             controller.wrapped(), self.stand_ins.of, stopped=self.stopped, idle=self._idle
@@ -225,9 +212,8 @@ class BaseScheduler:
         stand_in.phase = Desired.RUNNING
         decision = self.scheduler.on_trial_result(self.view, stand_in, dict(version.result))
         decision = decided or decision
-        self._validations.emit(
+        self._emit(
             Reminded(
-                time=self._validations.time(),
                 trial_id=stand_in.trial_id,
                 generation=version.generation,
                 iteration=version.iteration,
@@ -296,8 +282,7 @@ class BaseScheduler:
 
     def record_stop(self, stand_in: StandIn) -> None:
         """Record that it has stopped a trial other than by the trial's own result."""
-        stop, time = TrialScheduler.STOP, self._validations.time()
-        self._validations.emit(Decided(time=time, trial_id=stand_in.trial_id, decision=stop))
+        self._emit(Decided(trial_id=stand_in.trial_id, decision=TrialScheduler.STOP))
 
     def _idle(self) -> bool:
         """Return whether no trial is running or about to run, and no validation is pending.
@@ -306,7 +291,7 @@ class BaseScheduler:
         """
         return (
             self._controller.still
-            and self._validations.validator.quiet
+            and self._validator.quiet
             and all(stand_in.stands is None for stand_in in self.stand_ins.by_id.values())
         )
 
@@ -350,7 +335,6 @@ class BaseScheduler:
             change.restored_from,
             source,
             objectives=objectives_of(self.scheduler),
-            time=self._validations.time(),
         )
         self._overwrite(stand_in, exploit, source)
 
@@ -365,7 +349,7 @@ class BaseScheduler:
 
     def _overwrite(self, stand_in: StandIn, exploit: Exploit, source: Version | None) -> None:
         change = stand_in.change
-        self._validations.exploited(stand_in.real, exploit)
+        self._emit(Exploited.of(exploit))
         self.usage.overwritten(stand_in.trial_id)
         if source is not None:
             stand_in.version = source

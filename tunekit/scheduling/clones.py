@@ -102,7 +102,6 @@ class Clones:
         source: Version | None,
         *,
         objectives: Collection[str],
-        time: float,
     ) -> Exploit:
         """Return the exploit that overwrites a trial.
 
@@ -112,12 +111,11 @@ class Clones:
             restored: What the scheduler gave it.
             source: Which checkpoint that is, if it is known.
             objectives: The metric that the scheduler judges by, if it does.
-            time: Seconds since the epoch.
         """
         old = copy.deepcopy(trial.config)
         metrics = restored.metrics if source is None else source.result
         return Exploit(
-            time=time,
+            time=0.0,  # it gets that as it is recorded
             trial_id=trial.trial_id,
             generation=self._ancestry.generation(trial.trial_id) + 1,
             reached=trial.last_result.get(TRAINING_ITERATION, 0),

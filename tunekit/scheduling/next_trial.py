@@ -32,7 +32,6 @@ class NextTrial:
         controller: The sweep's controller.
         deliver: Delivers what is due of a trial.
         emit: Takes what happens, before anything comes of it.
-        time: Returns the time, in seconds since the epoch.
     """
 
     def __init__(
@@ -42,10 +41,9 @@ class NextTrial:
         *,
         deliver: Callable[[str], None],
         emit: Callable[[Event], None],
-        time: Callable[[], float],
     ):
         self._base, self._stand_ins, self._controller = base, base.stand_ins, controller
-        self._deliver, self._emit, self._time = deliver, emit, time
+        self._deliver, self._emit = deliver, emit
         # What a scheduler sees that takes the first trial.
         self._in_turn = base.view.with_only(self._stand_ins.first_in_turn)
         self._reminders = Reminders()
@@ -90,7 +88,7 @@ class NextTrial:
 
     def _chose(self, stand_in: StandIn, *, runs: bool) -> None:
         """Record that a trial that it had paused goes on; ``runs``: the trial has an actor."""
-        self._emit(Resumed(time=self._time(), trial_id=stand_in.trial_id, runs=runs))
+        self._emit(Resumed(trial_id=stand_in.trial_id, runs=runs))
 
     def _sees(self) -> Any:
         """Return what the base scheduler chooses from: one trial, if it only wants the first."""

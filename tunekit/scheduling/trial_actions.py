@@ -280,10 +280,10 @@ class TrialActions:
 
     def _waited(self, trial_id: str) -> None:
         """Record for how long a trial waited for its scores, if it did."""
-        clock, since = self._clock, self._since.pop(trial_id, None)
+        since = self._since.pop(trial_id, None)
         if since is not None:
-            seconds = round(clock.monotonic() - since, 4)
-            self._emit(Waited(time=clock.time(), trial_id=trial_id, seconds=seconds))
+            seconds = round(self._clock.monotonic() - since, 4)
+            self._emit(Waited(trial_id=trial_id, seconds=seconds))
 
     def _keeps_process(self, stand_in: StandIn) -> bool:
         """Return whether a trial that was stopped is not ended yet: others validate there."""

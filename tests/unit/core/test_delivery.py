@@ -78,7 +78,8 @@ def test_a_trial_does_not_end_with_a_result_that_cannot_be_judged_by():
 
 def judged_at(*decisions: int, of: tuple[int, ...]) -> Delivery:
     """A trial with pending scores, of which the scheduler uses some."""
-    delivery = Delivery(all_count=lambda: False)
+    delivery = Delivery()
+    delivery.all_count = False
     for iteration in of:
         delivery.offered("a", iteration)
         delivery.requested(replace(request(iteration), used=iteration in decisions))

@@ -106,8 +106,7 @@ class Sweep(RuleBasedStateMachine):
 
     def made(self) -> Engine:
         engine = Engine(self.when, stages=self.stages)
-        engine.apply(JudgedBy(frozenset({"accuracy"})))
-        engine.all_count = lambda: self.all_count
+        engine.apply(JudgedBy(frozenset({"accuracy"}), self.all_count))
         return engine
 
     # What the driver does ------------------------------------------------------------------------
@@ -145,7 +144,7 @@ class Sweep(RuleBasedStateMachine):
             self.asked[trial][request.place] = request.id
             if self.delivered[trial] and self.delivered[trial][-1] >= request.place:
                 self.never_due.add(request.id)
-        self.emit(ValidationRequested.of(request, 0.0, checkpoint=request.path))
+        self.emit(ValidationRequested.of(request))
 
     def deliver(self, trial: str) -> None:
         while due := self.engine.delivery.due(trial):
@@ -158,7 +157,7 @@ class Sweep(RuleBasedStateMachine):
             decision = self.data.draw(st.sampled_from(["CONTINUE"] * 8 + ["PAUSE", "STOP"]))
             if decision == "STOP":
                 self.stopped.add(trial)
-            self.emit(ScoreDelivered.of(due.request, decision, 0.0))
+            self.emit(ScoreDelivered.of(due.request, decision=decision))
 
     def restore(self) -> None:
         """Take the lines into another engine, which then knows what this one knew."""
