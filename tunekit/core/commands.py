@@ -23,7 +23,6 @@ __all__ = [
     "NoteFailure",
     "Notify",
     "Release",
-    "Settle",
     "Validate",
 ]
 
@@ -108,13 +107,6 @@ class Deliver:
     trial_id: str
 
 
-@dataclass(frozen=True)
-class Settle:
-    """Take that nobody waits for a score any more: it was delivered, or never will be."""
-
-    request: Request
-
-
 Command: TypeAlias = (
-    Ask | Validate | Cancel | Keep | Release | Fold | NoteFailure | Notify | Deliver | Settle
+    Ask | Validate | Cancel | Keep | Release | Fold | NoteFailure | Notify | Deliver
 )

@@ -7,6 +7,7 @@ one knew, and then asks :meth:`Engine.reconcile` what is still to be done. Only 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,6 @@ from tunekit.core.commands import (
     NoteFailure,
     Notify,
     Release,
-    Settle,
     Validate,
 )
 from tunekit.core.confidence import Interval
@@ -67,7 +67,7 @@ from tunekit.core.values import number
 __all__ = ["Engine", "JudgedBy", "PassedOver", "TrialRecord"]
 
 _STOP = "STOP"
-_SHOULD_CHECKPOINT = "should_checkpoint"
+_SHOULD_CHECKPOINT, _DONE = "should_checkpoint", "done"
 
 
 @dataclass
@@ -76,6 +76,8 @@ class TrialRecord:
 
     Attributes:
         report: Its last report, with its hyperparameters.
+        serves: What the score of that would serve in its scheduler's internal state.
+        used: Whether the scheduler will use that score, or it is the trial's last.
         saved: The generation, iteration and run of its newest checkpoint.
         clone: The checkpoint that it was overwritten with, until it has saved one of its own.
         failed: Whether it has failed, and has not been started again.
@@ -86,6 +88,8 @@ class TrialRecord:
     """
 
     report: Mapping[str, Any] | None = None
+    serves: float | None = None
+    used: bool = False
     saved: tuple[int, int, int] | None = None
     clone: str | None = None
     failed: bool = False
@@ -315,14 +319,15 @@ class Engine:
             for request in ended:
                 if request not in held:
                     self._release(("validation", request.id))
-                    self._commands += [] if request.stage else [Settle(request)]
         if known:
             self._unsettled.clear()
 
     def _report(self, event: Reported) -> None:
         trial_id, report = event.trial_id, event.report
         generation = report.get(GENERATION, 0)
-        self.record(trial_id).report = report
+        record = self.record(trial_id)
+        record.report, record.serves = report, event.serves
+        record.used = event.serves is not None or bool(report.get(_DONE))
         self.history.reported(trial_id, report[ITERATION], generation)
         self.delivery.offered(trial_id, report[ITERATION], generation, offered=event.offered)
 
@@ -370,7 +375,8 @@ class Engine:
 
     def request_of(self, event: CheckpointSaved) -> Request:
         """Return the request that would validate a checkpoint."""
-        report = {**(event.report or self.record(event.trial_id).report or {})}
+        record = self.record(event.trial_id)
+        report, last = {**(event.report or record.report or {})}, record.report or {}
         report.pop(_SHOULD_CHECKPOINT, None)  # Tune stores the report without it
         return Request(
             trial_id=event.trial_id,
@@ -383,6 +389,7 @@ class Engine:
             timeout_s=event.timeout_s,
             config=report.get("config", {}),
             used=event.used,
+            serves=record.serves if last.get(ITERATION) == event.iteration else None,
             # What a trial saves as it ends is its last.
             optional=event.optional and not self.delivery.completed(event.trial_id),
         )
@@ -497,6 +504,16 @@ class Engine:
     def undecided(self) -> set[str]:
         """Return the metrics to judge by that may be validation's or training's."""
         return self.history.undecided(self.required)
+
+    def coming(self, trial_id: str, before: float = math.inf) -> list[float]:
+        """Return what the pending scores of a trial will serve in its scheduler's internal state.
+
+        Args:
+            trial_id: The trial.
+            before: Of which iterations; a trial that goes back runs newer ones again.
+        """
+        pending = self.delivery.pending(trial_id)
+        return [one.serves for one in pending if one.serves is not None and one.iteration < before]
 
     def may_be_best(self, name: str, mode: str | None, interval: Interval) -> bool:
         """Return whether a score may be the best so far, wherever in its interval it is.

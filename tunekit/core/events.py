@@ -253,10 +253,12 @@ class Reported(OfTrial, frozen=True, kw_only=True, tag="reported"):
     Attributes:
         report: What it reported, without its hyperparameters.
         offered: Whether Tune showed it to the scheduler.
+        serves: What its score would serve in the scheduler's internal state; None if nothing.
     """
 
     report: Mapping[Any, Any]
     offered: bool = False
+    serves: float | None = None
 
 
 class CheckpointSaved(OfCheckpoint, frozen=True, kw_only=True, tag="saved"):

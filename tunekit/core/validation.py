@@ -123,6 +123,7 @@ class Request:
             not to be changed.
         used: Whether the scheduler will use the score, or it is the trial's last: the scheduler
             decides by it.
+        serves: What the score serves in the scheduler's internal state; None if nothing.
         optional: Whether it is only run where that costs nobody anything: it decides nothing.
         known: What an earlier attempt has yielded, by the flat names of the metrics.
         stage: The further stage that validates it; empty for the one that schedulers judge by.
@@ -139,6 +140,7 @@ class Request:
     timeout_s: float | None = None
     config: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     used: bool = field(default=True, compare=False, repr=False)
+    serves: float | None = field(default=None, compare=False, repr=False)
     optional: bool = field(default=False, compare=False, repr=False)
     known: Mapping[str, Estimate] = field(default_factory=dict, compare=False, repr=False)
     stage: str = ""

@@ -29,7 +29,6 @@ from tunekit.core.commands import (
     NoteFailure,
     Notify,
     Release,
-    Settle,
     Validate,
 )
 from tunekit.core.engine import Engine, JudgedBy, PassedOver
@@ -338,7 +337,6 @@ class ValidationCallback(tune.Callback):
             self.state,
             self._trials,
             scheduling,
-            actions,
             searcher,
             self._stopping,
             emit=self.emit,
@@ -351,7 +349,7 @@ class ValidationCallback(tune.Callback):
             self._trials,
             self.stages,
             self.leases,
-            scheduling,
+            scheduling.base,
             self.waiting,
         )
         self._listen_with(controller.callbacks)
@@ -571,12 +569,8 @@ class ValidationCallback(tune.Callback):
             for command in commands:
                 self.perform(command)
 
-    def take(self, event: Event, *, heard: bool) -> list[Outcome]:
+    def take(self, event: Event) -> list[Outcome]:
         """Apply an event that is in the journal; of what follows, only what is kept is done.
-
-        Args:
-            event: The event.
-            heard: Whether the scheduler knows of it already.
 
         Returns:
             What loggers were told on it.
@@ -584,7 +578,7 @@ class ValidationCallback(tune.Callback):
         commands = self.state.handle(event)
         self._check(event)
         for command in commands:
-            if isinstance(command, Keep | Release) or (isinstance(command, Settle) and not heard):
+            if isinstance(command, Keep | Release):
                 self.perform(command)
         return [command.outcome for command in commands if isinstance(command, Notify)]
 
@@ -621,8 +615,6 @@ class ValidationCallback(tune.Callback):
                 self._notify(command.outcome)
             case Deliver():
                 self.deliveries.deliver(command.trial_id)
-            case Settle():
-                self.deliveries.settled(command.request)
             case _:
                 assert_never(command)
 

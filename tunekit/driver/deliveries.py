@@ -16,12 +16,10 @@ from tunekit.core.delivery import Completion, Scored
 from tunekit.core.engine import Engine, PassedOver
 from tunekit.core.events import EndDelivered, Event, ScoreDelivered, TrialEnded
 from tunekit.core.metrics import flatten
-from tunekit.core.validation import Request
 from tunekit.errors import MetricNotFoundError, TunekitError
 from tunekit.scheduling.scheduling import Scheduling
 from tunekit.scheduling.searcher import ValidatedSearcher
 from tunekit.scheduling.stopping import StoppingCriteria
-from tunekit.scheduling.trial_actions import TrialActions
 
 __all__ = ["Deliveries"]
 
@@ -35,7 +33,6 @@ class Deliveries:
         state: The state of the sweep.
         trials: Its trials; others may be added.
         scheduling: The scheduler that hears of scores.
-        actions: What carries out what it decides.
         searcher: The searcher that hears of scores, if one does.
         criteria: The stopping criteria that read validated metrics.
         emit: Takes each event, before anything comes of it.
@@ -47,7 +44,6 @@ class Deliveries:
         state: Engine,
         trials: Mapping[str, Trial],
         scheduling: Scheduling,
-        actions: TrialActions,
         searcher: ValidatedSearcher | None,
         criteria: StoppingCriteria,
         *,
@@ -56,7 +52,7 @@ class Deliveries:
     ):
         self._state, self._trials = state, trials
         self._emit, self._fail = emit, fail
-        self._scheduling, self._base, self._actions = scheduling, scheduling.base, actions
+        self._scheduling, self._base = scheduling, scheduling.base
         self.searcher, self._criteria = searcher, criteria
         # Trials of which nothing is delivered until it is known whether the metrics that the sweep
         # is judged by come from validation or from training.
@@ -179,16 +175,6 @@ class Deliveries:
             if not self._state.delivery.over(trial.trial_id):
                 self._base.conclude(trial)
                 self._deliver_end(trial, self._state.delivery.end(trial.trial_id))
-
-    def settled(self, request: Request) -> None:
-        """Take that nobody waits for a score any more.
-
-        From now on the scheduler's books show it, or a later one takes its place.
-        """
-        self._actions.settled(request.trial_id)
-        current = self._state.ancestry.generation(request.trial_id)
-        if request.generation == current and not request.optional:
-            self._scheduling.state.usage.heard(request)
 
     def _can_be_judged(self, scored: Scored, result: Mapping[str, Any]) -> bool:
         """Return whether a result has the metrics to judge by; if none ever had them, give up."""

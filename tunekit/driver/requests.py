@@ -23,7 +23,7 @@ from tunekit.core.validation import Request
 from tunekit.core.values import same
 from tunekit.driver.stages import Stages
 from tunekit.results.leases import CheckpointLeases
-from tunekit.scheduling.scheduling import Scheduling
+from tunekit.scheduling.base import BaseScheduler
 from tunekit.scheduling.waiting import Waiting
 from tunekit.training import VALIDATION_KEY, ValidationOverride, override_of
 
@@ -41,7 +41,7 @@ class Requests:
         trials: Its trials; others may be added.
         stages: Run the validations.
         leases: Which checkpoints are needed.
-        scheduling: Says which scores will be used.
+        base: The scheduler, which uses some scores.
         waiting: Says whether a trial's scores that decide nothing are optional.
     """
 
@@ -52,12 +52,12 @@ class Requests:
         trials: Mapping[str, Trial],
         stages: Stages,
         leases: CheckpointLeases,
-        scheduling: Scheduling,
+        base: BaseScheduler,
         waiting: Waiting,
     ):
         self._config, self._state, self._trials = config, state, trials
         self._stages, self._leases = stages, leases
-        self._scheduling, self._waiting = scheduling, waiting
+        self._base, self._waiting = base, waiting
         # What each trial's newest report says of its own validation, and of which iteration it is.
         self._overrides: dict[str, tuple[int, ValidationOverride]] = {}
         # The newest iteration of each trial that Tune has asked the scheduler about.
@@ -81,9 +81,9 @@ class Requests:
         """Return the event of a report."""
         trial_id, step = trial.trial_id, report[TRAINING_ITERATION]
         report[GENERATION] = self._state.ancestry.generation(trial_id)
-        self._scheduling.uses(trial, report)
         offered = self._offered.get(trial_id) == step
-        return Reported(trial_id=trial_id, report=report, offered=offered)
+        serves = self._base.serves(trial, report)
+        return Reported(trial_id=trial_id, report=report, offered=offered, serves=serves)
 
     def saved(self, trial: Trial) -> CheckpointSaved | None:
         """Return the event of a trial's newest checkpoint, if that is a new one."""
@@ -123,8 +123,10 @@ class Requests:
 
     def _saved(self, trial: Trial, checkpoint: Any, report: Mapping[str, Any]) -> CheckpointSaved:
         request, override = self._request(trial, checkpoint, report)
-        used = self._scheduling.state.usage.used(request) or bool(trial.last_result.get(DONE))
-        known = {**(self._state.record(trial.trial_id).report or {})}
+        record = self._state.record(trial.trial_id)
+        known = {**(record.report or {})}
+        newest = known.get(TRAINING_ITERATION) == request.iteration
+        used = (newest and record.used) or bool(trial.last_result.get(DONE))
         known.pop(SHOULD_CHECKPOINT, None)  # Tune stores it without
         return CheckpointSaved.of(
             request,

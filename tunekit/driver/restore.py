@@ -62,7 +62,7 @@ class Restored(Protocol):
         """Return the sweep's checkpoint policies."""
         ...
 
-    def take(self, event: Event, *, heard: bool) -> list[Outcome]:
+    def take(self, event: Event) -> list[Outcome]:
         """Apply an event without recording it; return what loggers were told on it."""
         ...
 
@@ -134,7 +134,7 @@ class Restoration:
                 continue
             if trial is not None and new and isinstance(event, (ScoreDelivered, EndDelivered)):
                 self._deliver_again(event, trial)
-            self._note_told(self._sweep.take(event, heard=not new), event)
+            self._note_told(self._sweep.take(event), event)
             if trial is None:
                 continue
             self._remember(event)
@@ -227,18 +227,13 @@ class Restoration:
     def _catch_up(self, event: Event, trial: Trial) -> None:
         """Tell the scheduler."""
         scheduling = self._scheduling
-        if isinstance(event, CheckpointSaved):
-            scheduling.state.usage.used(self._saved[(trial.trial_id, *event.place)])
-        elif isinstance(event, Exploited):
+        if isinstance(event, Exploited):
             carried_out = event.n <= self._offsets.trials
             scheduling.restore.exploit_again(
                 trial, event.exploit(), self._donor(event), carried_out=carried_out
             )
         else:
             scheduling.restore.catch_up(event, trial)
-        if isinstance(event, Reported):
-            report = self._sweep.state.record(trial.trial_id).report
-            scheduling.uses(trial, report or event.report)
 
     def _donor(self, event: Exploited) -> Version | None:
         """Return the checkpoint that a trial was overwritten with, if the journal has it."""

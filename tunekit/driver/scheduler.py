@@ -114,7 +114,9 @@ class ValidatedScheduler(TrialScheduler):
                 validation.deliveries.deliver(trial_id)
 
             self._state.clones.attach(validation.leases, validation.ancestry)
-            base = BaseScheduler(self._state, controller, validation.validator, emit)
+            base = BaseScheduler(
+                self._state, controller, validation.state, validation.validator, emit
+            )
             scheduling = Scheduling(
                 self._state,
                 base,

@@ -179,6 +179,8 @@ def _line_of(event: Event, number: int) -> tuple[dict[str, Any], dict[str, Any]]
     line = {"n": number, "event": kind, "time": known.pop("time"), **known}
     if isinstance(event, Reported):
         line["report"] = {name: value for name, value in event.report.items() if name != "config"}
+        if event.serves is None:
+            del line["serves"]
         return line, {}
     if isinstance(event, TrialAdded):  # Tune's own record has the very values
         return line, {"config": to_json(line.pop("config"))}

@@ -21,7 +21,6 @@ from tunekit._ray.decisions import exhausts, rule_for
 from tunekit._ray.local import LocalSweep
 from tunekit.clock import VirtualClock
 from tunekit.config import ValidationConfig
-from tunekit.core.decisions import Decisions
 from tunekit.core.validation import Attempt, Status
 from tunekit.core.values import number
 from tunekit.driver.callback import ValidationCallback
@@ -114,7 +113,7 @@ class Machine:
     inline: str | None
 
     def __post_init__(self) -> None:
-        self._clock, self._decisions = VirtualClock(), Decisions()
+        self._clock = VirtualClock()
         #: The trainable of each trial that has one.
         self.live: dict[str, Replayed] = {}
         self._curve_of: dict[str, int] = {}
@@ -238,9 +237,8 @@ class Machine:
         """Return whether a trainable that validates by itself does so after an iteration."""
         if self.inline == "every":
             return True
-        done = iteration >= self.curves.length
-        rule = rule_for(self.scheduler, trial)
-        return self._decisions.asked(trial.trial_id, iteration, iteration, rule, done=done)
+        serves = rule_for(self.scheduler, trial).serves(iteration, coming=())
+        return serves is not None or iteration >= self.curves.length
 
     def stops_at(self, iteration: int) -> bool:
         """Return whether the scheduler stops each trial there, as at its ``max_t``.
@@ -303,7 +301,6 @@ class Machine:
             self._curve_of.setdefault(trial.trial_id, trial.config[_CURVE])
             decision = str(on_result(controller, trial, result))
             trial_id, iteration = trial.trial_id, arrived[TRAINING_ITERATION]
-            self._decisions.settled(trial_id, iteration)
             self._judged[trial_id] = iteration
             self.decided.append(
                 Decision(

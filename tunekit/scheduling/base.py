@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.result import DEFAULT_METRIC, DONE
+from ray.tune.result import DEFAULT_METRIC, DONE, TRAINING_ITERATION
 from ray.tune.schedulers import (
     AsyncHyperBandScheduler,
     FIFOScheduler,
@@ -22,12 +23,15 @@ from ray.tune.schedulers import (
 )
 
 from tunekit._ray.controller import Controller
-from tunekit._ray.decisions import innermost, is_synchronous
+from tunekit._ray.decisions import innermost, is_synchronous, rule_for, time_attr_of
 from tunekit._ray.stand_ins import Change, StandIn, StandInController, Version
+from tunekit.core.decisions import DecisionRule
 from tunekit.core.delivery import Scored
+from tunekit.core.engine import Engine
 from tunekit.core.events import Decided, Event, Exploited, Reminded
 from tunekit.core.history import GENERATION
 from tunekit.core.lineage import Exploit
+from tunekit.core.metrics import flatten
 from tunekit.core.reconcile import Actual, Desired
 from tunekit.schedulers import PromotionASHA
 from tunekit.scheduling.state import SchedulerState
@@ -69,6 +73,7 @@ class BaseScheduler:
     Args:
         state: The scheduler, and what it knows of trials.
         controller: The sweep's controller.
+        engine: The state of the sweep.
         validator: Runs the validations.
         emit: Takes each event, before anything comes of it.
     """
@@ -77,13 +82,15 @@ class BaseScheduler:
         self,
         state: SchedulerState,
         controller: Controller,
+        engine: Engine,
         validator: Validator,
         emit: Callable[[Event], None],
     ):
         #: The user's scheduler.
         self.scheduler = state.base
-        self.stand_ins, self.usage, self._clones = state.stand_ins, state.usage, state.clones
-        self._controller, self._validator, self._emit = controller, validator, emit
+        self.stand_ins, self._clones = state.stand_ins, state.clones
+        self._controller, self._engine, self._validator = controller, engine, validator
+        self._emit = emit
         #: The sweep as the scheduler sees it.
         self.view = StandInController(
             controller.wrapped(), self.stand_ins.of, stopped=self.stopped, idle=self._idle
@@ -99,6 +106,33 @@ class BaseScheduler:
     def compares_all(self) -> bool:
         """Return whether it compares all trials at the same time: synchronous PBT."""
         return is_synchronous(innermost(self.scheduler))
+
+    # Which scores it uses ----------------------------------------------------------------------
+
+    def serves(self, trial: Trial, report: Mapping[str, Any]) -> float | None:
+        """Return what the score of a trial's new report would serve in its internal state, if any.
+
+        Call this with each report, as often as you like.
+        """
+        now = flatten(report).get(time_attr_of(self.scheduler))
+        coming = self._engine.coming(trial.trial_id, before=report[TRAINING_ITERATION])
+        return None if now is None else self._rule(trial.trial_id).serves(now, coming)
+
+    def uses(self, trial: Trial, report: Mapping[str, Any]) -> bool:
+        """Return whether it will use the score of a trial's new report, or that is the last."""
+        return bool(report.get(DONE)) or self.serves(trial, report) is not None
+
+    def decides_again(self, trial_id: str) -> bool:
+        """Return whether it can use a score of a later report of a trial, too."""
+        coming = self._engine.coming(trial_id)
+        return self._rule(trial_id).serves(math.inf, coming) is not None
+
+    def past_last(self, trial_id: str) -> bool:
+        """Return whether a trial has reported after the last report whose score it can use."""
+        return not self._engine.record(trial_id).used and not self.decides_again(trial_id)
+
+    def _rule(self, trial_id: str) -> DecisionRule:
+        return rule_for(self.scheduler, self.stand_ins.by_id[trial_id])
 
     # What it is told ---------------------------------------------------------------------------
 
@@ -350,7 +384,6 @@ class BaseScheduler:
     def _overwrite(self, stand_in: StandIn, exploit: Exploit, source: Version | None) -> None:
         change = stand_in.change
         self._emit(Exploited.of(exploit))
-        self.usage.overwritten(stand_in.trial_id)
         if source is not None:
             stand_in.version = source
             self._clones.overwritten(stand_in.trial_id, source)

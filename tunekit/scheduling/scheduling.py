@@ -49,21 +49,18 @@ class Scheduling:
         return self.state.mode or mode_of(self.state.base)
 
     def uses(self, trial: Trial, report: Mapping[str, Any]) -> bool:
-        """Return whether it will use a report's score, or that is the trial's last.
-
-        Call this with each report, as often as you like.
-        """
-        return self.state.usage.uses(self.state.stand_ins.of(trial), report)
+        """Return whether it will use the score of a new report, or that is the trial's last."""
+        return self.base.uses(trial, report)
 
     def past_last(self, trial_id: str) -> bool:
         """Return whether a trial has reported after the last report that can be decided by."""
-        stand_in = self.state.stand_ins.by_id.get(trial_id)
-        return stand_in is not None and self.state.usage.past_last(stand_in)
+        return trial_id in self.state.stand_ins.by_id and self.base.past_last(trial_id)
 
     def decides_alike(self, request: Request, metric: str, interval: Interval) -> bool:
         """Return whether it decides the same wherever in an interval a score is."""
-        at = self.state.usage.serves(request)
         stand_in = self.state.stand_ins.by_id.get(request.trial_id)
-        if at is None or stand_in is None or metric not in self.objectives:
+        if request.serves is None or stand_in is None or metric not in self.objectives:
             return True
-        return self.certainty.decides_alike(stand_in, at, request.report, metric, interval)
+        return self.certainty.decides_alike(
+            stand_in, request.serves, request.report, metric, interval
+        )

@@ -15,7 +15,6 @@ from ray.tune.schedulers import TrialScheduler
 from tunekit._ray.stand_ins import StandIn
 from tunekit.journal.places import Places
 from tunekit.scheduling.clones import Clones
-from tunekit.scheduling.score_usage import ScoreUsage
 from tunekit.scheduling.stand_ins import StandIns
 
 __all__ = ["SchedulerState", "dump", "load"]
@@ -46,8 +45,6 @@ class SchedulerState:
         self.clones = Clones()
         #: The trials as it sees them.
         self.stand_ins = StandIns(offer=self.clones.offer)
-        #: Which scores it will use.
-        self.usage = ScoreUsage(base)
         self._told_of_none = False
 
     def save(self, places: Places) -> bytes | None:
@@ -63,7 +60,6 @@ class SchedulerState:
             },
             "offers": self.clones.offers,
             "exploits": self.clones.planned,
-            "decisions": self.usage.state(),
         }
         try:
             return dump(state, places)
@@ -90,7 +86,6 @@ class SchedulerState:
         state = load(saved, places, stand_in=stand_ins.named, filesystem=filesystem)
         self.base.__dict__.update(state["base"])
         self.clones.offers, self.clones.planned = state["offers"], state["exploits"]
-        self.usage.load(state["decisions"])
         for trial_id, kept in state["judged"].items():
             stand_ins.named(trial_id).load(kept)
         stand_ins.known = set(state["judged"])

@@ -98,13 +98,13 @@ class TrialActions:
         waits = self._waiting.waits_for(stand_in.trial_id)
         if waits is Waits.EACH:
             return True
-        used = self._base.usage.uses(stand_in, result)
+        used = self._base.uses(stand_in.real, result)
         pending = self._waiting.decisions(stand_in.trial_id)
         return stands_still(
             waits,
             scores=1,
             decisions=pending + used,
-            past_last=lambda: self._base.usage.past_last(stand_in),
+            past_last=lambda: not used and not self._base.decides_again(stand_in.trial_id),
         )
 
     def begins(self, stand_in: StandIn) -> bool:
@@ -133,6 +133,8 @@ class TrialActions:
             doing = stand_in.doing
             if doing is Actual.SAVING:
                 continue  # all running trials may be saving, step after step
+            if trial_id in self._since and not self._waiting.waits(trial_id):
+                self._waited(trial_id)  # if it waits still, the scheduler has paused it
             if self._keeps_process(stand_in):
                 continue
             move = self._next_action(stand_in, doing)
@@ -191,7 +193,7 @@ class TrialActions:
             undecided=self._waiting.undecided(),
             decisions=self._waiting.decisions(stand_in.trial_id),
             synchronous=self._base.compares_all,
-            decides_again=lambda: self._base.usage.decides_again(stand_in),
+            decides_again=lambda: self._base.decides_again(stand_in.trial_id),
         )
 
     def _hands_over(self, trial: Trial) -> bool:
@@ -264,12 +266,6 @@ class TrialActions:
                 return trial
             del self._ready[trial_id]
         return None
-
-    def settled(self, trial_id: str) -> None:
-        """Take that a score of a trial is not waited for any more."""
-        if not self._waiting.waits(trial_id):
-            # If it waits now, it is because the scheduler has paused it.
-            self._waited(trial_id)
 
     def stands_no_more(self, stand_in: StandIn) -> None:
         """Note that a trial no longer waits for anything."""

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import pickle
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunekit.core.decisions import Always, Decisions, Interval, Never, Rungs
+from tests.decisions import Decisions
+from tunekit.core.decisions import Always, Interval, Never, Rungs
 
 
 def due(rule, times, decisions=None, trial="a", start=1) -> list[float]:
@@ -55,24 +54,16 @@ def test_the_end_is_due_and_a_report_without_the_time_is_not(rule):
     assert not decisions.asked("a", 1, None, rule, done=False)
     assert decisions.asked("a", 2, None, rule, done=True)
     assert decisions.asked("b", 1, 0.5, rule, done=True)
-    assert decisions.due("a", 2) and decisions.due("b", 1) and not decisions.due("a", 1)
 
 
 def test_trials_do_not_share_anything():
     decisions = Decisions()
     assert due(Interval(2), range(1, 5), decisions, "a") == [2, 4]
     assert due(Interval(2), range(1, 5), decisions, "b") == [2, 4]
-    decisions.settled("a", 4)
+    for iteration in (2, 4):
+        decisions.settled("a", iteration)
     assert decisions.asked("a", 5, 5, Interval(2), done=False)
     assert not decisions.asked("b", 5, 5, Interval(2), done=False)
-
-
-def test_the_answer_can_be_looked_up_as_often_as_one_likes():
-    decisions = Decisions()
-    due(Rungs((2,)), range(1, 5), decisions)
-    for _ in range(2):
-        assert [decisions.due("a", i) for i in range(1, 6)] == [False, True, False, False, False]
-    assert not decisions.due("b", 2)
 
 
 @pytest.mark.parametrize(
@@ -83,9 +74,9 @@ def test_when_a_validation_fails_the_next_report_is_due(rule, fails, then):
     decisions = Decisions()
     until = max(fails, 4)
     assert due(rule, range(1, until + 1), decisions)[-1] == fails
-    decisions.settled("a", fails)
+    for iteration in range(1, fails + 1):
+        decisions.settled("a", iteration)
     assert due(rule, range(until + 1, 15), decisions, start=until + 1) == then
-    assert decisions.due("a", fails), "what was answered stays answered"
 
 
 def test_an_older_score_that_fails_after_a_newer_one_was_due_is_made_up_for():
@@ -106,13 +97,6 @@ def test_a_score_that_was_heard_and_not_used_leaves_its_milestone_open():
     assert due(Rungs((3,)), range(4, 6), decisions, start=4) == [4]
 
 
-def test_settling_what_is_not_known_does_nothing():
-    decisions = Decisions()
-    decisions.settled("a", 3)
-    decisions.moved("a")
-    assert decisions.state() == {}
-
-
 def test_going_back_makes_due_again_what_was_not_used():
     decisions = Decisions()
     assert due(Rungs((1, 3, 9)), range(1, 12), decisions) == [1, 3, 9]
@@ -130,7 +114,6 @@ def test_going_back_leaves_what_was_used_and_what_is_on_its_way():
     rule = Rungs((1, 3, 9), served=frozenset({1, 9}))
     # It goes on from the checkpoint of 5; that of 3 is still being validated.
     assert due(rule, range(6, 12), decisions, start=6) == []
-    assert decisions.due("a", 3) and not decisions.due("a", 9)
 
 
 def test_time_that_stands_still_is_not_going_back():
@@ -149,7 +132,6 @@ def test_a_trial_with_other_weights_counts_from_the_books():
     assert due(Interval(4, last=12), range(14, 22), decisions, start=14) == [16, 20]
     decisions.moved("a")  # and one of a trial that is behind
     assert due(Interval(4, last=5), range(6, 18), decisions, start=6) == [9, 13, 17]
-    assert not decisions.due("a", 16), "that was another run of the iteration"
 
 
 def test_a_score_of_weights_that_are_gone_does_not_count():
@@ -159,32 +141,6 @@ def test_a_score_of_weights_that_are_gone_does_not_count():
     rule = Interval(40, last=50.0)
     assert not decisions.asked("a", 12, 80.0, rule, done=False)
     assert decisions.asked("a", 13, 95.0, rule, done=False)
-
-
-@given(
-    st.lists(st.floats(0.01, 5), min_size=1, max_size=40),
-    st.sets(st.floats(0.1, 60), max_size=8),
-    st.booleans(),
-    st.integers(0, 40),
-    st.sets(st.integers(1, 40)),
-)
-def test_a_restore_goes_on_as_if_nothing_had_happened(steps, milestones, each, cut, failing):
-    times = [sum(steps[: n + 1]) for n in range(len(steps))]
-    rule = Rungs(tuple(sorted(milestones)), each=each)
-
-    def play(restored_at=None):
-        decisions, answers = Decisions(), []
-        for iteration, now in enumerate(times, 1):
-            if iteration == restored_at:
-                state = pickle.loads(pickle.dumps(decisions.state()))
-                decisions = Decisions()
-                decisions.load(state)
-            answers.append(decisions.asked("a", iteration, now, rule, done=False))
-            if iteration in failing:
-                decisions.settled("a", iteration)
-        return answers, [decisions.due("a", i) for i in range(len(times) + 2)]
-
-    assert play() == play(restored_at=cut)
 
 
 @given(

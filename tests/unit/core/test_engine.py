@@ -19,7 +19,6 @@ from tunekit.core.commands import (
     NoteFailure,
     Notify,
     Release,
-    Settle,
     Validate,
 )
 from tunekit.core.delivery import Completion, Scored
@@ -193,13 +192,10 @@ def test_an_exploit_begins_a_generation_with_a_checkpoint_until_the_trial_saves_
 
 
 def test_an_exploit_keeps_the_checkpoint_that_was_cloned_before_it_releases_the_last_one():
-    state = after(*one(1))
-    score = state.delivery.pending("a")
-    assert state.handle(exploited(1, 4)) == [
+    assert after(*one(1)).handle(exploited(1, 4)) == [
         Keep(("clone", "a", 1), "/sweep/b/c", "b"),
         Release(("clone", "a", 0)),
         Release(("validation", "a:0:1:1")),
-        *map(Settle, score),
     ]
 
 
@@ -219,16 +215,14 @@ def test_a_score_is_folded_and_logged_before_it_is_delivered_and_a_failure_noted
     assert [type(one) for one in state.handle(ended(1))] == [Fold, Notify, Deliver]
     state = after(*one(1)[:-1])
     followed = [type(one) for one in state.handle(ended(1, None))]
-    assert followed == [NoteFailure, Deliver, Release, Settle], "nobody waits for it"
+    assert followed == [NoteFailure, Deliver, Release], "nobody waits for it"
 
 
 @pytest.mark.parametrize("event", [delivered(1), PassedOver("a", (0, 1)), exploited(1, 1)])
 def test_a_checkpoint_is_kept_until_its_score_is_delivered_or_never_will_be(event):
     state = after(*one(1))
-    [request] = state.delivery.pending("a")
     assert released(state.handle(reported(2))) == []
-    commands = state.handle(event)
-    assert ("validation", "a:0:1:1") in released(commands) and Settle(request) in commands
+    assert ("validation", "a:0:1:1") in released(state.handle(event))
     assert list(state.broken()) == [] and not state.delivery.waits("a")
 
 

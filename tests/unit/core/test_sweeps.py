@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.seeds import SCHEDULES
-from tunekit.core.commands import Ask, Command, Deliver, Keep, Notify, Release, Settle, Validate
+from tunekit.core.commands import Ask, Command, Deliver, Keep, Notify, Release, Validate
 from tunekit.core.delivery import Completion, Scored
 from tunekit.core.engine import Engine, JudgedBy
 from tunekit.core.events import (
@@ -135,8 +135,6 @@ class Sweep(RuleBasedStateMachine):
                 self.notified[outcome.request.trial_id].append(outcome.request.id)
             case Deliver(trial):
                 self.deliver(trial)
-            case Settle(request):
-                assert request.id in self.scores, "it has not ended"
 
     def ask(self, request: Request) -> None:
         trial = request.trial_id
