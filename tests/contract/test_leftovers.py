@@ -17,7 +17,7 @@ from tests.kills import Killed, bury, killed_after
 from tests.restores import prepare_restore
 from tests.sweeps import LENGTH, Ran, sweep
 from tunekit.core.events import CheckpointSaved, TrialAdded, ValidationRequested
-from tunekit.driver.restored import remove_left_over
+from tunekit.driver.restore import remove_left_over
 from tunekit.journal.lines import events_in
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing import check_journal
@@ -91,7 +91,7 @@ def test_a_restore_that_is_killed_while_it_removes_is_gone_on_with(tmp_path, mon
         (Path(path) / "half").unlink()  # it was half way
         raise Killed
 
-    monkeypatch.setattr("tunekit.driver.restored.delete_checkpoint", dies)
+    monkeypatch.setattr("tunekit.driver.restore.delete_checkpoint", dies)
     with pytest.raises(Killed):
         restored(tmp_path)
     bury(tmp_path / "sweep")
@@ -108,7 +108,7 @@ def test_a_storage_that_does_not_let_go_ends_no_sweep(tmp_path, monkeypatch, cap
     def refuse(filesystem: Any, path: str) -> None:
         raise PermissionError("is read-only")
 
-    monkeypatch.setattr("tunekit.driver.restored.delete_checkpoint", refuse)
+    monkeypatch.setattr("tunekit.driver.restore.delete_checkpoint", refuse)
     ran = restored(tmp_path)
     assert cut_off.is_dir() and "stays there: is read-only" in caplog.text
     assert {len(scores) for scores in ran.scores().values()} == {LENGTH}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
-import tunekit.driver.scheduler as scheduler_module
+import tunekit.scheduling.base as scheduler_module
 from tests.contract.test_kills import killed_often
 from tests.kills import run_killed
 from tests.schedulers import CASES, seed_all

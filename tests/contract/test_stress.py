@@ -490,14 +490,15 @@ def check_left(ran: Ran) -> Iterator[Problem]:
     controller = ran.sweep.controller
     scheduler = controller._scheduler_alg
     for owner, name in (
-        (scheduler._state.clones, "planned"),
-        (scheduler._state.clones, "offers"),
+        (scheduler._stand_ins, "offers"),
         (scheduler._joined.actions, "_ready"),
         (scheduler._joined.actions, "_since"),
         (scheduler._stand_ins, "_touched"),
     ):
         if left := getattr(owner, name):
             yield Problem(Wrong.STATE_LEFT, (name, left))
+    if left := planned(scheduler):
+        yield Problem(Wrong.STATE_LEFT, ("planned", left))
     # Of a trial that has ended there would be nothing to do at the next step, which is none.
     still_open = scheduler._stand_ins.open.values()
     if left := [judged for judged in still_open if not judged.is_finished()]:
@@ -510,6 +511,12 @@ def check_left(ran: Ran) -> Iterator[Problem]:
             yield Problem(Wrong.LEASE_LEFT, path)
         if not Path(path).exists():
             yield Problem(Wrong.LEASED_IS_GONE, path)
+
+
+def planned(scheduler: Any) -> list[str]:
+    """Return the trials that are to be overwritten."""
+    stand_ins = scheduler._stand_ins.by_id
+    return [trial_id for trial_id, one in stand_ins.items() if one.change.planned is not None]
 
 
 def check_kept(ran: Ran, keep: int) -> Iterator[Problem]:
@@ -616,13 +623,12 @@ def test_an_ended_trial_drops_the_exploit_it_was_to_make(tmp_path):
 
     def watch(ran: Ran) -> None:
         scheduler = ran.sweep.controller._scheduler_alg
-        clones = scheduler._state.clones
-        if ended or not clones.planned:
+        if ended or not planned(scheduler):
             return
-        ended.append(next(iter(clones.planned)))
+        ended.append(planned(scheduler)[0])
         [trial_id] = ended
-        scheduler._joined.scheduling.base.conclude(scheduler._stand_ins.by_id[trial_id].real)
-        assert trial_id not in clones.planned
+        scheduler._joined.base.conclude(scheduler._stand_ins.by_id[trial_id].real)
+        assert trial_id not in planned(scheduler)
         coming = ran.validation.ancestry.generation(trial_id) + 1
         assert ran.validation.leases.held(("clone", trial_id, coming)) is None
 

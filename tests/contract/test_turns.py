@@ -115,7 +115,7 @@ def test_the_first_that_waits_is_offered_in_a_restored_sweep(tmp_path, chosen, o
 
 def test_a_trial_that_has_begun_to_run_waits_no_more():
     """Nor does one that has failed, whether or not the scheduler has heard of it."""
-    stand_ins = StandIns(offer=lambda trial, version: None)
+    stand_ins = StandIns()
     for name, status in enumerate(["RUNNING", "ERROR", "PENDING", "PENDING"]):
         stand_ins.add(SimpleNamespace(trial_id=str(name), status=status))
     assert [judged.trial_id for judged in stand_ins.first_in_turn()] == ["2"]

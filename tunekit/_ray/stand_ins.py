@@ -90,12 +90,16 @@ class Change:
         tag: Its experiment tag, in which Tune shows them.
         restored_from: The checkpoint to go on with.
         resources: Its resources.
+        planned: The checkpoint to go on with for which it is noted which one that is.
+        source: Which one that is; None if it is unknown.
     """
 
     config: dict[str, Any] | None = None
     tag: str | None = None
     restored_from: _TrainingResult | None = None
     resources: Any = None
+    planned: _TrainingResult | None = None
+    source: Version | None = None
 
     def __bool__(self) -> bool:  # asked of each trial that is being dealt with, at each step
         return not (

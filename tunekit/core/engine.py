@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from tunekit.core.commands import (
     Ask,
@@ -64,7 +64,7 @@ from tunekit.core.stages import StageSelection
 from tunekit.core.validation import Outcome, Request, Selection, Status
 from tunekit.core.values import number
 
-__all__ = ["Engine", "JudgedBy", "PassedOver", "TrialRecord"]
+__all__ = ["Engine", "Hears", "Input", "JudgedBy", "PassedOver", "TrialRecord"]
 
 _STOP = "STOP"
 _SHOULD_CHECKPOINT, _DONE = "should_checkpoint", "done"
@@ -113,6 +113,17 @@ class PassedOver:
 
 
 @dataclass(frozen=True)
+class Hears:
+    """The scheduler may be given results of a trial: it takes the trial to run, or to have ended.
+
+    Attributes:
+        trial_id: The trial.
+    """
+
+    trial_id: str
+
+
+@dataclass(frozen=True)
 class JudgedBy:
     """What a sweep is judged by is known; its scheduler and its stoppers say so in each session.
 
@@ -123,6 +134,10 @@ class JudgedBy:
 
     names: frozenset[str]
     all_count: bool = True
+
+
+#: What the engine takes: events, and what is not written down because each session says it anew.
+Input: TypeAlias = Event | JudgedBy | Hears | PassedOver
 
 
 class Engine:
@@ -171,6 +186,8 @@ class Engine:
         self._staged: set[str] = set()
         #: What loggers get once it is known which metrics are validation's, in order.
         self.postponed: list[Outcome] = []
+        # The trials to deliver something of, once existing scores can be judged by.
+        self._undelivered: dict[str, None] = {}
         # The trials of which something happened since it was left behind what is never delivered:
         # as long as nobody knows which metrics are validation's, that is not known either.
         self._unsettled: dict[str, None] = {}
@@ -206,7 +223,7 @@ class Engine:
 
     # What happens ------------------------------------------------------------------------------
 
-    def handle(self, event: Event | JudgedBy | PassedOver) -> list[Command]:
+    def handle(self, event: Input) -> list[Command]:
         """Apply an event, and return what is to be done about it, in order."""
         self.apply(event)
         return self._commands
@@ -225,15 +242,18 @@ class Engine:
             *map(Cancel, self._rejected),
         ]
 
-    def apply(self, event: Event | JudgedBy | PassedOver) -> None:
+    def apply(self, event: Input) -> None:
         """Apply an event."""
         self._commands = []
         self._take(event)
+        if self._undelivered and not self.hesitates():
+            self._commands += map(Deliver, self._undelivered)
+            self._undelivered.clear()
         if isinstance(event, (OfTrial, ValidationEnded, PassedOver)):
             self._unsettled[event.trial_id] = None
             self._settle(event.trial_id)
 
-    def _take(self, event: Event | JudgedBy | PassedOver) -> None:
+    def _take(self, event: Input) -> None:
         match event:
             case Reported():
                 self._report(event)
@@ -262,6 +282,7 @@ class Engine:
                 if event.removed:
                     self.delivery.close(event.trial_id)
                 self._owe(self._stages.ended(event.trial_id))
+                self._undelivered[event.trial_id] = None
             case EndDelivered():
                 self.delivery.end_delivered(event.trial_id)
                 self._owe(self._stages.ran_its_course(event.trial_id))
@@ -298,6 +319,8 @@ class Engine:
                 pass
             case SnapshotTaken() | SessionClosed():
                 pass
+            case Hears():
+                self._undelivered[event.trial_id] = None
             case JudgedBy():
                 self.required, self.delivery.all_count = event.names, event.all_count
             case PassedOver():
@@ -460,7 +483,7 @@ class Engine:
             self._commands.append(NoteFailure(outcome))
         self._notify(outcome)
         if not request.stage:
-            self._commands.append(Deliver(request.trial_id))
+            self._undelivered[request.trial_id] = None
 
     def _take_score(self, outcome: Outcome) -> None:
         metrics = flatten(outcome.metrics) if outcome.validated else {}

@@ -173,6 +173,10 @@ class History:
         scores = self._scores.get(trial_id, {})
         return ((place, scores[place]) for place in self._order.get(trial_id, []))
 
+    def score(self, trial_id: str, place: tuple[int, int]) -> Mapping[str, Any]:
+        """Return the validated metrics of a generation and iteration; none if it has none."""
+        return self._scores.get(trial_id, {}).get(place, {})
+
     def newest(self, trial_id: str) -> tuple[int, Mapping[str, Any]] | None:
         """``(iteration, metrics)`` of the newest validated iteration of a trial."""
         order = self._order.get(trial_id)

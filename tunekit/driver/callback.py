@@ -1,17 +1,21 @@
-"""Takes a score from the report to the decision: the conductor of a sweep's validations."""
+"""Takes a score from the report to the decision: the one shell of a sweep's validations.
+
+Tune calls the hooks of :class:`ValidationCallback`. They make events of what happened; each is
+recorded, and then applied by the engine, which returns what follows from it. ``perform`` carries
+that out.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any, assert_never
 
 from msgspec import structs
 from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.logger import CSVLoggerCallback
 from ray.tune.result import TRAINING_ITERATION
 
 from tunekit._ray.controller import Controller, fail_for_good
@@ -31,19 +35,17 @@ from tunekit.core.commands import (
     Release,
     Validate,
 )
-from tunekit.core.engine import Engine, JudgedBy, PassedOver
+from tunekit.core.engine import Engine, Input, JudgedBy
 from tunekit.core.events import (
-    Event,
+    Happened,
     SessionClosed,
     TrialErrored,
-    TrialFailed,
     ValidationEnded,
     ValidationRequested,
 )
 from tunekit.core.history import History
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import hide
-from tunekit.core.order import Told
 from tunekit.core.problems import Problems
 from tunekit.core.progress import counted, starved, waiting_trials
 from tunekit.core.reports import own_names, received
@@ -51,11 +53,10 @@ from tunekit.core.resume_command import how_to_resume
 from tunekit.core.seeds import check_seed
 from tunekit.core.validation import Outcome, Status
 from tunekit.driver.deliveries import Deliveries
-from tunekit.driver.end import SweepEnd
+from tunekit.driver.end import Draining, SweepEnd
 from tunekit.driver.failures import FailureReports
-from tunekit.driver.forgotten import Forgotten
 from tunekit.driver.requests import Requests
-from tunekit.driver.restored import RestoredSweep
+from tunekit.driver.restore import Restore
 from tunekit.driver.stages import Stages
 from tunekit.errors import (
     AlreadyRunningError,
@@ -75,8 +76,10 @@ from tunekit.results.leases import CheckpointLeases
 from tunekit.results.lineage import Lineage
 from tunekit.results.tensorboard import TensorBoardLogger
 from tunekit.results.trial_files import TrialFiles
-from tunekit.scheduling.scheduling import Scheduling
+from tunekit.scheduling.base import BaseScheduler
+from tunekit.scheduling.next_trial import NextTrial
 from tunekit.scheduling.searcher import ValidatedSearcher
+from tunekit.scheduling.state import SchedulerState
 from tunekit.scheduling.stopping import StoppingCriteria
 from tunekit.scheduling.trial_actions import TrialActions
 from tunekit.scheduling.waiting import Waiting
@@ -94,6 +97,10 @@ CHECK = "TUNEKIT_CHECK"
 
 # How long to sleep when waiting only for validations.
 _PAUSE_S = 0.02
+
+# What is saved of it: what it was made with, and what was set since.
+_GIVEN = ("config", "_given", "_stage_executors")
+_SET = ("seed_param", "confirm", "trainable", "space", "searched", "owned", "_loggers")
 
 _NOT_BY_RAY = (
     "ray.tune.Tuner.restore does not know what tunekit has recorded of this sweep: trials would "
@@ -147,20 +154,17 @@ class ValidationCallback(tune.Callback):
         self.config, self.seed_param = config, seed_param
         #: How the winner is confirmed in the end, if it is.
         self.confirm: Confirm | None = None
-        self._given = (executor, clock)
-        self._stage_executors = stage_executors
+        self._given, self._stage_executors = (executor, clock), stage_executors
         #: The sweep's clock.
         self.clock = clock or SystemClock()
-        self._trials: dict[str, Trial] = {}
-        #: Which checkpoints are needed.
-        self.leases = CheckpointLeases(self._changed)
-        self._assemble(executor)
-
-        self._controller: Controller | None = None
-        self._scheduling: Scheduling | None = None
-        self._actions: TrialActions | None = None
+        #: The trials so far.
+        self.trials: dict[str, Trial] = {}
+        #: The sweep's callbacks, which may have hooks of tunekit's, too.
+        self.listeners: list[Any] = []
+        #: The sweep's controller, once Tune has added a trial.
+        self.controller: Controller | None = None
         self._loggers: list[tune.Callback] = []
-        self._listeners: list[Any] = []
+        self._display: Display | None = None
 
         #: Where the trainable can be imported from, for the record.
         self.trainable: str | None = None
@@ -176,44 +180,23 @@ class ValidationCallback(tune.Callback):
         #: Where the sweep is recorded.
         self.ledger = Ledger(self.clock, on_lost=self._give_way)
         self._refused: TunekitError | None = None
-        self._restored = RestoredSweep(self, self._trials)
+        self._restore = Restore(self)
         self._state_taken = False
         self._paused_at = 0.0
+        self._assemble(executor)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the settings alone: what has happened is in the journal, and in Tune's state."""
-        names = (
-            "config",
-            "seed_param",
-            "confirm",
-            "trainable",
-            "space",
-            "searched",
-            "owned",
-            "_loggers",
-        )
-        given = ("_given", "_stage_executors")
-        return {name: vars(self)[name] for name in (*names, *given)}
+        return {name: vars(self)[name] for name in (*_GIVEN, *_SET)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore the settings; the rest begins anew."""
         executor, clock = state["_given"]
+        stages = state["_stage_executors"]
         ValidationCallback.__init__(
-            self,
-            state["config"],
-            executor=executor,
-            stage_executors=state["_stage_executors"],
-            clock=clock,
+            self, state["config"], executor=executor, stage_executors=stages, clock=clock
         )
-        for name in (
-            "seed_param",
-            "confirm",
-            "trainable",
-            "space",
-            "searched",
-            "owned",
-            "_loggers",
-        ):
+        for name in _SET:
             setattr(self, name, state[name])
 
     @property
@@ -238,59 +221,45 @@ class ValidationCallback(tune.Callback):
 
     def _assemble(self, executor: Executor | None) -> None:
         """Make the parts that depend on the settings; ``executor``: what a test has passed."""
-        where = self.config.cache
+        config, where = self.config, self.config.cache
         self._cache = cache = None if where is None else ValidationCache(where)
         #: What is known of the sweep so far.
-        self.state = state = Engine(
-            self.config.when, stages={stage.name: stage.every for stage in self.config.stages}
-        )
+        self.state = Engine(config.when, stages={one.name: one.every for one in config.stages})
+        self._draining = draining = Draining(self.clock)
         self._stopping = StoppingCriteria(self.fail)
         #: Which trials wait, and what may use their places.
-        self.waiting = waiting = Waiting(
-            self.config,
-            self._trials,
-            state,
+        self.waiting = Waiting(
+            config,
+            self.trials,
+            self.state,
             self._stopping,
-            draining=lambda: self._end.draining.waits,
+            draining=lambda: draining.waits,
             confirms=lambda: self.confirm is not None,
         )
         #: Runs the validations.
-        self.validator = waiting.validator = Validator(
-            self.config,
-            executor or executor_of(self.config, cache),
+        self.validator = validator = self.waiting.validator = Validator(
+            config,
+            executor or executor_of(config, cache),
             self.clock,
             emit=self.emit,
             conclude=self._conclude,
-            around=waiting,
+            around=self.waiting,
             cache=cache,
         )
         #: Runs all of them, those of further stages, too.
         self.stages = Stages(
-            self.validator,
-            self.config.stages,
+            validator,
+            config.stages,
             self._stage_executors
-            or {stage.name: executor_of(stage, cache) for stage in self.config.stages},
+            or {stage.name: executor_of(stage, cache) for stage in config.stages},
             self.clock,
             emit=self.emit,
             conclude=self._conclude,
-            waiting=waiting,
-            over=lambda: self._end.draining.waits and self.validator.idle,
+            waiting=self.waiting,
+            over=lambda: draining.waits and validator.idle,
             cache=cache,
         )
-        #: Shows scores in Tune's trials, and writes their files.
-        self.files = TrialFiles(
-            state, changed=self._changed, finalized=partial(self._tell, "on_trial_settled")
-        )
-        self._failures, self._forgotten = FailureReports(self.config), Forgotten()
-        self._end = SweepEnd(
-            self.clock,
-            state=state,
-            stages=self.stages,
-            files=self.files,
-            failures=self._failures,
-            forgotten=self._forgotten,
-            emit=self.emit,
-        )
+        self._failures = FailureReports(config, self.state, self.stages)
 
     def loggers(self, *others: tune.Callback) -> list[tune.Callback]:
         """Return loggers that can handle late scores: for ``result.json``, TensorBoard, and yours.
@@ -305,89 +274,95 @@ class ValidationCallback(tune.Callback):
         self._loggers += [validated(other) for other in others]
         return list(self._loggers)
 
-    def _validation_names(self) -> set[str]:
-        """Return the metrics for which only validated values count."""
-        return self.state.undecided() | self.history.names.keys()
-
     def _searched_names(self) -> Collection[str] | None:
         """Return the hyperparameters that are searched, by flat name; None if that is not known."""
         return self.searched
 
     def _goal(self) -> tuple[frozenset[str], str | None]:
         """Return the metrics to judge by, and which values are better."""
-        return self.state.required, None if self._scheduling is None else self._scheduling.mode
-
-    def _validated(self) -> Collection[str]:
-        """Return the metrics that validations have produced."""
-        return self.history.names.keys()
+        return self.state.required, None if self.controller is None else self.base.mode
 
     # Wiring ------------------------------------------------------------------------------------
 
-    def attach(
-        self,
-        controller: Controller,
-        scheduling: Scheduling,
-        actions: TrialActions,
-        searcher: ValidatedSearcher | None,
-    ) -> None:
-        """Connect the parts of a sweep; the scheduler calls this when Tune adds the first trial."""
-        self._controller, self._scheduling, self._actions = controller, scheduling, actions
+    def attach(self, controller: Controller, state: SchedulerState) -> None:
+        """Become part of a sweep; the scheduler calls this when Tune adds the first trial.
+
+        Args:
+            controller: The sweep's controller.
+            state: Its scheduler, as it is saved.
+        """
+        self.controller, emit = controller, self.emit
+        #: Which checkpoints are needed.
+        self.leases = CheckpointLeases(controller.changed)
+        #: The user's scheduler.
+        self.base = base = BaseScheduler(
+            state, controller, self.state, self.validator, self.leases, emit
+        )
+        #: Lets it choose.
+        self.next_trial = NextTrial(base, controller, emit=emit)
+        #: Brings trials to where it believes them to be.
+        self.actions = TrialActions(base, controller, self.waiting, self.clock, emit=emit)
+        searcher = ValidatedSearcher.within(controller)
         #: What the scheduler and the searcher are given.
         self.deliveries = Deliveries(
             self.state,
-            self._trials,
-            scheduling,
+            self.trials,
+            base,
+            self.next_trial,
             searcher,
             self._stopping,
-            emit=self.emit,
+            emit=emit,
             fail=self.fail,
         )
         #: What was reported and saved, and has to be validated.
         self.requests = Requests(
-            self.config,
+            self.config, self.state, self.trials, self.stages, self.leases, base, self.waiting
+        )
+        #: Shows scores in Tune's trials, and writes their files.
+        self.files = TrialFiles(
             self.state,
-            self._trials,
-            self.stages,
-            self.leases,
-            scheduling.base,
-            self.waiting,
+            changed=controller.changed,
+            finalized=partial(self._tell, "on_trial_settled"),
         )
-        self._listen_with(controller.callbacks)
-        self.state.apply(
-            JudgedBy(frozenset(controller.take_over_metric_check() | scheduling.objectives))
+        self._display = display = self._display or Display(self)
+        self._end = SweepEnd(
+            controller,
+            self._draining,
+            display,
+            state=self.state,
+            stages=self.stages,
+            deliveries=self.deliveries,
+            files=self.files,
+            failures=self._failures,
+            emit=emit,
         )
-        self._stopping.attach(controller, lambda: self.state.required | self.history.names.keys())
-        self.waiting.attach(controller, scheduling, searches=searcher is not None)
-        self._end.attach(controller, self.deliveries)
-        controller.look_at_reports_first(self._receive)
-        for callback in self._listeners:
-            for policy in callback.parts() if isinstance(callback, CheckpointPolicy) else ():
+        self.listeners = controller.callbacks
+        for listener in self.listeners:
+            if isinstance(listener, ValidatedLoggerCallback):
+                listener.attach(self.state.undecided, self.history.names.keys)
+            for policy in listener.parts() if isinstance(listener, CheckpointPolicy) else ():
                 if isinstance(policy, AtDecisions):
                     policy.attach(self.waiting.saves)
-        self._open_experiment(controller.storage)
+        self.waiting.attach(controller, base, searches=searcher is not None)
+        self._judge_by(*controller.take_over_metric_check(), *base.objectives)
+        self._stopping.attach(controller, lambda: self.state.required | self.history.names.keys())
+        controller.look_at_reports_first(_receive)
+        self._open_experiment(controller, state)
         if searcher is not None:
             searcher.attach(self.validator.poll)
-        self._judge_by(*(searcher.objectives if searcher else ()))
-        display = self._end.display = self._end.display or Display(self)
+            self._judge_by(*searcher.objectives)
         display.attach(controller)
         controller.heed(pending=lambda: self._end.pending, first=self._validations_first)
 
     def _judge_by(self, *more: str) -> None:
         """Note by which metrics the sweep is judged, and whether every score is used."""
         names = self.state.required.union(more)
-        self.state.apply(JudgedBy(names, self.waiting.all_count()))
+        self.emit(JudgedBy(names, self.waiting.all_count()))
 
     def _validations_first(self) -> bool:
         """Return whether no trial may start before validations have what they need."""
         waits = not self.validator.quiet and self._end.pending  # further stages wait for trials
         return waits and self.waiting.validations_first()
-
-    def _listen_with(self, callbacks: Iterable[Any]) -> None:
-        """Take the callbacks that are told of scores."""
-        self._listeners = list(callbacks)
-        for listener in self._listeners:
-            if isinstance(listener, ValidatedLoggerCallback):
-                listener.attach(lambda: self.state.undecided(), self._validated)
 
     def begin(self) -> None:
         """Note that the ``tunekit.Tuner`` that made it runs it.
@@ -414,49 +389,49 @@ class ValidationCallback(tune.Callback):
 
     def _where(self) -> str:
         """Return where the experiment is kept, as far as it is known."""
-        if self.places.home is not None or self._controller is None:
+        if self.places.home is not None or self.controller is None:
             return self.places.home or "PATH"
-        return str(self._controller.storage.experiment_fs_path)
+        return str(self.controller.storage.experiment_fs_path)
 
     def adopt(self, trial: Trial) -> None:
         """Take a trial: a new one, or one of a restored experiment."""
-        self._trials[trial.trial_id] = trial
-        if self._controller is not None:
-            self._controller.bring_home(trial)
-        self.watch(trial)
-        self._stopping.restore(trial, self._restored.past)
+        self.trials[trial.trial_id] = trial
+        if self.controller is not None:
+            self.controller.bring_home(trial)
+        self.leases.watch(trial, lambda: self.unreported)
+        self._stopping.restore(trial, self._restore.past)
         self.ledger.add(trial)
         self._stopping.take_over(trial, self.state.required)
         self._judge_by()
-
-    def _take_over_new_criteria(self) -> None:
-        if self._scheduling is not None:
-            self._stopping.take_over_new(self._trials.values(), self.history.names)
-            self._judge_by()
 
     # From the report to the request ------------------------------------------------------------
 
     def setup(self, **info: Any) -> None:
         """Called by Tune before the sweep begins."""
+        controller, restore = self.controller, self._restore
         if self._run_by_ray:
             raise RestoreError(_NOT_BY_RAY.format(how_to_resume(self._where(), self.trainable)))
-        if self._end.display is not None:
-            self._end.display.begin()
+        if self._display is not None:
+            self._display.begin()
         if self._refused is not None:
             raise self._refused
-        if self._restored.is_mended and not (self._controller and self._controller.resumed):
+        if restore.mended is not None and not (controller and controller.resumed):
             raise RestoreError(
                 "Tune could not restore the sweep, for the reason that it has logged above, and "
                 "would begin a new one. Its files are as they were: mend that, and restore again."
             )
-        if self._controller is not None and self._controller.resumed:
-            self._controller.begin_anew()
-        if self._controller is not None:
-            self._controller.look_at_reports_first(self._receive)
-        if self._restored.past and self._controller is not None and self._scheduling is not None:
-            self._restored.resume(self._controller, self._scheduling)
-        known = list(self._trials.values())
-        if self._end.conclude_restored(known):
+        if controller is None:
+            return
+        if controller.resumed:
+            controller.begin_anew()
+        controller.look_at_reports_first(_receive)
+        if restore.past:
+            told = restore.replay(controller)
+            self._take_over_new_criteria()
+            for trial_id, before in told.items():
+                self._tell("on_trial_restored", self.trials[trial_id], before)
+            restore.resume(controller)
+        if self._end.conclude_restored(list(self.trials.values())):
             self._raise_error()
             self._end.note()
 
@@ -464,7 +439,7 @@ class ValidationCallback(tune.Callback):
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         """Called by Tune when a trial's actor is up, including after a pause or a failure."""
-        if self._scheduling is None:
+        if self.controller is None:
             raise WiringError(
                 "ValidationCallback was given to a sweep without a ValidatedScheduler. Pass "
                 "TuneConfig(scheduler=tunekit.ValidatedScheduler(FIFOScheduler())), or use "
@@ -472,33 +447,19 @@ class ValidationCallback(tune.Callback):
             )
         fail_for_good(trial)
         self.files.add(trial)
-        self.watch(trial)
-        self._scheduling.state.stand_ins.reopen(self._scheduling.state.stand_ins.of(trial))
+        self.leases.watch(trial, lambda: self.unreported)
+        self.base.stand_ins.reopen(self.base.stand_ins.of(trial))
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
         """Called by Tune with each report, after the scheduler and before the loggers."""
         self.requests.override(trial.trial_id, result)
-        clean = own_names(result, self.history.names)
-        if clean is not result:
-            result.clear()
-            result.update(clean)
-        if not self.state.has_saved:
-            required, policies = self.state.required, bool(self.policies)
-            self._forgotten.reported(trial, result, required, policies=policies)
+        _become(result, own_names(result, self.history.names))
+        self._failures.reported(trial, result, self.listeners)
         self.emit(self.requests.reported(trial, result))
         self.waiting.reported(trial, self.clock.monotonic())
         self.files.reported(trial)
-
-    @staticmethod
-    def _receive(trial: Trial, result: dict[str, Any]) -> None:
-        """Put a report into a form that Tune, loggers and the journal can take."""
-        iteration = (trial.last_result or {}).get(TRAINING_ITERATION, 0) + 1
-        clean = received(result, iteration, travels, keep=("config", VALIDATION_KEY))
-        if clean is not result:
-            result.clear()
-            result.update(clean)
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Called by Tune when a trial has saved: decide whether to validate the checkpoint."""
@@ -508,154 +469,29 @@ class ValidationCallback(tune.Callback):
             self.emit(saved)
         self.leases.prune(trial)
 
-    # From the outcome to the fold and the delivery ---------------------------------------------
-
-    def _conclude(self, outcome: Outcome) -> None:
-        """Record how a validation ended."""
-        self.emit(ValidationEnded.of(outcome))
-
-    def _tell(self, hook: str, *known: Any) -> None:
-        """Call a hook of tunekit's on the callbacks that have it."""
-        for listener in self._listeners:
-            if hasattr(listener, hook):
-                getattr(listener, hook)(*known)
-
-    def fold_in(self, trial: Trial, outcome: Outcome) -> None:
-        """Show the score of an outcome, if it has one, in Tune's trial."""
-        if self.history.counts(outcome) and outcome.request.stage:
-            self.files.staged(trial, outcome)
-        elif self.history.counts(outcome):
-            self._take_over_new_criteria()
-            self.files.scored(trial, outcome)
-        self._changed(trial)
-
-    def _notify(self, outcome: Outcome) -> None:
-        """Give a score to the loggers that can take it."""
-        request, metrics = outcome.request, outcome.metrics
-        report = hide(request.report, self._validation_names())
-        shown = {request.stage: metrics} if request.stage else metrics
-        self._tell("on_trial_validated", self._trials[request.trial_id], report, shown)
-
-    def _note_failure(self, outcome: Outcome) -> None:
-        request = outcome.request
-        if request.stage:
-            found = self.state.counts_of[request.stage][Status.VALIDATED]
-            self.stages.note_failure(outcome, succeeded=bool(found))
-            return
-        if outcome.status is Status.SKIPPED:
-            logger.info(
-                "Validation of trial %s at iteration %d was skipped: %s",
-                request.trial_id,
-                request.iteration,
-                outcome.reason,
-            )
-            return
-        error = self._failures.note(outcome, succeeded=bool(self.history.names))
-        if error is not None:
-            self.fail(error)
-
-    def emit(self, event: Event | PassedOver) -> None:
-        """Record an event and apply it, before anything comes of it.
-
-        While a sweep is being restored, the event is in the journal already, and has its turn
-        there.
-        """
-        if not self._restored.replays:
-            if not isinstance(event, PassedOver):
-                event = event if event.time else structs.replace(event, time=self.clock.time())
-                self.ledger.append(event)
-            commands = self.state.handle(event)
-            self._check(event)
-            for command in commands:
-                self.perform(command)
-
-    def take(self, event: Event) -> list[Outcome]:
-        """Apply an event that is in the journal; of what follows, only what is kept is done.
-
-        Returns:
-            What loggers were told on it.
-        """
-        commands = self.state.handle(event)
-        self._check(event)
-        for command in commands:
-            if isinstance(command, Keep | Release):
-                self.perform(command)
-        return [command.outcome for command in commands if isinstance(command, Notify)]
-
-    def _check(self, event: Event | PassedOver) -> None:
-        """Raise if an event has broken a rule, where somebody wants to know."""
-        broken = list(self.state.broken()) if os.environ.get(CHECK) else []
-        if broken:
-            raise AssertionError(
-                f"{'; '.join(broken)}: so it is after {event!r}. That is a fault of tunekit's, not "
-                "of yours. Please report it, with the journal."
-            )
-
-    def perform(self, command: Command) -> None:
-        """Carry out what follows from an event."""
-        match command:
-            case Ask():
-                self.emit(ValidationRequested.of(command.request))
-            case Validate():
-                self.requests.validate(command.request, again=command.again)
-            case Cancel():
-                self.validator.reject(command.trial_id)
-            case Keep():
-                owner = self._trials.get(command.trial_id)
-                if owner is not None:  # a donor that the restored experiment no longer has
-                    self.leases.own(command.path, owner)
-                self.leases.take(command.holder, command.path)
-            case Release():
-                self.leases.release(command.holder)
-            case Fold():
-                self.fold_in(self._trials[command.outcome.request.trial_id], command.outcome)
-            case NoteFailure():
-                self._note_failure(command.outcome)
-            case Notify():
-                self._notify(command.outcome)
-            case Deliver():
-                self.deliveries.deliver(command.trial_id)
-            case _:
-                assert_never(command)
-
-    def now(self) -> float:
-        """Return the seconds on the sweep's clock."""
-        return self.clock.monotonic()
-
-    @property
-    def policies(self) -> list[CheckpointPolicy]:
-        """Return the sweep's checkpoint policies."""
-        return [one for one in self._listeners if isinstance(one, CheckpointPolicy)]
-
-    def failed(self, trial: Trial) -> None:
-        """Record that a trial has failed; Tune may start it again."""
-        self.validator.check_ray()
-        self.emit(TrialFailed(trial_id=trial.trial_id))
-
     # Steps and the end -------------------------------------------------------------------------
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Called by Tune after each event it has handled."""
-        controller, actions = self._controller, self._actions
-        if controller is None or actions is None:
+        controller = self.controller
+        if controller is None:
             return  # no trial was added yet
         self._end.note_end_of_time(trials)
         self._keep()
         self.stages.poll(at_once=controller.woken())
         self.files.show()
-        actions.act()
+        self.actions.act()
         self._end.step(trials)
         self._raise_error()
         self._end.note()
         controller.wake_on(self.stages.awaited())
-        self._pause(controller)
-
-    def _pause(self, controller: Controller) -> None:
-        """Sleep a little if Tune would take its next step at once and find nothing new."""
         if self.validator.quiet and self.waiting.one_at_a_time():
             self.validator.spare()  # or no trial could start
-        if self.validator.idle or not controller.awaits_nothing:
-            return
+        if controller.awaits_nothing and not self.validator.idle:
+            self._pause()
+
+    def _pause(self) -> None:
+        """Sleep a little: Tune would take its next step at once, and find nothing new."""
         left = self._paused_at + _PAUSE_S - self.clock.monotonic()
         if left > 0:
             self.clock.sleep(left)
@@ -666,8 +502,7 @@ class ValidationCallback(tune.Callback):
     ) -> None:
         """Called by Tune when a trial has ended by itself or was stopped, and before its actor."""
         self.waiting.ends(trial)
-        if not self.state.has_saved:
-            self._forgotten.ended(trial)
+        self._failures.ended(trial)
 
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -675,14 +510,30 @@ class ValidationCallback(tune.Callback):
         """Called by Tune when a trial has failed for good: its validations are given up."""
         self.emit(TrialErrored(trial_id=trial.trial_id))
         self.stages.drop(trial.trial_id, "its trial failed")
-        if self._scheduling is not None:
-            self._scheduling.base.fail(self._scheduling.state.stand_ins.of(trial))
+        self.base.fail(self.base.stand_ins.of(trial))
+
+    def ended(self, trial: Trial, *, removed: bool = False) -> None:
+        """Record that a trial has ended, which the scheduler is told after its last score.
+
+        Args:
+            trial: The trial.
+            removed: Whether it ended while it was not running.
+        """
+        stand_in = self.base.stand_ins.of(trial)
+        if not removed:
+            self.actions.begins(stand_in)
+        self.actions.stands_no_more(stand_in)
+        if removed:
+            self.base.conclude(trial)
+        else:
+            self.base.complete(stand_in)
+        self.deliveries.complete(trial.trial_id, removed=removed)
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         """Called by Tune last: what has not ended was interrupted, and is given up here."""
         self._keep()
-        self.has_ended = self._end.has_ended
-        self._end.draining.broken_off()
+        self.has_ended = self.controller is not None and self._end.has_ended
+        self._draining.broken_off()
         self.stages.close()
         self._close(finished=self.has_ended)
 
@@ -707,10 +558,112 @@ class ValidationCallback(tune.Callback):
 
     def fail(self, error: TunekitError) -> None:
         """End the sweep with an error, at the end of the current step."""
-        self._end.fail(error)
+        self._end.error = self._end.error or error
 
     def _raise_error(self) -> None:
-        self._end.raise_error(save=self._refused is None)
+        """Raise the error that the sweep ends with, if any; Tune saves the sweep before."""
+        if self._end.error is not None:
+            if self._refused is None and self.controller is not None:
+                self.controller.save()
+            raise self._end.error
+
+    # Events in, commands out -------------------------------------------------------------------
+
+    def emit(self, event: Input) -> None:
+        """Record an event and apply it, before anything comes of it.
+
+        While a sweep is being restored, what happens is in the journal already, and has its turn
+        there.
+        """
+        if self._restore.replays:
+            if isinstance(event, JudgedBy):
+                self.apply(event)
+            return
+        if isinstance(event, Happened):
+            event = event if event.time else structs.replace(event, time=self.clock.time())
+            self.ledger.append(event)
+        for command in self.apply(event):
+            self.perform(command)
+
+    def apply(self, event: Input) -> list[Command]:
+        """Apply an event; return what follows from it.
+
+        With ``TUNEKIT_CHECK=1``, it raises if that breaks a rule.
+        """
+        commands = self.state.handle(event)
+        broken = list(self.state.broken()) if os.environ.get(CHECK) else []
+        if broken:
+            raise AssertionError(
+                f"{'; '.join(broken)}: so it is after {event!r}. That is a fault of tunekit's, not "
+                "of yours. Please report it, with the journal."
+            )
+        return commands
+
+    def perform(self, command: Command) -> None:
+        """Carry out what follows from an event."""
+        match command:
+            case Ask():
+                self.emit(ValidationRequested.of(command.request))
+            case Validate():
+                self.requests.validate(command.request, again=command.again)
+            case Cancel():
+                self.validator.reject(command.trial_id)
+            case Keep():
+                owner = self.trials.get(command.trial_id)
+                if owner is not None:  # a donor that the restored experiment no longer has
+                    self.leases.own(command.path, owner)
+                self.leases.take(command.holder, command.path)
+            case Release():
+                self.leases.release(command.holder)
+            case Fold():
+                self._fold_in(command.outcome)
+            case NoteFailure():
+                error = self._failures.failed(command.outcome)
+                if error is not None:
+                    self.fail(error)
+            case Notify():
+                self._notify(command.outcome)
+            case Deliver():
+                self.deliveries.deliver(command.trial_id)
+            case _:
+                assert_never(command)
+
+    def _conclude(self, outcome: Outcome) -> None:
+        """Record how a validation ended."""
+        self.emit(ValidationEnded.of(outcome))
+
+    def _fold_in(self, outcome: Outcome) -> None:
+        """Show a score in Tune's trial."""
+        trial = self.trials[outcome.request.trial_id]
+        if outcome.request.stage:
+            self.files.staged(trial, outcome)
+        else:
+            self._take_over_new_criteria()
+            self.files.scored(trial, outcome)
+        if self.controller is not None:
+            self.controller.changed(trial)
+
+    def _take_over_new_criteria(self) -> None:
+        """Keep criteria from Tune on metrics that validation has come to produce."""
+        self._stopping.take_over_new(self.trials.values(), self.history.names)
+        self._judge_by()
+
+    def _notify(self, outcome: Outcome) -> None:
+        """Give a score to the loggers that can take it."""
+        request, metrics = outcome.request, outcome.metrics
+        report = hide(request.report, self.unreported)
+        shown = {request.stage: metrics} if request.stage else metrics
+        self._tell("on_trial_validated", self.trials[request.trial_id], report, shown)
+
+    def _tell(self, hook: str, *known: Any) -> None:
+        """Call a hook of tunekit's on the callbacks that have it."""
+        for listener in self.listeners:
+            if hasattr(listener, hook):
+                getattr(listener, hook)(*known)
+
+    def now(self) -> float:
+        """Return the seconds on the sweep's clock."""
+        return self.clock.monotonic()
 
     # What is kept ------------------------------------------------------------------------------
 
@@ -758,7 +711,7 @@ class ValidationCallback(tune.Callback):
 
     def show_on(self, display: Display) -> None:
         """Show the sweep on ``display``, not where Tune would; to be called before it begins."""
-        self._end.display = display
+        self._display = display
 
     def progress(self) -> list[str]:
         """Return how the validations stand, and what waits for them, as lines for the user.
@@ -768,14 +721,14 @@ class ValidationCallback(tune.Callback):
             >>> ValidationCallback(config).progress()
             ['Validations: none yet']
         """
-        left_over = [t for t in self._trials.values() if not t.is_finished()]
+        left_over = [t for t in self.trials.values() if not t.is_finished()]
         left, waiting = len(left_over), sum(self.waiting.waits(t.trial_id) for t in left_over)
         lines = [
             counted(self.summary()),
             *(counted(self.stage_summary(name), f"Stage {name}") for name in self.stages.counts()),
             waiting_trials(waiting, left),
             starved(self.validator.starved_s()),
-            self._end.draining.awaited(),
+            self._draining.awaited(self.stages.statuses()),
         ]
         return [line for line in lines if line is not None]
 
@@ -792,7 +745,7 @@ class ValidationCallback(tune.Callback):
     @property
     def unreported(self) -> Collection[str]:
         """Return the metrics for which only validated values count."""
-        return self._validation_names()
+        return self.state.undecided() | self.history.names.keys()
 
     def timing(self) -> dict[str, float]:
         """Return where time went, in seconds.
@@ -809,69 +762,62 @@ class ValidationCallback(tune.Callback):
         return {
             "validations_ran_s": self.state.ran_s,
             "trials_waited_s": self.state.waited_s,
-            "drained_s": self._end.draining.took_s,
+            "drained_s": self._draining.took_s,
         }
 
     def recover(self, mended: RestorePoint) -> None:
         """Become part of a restored sweep, whose files were repaired."""
-        self._restored.recover(mended)
+        self._restore.mended = mended
 
-    def _open_experiment(self, storage: Any) -> None:
+    def _open_experiment(self, controller: Controller, state: SchedulerState) -> None:
         """Open the experiment's folder: load what was saved, and open the journal."""
-        if self.ledger.is_open or self._run_by_ray:
+        if self._run_by_ray:
             return
+        storage = controller.storage
         try:
             self.ledger.claim(storage)
         except AlreadyRunningError as error:
             self._refused = error  # Tune replaces an error that is raised while it restores
             raise
-        scheduler = None if self._scheduling is None else self._scheduling.state
-        restored = self._restored.load(self.ledger, scheduler, storage.storage_filesystem)
+        restored = self._restore.load(self.ledger, state, storage.storage_filesystem)
         known = about(
             self.clock.time(),
             config=self.config,
             seed_param=self.seed_param,
             judged=self.state.required,
-            mode=None if self._scheduling is None else self._scheduling.mode,
-            scheduler=None if scheduler is None else scheduler.base,
-            search_alg=None if self._controller is None else self._controller.search_alg,
+            mode=self.base.mode,
+            scheduler=state.base,
+            search_alg=controller.search_alg,
             trainable=self.trainable,
             space=self.searched,
         )
-        self.ledger.begin(anew=not restored, after=self._restored.as_of, about=known)
+        self.ledger.begin(anew=not restored, after=self._restore.as_of, about=known)
 
     def _keep(self) -> None:
         saved, self._state_taken = self._state_taken, False
-        self.ledger.keep(self._controller, saved=saved)
+        self.ledger.keep(self.controller, saved=saved)
 
     def get_state(self) -> dict[str, Any]:
         """Return what Tune saves with the experiment: what does not follow from the journal."""
         self._state_taken = True
         state: dict[str, Any] = {"as_of": self.ledger.last}
-        scheduling = self._scheduling
-        scheduler = None if scheduling is None else scheduling.state.save(self.places)
+        scheduler = None if self.controller is None else self.base.state.save(self.places)
         # One that cannot be saved is told everything again.
         return state if scheduler is None else {**state, "scheduler": scheduler}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Keep what Tune saved with the experiment; it is loaded once the folder is known."""
-        self._restored.save(state)
+        self._restore.saved = state
 
-    def caught_up(self, told: Mapping[str, list[Told]]) -> None:
-        """Take that what happened in former sessions was told again: go on telling loggers."""
-        self._take_over_new_criteria()
-        for trial_id, before in told.items():
-            self._tell("on_trial_restored", self._trials[trial_id], before)
 
-    @property
-    def writes_tables(self) -> bool:
-        """Return whether Tune's ``progress.csv`` is written."""
-        return any(isinstance(listener, CSVLoggerCallback) for listener in self._listeners)
+def _receive(trial: Trial, result: dict[str, Any]) -> None:
+    """Put a report into a form that Tune, loggers and the journal can take."""
+    iteration = (trial.last_result or {}).get(TRAINING_ITERATION, 0) + 1
+    _become(result, received(result, iteration, travels, keep=("config", VALIDATION_KEY)))
 
-    def watch(self, trial: Trial) -> None:
-        """Keep the checkpoints of a trial that are needed."""
-        self.leases.watch(trial, self._validation_names)
 
-    def _changed(self, trial: Trial) -> None:
-        if self._controller is not None:
-            self._controller.changed(trial)
+def _become(result: dict[str, Any], other: Mapping[str, Any]) -> None:
+    """Give a report, which Tune has, the items of another."""
+    if other is not result:
+        result.clear()
+        result.update(other)

@@ -13,11 +13,12 @@ from ray.tune.schedulers import TrialScheduler
 from tunekit._ray.decisions import exhausts
 from tunekit.core.advice import unknown_metric
 from tunekit.core.delivery import Completion, Scored
-from tunekit.core.engine import Engine, PassedOver
-from tunekit.core.events import EndDelivered, Event, ScoreDelivered, TrialEnded
+from tunekit.core.engine import Engine, Input, PassedOver
+from tunekit.core.events import EndDelivered, ScoreDelivered, TrialEnded
 from tunekit.core.metrics import flatten
 from tunekit.errors import MetricNotFoundError, TunekitError
-from tunekit.scheduling.scheduling import Scheduling
+from tunekit.scheduling.base import BaseScheduler
+from tunekit.scheduling.next_trial import NextTrial
 from tunekit.scheduling.searcher import ValidatedSearcher
 from tunekit.scheduling.stopping import StoppingCriteria
 
@@ -32,8 +33,9 @@ class Deliveries:
     Args:
         state: The state of the sweep.
         trials: Its trials; others may be added.
-        scheduling: The scheduler that hears of scores.
-        searcher: The searcher that hears of scores, if one does.
+        base: The scheduler that gets scores.
+        next_trial: Lets it choose the next trial.
+        searcher: The searcher that gets scores, if one does.
         criteria: The stopping criteria that read validated metrics.
         emit: Takes each event, before anything comes of it.
         fail: Ends the sweep with an error.
@@ -43,54 +45,56 @@ class Deliveries:
         self,
         state: Engine,
         trials: Mapping[str, Trial],
-        scheduling: Scheduling,
+        base: BaseScheduler,
+        next_trial: NextTrial,
         searcher: ValidatedSearcher | None,
         criteria: StoppingCriteria,
         *,
-        emit: Callable[[Event | PassedOver], None],
+        emit: Callable[[Input], None],
         fail: Callable[[TunekitError], None],
     ):
         self._state, self._trials = state, trials
-        self._emit, self._fail = emit, fail
-        self._scheduling, self._base = scheduling, scheduling.base
+        self._base, self._next_trial = base, next_trial
         self.searcher, self._criteria = searcher, criteria
-        # Trials of which nothing is delivered until it is known whether the metrics that the sweep
-        # is judged by come from validation or from training.
-        self._postponed: dict[str, None] = {}
+        self._emit, self._fail = emit, fail
 
     def deliver(self, trial_id: str) -> None:
-        """Give the scheduler and the searcher what they may see of a trial now.
-
-        And of others, about which it was not known yet.
-        """
-        self._postponed.setdefault(trial_id)
-        while self._postponed and not self._state.hesitates():
-            trial_id = next(iter(self._postponed))
-            del self._postponed[trial_id]
-            self._deliver(trial_id)
-
-    def _deliver(self, trial_id: str) -> None:
+        """Give the scheduler and the searcher what they may see of a trial now."""
+        trial = self._trials[trial_id]
         while self._base.hears(trial_id):
             due = self._state.delivery.due(trial_id)
             if due is None:
                 break
-            if isinstance(due, Scored):
-                self._deliver_score(self._trials[trial_id], due)
+            if isinstance(due, Completion):
+                self._deliver_end(trial, due)
+                continue
+            result = {**flatten(due.result), DONE: False}
+            if self._can_be_judged(due, result):
+                self._emit(self._decide(trial, due, result))
             else:
-                self._deliver_end(self._trials[trial_id], due)
+                self._emit(PassedOver(trial_id, due.request.place))
 
-    def _deliver_score(self, trial: Trial, scored: Scored) -> None:
-        result = {**flatten(scored.result), DONE: False}
-        if not self._can_be_judged(scored, result):
-            self._emit(PassedOver(scored.trial_id, scored.request.place))
+    def deliver_again(self, event: ScoreDelivered | EndDelivered, *, search: bool) -> None:
+        """Deliver what was delivered before the sweep was interrupted; the events before say what.
+
+        Args:
+            event: The event.
+            search: Whether the searcher has not seen it.
+        """
+        trial, delivery = self._trials[event.trial_id], self._state.delivery
+        if isinstance(event, EndDelivered):
+            self._end(trial, delivery.end(event.trial_id), again=True, search=search)
             return
-        self._emit(self._decide(trial, result, scored))
+        scored = delivery.score_at(event.trial_id, event.place)
+        if scored is not None:
+            result = {**flatten(scored.result), DONE: False}
+            self._decide(trial, scored, result, decided=event.decision, search=search)
 
     def _decide(
         self,
         trial: Trial,
-        result: dict[str, Any],
         scored: Scored,
+        result: dict[str, Any],
         *,
         decided: str | None = None,
         search: bool = True,
@@ -99,8 +103,8 @@ class Deliveries:
 
         Args:
             trial: The trial.
-            result: The result, flat.
             scored: The score.
+            result: The validated result, flat.
             decided: What was decided before the sweep was interrupted, if it was.
             search: Whether the searcher has not seen it.
         """
@@ -114,29 +118,11 @@ class Deliveries:
             self.searcher.receive(trial_id, result)
         return ScoreDelivered.of(scored.request, decision=decision, finished=finished)
 
-    def deliver_again(self, event: ScoreDelivered | EndDelivered, *, search: bool) -> None:
-        """Deliver what was delivered before the sweep was interrupted; the events before say what.
-
-        Args:
-            event: The event.
-            search: Whether the searcher has not seen it.
-        """
-        trial = self._trials[event.trial_id]
-        if isinstance(event, EndDelivered):
-            self._tell_end(
-                trial, self._state.delivery.end(trial.trial_id), again=True, search=search
-            )
-            return
-        scored = self._state.delivery.score_at(trial.trial_id, event.place)
-        if scored is not None:
-            result = {**flatten(scored.result), DONE: False}
-            self._decide(trial, result, scored, decided=event.decision, search=search)
-
     def _deliver_end(self, trial: Trial, end: Completion) -> None:
         self._emit(EndDelivered(trial_id=trial.trial_id))
-        self._tell_end(trial, end)
+        self._end(trial, end)
 
-    def _tell_end(
+    def _end(
         self, trial: Trial, end: Completion, *, again: bool = False, search: bool = True
     ) -> None:
         """Tell the scheduler of a trial's end, and the searcher if it has not heard of it."""
@@ -157,24 +143,25 @@ class Deliveries:
         """
         if not self._state.delivery.completed(trial_id):
             self._emit(TrialEnded(trial_id=trial_id, removed=removed))
-        self.deliver(trial_id)
 
     def conclude(self, trials: Iterable[Trial]) -> None:
         """Deliver everything that is left: the sweep is over.
 
         Args:
-            trials: The trials that have ended and do not go on when the sweep is restored.
+            trials: The trials that have ended and do not continue when the sweep is restored.
         """
-        ended = [trial for trial in trials if trial.trial_id in self._trials]
+        delivery, ended = (
+            self._state.delivery,
+            [one for one in trials if one.trial_id in self._trials],
+        )
         for trial in ended:
-            if not self._state.delivery.completed(trial.trial_id):
-                self.complete(trial.trial_id)  # Tune has not told the scheduler
-            if not self._state.delivery.over(trial.trial_id):
-                self._scheduling.next_trial.advance()
+            self.complete(trial.trial_id)  # if Tune has not told the scheduler
+            if not delivery.over(trial.trial_id):
+                self._next_trial.advance()  # it may end what it has paused
         for trial in ended:
-            if not self._state.delivery.over(trial.trial_id):
+            if not delivery.over(trial.trial_id):
                 self._base.conclude(trial)
-                self._deliver_end(trial, self._state.delivery.end(trial.trial_id))
+                self._deliver_end(trial, delivery.end(trial.trial_id))
 
     def _can_be_judged(self, scored: Scored, result: Mapping[str, Any]) -> bool:
         """Return whether a result has the metrics to judge by; if none ever had them, give up."""

@@ -10,239 +10,295 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from msgspec import structs
 from ray import tune
 from ray.tune.experiment import Trial
+from ray.tune.logger import CSVLoggerCallback
 from ray.tune.result import DONE
 
-from tunekit._ray.checkpoints import LeasingCheckpointManager, take_saved
+from tunekit._ray.checkpoints import (
+    LeasingCheckpointManager,
+    delete_checkpoint,
+    forget_missing,
+    skip_existing,
+    take_saved,
+    tracked,
+)
 from tunekit._ray.controller import Controller
-from tunekit._ray.stand_ins import Version
-from tunekit._ray.storage import exists
-from tunekit.config import ValidationConfig
-from tunekit.core.engine import Engine
+from tunekit._ray.stand_ins import StandIn, Version
+from tunekit._ray.storage import changed_at, exists, paths_in
+from tunekit.core.commands import Command, Fold, Keep, Notify, Release
+from tunekit.core.engine import Engine, Hears, Input
 from tunekit.core.events import (
     CheckpointSaved,
+    Decided,
     EndDelivered,
     Event,
     Exploited,
+    Reminded,
     Reported,
+    Resumed,
     ScoreDelivered,
+    TrialAdded,
     TrialEnded,
     TrialErrored,
-    ValidationEnded,
+    TrialFailed,
+    TrialRetried,
+    ValidationRequested,
 )
 from tunekit.core.history import GENERATION
 from tunekit.core.lineage import configs_of
 from tunekit.core.metrics import flatten, hide
 from tunekit.core.order import Told
-from tunekit.core.validation import Outcome, Request, Status
+from tunekit.core.reconcile import Actual, Desired
+from tunekit.core.retention import left_over
+from tunekit.core.validation import Outcome, Request
 from tunekit.driver.deliveries import Deliveries
+from tunekit.driver.requests import Requests
+from tunekit.journal.ledger import Ledger
 from tunekit.journal.recorded import resolve_opaque
+from tunekit.journal.snapshots import RestorePoint
 from tunekit.policies import CheckpointPolicy
-from tunekit.scheduling.scheduling import Scheduling
+from tunekit.results.leases import CheckpointLeases
+from tunekit.results.trial_files import TrialFiles
+from tunekit.scheduling.base import BaseScheduler
+from tunekit.scheduling.state import SchedulerState
+from tunekit.scheduling.waiting import Waiting
 
-__all__ = ["Offsets", "Restoration", "Restored"]
+__all__ = ["Driver", "Restore", "remove_left_over"]
 
 logger = logging.getLogger(__name__)
 
 
-class Restored(Protocol):
-    """What a restoration needs from the sweep's validations."""
+class Driver(Protocol):
+    """What runs a sweep."""
 
-    config: ValidationConfig
+    trials: dict[str, Trial]
+    listeners: list[Any]
     state: Engine
+    ledger: Ledger
+    leases: CheckpointLeases
+    waiting: Waiting
+    base: BaseScheduler
     deliveries: Deliveries
+    requests: Requests
+    files: TrialFiles
 
-    @property
-    def policies(self) -> list[CheckpointPolicy]:
-        """Return the sweep's checkpoint policies."""
+    def apply(self, event: Event) -> list[Command]:
+        """Apply an event that is in the journal; return what follows."""
         ...
 
-    def take(self, event: Event) -> list[Outcome]:
-        """Apply an event without recording it; return what loggers were told on it."""
+    def emit(self, event: Input) -> None:
+        """Record an event, and carry out what follows."""
         ...
 
-    def fold_in(self, trial: Trial, outcome: Any) -> None:
-        """Show the score of an outcome, if it has one, in Tune's trial."""
+    def perform(self, command: Command) -> None:
+        """Carry out what follows from an event."""
+        ...
+
+    def ended(self, trial: Trial) -> None:
+        """Record that a trial has ended by itself."""
         ...
 
 
-@dataclass(frozen=True)
-class Offsets:
-    """The numbers of the journal's lines as of which the states were saved.
-
-    Attributes:
-        trials: The line as of which Tune's trials were saved.
-        searcher: The line as of which the searcher was saved.
-        scheduler: The line as of which the scheduler was saved; 0 if it was not.
-    """
-
-    trials: int = 0
-    searcher: int = 0
-    scheduler: int = 0
-
-
-class Restoration:
-    """Tells the parts of a restored sweep what has happened since they were saved.
+class Restore:
+    """Holds what former sessions of a sweep have left, and continues from there.
 
     Args:
-        sweep: The sweep's validations.
-        trials: The sweep's trials.
-        events: The journal's events.
-        offsets: The lines of the journal as of which the parts were saved.
-        controller: The controller of the restored experiment.
-        scheduling: Its scheduler.
+        driver: What runs the sweep.
     """
 
-    def __init__(
-        self,
-        sweep: Restored,
-        trials: Mapping[str, Trial],
-        events: Sequence[Event],
-        offsets: Offsets,
-        controller: Controller,
-        scheduling: Scheduling,
-    ):
-        self._sweep, self._trials, self._offsets = sweep, trials, offsets
-        self._controller, self._scheduling = controller, scheduling
-        self._events = with_configs(events, trials)
-        # The saved checkpoints and their scores, by trial, generation and iteration.
-        self._saved: dict[tuple[str, int, int], Request] = {}
-        self._scores: dict[tuple[str, int, int], Mapping[str, Any]] = {}
-        #: What loggers were told of each trial before the sweep was interrupted.
-        self.told: dict[str, list[Told]] = {}
+    def __init__(self, driver: Driver):
+        self._driver = driver
+        #: What happened in former sessions, until the sweep has continued from there.
+        self.past: list[Event] = []
+        #: Whether that is being replayed: it is in the journal already.
+        self.replays = False
+        #: What repaired the files of the sweep, if anything did: it must not begin from scratch.
+        self.mended: RestorePoint | None = None
+        #: What Tune had saved with its own state, until the experiment's folder is known.
+        self.saved: dict[str, Any] | None = None
+        #: The line of the journal as of which Tune's state was saved; 0 for a new sweep.
+        self.as_of = 0
+        # Those as of which the scheduler's and the searcher's were.
+        self._scheduler_as_of = self._searcher_as_of = 0
+        # The saved checkpoints, by trial, generation and iteration.
+        self._checkpoints: dict[tuple[str, int, int], Request] = {}
+        # Trials that the scheduler stopped by the decision that is replayed next.
+        self._stopped: list[StandIn] = []
 
-    def run(self) -> None:
-        """Tell all events in order, except those of trials that no longer exist."""
-        count, caught_up = 0, False
-        to_hear = self._scheduling.base.to_hear
-        to_hear.update(e.trial_id for e in self._events if isinstance(e, ScoreDelivered))
-        for event in self._events:
-            if isinstance(event, ScoreDelivered):
-                to_hear[event.trial_id] -= 1
-            new = event.n > self._offsets.scheduler
-            if new and not caught_up:
-                caught_up = True
-                self._scheduling.base.take_leases()
-            trial_id = getattr(event, "trial_id", None)
-            trial = None if trial_id is None else self._trials.get(trial_id)
-            if trial_id is not None and trial is None:
-                continue
-            if trial is not None and new and isinstance(event, (ScoreDelivered, EndDelivered)):
-                self._deliver_again(event, trial)
-            self._note_told(self._sweep.take(event), event)
-            if trial is None:
-                continue
-            self._remember(event)
-            if event.n > self._offsets.trials:
-                self._bring_forward(event, trial)
-            if event.n > self._offsets.searcher and isinstance(event, (TrialEnded, TrialErrored)):
-                failed = isinstance(event, TrialErrored)
-                self._controller.tell_search_of_end(trial, failed=failed)
-            if isinstance(event, ValidationEnded):
-                self._show(event, trial)
-            if new:
-                count += 1
-                self._catch_up(event, trial)
-        if not caught_up:
-            self._scheduling.base.take_leases()
-        self._note_told(self._sweep.state.postponed)
-        names = self._sweep.state.history.names
-        for own in self.told.values():
-            own[:] = [replace(one, report=hide(one.report, names)) for one in own]
-        if count:
+    def load(self, ledger: Ledger, state: SchedulerState, filesystem: Any) -> bool:
+        """Read what was written down, and give the scheduler what it had saved.
+
+        Returns:
+            Whether there is a sweep to restore; otherwise it is a new one.
+        """
+        if self.saved is None and self.mended is None:
+            return False
+        saved, self.saved = self.saved or {}, None
+        self.past, self.as_of = ledger.past(), saved.get("as_of", 0)
+        searched = None if self.mended is None else self.mended.search
+        self._searcher_as_of = self.as_of if searched is None else searched
+        if saved.get("scheduler") is not None:
+            self._scheduler_as_of = self.as_of
+            state.load(saved["scheduler"], ledger.places, filesystem=filesystem)
+        return True
+
+    # What happened, again -----------------------------------------------------------------------
+
+    def replay(self, controller: Controller) -> dict[str, list[Told]]:
+        """Tell each part what happened since it was saved, except to trials that are gone.
+
+        Returns:
+            What loggers were told of each trial before the sweep was interrupted.
+        """
+        driver, base = self._driver, self._driver.base
+        self.past = with_configs(self.past, driver.trials)
+        told: dict[str, list[Told]] = {trial_id: [] for trial_id in driver.trials}
+        base.to_hear.update(e.trial_id for e in self.past if isinstance(e, ScoreDelivered))
+        self.replays = driver.leases.deletes_nothing = True
+        known = [event for event in self.past if event.n <= self._scheduler_as_of]
+        for event in known:
+            self._tell(event, controller, told)
+        base.keep_all()
+        for event in self.past[len(known) :]:
+            self._tell(event, controller, told, to_scheduler=True)
+        self.replays = driver.leases.deletes_nothing = False
+        _note(told, driver.state.postponed)
+        if len(self.past) > len(known):
+            count = len(self.past) - len(known)
             logger.info("Restored what happened after the sweep was saved: %d events.", count)
+        names = driver.state.history.names
+        return {
+            trial_id: [replace(one, report=hide(one.report, names)) for one in own]
+            for trial_id, own in told.items()
+            if own
+        }
 
-    def _note_told(self, outcomes: Iterable[Outcome], event: Event | None = None) -> None:
-        """Note what loggers were told: as soon as they might have been, so that it is once."""
+    def _tell(
+        self,
+        event: Event,
+        controller: Controller,
+        told: dict[str, list[Told]],
+        *,
+        to_scheduler: bool = False,
+    ) -> None:
+        driver, trial_id = self._driver, getattr(event, "trial_id", None)
+        trial = None if trial_id is None else driver.trials.get(trial_id)
+        if isinstance(event, ScoreDelivered):
+            driver.base.to_hear[event.trial_id] -= 1
+        if trial_id is not None and trial is None:
+            return
+        if to_scheduler and isinstance(event, (ScoreDelivered, EndDelivered)):
+            self._deliver_again(event)
+        for command in driver.apply(event):
+            match command:
+                case Keep() | Release():
+                    driver.perform(command)
+                case Fold():
+                    self._show(command, new=event.n > self.as_of)
+                case Notify():
+                    _note(told, [command.outcome])
+        if trial is None:
+            return
         if isinstance(event, Reported):
-            report = self._sweep.state.record(event.trial_id).report or {}
-            self.told.setdefault(event.trial_id, []).append(Told(report))
-        for outcome in outcomes:
-            request, metrics = outcome.request, outcome.metrics
-            shown = {request.stage: metrics} if request.stage else metrics
-            self.told.setdefault(request.trial_id, []).append(Told(request.report, shown))
+            told[trial.trial_id].append(Told(event.report))
+        if isinstance(event, CheckpointSaved):
+            self._checkpoints[(trial.trial_id, *event.place)] = driver.state.request_of(event)
+        if event.n > self.as_of:
+            self._bring_forward(event, trial, controller)
+        if event.n > self._searcher_as_of and isinstance(event, (TrialEnded, TrialErrored)):
+            controller.tell_search_of_end(trial, failed=isinstance(event, TrialErrored))
+        if to_scheduler:
+            self._catch_up(event, trial, controller)
 
-    # What is known of a checkpoint -------------------------------------------------------------
+    def _show(self, command: Fold, *, new: bool) -> None:
+        """Show a score in Tune's trial, and in the rank of its checkpoint."""
+        request, metrics = command.outcome.request, command.outcome.metrics
+        manager = LeasingCheckpointManager.of(self._driver.trials[request.trial_id])
+        if new:
+            self._driver.perform(command)
+        elif not request.stage and manager is not None:  # checkpoints are not ranked by stages
+            manager.mark(request.path, metrics)
 
-    def _remember(self, event: Event) -> None:
-        match event:
-            case CheckpointSaved():
-                place = (event.trial_id, *event.place)
-                self._saved[place] = self._sweep.state.request_of(event)
-                self._scores.pop(place, None)
-            case ValidationEnded(status=Status.VALIDATED.value) if not event.key.stage:
-                self._scores[(event.trial_id, *event.key.place)] = event.metrics
-
-    def _bring_forward(self, event: Event, trial: Trial) -> None:
+    def _bring_forward(self, event: Event, trial: Trial, controller: Controller) -> None:
         """Bring Tune's trial to where it was."""
+        policies = [one for one in self._driver.listeners if isinstance(one, CheckpointPolicy)]
         match event:
             case Reported():
-                report = self._sweep.state.record(trial.trial_id).report or {}
-                trial.update_last_result(dict(report))
-                for policy in self._sweep.policies:
-                    policy.due(trial, report)
+                trial.update_last_result(dict(event.report))
+                for policy in policies:
+                    policy.due(trial, event.report)
             case CheckpointSaved():
-                for policy in self._sweep.policies:
+                for policy in policies:
                     policy.saved(trial)
-                request = self._saved[(trial.trial_id, *event.place)]
+                request = self._checkpoints[(trial.trial_id, *event.place)]
                 filesystem = trial.storage.storage_filesystem
                 if exists(filesystem, request.path):
                     checkpoint = tune.Checkpoint(request.path, filesystem)
                     take_saved(trial, checkpoint, dict(request.report))
             case _:
                 return
-        self._controller.changed(trial)
-
-    def _show(self, event: ValidationEnded, trial: Trial) -> None:
-        """Show a score in Tune's trial, and in the rank of its checkpoint."""
-        saved = self._saved.get((trial.trial_id, *event.key.place))
-        if saved is None:
-            return
-        stage = event.key.stage
-        if event.n > self._offsets.trials:
-            self._sweep.fold_in(trial, event.outcome(replace(saved, stage=stage)))
-        elif stage:
-            return  # checkpoints are not ranked by it
-        elif event.status == Status.VALIDATED.value:
-            manager = LeasingCheckpointManager.of(trial)
-            if manager is not None:
-                manager.mark(saved.path, event.metrics)
+        controller.changed(trial)
 
     # What the scheduler and the searcher are told ------------------------------------------------
 
-    def _deliver_again(self, event: ScoreDelivered | EndDelivered, trial: Trial) -> None:
-        """Deliver again what was delivered; it follows from the events before."""
-        again = self._scheduling.restore
+    def _deliver_again(self, event: ScoreDelivered | EndDelivered) -> None:
+        base = self._driver.base
         if isinstance(event, ScoreDelivered):
-            again.trains(self._scheduling.state.stand_ins.of(trial))
-        self._sweep.deliveries.deliver_again(event, search=event.n > self._offsets.searcher)
+            _trains(base.stand_ins.by_id[event.trial_id])
+        self._driver.deliveries.deliver_again(event, search=event.n > self._searcher_as_of)
         if isinstance(event, ScoreDelivered):
-            again.stop_as_before()
+            # By chance, it may not have stopped now what it stopped by that result.
+            stopped, self._stopped = self._stopped, []
+            for other in stopped:
+                base.stopped(other)
 
-    def _catch_up(self, event: Event, trial: Trial) -> None:
-        """Tell the scheduler."""
-        scheduling = self._scheduling
-        if isinstance(event, Exploited):
-            carried_out = event.n <= self._offsets.trials
-            scheduling.restore.exploit_again(
-                trial, event.exploit(), self._donor(event), carried_out=carried_out
-            )
-        else:
-            scheduling.restore.catch_up(event, trial)
+    def _catch_up(self, event: Event, trial: Trial, controller: Controller) -> None:
+        """Let the scheduler do again what it did."""
+        base, stand_in = self._driver.base, self._driver.base.stand_ins.of(trial)
+        match event:
+            case Reported():
+                _trains(stand_in)
+            case Decided():
+                self._stopped.append(stand_in)
+            case Resumed():
+                base.scheduler.choose_trial_to_run(base.view)
+                stand_in.phase = Desired.RUNNING if event.runs else Desired.PENDING
+            case Reminded() if stand_in.version is not None:
+                base.remind_of(stand_in, stand_in.version, event.decision)
+                base.take_up()
+            case TrialEnded(removed=True):
+                stand_in.stands = Actual.ENDED
+                base.conclude(trial)
+            case TrialEnded():
+                stand_in.stands = Actual.ENDED
+                if stand_in.phase is Desired.PENDING:
+                    stand_in.phase = Desired.RUNNING
+                base.complete(stand_in)
+            case TrialFailed():
+                stand_in.stands = Actual.STARTING
+            case TrialRetried():
+                base.restart(stand_in)
+            case TrialErrored():
+                base.fail(stand_in)
+            case Exploited():
+                change = base.exploit_again(trial, event.exploit(), self._donor(event))
+                if event.n > self.as_of:  # else Tune's trial is overwritten already
+                    controller.change(trial, change)
 
     def _donor(self, event: Exploited) -> Version | None:
         """Return the checkpoint that a trial was overwritten with, if the journal has it."""
-        place = (event.donor_id, event.donor_generation, event.iteration)
-        saved = self._saved.get(place)
+        trials, state = self._driver.trials, self._driver.state
+        place = (event.donor_generation, event.iteration)
+        saved = self._checkpoints.get((event.donor_id, *place))
         if saved is None:
             return None
-        score = self._sweep.state.merged(saved.report, self._scores.get(place, {}))
-        donor = self._trials.get(event.donor_id, self._trials[event.trial_id])
+        score = state.merged(saved.report, state.history.score(event.donor_id, place))
+        donor = trials.get(event.donor_id, trials[event.trial_id])
         return Version(
             trial_id=event.donor_id,
             generation=event.donor_generation,
@@ -252,6 +308,80 @@ class Restoration:
             report=saved.report,
             config=event.donor_config,
         )
+
+    # From there on -------------------------------------------------------------------------------
+
+    def resume(self, controller: Controller) -> None:
+        """Do what was left to do, and let each trial continue from where it stood."""
+        driver, trials = self._driver, self._driver.trials
+        for trial_id, trial in trials.items():
+            driver.files.add(trial)
+            if trial.is_finished():
+                continue
+            if driver.state.record(trial_id).failed or driver.state.delivery.completed(trial_id):
+                driver.emit(TrialRetried(trial_id=trial_id))
+                driver.base.restart(driver.base.stand_ins.of(trial))
+            for path in forget_missing(trial):
+                logger.warning("Trial %s goes on without %s, which is gone.", trial_id, path)
+            skip_existing(trial)
+            driver.leases.prune(trial)
+        past, self.past = self.past, []
+        # Only now that the trials skip the names of what is removed.
+        remove_left_over(trials.values(), past)
+        tables = any(isinstance(one, CSVLoggerCallback) for one in driver.listeners)
+        driver.files.restore(trials, past, table=tables)
+        for command in driver.state.reconcile():
+            driver.perform(command)
+        if past[-1].n < self.as_of:
+            self._record_lost(past)
+        self._place(controller)
+        for trial_id in list(trials):
+            driver.emit(Hears(trial_id))
+
+    def _record_lost(self, past: Sequence[Event]) -> None:
+        """Record what Tune's trials have saved and the journal lacks because its end was lost."""
+        known = {event.checkpoint for event in past if isinstance(event, CheckpointSaved)}
+        for trial in self._driver.trials.values():
+            for event in self._driver.requests.saved_unrecorded(trial, known):
+                self._driver.emit(event)
+
+    def _place(self, controller: Controller) -> None:
+        """Put each trial where it stood when the sweep was interrupted."""
+        driver, base, delivery = self._driver, self._driver.base, self._driver.state.delivery
+        base.stand_ins.forget_unadded()
+        for trial_id, stand_in in base.stand_ins.by_id.items():
+            stand_in.stands = None
+            if stand_in.phase is Desired.ENDED and not (
+                delivery.closed(trial_id) or delivery.completed(trial_id)
+            ):
+                base.record_stop(stand_in)  # by chance, it was stopped this time
+            if stand_in.real.status == Trial.TERMINATED and not delivery.completed(trial_id):
+                # It had made its last report, or must not continue.
+                controller.tell_search_of_end(stand_in.real, failed=False)
+                driver.ended(stand_in.real)
+            if stand_in.real.is_finished():
+                continue
+            base.stand_ins.reopen(stand_in)
+            base.stand_ins.moved(stand_in)
+            waits = driver.waiting.waits(trial_id)
+            if stand_in.phase is Desired.PAUSED or (stand_in.phase is Desired.RUNNING and waits):
+                controller.set_status(stand_in.real, Trial.PAUSED)
+            elif stand_in.phase is Desired.RUNNING:
+                stand_in.phase = Desired.PENDING  # it starts again
+
+
+def _trains(stand_in: StandIn) -> None:
+    stand_in.stands = Actual.TRAINING
+    if stand_in.phase is Desired.PENDING:
+        stand_in.phase = Desired.RUNNING
+
+
+def _note(told: dict[str, list[Told]], outcomes: Iterable[Outcome]) -> None:
+    """Note what loggers were told: as soon as they might have been, so that it is once."""
+    for outcome in outcomes:
+        request, metrics = outcome.request, outcome.metrics
+        shown = {request.stage: metrics} if request.stage else metrics
+        told[request.trial_id].append(Told(request.report, shown))
 
 
 def with_configs(events: Sequence[Event], trials: Mapping[str, Trial]) -> list[Event]:
@@ -286,3 +416,40 @@ def with_configs(events: Sequence[Event], trials: Mapping[str, Trial]) -> list[E
         return event
 
     return [complete(event) for event in events]
+
+
+def remove_left_over(trials: Iterable[Trial], events: Iterable[Event]) -> None:
+    """Remove what is in trials' folders of checkpoints that nothing refers to.
+
+    A checkpoint stays if the journal names it, whatever for, or Tune's saved state does, of
+    whatever trial; and so does what was last written before its trial was added, or nobody knows
+    when: that is not of this sweep. It can be killed, and called again, at any time.
+
+    Args:
+        trials: All trials of a restored sweep. Looked into are the folders of those that go on.
+        events: The sweep's journal.
+    """
+    trials = list(trials)
+    added: dict[str, float] = {}
+    known = {path for trial in trials for path in tracked(trial)}
+    for event in events:
+        match event:
+            case TrialAdded():
+                added[event.trial_id] = event.time
+            case CheckpointSaved() | ValidationRequested() | Exploited():
+                known.add(event.checkpoint)
+    for trial in trials:
+        if trial.trial_id in added and not trial.is_finished():
+            _remove_in(trial, known, since=added[trial.trial_id])
+
+
+def _remove_in(trial: Trial, known: set[str], since: float) -> None:
+    filesystem, folder = trial.storage.storage_filesystem, trial.storage.trial_fs_path
+    try:
+        for path in left_over(paths_in(filesystem, folder), known):
+            written = changed_at(filesystem, path)
+            if written is not None and written >= since:
+                delete_checkpoint(filesystem, path)
+                logger.info("%s was removed: an upload that a killed process began.", path)
+    except OSError as error:
+        logger.warning("What a killed process left in %s stays there: %s", folder, error)

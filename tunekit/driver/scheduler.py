@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +12,13 @@ from ray.tune.schedulers import TrialScheduler
 from tunekit._ray.controller import Controller
 from tunekit._ray.decisions import innermost
 from tunekit.combinations import wrong_together
-from tunekit.core.events import TrialRetried
+from tunekit.core.events import TrialFailed, TrialRetried
 from tunekit.core.problems import Problems
 from tunekit.core.reconcile import Desired
 from tunekit.driver.callback import ValidationCallback
 from tunekit.errors import WiringError
 from tunekit.journal.places import Places
-from tunekit.scheduling.base import BaseScheduler
-from tunekit.scheduling.certainty import Certainty
-from tunekit.scheduling.next_trial import NextTrial
-from tunekit.scheduling.restore import SchedulerRestore
-from tunekit.scheduling.scheduling import Scheduling
-from tunekit.scheduling.searcher import ValidatedSearcher
 from tunekit.scheduling.state import SchedulerState
-from tunekit.scheduling.trial_actions import TrialActions
 
 __all__ = ["ValidatedScheduler", "base_of"]
 
@@ -34,16 +26,6 @@ __all__ = ["ValidatedScheduler", "base_of"]
 def base_of(scheduler: Any) -> Any:
     """Return the scheduler inside a :class:`ValidatedScheduler`; any other is returned as is."""
     return scheduler.base if isinstance(scheduler, ValidatedScheduler) else scheduler
-
-
-@dataclass(frozen=True)
-class _Sweep:
-    """What a scheduler has once Tune has added a trial to it."""
-
-    controller: Controller
-    validation: ValidationCallback
-    scheduling: Scheduling
-    actions: TrialActions
 
 
 class ValidatedScheduler(TrialScheduler):
@@ -92,7 +74,7 @@ class ValidatedScheduler(TrialScheduler):
         self.base = base
         self._state = SchedulerState(base)
         self._stand_ins = self._state.stand_ins
-        self._joined: _Sweep | None = None
+        self._joined: ValidationCallback | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the base scheduler as it was given; what has happened is saved by itself."""
@@ -103,39 +85,12 @@ class ValidatedScheduler(TrialScheduler):
         ValidatedScheduler.__init__(self, state["base"])
         self._state.mode = state["mode"]
 
-    def _join(self, tune_controller: Any) -> _Sweep:
-        """Return the sweep, and become part of it at first."""
+    def _join(self, tune_controller: Any) -> ValidationCallback:
+        """Return the sweep's validations, and become part of the sweep at first."""
         if self._joined is None:
             controller = Controller(tune_controller)
-            validation = self._validation_of(controller)
-            emit = validation.emit
-
-            def deliver(trial_id: str) -> None:
-                validation.deliveries.deliver(trial_id)
-
-            self._state.clones.attach(validation.leases, validation.ancestry)
-            base = BaseScheduler(
-                self._state, controller, validation.state, validation.validator, emit
-            )
-            scheduling = Scheduling(
-                self._state,
-                base,
-                NextTrial(base, controller, deliver=deliver, emit=emit),
-                Certainty(self._state, controller),
-                SchedulerRestore(
-                    base,
-                    controller,
-                    validation.state.delivery,
-                    waits=validation.waiting.waits,
-                    ended=lambda trial: self.on_trial_complete(tune_controller, trial, {}),
-                ),
-            )
-            actions = TrialActions(
-                base, controller, validation.waiting, validation.clock, deliver=deliver, emit=emit
-            )
-            self._joined = _Sweep(controller, validation, scheduling, actions)
-            searcher = ValidatedSearcher.within(controller)
-            validation.attach(controller, scheduling, actions, searcher)
+            self._joined = self._validation_of(controller)
+            self._joined.attach(controller, self._state)
         return self._joined
 
     def _validation_of(self, controller: Controller) -> ValidationCallback:
@@ -181,60 +136,53 @@ class ValidatedScheduler(TrialScheduler):
         text = self.base.debug_string()
         if self._joined is None:
             return text
-        return "\n".join([text, *self._joined.validation.progress()])
+        return "\n".join([text, *self._joined.progress()])
 
     # What Tune tells while the sweep runs ------------------------------------------------------
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Take a trial that was added, or that is about to be restarted after a failure."""
         sweep, stand_ins = self._join(tune_controller), self._stand_ins
-        base, validation = sweep.scheduling.base, sweep.validation
         again, known = trial.trial_id in stand_ins.by_id, trial.trial_id in stand_ins.known
         stand_in = stand_ins.add(trial)
         if again and not known:
-            validation.emit(TrialRetried(trial_id=trial.trial_id))
-            base.restart(stand_in)
+            sweep.emit(TrialRetried(trial_id=trial.trial_id))
+            sweep.base.restart(stand_in)
             if stand_in.phase is Desired.PAUSED:  # it goes on when the base scheduler says so
-                sweep.controller.set_status(trial, Trial.PAUSED)
+                Controller(tune_controller).set_status(trial, Trial.PAUSED)
         elif not known:
-            base.add(stand_in)
-        validation.adopt(trial)
+            sweep.base.add(stand_in)
+        sweep.adopt(trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """Record that a trial failed: it is restarted, or it has failed for good.
 
         Only of the latter does the base scheduler hear.
         """
-        sweep, stand_in = self._join(tune_controller), self._stand_ins.of(trial)
-        sweep.validation.failed(trial)
-        sweep.actions.stands_no_more(stand_in)
+        sweep = self._join(tune_controller)
+        sweep.validator.check_ray()
+        sweep.emit(TrialFailed(trial_id=trial.trial_id))
+        sweep.actions.stands_no_more(self._stand_ins.of(trial))
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Answer a trial's report: only when it has saved is it known whether it is validated."""
         sweep = self._join(tune_controller)
-        sweep.validation.requests.offered(trial.trial_id, result[TRAINING_ITERATION])
+        sweep.requests.offered(trial.trial_id, result[TRAINING_ITERATION])
         return sweep.actions.answer(self._stand_ins.of(trial), result)
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         """Take the end of a trial; the base scheduler hears of it after the trial's last score."""
-        sweep, stand_in = self._join(tune_controller), self._stand_ins.of(trial)
-        sweep.actions.begins(stand_in)
-        sweep.actions.stands_no_more(stand_in)
-        sweep.scheduling.base.complete(stand_in)
-        sweep.validation.deliveries.complete(trial.trial_id)
+        self._join(tune_controller).ended(trial)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
         """Take the end of a trial that was not running."""
-        sweep = self._join(tune_controller)
-        sweep.actions.stands_no_more(self._stand_ins.of(trial))
-        sweep.scheduling.base.conclude(trial)
-        sweep.validation.deliveries.complete(trial.trial_id, removed=True)
+        self._join(tune_controller).ended(trial, removed=True)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Return the next trial to start: those that waited for a score first, then the base's."""
         sweep = self._join(tune_controller)
         ready = sweep.actions.first_ready()
-        return sweep.scheduling.next_trial.choose() if ready is None else ready
+        return sweep.next_trial.choose() if ready is None else ready
 
     def save(self, checkpoint_path: str) -> None:
         """Save the base scheduler, and where it last saw each trial, to a file.

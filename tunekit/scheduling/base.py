@@ -23,8 +23,9 @@ from ray.tune.schedulers import (
 )
 
 from tunekit._ray.controller import Controller
-from tunekit._ray.decisions import innermost, is_synchronous, rule_for, time_attr_of
+from tunekit._ray.decisions import innermost, is_synchronous, mode_of, rule_for, time_attr_of
 from tunekit._ray.stand_ins import Change, StandIn, StandInController, Version
+from tunekit.core.confidence import Interval
 from tunekit.core.decisions import DecisionRule
 from tunekit.core.delivery import Scored
 from tunekit.core.engine import Engine
@@ -33,7 +34,11 @@ from tunekit.core.history import GENERATION
 from tunekit.core.lineage import Exploit
 from tunekit.core.metrics import flatten
 from tunekit.core.reconcile import Actual, Desired
+from tunekit.core.validation import Request
+from tunekit.journal.recorded import resolve_opaque
+from tunekit.results.leases import CheckpointLeases
 from tunekit.schedulers import PromotionASHA
+from tunekit.scheduling.certainty import Certainty
 from tunekit.scheduling.state import SchedulerState
 from tunekit.validating.validator import Validator
 
@@ -75,6 +80,7 @@ class BaseScheduler:
         controller: The sweep's controller.
         engine: The state of the sweep.
         validator: Runs the validations.
+        leases: Which checkpoints are needed.
         emit: Takes each event, before anything comes of it.
     """
 
@@ -84,13 +90,17 @@ class BaseScheduler:
         controller: Controller,
         engine: Engine,
         validator: Validator,
+        leases: CheckpointLeases,
         emit: Callable[[Event], None],
     ):
         #: The user's scheduler.
         self.scheduler = state.base
-        self.stand_ins, self._clones = state.stand_ins, state.clones
+        #: The same, as it is saved.
+        self.state = state
+        self.stand_ins = state.stand_ins
         self._controller, self._engine, self._validator = controller, engine, validator
-        self._emit = emit
+        self._leases, self._emit = leases, emit
+        self._certainty = Certainty(state, controller)
         #: The sweep as the scheduler sees it.
         self.view = StandInController(
             controller.wrapped(), self.stand_ins.of, stopped=self.stopped, idle=self._idle
@@ -106,6 +116,16 @@ class BaseScheduler:
     def compares_all(self) -> bool:
         """Return whether it compares all trials at the same time: synchronous PBT."""
         return is_synchronous(innermost(self.scheduler))
+
+    @property
+    def objectives(self) -> set[str]:
+        """Return the metric that it ranks trials by, if any."""
+        return objectives_of(self.scheduler)
+
+    @property
+    def mode(self) -> str | None:
+        """Return which values of the metric are better, ``"min"`` or ``"max"``; None if unknown."""
+        return self.state.mode or mode_of(self.scheduler)
 
     # Which scores it uses ----------------------------------------------------------------------
 
@@ -130,6 +150,15 @@ class BaseScheduler:
     def past_last(self, trial_id: str) -> bool:
         """Return whether a trial has reported after the last report whose score it can use."""
         return not self._engine.record(trial_id).used and not self.decides_again(trial_id)
+
+    def decides_alike(self, request: Request, metric: str, interval: Interval) -> bool:
+        """Return whether it decides the same wherever in an interval a score is."""
+        if request.serves is None or metric not in self.objectives:
+            return True
+        stand_in = self.stand_ins.by_id[request.trial_id]
+        return self._certainty.decides_alike(
+            stand_in, request.serves, request.report, metric, interval
+        )
 
     def _rule(self, trial_id: str) -> DecisionRule:
         return rule_for(self.scheduler, self.stand_ins.by_id[trial_id])
@@ -217,8 +246,7 @@ class BaseScheduler:
             report=scored.result,
             config=copy.deepcopy(stand_in.config) if self._may_clone else {},
         )
-        if self._may_clone:
-            self._clones.scored(trial, request.path)
+        self._keep(stand_in)
         decision: str = TrialScheduler.STOP
         if not stops:
             stand_in.judging = True
@@ -299,8 +327,9 @@ class BaseScheduler:
         """Take that a trial has ended: it is no longer cloned."""
         stand_in = self.stand_ins.of(trial)
         self.stand_ins.leave(stand_in)
+        self.stand_ins.offers.pop(trial.trial_id, None)
         stand_in.change = Change()
-        self._clones.gone(trial.trial_id)
+        self._keep(stand_in, gone=True)
 
     # What it does ------------------------------------------------------------------------------
 
@@ -330,21 +359,26 @@ class BaseScheduler:
         )
 
     def take_up(self) -> None:
-        """Process what it has given to trials."""
+        """Process what it has given to trials, and got hold of."""
         for stand_in in self.stand_ins.take_touched():
-            restored = stand_in.change.restored_from
-            if restored is not None:
-                if not self._clones.is_planned(stand_in.trial_id, restored):
-                    self._plan_exploit(stand_in, restored)
-            elif stand_in.change.config is not None and stand_in.doing is Actual.STARTING:
-                self._controller.change(stand_in.real, stand_in.change)
+            change = stand_in.change
+            if change.restored_from is not None:
+                if change.planned is not change.restored_from:
+                    self._plan_exploit(stand_in, change)
+            elif change.config is not None and stand_in.doing is Actual.STARTING:
+                self._controller.change(stand_in.real, change)
                 stand_in.change = Change()
+            self._keep(stand_in)
 
-    def _plan_exploit(self, stand_in: StandIn, restored: Any) -> None:
+    def _plan_exploit(self, stand_in: StandIn, change: Change) -> None:
         if stand_in.doing is Actual.ENDED:
             self._void(stand_in)
             return
-        self._clones.plan(stand_in.trial_id, restored)
+        restored: Any = change.restored_from
+        change.planned = restored
+        offers = self.stand_ins.offers.values()
+        same = (one for one in offers if one.checkpoint.path == restored.checkpoint.path)
+        change.source = next(same, None)
         stand_in.phase = Desired.PAUSED
 
     def _void(self, stand_in: StandIn) -> None:
@@ -355,47 +389,82 @@ class BaseScheduler:
     def _give_up_change(self, stand_in: StandIn) -> None:
         """Drop what was given to a trial: it will not take it up."""
         stand_in.change = Change()
-        self._clones.give_up(stand_in.trial_id)
+        self._keep(stand_in)
 
     # What it clones ----------------------------------------------------------------------------
 
-    def exploit(self, stand_in: StandIn) -> None:
-        """Record that a trial is overwritten now with the checkpoint that it was given."""
-        trial, change = stand_in.real, stand_in.change
-        source = self._clones.take_source(stand_in.trial_id)
-        exploit = self._clones.exploit(
-            trial,
-            change.config,
-            change.restored_from,
-            source,
-            objectives=objectives_of(self.scheduler),
+    def _keep(self, stand_in: StandIn, *, gone: bool = False) -> None:
+        """Keep the checkpoints of a trial that it may clone, and the one to overwrite it with.
+
+        Args:
+            stand_in: The trial.
+            gone: Whether the trial has ended or failed for good, so that it is not cloned any more.
+        """
+        if not self._may_clone:
+            return
+        trial_id, restored = stand_in.trial_id, stand_in.change.restored_from
+        known: dict[tuple[Any, ...], Any] = {
+            ("scored", trial_id): None if gone else stand_in.version,
+            ("offered", trial_id): self.stand_ins.offers.get(trial_id),
+            # Until it has saved something itself, it is restored from there.
+            ("clone", trial_id, self._engine.ancestry.generation(trial_id) + 1): restored,
+        }
+        for holder, one in known.items():
+            if one is None:
+                self._leases.release(holder)
+            else:
+                self._leases.take(holder, one.checkpoint.path)
+
+    def keep_all(self) -> None:
+        """Keep what the saved scheduler of a restored sweep may clone, or is about to."""
+        for trial_id, stand_in in self.stand_ins.by_id.items():
+            self._keep(stand_in, gone=self._engine.delivery.over(trial_id))
+
+    def exploit(self, stand_in: StandIn) -> Change:
+        """Record that a trial is overwritten now with what it was given; return what it takes."""
+        trial, change, source = stand_in.real, stand_in.change, stand_in.change.source
+        restored: Any = change.restored_from
+        old = copy.deepcopy(trial.config)
+        metrics = restored.metrics if source is None else source.result
+        exploit = Exploit(
+            time=0.0,  # it gets that as it is recorded
+            trial_id=trial.trial_id,
+            generation=self._engine.ancestry.generation(trial.trial_id) + 1,
+            reached=trial.last_result.get(TRAINING_ITERATION, 0),
+            donor_id=trial.trial_id if source is None else source.trial_id,
+            donor_generation=0 if source is None else source.generation,
+            iteration=metrics.get(TRAINING_ITERATION, 0),
+            checkpoint=restored.checkpoint.path,
+            score=next((metrics.get(name) for name in self.objectives), None),
+            old_config=old,
+            donor_config=old if source is None else source.config,
+            config=copy.deepcopy(old if change.config is None else dict(change.config)),
         )
-        self._overwrite(stand_in, exploit, source)
+        return self._overwrite(stand_in, exploit, change)
 
     def exploit_again(self, trial: Trial, exploit: Exploit, version: Version | None) -> Change:
-        """Overwrite a trial as before the sweep was interrupted; return what it was given."""
-        stand_in = self.stand_ins.of(trial)
-        stand_in.change, source = self._clones.again(trial, stand_in.change, exploit, version)
-        self._overwrite(stand_in, exploit, source)
-        change, stand_in.change = stand_in.change, Change()
+        """Overwrite a trial as before the sweep was interrupted; return what it is given.
+
+        Args:
+            trial: The trial.
+            exploit: What was done.
+            version: The checkpoint that was cloned, if it is known from the journal.
+        """
+        stand_in, planned = self.stand_ins.of(trial), self.stand_ins.of(trial).change
+        source, place = planned.source, (exploit.donor_id, exploit.donor_generation)
+        if source is None or source.place[:3] != (*place, exploit.iteration):
+            source = version
+        known = [trial.config, planned.config, None if source is None else source.config]
+        config = resolve_opaque(exploit.config, known)
         stand_in.phase = Desired.PAUSED
-        return change
+        return self._overwrite(stand_in, exploit, Change(config, planned.tag, source=source))
 
-    def _overwrite(self, stand_in: StandIn, exploit: Exploit, source: Version | None) -> None:
-        change = stand_in.change
+    def _overwrite(self, stand_in: StandIn, exploit: Exploit, change: Change) -> Change:
         self._emit(Exploited.of(exploit))
-        if source is not None:
-            stand_in.version = source
-            self._clones.overwritten(stand_in.trial_id, source)
+        if change.source is not None:
+            stand_in.version = change.source
             instead = {"trial_id": stand_in.trial_id, GENERATION: exploit.generation}
-            change.restored_from = source.restorable(config=change.config, **instead)
-
-    def take_leases(self) -> None:
-        """Take again the leases that the saved sweep had for cloning."""
-        self._clones.take_leases(
-            (trial_id, stand_in.version)
-            for trial_id, stand_in in self.stand_ins.by_id.items()
-            if stand_in.version is not None
-            and self._may_clone
-            and stand_in.phase is not Desired.ENDED
-        )
+            change.restored_from = change.source.restorable(config=change.config, **instead)
+        stand_in.change = Change()
+        self._keep(stand_in)
+        return change

@@ -64,7 +64,7 @@ class Certainty:
 
     def decided(self, trial_id: str, result: Mapping[str, Any]) -> Any:
         """Return what a copy of the scheduler does with a result; None if it cannot be copied."""
-        known, copies = self._state.stand_ins.by_id, StandIns(offer=lambda trial, version: None)
+        known, copies = self._state.stand_ins.by_id, StandIns()
 
         def copied(name: str) -> StandIn:
             if name not in copies.by_id:

@@ -16,7 +16,8 @@ from ray.tune.schedulers import (
 from tunekit._ray.controller import Controller
 from tunekit._ray.decisions import innermost, is_synchronous
 from tunekit._ray.stand_ins import StandIn
-from tunekit.core.events import Event, Resumed
+from tunekit.core.engine import Hears, Input
+from tunekit.core.events import Resumed
 from tunekit.core.reconcile import Actual, Desired
 from tunekit.core.reminders import Reminders
 from tunekit.scheduling.base import BaseScheduler
@@ -30,7 +31,6 @@ class NextTrial:
     Args:
         base: The base scheduler.
         controller: The sweep's controller.
-        deliver: Delivers what is due of a trial.
         emit: Takes what happens, before anything comes of it.
     """
 
@@ -39,11 +39,10 @@ class NextTrial:
         base: BaseScheduler,
         controller: Controller,
         *,
-        deliver: Callable[[str], None],
-        emit: Callable[[Event], None],
+        emit: Callable[[Input], None],
     ):
         self._base, self._stand_ins, self._controller = base, base.stand_ins, controller
-        self._deliver, self._emit = deliver, emit
+        self._emit = emit
         # What a scheduler sees that takes the first trial.
         self._in_turn = base.view.with_only(self._stand_ins.first_in_turn)
         self._reminders = Reminders()
@@ -83,7 +82,7 @@ class NextTrial:
             self._chose(stand_in, runs=True)
             stand_in.phase = Desired.RUNNING
             self._stand_ins.reopen(stand_in)
-            self._deliver(stand_in.trial_id)
+            self._emit(Hears(stand_in.trial_id))
         return None
 
     def _chose(self, stand_in: StandIn, *, runs: bool) -> None:
@@ -121,4 +120,4 @@ class NextTrial:
         self._base.take_up()
         for stand_in in left:
             if stand_in.phase is Desired.RUNNING:
-                self._deliver(stand_in.trial_id)
+                self._emit(Hears(stand_in.trial_id))

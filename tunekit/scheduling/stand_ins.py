@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from ray.tune.experiment import Trial
 
@@ -93,12 +93,8 @@ class Turns:
 class StandIns:
     """Holds the stand-in of each trial, and notes what the base scheduler does to it.
 
-    Args:
-        offer: Takes a trial and its version whenever the base scheduler gets hold of that, and may
-            clone it later.
-
     Example:
-        >>> stand_ins = StandIns(offer=print)
+        >>> stand_ins = StandIns()
         >>> trial = Trial("train", stub=True)
         >>> stand_in = stand_ins.add(trial)
         >>> stand_ins.first_in_turn() == [stand_in]
@@ -108,8 +104,9 @@ class StandIns:
         True
     """
 
-    def __init__(self, offer: Callable[[Trial, Version], None]):
-        self._offer = offer
+    def __init__(self) -> None:
+        #: What the base scheduler has got hold of, and may clone later, by the trial that saved it.
+        self.offers: dict[str, Version] = {}
         #: The stand-ins, by trial.
         self.by_id: dict[str, StandIn] = {}
         #: The trials that something may have to be done about.
@@ -180,9 +177,10 @@ class StandIns:
         return list(touched.values())
 
     def offered(self, stand_in: StandIn) -> None:
-        """Offer a trial's version to be cloned."""
+        """Note that the base scheduler has got hold of a trial's checkpoint."""
         if stand_in.version is not None:
-            self._offer(stand_in.real, stand_in.version)
+            self.offers[stand_in.trial_id] = stand_in.version
+            self._touched[stand_in.trial_id] = stand_in
 
 
 def _waits(stand_in: StandIn) -> str | None:

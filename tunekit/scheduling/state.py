@@ -14,7 +14,6 @@ from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.stand_ins import StandIn
 from tunekit.journal.places import Places
-from tunekit.scheduling.clones import Clones
 from tunekit.scheduling.stand_ins import StandIns
 
 __all__ = ["SchedulerState", "dump", "load"]
@@ -41,10 +40,8 @@ class SchedulerState:
         self.base = base
         #: Which values are better, as ``TuneConfig`` says; None if it does not.
         self.mode: str | None = None
-        #: What it may clone, and is about to clone.
-        self.clones = Clones()
         #: The trials as it sees them.
-        self.stand_ins = StandIns(offer=self.clones.offer)
+        self.stand_ins = StandIns()
         self._told_of_none = False
 
     def save(self, places: Places) -> bytes | None:
@@ -58,8 +55,7 @@ class SchedulerState:
             "judged": {
                 trial_id: stand_in.state() for trial_id, stand_in in self.stand_ins.by_id.items()
             },
-            "offers": self.clones.offers,
-            "exploits": self.clones.planned,
+            "offers": self.stand_ins.offers,
         }
         try:
             return dump(state, places)
@@ -85,7 +81,7 @@ class SchedulerState:
         stand_ins = self.stand_ins
         state = load(saved, places, stand_in=stand_ins.named, filesystem=filesystem)
         self.base.__dict__.update(state["base"])
-        self.clones.offers, self.clones.planned = state["offers"], state["exploits"]
+        stand_ins.offers = state["offers"]
         for trial_id, kept in state["judged"].items():
             stand_ins.named(trial_id).load(kept)
         stand_ins.known = set(state["judged"])

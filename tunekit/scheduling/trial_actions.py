@@ -15,7 +15,8 @@ from tunekit._ray.controller import Controller
 from tunekit._ray.stand_ins import Change, StandIn
 from tunekit.clock import Clock
 from tunekit.core.advice import no_room
-from tunekit.core.events import Event, Waited
+from tunekit.core.engine import Hears, Input
+from tunekit.core.events import Waited
 from tunekit.core.pending import (
     Place,
     Waits,
@@ -46,7 +47,6 @@ class TrialActions:
         controller: The sweep's controller.
         waiting: Which trials wait, and for what.
         clock: The sweep's clock.
-        deliver: Delivers what is due of a trial.
         emit: Takes what happens, before anything comes of it.
     """
 
@@ -57,11 +57,10 @@ class TrialActions:
         waiting: Waiting,
         clock: Clock,
         *,
-        deliver: Callable[[str], None],
-        emit: Callable[[Event], None],
+        emit: Callable[[Input], None],
     ):
         self._base, self._stand_ins, self._controller = base, base.stand_ins, controller
-        self._waiting, self._clock, self._deliver, self._emit = waiting, clock, deliver, emit
+        self._waiting, self._clock, self._emit = waiting, clock, emit
         # When a trial began to wait for a score.
         self._since: dict[str, float] = {}
         self._starts = waiting.starts
@@ -113,7 +112,7 @@ class TrialActions:
         if stand_in.phase is not Desired.PENDING or idle:
             return False
         stand_in.phase = Desired.RUNNING
-        self._deliver(stand_in.trial_id)
+        self._emit(Hears(stand_in.trial_id))
         return True
 
     # At the end of each step -------------------------------------------------------------------
@@ -243,12 +242,12 @@ class TrialActions:
 
     def _change(self, stand_in: StandIn) -> None:
         """Let a trial take up what the base scheduler has given it."""
-        trial, change = stand_in.real, stand_in.change
         self._ready.pop(stand_in.trial_id, None)
+        change = stand_in.change
         if change.restored_from is not None:
-            self._base.exploit(stand_in)
+            change = self._base.exploit(stand_in)
         stand_in.change = Change()
-        self._controller.change(trial, change)
+        self._controller.change(stand_in.real, change)
 
     # While trials wait -------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from tunekit.core.reconcile import Actual, Desired
 from tunekit.core.sequential import Judging, comes_out_alike
 from tunekit.core.starts import Starts
 from tunekit.core.validation import Request
-from tunekit.scheduling.scheduling import Scheduling
+from tunekit.scheduling.base import BaseScheduler
 from tunekit.scheduling.stopping import StoppingCriteria
 from tunekit.validating.validator import Around, Standing, Validator
 
@@ -62,7 +62,7 @@ class Waiting(Around):
         self._stopping, self._draining = stopping, draining
         self._confirms = confirms
         self._controller: Controller | None = None
-        self._scheduling: Scheduling | None = None
+        self._scheduling: BaseScheduler | None = None
         self._searches = False
         # When each trial reported that has not saved since, in seconds.
         self._reported: dict[str, float] = {}
@@ -83,7 +83,7 @@ class Waiting(Around):
         #: Whether a trial and a validation can only run one after the other, as far as is known.
         self.one_at_a_time: Callable[[], bool] = lambda: False
 
-    def attach(self, controller: Controller, scheduling: Scheduling, *, searches: bool) -> None:
+    def attach(self, controller: Controller, scheduling: BaseScheduler, *, searches: bool) -> None:
         """Take the sweep's controller and scheduler; nobody waits or lends before.
 
         Args:
@@ -150,7 +150,7 @@ class Waiting(Around):
             swaps=self.hands_over(trial, whole=True),
             short=self.validate_themselves and self.validator.are_short,
             undecided=self.undecided(),
-            synchronous=scheduling.base.compares_all,
+            synchronous=scheduling.compares_all,
         )
 
     @property
@@ -193,7 +193,7 @@ class Waiting(Around):
             return {}
         return {
             trial_id: Standing(stand_in.real, self.place_of(stand_in.real), waits)
-            for trial_id, stand_in in scheduling.state.stand_ins.open.items()
+            for trial_id, stand_in in scheduling.stand_ins.open.items()
             if stand_in.doing is Actual.HELD
             and ((waits := self.waits(trial_id)) or stand_in.phase is Desired.ENDED)
         }
@@ -269,7 +269,7 @@ class Waiting(Around):
         return (
             self._config.when == "auto"
             and scheduling is not None
-            and decides_at_times(scheduling.state.base)
+            and decides_at_times(scheduling.scheduler)
             and not self._stopping.may_read(trial)
             and not (
                 self.validate_themselves and self.validator.scores_are_free(self.starts.iteration_s)
