@@ -30,7 +30,8 @@ from tests.contract.test_contract import run as run_case
 from tests.schedulers import MODES, more_and_less, pb2, pbt, seed_all
 from tests.seeds import seeds
 from tests.sweeps import Counting, Ran, sweep
-from tunekit.core.lineage import Exploit
+from tunekit.core.engine import Input
+from tunekit.core.events import Exploited
 from tunekit.core.validation import Attempt
 
 pytestmark = pytest.mark.sampled(2)
@@ -404,22 +405,23 @@ class Population:
         return {"accuracy": score}
 
     def _log_exploits(self, validation: tunekit.ValidationCallback) -> None:
-        real = validation.exploited
+        real = validation.emit
 
-        def exploited(trial: Trial, exploit: Exploit) -> None:
-            write(
-                self.log,
-                "exploited",
-                trial=trial.trial_id,
-                path=exploit.checkpoint,
-                score=exploit.score,
-                iteration=exploit.iteration,
-                donor_lr=exploit.donor_config["lr"],
-                lr=exploit.config["lr"],
-            )
-            real(trial, exploit)
+        def emit(event: Input) -> None:
+            if isinstance(event, Exploited):
+                write(
+                    self.log,
+                    "exploited",
+                    trial=event.trial_id,
+                    path=event.checkpoint,
+                    score=event.score,
+                    iteration=event.iteration,
+                    donor_lr=event.donor_config["lr"],
+                    lr=event.config["lr"],
+                )
+            real(event)
 
-        validation.exploited = exploited
+        validation.emit = emit
 
 
 def _forget_listeners(base: TrialScheduler) -> None:

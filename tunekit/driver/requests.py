@@ -15,7 +15,7 @@ from tunekit._ray.checkpoints import latest_checkpoint, saved_results
 from tunekit._ray.storage import exists
 from tunekit.config import ValidationConfig
 from tunekit.core.engine import Engine
-from tunekit.core.events import CheckpointSaved, Event, Reported
+from tunekit.core.events import CheckpointSaved, Event, Reported, ValidationKey
 from tunekit.core.failures import gone
 from tunekit.core.history import GENERATION
 from tunekit.core.reports import own_names
@@ -87,21 +87,15 @@ class Requests:
 
     def saved(self, trial: Trial) -> CheckpointSaved | None:
         """Return the event of a trial's newest checkpoint, if that is a new one."""
-        saved = latest_checkpoint(trial)
-        if saved is None:
-            return None
-        checkpoint, report = saved
-        report.pop(VALIDATION_KEY, None)
-        trial_id, step = trial.trial_id, report[TRAINING_ITERATION]
-        generation = self._state.ancestry.generation(trial_id)
-        record = self._state.record(trial_id)
-        if record.clone == checkpoint.path:
+        newest, record = latest_checkpoint(trial), self._state.record(trial.trial_id)
+        if newest is None or record.clone == newest[0].path:
             return None  # nothing was saved: it is still what the trial was restored from
-        run = self._state.history.run_of(trial_id, step, generation)
-        if record.saved == (generation, step, run):
-            self._leases.own(checkpoint.path, trial)
+        newest[1].pop(VALIDATION_KEY, None)  # Tune keeps it with the checkpoint
+        saved = self._saved(trial, *newest)
+        if record.saved == (*saved.place, saved.run):
+            self._leases.own(saved.checkpoint, trial)
             return None  # the same state, saved again
-        return self._saved(trial, checkpoint, report)
+        return saved
 
     def saved_unrecorded(self, trial: Trial, known: set[str]) -> Iterator[Event]:
         """Yield the events of what a trial has saved and the journal lacks, whose end was lost.
@@ -112,57 +106,45 @@ class Requests:
         """
         trial_id = trial.trial_id
         for checkpoint, report in saved_results(trial):
-            generation, step = report.get(GENERATION, 0), report[TRAINING_ITERATION]
             own = self._state.ancestry.generation(trial_id)
-            if checkpoint.path in known or generation != own:
+            if checkpoint.path in known or report.get(GENERATION, 0) != own:
                 continue
             last = self._state.record(trial_id).report or {}
-            if last.get(TRAINING_ITERATION, 0) < step:
+            if last.get(TRAINING_ITERATION, 0) < report[TRAINING_ITERATION]:
                 yield Reported(trial_id=trial_id, report=report, offered=True)
             yield self._saved(trial, checkpoint, report)
 
     def _saved(self, trial: Trial, checkpoint: Any, report: Mapping[str, Any]) -> CheckpointSaved:
-        request, override = self._request(trial, checkpoint, report)
-        record = self._state.record(trial.trial_id)
-        known = {**(record.report or {})}
-        newest = known.get(TRAINING_ITERATION) == request.iteration
-        used = (newest and record.used) or bool(trial.last_result.get(DONE))
-        known.pop(SHOULD_CHECKPOINT, None)  # Tune stores it without
-        return CheckpointSaved.of(
-            request,
-            report=None if same(request.report, known) else request.report,
+        """Return the event of a checkpoint.
+
+        Of the arguments of its validation it has only what the report says: the sweep's own may be
+        large, and may be others in a restored sweep.
+        """
+        trial_id, step, state = trial.trial_id, report[TRAINING_ITERATION], self._state
+        generation, record = state.ancestry.generation(trial_id), state.record(trial_id)
+        run = state.history.run_of(trial_id, step, generation)
+        of, override = self._overrides.get(trial_id, (None, None))
+        override = override if of == step else None
+        own = override if isinstance(override, train.ValidationTaskConfig) else None
+        stored = {**own_names(report, state.history.names), GENERATION: generation}
+        last = {**(record.report or {})}
+        last.pop(SHOULD_CHECKPOINT, None)  # Tune stores it without
+        used = record.used and last.get(TRAINING_ITERATION) == step
+        used = used or bool(trial.last_result.get(DONE))
+        return CheckpointSaved(
+            trial_id=trial_id,
+            id=str(ValidationKey(trial_id, generation, step, run)),
+            generation=generation,
+            iteration=step,
+            run=run,
+            checkpoint=checkpoint.path,
+            report=None if same(stored, last) else stored,
             wish=None if override is None else bool(override),
             used=used,
             optional=not used and override is None and self._waiting.leaves_out(trial),
+            kwargs=(own and own.fn_kwargs) or {},
+            timeout_s=own and own.timeout_s,
         )
-
-    def _request(
-        self, trial: Trial, checkpoint: Any, report: Mapping[str, Any]
-    ) -> tuple[Request, ValidationOverride]:
-        """Return the request that would validate a checkpoint, and what its report says of that.
-
-        Of the arguments it has only what the report says: the sweep's own may be large, are not
-        written down, and may be others in a restored sweep.
-        """
-        trial_id, step, state = trial.trial_id, report[TRAINING_ITERATION], self._state
-        generation = state.ancestry.generation(trial_id)
-        of, override = self._overrides.get(trial_id, (None, None))
-        override = override if of == step else None
-        own = train.ValidationTaskConfig()
-        if isinstance(override, train.ValidationTaskConfig):
-            own = override
-        request = Request(
-            trial_id=trial_id,
-            iteration=step,
-            run=state.history.run_of(trial_id, step, generation),
-            generation=generation,
-            checkpoint=checkpoint,
-            path=checkpoint.path,
-            report={**own_names(report, state.history.names), GENERATION: generation},
-            kwargs=own.fn_kwargs or {},
-            timeout_s=own.timeout_s,
-        )
-        return request, override
 
     def validate(self, request: Request, *, again: bool = False) -> None:
         """Run a validation that is recorded.

@@ -22,7 +22,7 @@ from tunekit.core.commands import (
     Validate,
 )
 from tunekit.core.delivery import Completion, Scored
-from tunekit.core.engine import Engine, JudgedBy, PassedOver
+from tunekit.core.engine import Engine, Hears, JudgedBy, PassedOver
 from tunekit.core.events import (
     AttemptBegan,
     AttemptStarted,
@@ -216,6 +216,21 @@ def test_a_score_is_folded_and_logged_before_it_is_delivered_and_a_failure_noted
     state = after(*one(1)[:-1])
     followed = [type(one) for one in state.handle(ended(1, None))]
     assert followed == [NoteFailure, Deliver, Release], "nobody waits for it"
+
+
+def test_what_is_due_is_delivered_in_order_once_it_is_known_which_names_are_validations():
+    asked = [*one(1)[:-1], reported(1, trial="b"), saved(1, trial="b"), requested(1, trial="b")]
+    state = after(*asked)
+    loss = ValidationEnded(id="b:0:1:1", status="validated", metrics={"loss": 0.5})
+    assert told_to_deliver(state.handle(loss)) == [], "accuracy may be validation's or training's"
+    assert told_to_deliver(state.handle(Hears("c"))) == []
+    assert told_to_deliver(state.handle(ended(1))) == ["b", "c", "a"]
+    assert told_to_deliver(state.handle(Hears("c"))) == ["c"]
+    assert told_to_deliver(state.handle(TrialEnded(trial_id="b"))) == ["b"]
+
+
+def told_to_deliver(commands: Iterable[Command]) -> list[str]:
+    return [one.trial_id for one in commands if isinstance(one, Deliver)]
 
 
 @pytest.mark.parametrize("event", [delivered(1), PassedOver("a", (0, 1)), exploited(1, 1)])
