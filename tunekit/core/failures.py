@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from dataclasses import dataclass, field
 
 __all__ = ["HOPELESS", "Failures", "Verdict", "gone", "kind_of", "place_of", "was_gone"]
@@ -11,8 +10,8 @@ __all__ = ["HOPELESS", "Failures", "Verdict", "gone", "kind_of", "place_of", "wa
 #: How many failures that are alike, with no success before, leave no hope.
 HOPELESS = 3
 
-# So many kinds are told apart, and so many places of each are named.
-_MOST_KINDS, _MOST_PLACES = 100, 5
+# So many places of a kind are named.
+_MOST_PLACES = 5
 
 _GONE = "was not run: its checkpoint"
 
@@ -126,7 +125,7 @@ class Failures:
 
     def __init__(self, *, gives_up: bool = False):
         self._gives_up = gives_up
-        self._kinds: OrderedDict[str, _Kind] = OrderedDict()
+        self._kinds: dict[str, _Kind] = {}
 
     def succeeded(self) -> None:
         """Take that a validation has succeeded: there is hope from now on."""
@@ -139,19 +138,13 @@ class Failures:
             place: Which validation it was, as a user calls it.
             reason: Why it failed, in a line.
         """
-        name = kind_of(reason)
-        kind = self._kinds.setdefault(name, _Kind(place, reason))
-        self._kinds.move_to_end(name)
+        kind = self._kinds.setdefault(kind_of(reason), _Kind(place, reason))
         kind.count += 1
         hopeless = self._gives_up and kind.count >= HOPELESS and not was_gone(reason)
         if hopeless:
             self._gives_up = False
         if kind.count == 1:
-            more = None
-            if len(self._kinds) > _MOST_KINDS:
-                _, oldest = self._kinds.popitem(last=False)
-                more = oldest.tell() if oldest.untold else None
-            return Verdict(True, more, hopeless)
+            return Verdict(True, hopeless=hopeless)
         kind.untold += 1
         if len(kind.places) < _MOST_PLACES:
             kind.places.append(place)

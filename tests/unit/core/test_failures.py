@@ -82,12 +82,3 @@ def test_each_failure_is_told_or_counted_once(happened):
         counted += int(verdict.more.split()[0]) if verdict.more else 0
     counted += sum(int(text.split()[0]) for text in failures.rest())
     assert told + counted == sum(not success for _, success in happened)
-
-
-def test_what_is_remembered_is_bounded():
-    failures = Failures()
-    for n in range(1000):
-        word = "".join(chr(ord("g") + int(digit)) for digit in str(n))
-        failures.failed(f"a@{n}", f"raised E: {word}")
-        failures.failed(f"b@{n}", f"raised E: {word}")
-    assert len(failures.rest()) == 100
