@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -17,7 +16,6 @@ from tunekit.core.problems import Problems
 from tunekit.core.reconcile import Desired
 from tunekit.driver.callback import ValidationCallback
 from tunekit.errors import WiringError
-from tunekit.journal.places import Places
 from tunekit.scheduling.state import SchedulerState
 
 __all__ = ["ValidatedScheduler", "base_of"]
@@ -183,18 +181,3 @@ class ValidatedScheduler(TrialScheduler):
         sweep = self._join(tune_controller)
         ready = sweep.actions.first_ready()
         return sweep.next_trial.choose() if ready is None else ready
-
-    def save(self, checkpoint_path: str) -> None:
-        """Save the base scheduler, and where it last saw each trial, to a file.
-
-        Raises:
-            tunekit.errors.WiringError: If the base scheduler cannot be pickled.
-        """
-        state = self._state.save(Places())
-        if state is None:
-            raise WiringError(f"{type(self.base).__name__} cannot be pickled.")
-        Path(checkpoint_path).write_bytes(state)
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Restore what :meth:`save` saved, before Tune adds the trials."""
-        self._state.load(Path(checkpoint_path).read_bytes(), Places(), filesystem=None)
