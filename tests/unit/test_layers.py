@@ -141,7 +141,7 @@ def test_the_core_is_pure(path):
 
 # Private names of the package's own, on other objects than ``self`` and ``cls``: of the same class,
 # in the same file.
-OWN_ON_OTHERS = {("core/stopping.py", "_above")}
+OWN_ON_OTHERS: set[tuple[str, str]] = set()
 READS_BY_NAME = {"getattr", "setattr", "hasattr", "delattr", "attrgetter", "methodcaller"}
 
 

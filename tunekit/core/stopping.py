@@ -11,6 +11,7 @@ import copy
 import pickle
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -19,7 +20,7 @@ from tunekit.core.metrics import flatten, without
 from tunekit.core.sequential import alike_by_value
 from tunekit.core.values import number
 
-__all__ = ["Awaited", "Criteria", "Criterion", "Reads", "ReportView", "nested"]
+__all__ = ["Awaited", "Criteria", "Criterion", "Missed", "Reads", "ReportView", "nested"]
 
 # Whether a criterion stops a trial anyway is asked in so many ways at most.
 _MOST_WAYS = 64
@@ -29,12 +30,27 @@ class Awaited(BaseException):
     """A metric is read that only validation gives; not an ``Exception``, which users catch."""
 
 
+@dataclass
+class Missed:
+    """What was looked for in a report, and is not there.
+
+    Attributes:
+        names: The names.
+        awaited: Whether one of them was validation's.
+    """
+
+    names: set[str] = field(default_factory=set)
+    awaited: bool = False
+
+
 class ReportView(dict[str, Any]):
     """A report as a stopping criterion sees it, without the metrics that are validation's.
 
     Args:
         report: The report; levels of it are looked at when they are read.
         validated: Names of the metrics of which only validated values count.
+        missed: What was looked for in vain in the report of which it is a level.
+        prefix: The name of that level.
 
     Raises:
         Awaited: When such a metric is read.
@@ -46,7 +62,7 @@ class ReportView(dict[str, Any]):
         >>> view["accuracy"]
         Traceback (most recent call last):
         tunekit.core.stopping.Awaited: accuracy
-        >>> sorted(view.missed), view.awaited
+        >>> sorted(view.missed.names), view.missed.awaited
         (['accuracy', 'diverged'], True)
     """
 
@@ -54,33 +70,28 @@ class ReportView(dict[str, Any]):
         self,
         report: Mapping[str, Any],
         validated: Collection[str],
-        _above: ReportView | None = None,
-        _prefix: str = "",
+        missed: Missed | None = None,
+        prefix: str = "",
     ):
-        super().__init__(report if _above else without(report, validated))
-        self._validated, self._above, self._prefix = validated, _above, _prefix
-        #: The names that were looked for and are not there.
-        self.missed: set[str] = set() if _above is None else _above.missed
-        #: Whether one of them was validation's.
-        self.awaited = False
+        super().__init__(report if prefix else without(report, validated))
+        self._validated, self._prefix = validated, prefix
+        #: What was looked for in vain.
+        self.missed = missed or Missed()
 
     def _look(self, key: Any) -> bool:
         """Return whether the report has it."""
         if super().__contains__(key):
             return True
         name = f"{self._prefix}{key}"
-        self.missed.add(name)
+        self.missed.names.add(name)
         if _has(self._validated, name):
-            top = self
-            while top._above is not None:
-                top = top._above
-            top.awaited = True
+            self.missed.awaited = True
             raise Awaited(name)
         return False
 
     def _level(self, key: Any, value: Any) -> Any:
         if isinstance(value, Mapping):
-            return ReportView(value, self._validated, self, f"{self._prefix}{key}/")
+            return ReportView(value, self._validated, self.missed, f"{self._prefix}{key}/")
         return value
 
     def __contains__(self, key: object) -> bool:
@@ -156,17 +167,13 @@ class Criterion:
             return bool(self.ask(trial_id, report))
         if self.reads is Reads.METRIC:
             return self._asked_by_metric(trial_id, report, validated)
-        if self._stateful and self.waits(validated):
-            return self._stops_anyway(trial_id, report, validated)
         if not self._rehearsed:
             self._rehearsed = True
             self._rehearse(trial_id, report, validated)
-            if self.waits(validated):
-                return self._stops_anyway(trial_id, report, validated)
-        stops = self._try(self.ask, trial_id, report, validated)
-        if not stops and self.waits(validated):
-            return self._stops_anyway(trial_id, report, validated)
-        return stops
+        asks = not (self._stateful and self.waits(validated))
+        if asks and self._try(self.ask, trial_id, report, validated):
+            return True
+        return self.waits(validated) and self._stops_anyway(trial_id, report, validated)
 
     def judged(
         self,
@@ -263,14 +270,14 @@ class Criterion:
         except KeyError as error:
             name = error.args[0] if error.args else None
             # It may be one that a validation will produce, or was copied from the view.
-            missed = view.missed | {missed.rsplit("/", 1)[-1] for missed in view.missed}
+            missed = view.missed.names | {one.rsplit("/", 1)[-1] for one in view.missed.names}
             put_off = name in missed or name in validated
             if not put_off:
                 raise
         finally:
-            self._missed |= view.missed
-        self._put_off = self._put_off or put_off or view.awaited
-        return verdict and not view.awaited
+            self._missed |= view.missed.names
+        self._put_off = self._put_off or put_off or view.missed.awaited
+        return verdict and not view.missed.awaited
 
 
 class _Unknown:
