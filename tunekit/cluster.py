@@ -78,7 +78,7 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
         return
     scheduler, swaps = base_of(config.scheduler), bool(config.reuse_actors)
     validation.waiting.have_workers = is_distributed(settings.trainable)
-    turns = _Turns(per_trial, per_validation, validation.now)
+    turns = _Turns(per_trial, per_validation, validation.clock.monotonic)
     room = share(validation, scheduler, cluster, bundles, swaps=swaps, turns=turns)
     if room.themselves and validation.waiting.have_workers:
         stand(settings.trainable)

@@ -127,8 +127,11 @@ class ValidatedStopper(CombinedStopper):
             return each.judged(trial_id, result, names, again=again)
         except Exception as error:  # the user's
             each.broken = True
-            if self._fail is not None:
-                self._fail(_error_of(each, trial_id, result, produced, error))
+            wrong = _error_of(each, trial_id, result, produced, error)
+            if again or self._fail is None:  # it ended the sweep before
+                logger.warning("%s", wrong)
+            else:
+                self._fail(wrong)
             return False
 
     def __getstate__(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ restore that must not do again what was done drops them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -23,6 +24,7 @@ __all__ = [
     "NoteFailure",
     "Notify",
     "Release",
+    "Told",
     "Validate",
 ]
 
@@ -98,6 +100,19 @@ class Notify:
     """Give a score to loggers."""
 
     outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Told:
+    """What loggers were told of a trial: a report, or a validated result.
+
+    Attributes:
+        report: The report; of a validated result, that of the iteration that saved the checkpoint.
+        metrics: The validated metrics; None if it is a report.
+    """
+
+    report: Mapping[str, Any]
+    metrics: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ one knew, and then asks :meth:`Engine.reconcile` what is still to be done. Only 
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -58,7 +59,6 @@ from tunekit.core.events import (
 from tunekit.core.history import GENERATION, ITERATION, History
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten, hide, merge
-from tunekit.core.order import InOrder
 from tunekit.core.sequential import resumable
 from tunekit.core.stages import StageSelection
 from tunekit.core.validation import Outcome, Request, Selection, Status
@@ -81,7 +81,8 @@ class TrialRecord:
         saved: The generation, iteration and run of its newest checkpoint.
         clone: The checkpoint that it was overwritten with, until it has saved one of its own.
         failed: Whether it has failed, and has not been started again.
-        pending: How many of its validations have not ended.
+        pending: The names of its validations that have not ended.
+        unlogged: Outcomes that loggers may not have before older ones, in order.
         ended: Those that have ended and whose scores the scheduler has not heard of.
         spare: The newest score that decided nothing.
         extremes: Its least and its greatest score so far, by the metrics to judge by.
@@ -93,7 +94,8 @@ class TrialRecord:
     saved: tuple[int, int, int] | None = None
     clone: str | None = None
     failed: bool = False
-    pending: int = 0
+    pending: set[str] = field(default_factory=set)
+    unlogged: list[Outcome] = field(default_factory=list)
     ended: list[Request] = field(default_factory=list)
     spare: Outcome | None = None
     extremes: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -177,7 +179,6 @@ class Engine:
         # The trials that the scheduler stopped early, in order.
         self._rejected: dict[str, None] = {}
         self._selection = Selection(when)
-        self._in_order = InOrder()
         self._stages = StageSelection(stages)
         self._owed: dict[str, Request] = {}
         #: The requests that have not ended, by name, in order.
@@ -372,7 +373,7 @@ class Engine:
             if request.id not in self._staged:
                 self._staged.add(request.id)
                 self._owed[request.id] = request
-                self.record(request.trial_id).pending += 1
+                self.record(request.trial_id).pending.add(request.id)
                 self._keep(request)
                 self._commands.append(Ask(request))
 
@@ -381,7 +382,7 @@ class Engine:
         own = [one for one in self._owed.values() if one.stage and one.trial_id == trial_id]
         for request in own:
             del self._owed[request.id]
-            self.record(trial_id).pending -= 1
+            self.record(trial_id).pending.discard(request.id)
             self._release(("validation", request.id))
 
     def _keep(self, request: Request) -> None:
@@ -427,12 +428,11 @@ class Engine:
         self._commands.append(Validate(request, again=again))
         if request.stage:
             return
-        self.record(event.trial_id).pending += 1
+        self.record(event.trial_id).pending.add(event.id)
         if request.optional:  # nobody waits for it
             return
         self.history.requested(event.id)
         self.delivery.requested(request)
-        self._in_order.requested(request)
 
     def _require_last(self, trial_id: str) -> None:
         """Let the end of a trial have the score of its newest checkpoint, if it was optional.
@@ -452,7 +452,6 @@ class Engine:
             self.unfinished[key] = request = replace(request, optional=False)
             self.history.requested(key)
             self.delivery.requested(request)
-            self._in_order.requested(request)
             self._commands.append(Validate(request))
         if record.spare is not None and record.spare.request.id == key:
             outcome = replace(record.spare, request=replace(record.spare.request, optional=False))
@@ -468,7 +467,7 @@ class Engine:
         if request is None:
             return
         record = self.record(event.trial_id)
-        record.pending -= 1
+        record.pending.discard(event.id)
         outcome = event.outcome(request)
         self.counts_of.setdefault(request.stage, Counter())[outcome.status] += 1
         self.ran_s += outcome.ran_s
@@ -509,11 +508,25 @@ class Engine:
             due = [outcome]
         else:
             optional = outcome.request.optional
-            self.postponed += [outcome] if optional else self._in_order.ended(outcome)
+            self.postponed += [outcome] if optional else self._in_order(outcome)
             if self.hesitates():
                 return
             due, self.postponed = self.postponed, []
         self._commands += [Notify(one) for one in due if self.history.counts(one)]
+
+    def _in_order(self, outcome: Outcome) -> list[Outcome]:
+        """Return what loggers may have now of a trial: nothing before an older one has ended.
+
+        Unlike the scheduler, they get everything: also what comes after a STOP, and scores of a
+        former generation.
+        """
+        record = self.record(outcome.request.trial_id)
+        bisect.insort(record.unlogged, outcome, key=lambda one: one.request.place)
+        pending = [self.unfinished[one] for one in record.pending if one in self.unfinished]
+        waits = [one.place for one in pending if not (one.stage or one.optional)]
+        due = [one for one in record.unlogged if not waits or one.request.place < min(waits)]
+        del record.unlogged[: len(due)]
+        return due
 
     def _decide(self, event: ScoreDelivered | Reminded | Decided) -> None:
         if event.decision == _STOP:
@@ -578,11 +591,10 @@ class Engine:
             >>> list(Engine().broken())
             []
         """
-        pending = Counter(one.trial_id for one in self.unfinished.values())
-        pending.update(one.trial_id for one in self._owed.values() if one.stage)
-        for trial_id, record in self.trials.items():
-            if record.pending != pending[trial_id]:
-                yield f"trial {trial_id} has {pending[trial_id]} pending, not {record.pending}"
+        pending = {*self.unfinished, *(key for key, one in self._owed.items() if one.stage)}
+        known = {one for record in self.trials.values() for one in record.pending}
+        for key in pending ^ known:
+            yield f"{key} is {'' if key in pending else 'not '}pending, and its trial differs"
         for key in self._owed.keys() & self.unfinished.keys():
             yield f"{key} is requested, and owed a request"
         needed = {**self.unfinished, **{one.id: one for one in self._owed.values() if one.stage}}

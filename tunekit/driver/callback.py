@@ -661,10 +661,6 @@ class ValidationCallback(tune.Callback):
             if hasattr(listener, hook):
                 getattr(listener, hook)(*known)
 
-    def now(self) -> float:
-        """Return the seconds on the sweep's clock."""
-        return self.clock.monotonic()
-
     # What is kept ------------------------------------------------------------------------------
 
     @property

@@ -30,7 +30,7 @@ from tunekit._ray.checkpoints import (
 from tunekit._ray.controller import Controller
 from tunekit._ray.stand_ins import StandIn, Version
 from tunekit._ray.storage import changed_at, exists, paths_in
-from tunekit.core.commands import Command, Fold, Keep, Notify, Release
+from tunekit.core.commands import Command, Fold, Keep, Notify, Release, Told
 from tunekit.core.engine import Engine, Hears, Input
 from tunekit.core.events import (
     CheckpointSaved,
@@ -52,7 +52,6 @@ from tunekit.core.events import (
 from tunekit.core.history import GENERATION
 from tunekit.core.lineage import configs_of
 from tunekit.core.metrics import flatten, hide
-from tunekit.core.order import Told
 from tunekit.core.reconcile import Actual, Desired
 from tunekit.core.retention import left_over
 from tunekit.core.validation import Outcome, Request

@@ -20,9 +20,9 @@ from ray.tune.result import (
 )
 
 from tunekit._ray.loggers import Writing
+from tunekit.core.commands import Told
 from tunekit.core.history import GENERATION
 from tunekit.core.metrics import REPORTED, flatten, merge
-from tunekit.core.order import Told
 from tunekit.core.values import admitted, described, number
 from tunekit.results.event_file import EventFile
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
@@ -14,11 +13,9 @@ from tunekit.core.confidence import Interval
 from tunekit.core.events import Event, TrialAdded
 from tunekit.core.metrics import flatten
 from tunekit.core.stopping import Criteria
-from tunekit.errors import StopperError, TunekitError
+from tunekit.errors import TunekitError
 
 __all__ = ["StoppingCriteria"]
-
-logger = logging.getLogger(__name__)
 
 
 class StoppingCriteria:
@@ -38,7 +35,6 @@ class StoppingCriteria:
         self._fail = fail
         self._least = Criteria()
         self._stopper: ValidatedStopper | None = None
-        self._again = False
         # The criterion of each trial that the journal has, once that was looked at.
         self._recorded: dict[str, Mapping[str, Any]] | None = None
         # How many validated metrics were known when criteria were last taken over.
@@ -51,7 +47,7 @@ class StoppingCriteria:
             controller: The sweep.
             validated: Returns the metrics of which only validated values count.
         """
-        self._stopper = controller.take_over_stopper(validated, self._failed)
+        self._stopper = controller.take_over_stopper(validated, self._fail)
 
     @property
     def by_scores(self) -> bool:
@@ -104,7 +100,6 @@ class StoppingCriteria:
             produced: The metrics that validation has produced.
             again: Whether it was judged before the sweep was interrupted.
         """
-        self._again = again
         stops = self._stopper is not None and self._stopper.reached(
             trial_id, result, produced, again=again
         )
@@ -118,9 +113,3 @@ class StoppingCriteria:
         if self._stopper is not None and self._stopper.by_metrics:
             return False
         return self._least.alike(trial_id, metric, interval)
-
-    def _failed(self, error: StopperError) -> None:
-        if self._again:  # it ended the sweep before
-            logger.warning("%s", error)
-        else:
-            self._fail(error)

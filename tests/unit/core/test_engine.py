@@ -138,9 +138,9 @@ def test_a_request_is_handed_out_with_its_checkpoint_kept_and_pending_until_it_e
     assert keep == Keep(("validation", "a:0:1:1"), "/sweep/c1", "a")
     assert validate == Validate(state.unfinished["a:0:1:1"])
     assert state.handle(requested(1)) == [], "once"
-    assert state.record("a").pending == 1 and state.delivery.waits("a")
+    assert state.record("a").pending == {"a:0:1:1"} and state.delivery.waits("a")
     state.apply(ended(1))
-    assert not state.unfinished and state.record("a").pending == 0
+    assert not state.unfinished and not state.record("a").pending
     assert state.counts[Status.VALIDATED] == 1 and state.ran_s == 2.0
     state.apply(ended(1))
     assert state.counts[Status.VALIDATED] == 1, "each ends once"
@@ -208,6 +208,21 @@ def test_loggers_are_notified_once_it_is_known_which_names_are_validations():
     loss = ValidationEnded(id="a:0:1:1", status="validated", metrics={"loss": 0.5})
     assert notified(state.handle(loss)) == [], "accuracy may be validation's or training's"
     assert notified(state.handle(ended(2))) == [1, 2]
+
+
+def test_loggers_are_notified_of_each_score_in_order_once_all_older_ones_have_ended():
+    state = after(*one(1)[:-1], *one(2)[:-1], *one(3)[:-1])
+    assert notified(state.handle(ended(3))) == notified(state.handle(ended(2, None))) == []
+    assert notified(state.handle(ended(1))) == [1, 3], "2 has failed"
+
+
+def test_loggers_are_not_notified_of_a_run_that_was_repeated():
+    state = after(*one(1)[:-1], *one(2)[:-1], reported(1), saved(1, run=2), requested(1, run=2))
+    assert notified(state.handle(ended(1))) == notified(state.handle(ended(2))) == []
+    again = [
+        one.outcome.request for one in state.handle(ended(1, run=2)) if isinstance(one, Notify)
+    ]
+    assert [(request.iteration, request.run) for request in again] == [(1, 2), (2, 1)]
 
 
 def test_a_score_is_folded_and_logged_before_it_is_delivered_and_a_failure_noted():
