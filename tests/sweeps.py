@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,16 @@ def quality(index: int, iteration: int, seed: int = 0) -> float:
 def index_of(trial: Trial) -> int:
     number = trial.experiment_tag.split("_")[0]
     return int(number) if number.isdigit() else 0  # a replayed trial is the only one
+
+
+class SavesWhen(tunekit.policies.CheckpointPolicy):
+    """A checkpoint where a test says so."""
+
+    def __init__(self, due: Callable[[Trial, Mapping[str, Any]], bool]):
+        self._due = due
+
+    def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
+        return bool(self._due(trial, result))
 
 
 class Counting(tune.Trainable):

@@ -231,7 +231,7 @@ class Tuner(tune.Tuner):
                 "checkpoint_policy",
                 checkpoint_policy,
                 CheckpointPolicy,
-                "Pass tunekit.EveryIterations(n), for example; combine policies with |.",
+                "Pass tunekit.EveryIterations(n), for example.",
             )
         if validation_config is not None and isinstance(tune_config, tune.TuneConfig):
             wrong_together(
@@ -266,8 +266,7 @@ class Tuner(tune.Tuner):
         if is_checkpointable_function(trainable):
             checkpoints = run_config.checkpoint_config
             frequency, at_end = checkpoints.checkpoint_frequency, checkpoints.checkpoint_at_end
-            parts = () if checkpoint_policy is None else checkpoint_policy.parts()
-            at_end = at_end or any(isinstance(part, AtDecisions) for part in parts)
+            at_end = at_end or any(isinstance(one, AtDecisions) for one in callbacks)
             callbacks.append(FunctionCheckpoints(frequency or 0, bool(at_end)))
         if validation_config is not None:
             validation = ValidationCallback(validation_config, seed_param=seed_param)

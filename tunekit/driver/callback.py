@@ -369,10 +369,9 @@ class ValidationCallback(tune.Callback):
         self.waiting.attach(controller, scheduling, searches=searcher is not None)
         self._end.attach(controller)
         controller.look_at_reports_first(self._receive)
-        for callback in self._listeners:
-            for policy in callback.parts() if isinstance(callback, CheckpointPolicy) else ():
-                if isinstance(policy, AtDecisions):
-                    policy.attach(self.waiting.saves)
+        for policy in self.policies:
+            if isinstance(policy, AtDecisions):
+                policy.attach(self.waiting.saves)
         self._open_experiment(controller.storage)
         if searcher is not None:
             searcher.attach(self.validator.poll)
