@@ -89,7 +89,6 @@ from tunekit.pickles import is_whole
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints, by_default
 from tunekit.reading.sweep import confirmed, load
 from tunekit.results.grid import ConfirmedResults, ValidatedResults
-from tunekit.resuming import warn_of_beginning_anew
 from tunekit.scheduling.searcher import ValidatedSearcher
 from tunekit.validating.watch import watched
 
@@ -506,11 +505,6 @@ class Tuner(tune.Tuner):
         if settings is None:
             return super().fit()
         validation = _validation_of(settings)
-        warn_of_beginning_anew(
-            settings,
-            base_of(settings.tune_config.scheduler),
-            None if validation is None else validation.config,
-        )
         if validation is None:
             leave_resuming_to_tune(settings.trainable)
             with ended_soon() if is_distributed(settings.trainable) else nullcontext():

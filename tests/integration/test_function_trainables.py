@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 
 import pytest
@@ -196,14 +195,13 @@ def test_outside_of_a_trial_functions_can_be_tried_by_themselves():
         tunekit.report({"loss": 1.0}, validation=True)
 
 
-def test_a_paused_function_that_begins_anew_fails_with_what_to_write(tmp_path, caplog, monkeypatch):
+def test_a_paused_function_that_begins_anew_fails_with_what_to_write(tmp_path):
     def forgetful(config):
         state = {"steps": 0}
         tunekit.checkpoint_with(lambda d: (d / "state.json").write_text(json.dumps(state)))
         for state["steps"] in range(1, 7):
             tune.report({"loss": 1 / state["steps"]})
 
-    monkeypatch.setattr(logging.getLogger("tunekit"), "propagate", True)
     results = fit(
         forgetful,
         tmp_path,
@@ -215,7 +213,6 @@ def test_a_paused_function_that_begins_anew_fails_with_what_to_write(tmp_path, c
         ),
         checkpoint_policy=tunekit.EveryIterations(2),
     )
-    assert "forgetful saves checkpoints and does not seem to call" in caplog.text
     [error] = results.errors
     assert isinstance(error.cause, tunekit.errors.NotResumedError)
     assert "checkpoint = tune.get_checkpoint()" in str(error)

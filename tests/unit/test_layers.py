@@ -28,7 +28,7 @@ FLOORS = [
     {"_ray", "checks", "confirm", "log"},
     {"policies", "schedulers", "stage", "training"},
     {"combinations", "config"},
-    {"journal", "resuming"},
+    {"journal"},
     {"results", "validating"},
     {"distributed", "evaluation", "loggers"},
     {"scheduling"},
