@@ -13,7 +13,7 @@ from ray import train
 from tunekit.core.calls import call_of, is_built, kind_of, never_takes, signature_of
 from tunekit.core.problems import Problems, shown
 from tunekit.core.sequential import Sequential
-from tunekit.picklable import why_large, why_not_picklable
+from tunekit.picklable import LARGE, culprit_in, pickled_size
 
 __all__ = ["AMOUNTS", "WHERE", "Limits", "check_validation", "check_where"]
 
@@ -194,19 +194,20 @@ def _check_signature(fn: Callable[..., Any], kwargs: Mapping[str, Any], problems
 
 
 def _check_picklable(name: str, value: Any, problems: Problems) -> None:
-    why = why_not_picklable(value, name)
-    if why is not None:
+    size = pickled_size(value)
+    if isinstance(size, Exception):
         problems.add(
-            f"{name}={shown(value)} cannot be sent to the processes that validate: {why}. Make "
-            "that inside of the function, or with evaluators=n in __init__ of a class."
+            f"{name}={shown(value)} cannot be sent to the processes that validate: "
+            f"{culprit_in(value, name)} ({type(size).__name__}: {size}). Make that inside of the "
+            "function, or with evaluators=n in __init__ of a class."
         )
-        return
-    large = why_large(value, name)
-    if large is not None:
+    elif size > LARGE:
         logger.warning(
-            "%s, which is sent to the processes that validate and saved with the sweep. Load that "
-            "inside of the function, or with evaluators=n in __init__ of a class.",
-            large,
+            "%s takes %d MB with what it uses, which is sent to the processes that validate and "
+            "saved with the sweep. Load that inside of the function, or with evaluators=n in "
+            "__init__ of a class.",
+            name,
+            size // 10**6,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -205,60 +205,6 @@ class ValidationConfig(Limits, train.ValidationConfig):
         if isinstance(config, cls):
             return config
         return cls(config.fn, config.task_config, config.ray_remote_kwargs)
-
-    @classmethod
-    def from_validate_fn(
-        cls,
-        validate_fn: Callable[[Any, dict[str, Any]], Mapping[str, Any]],
-        validate_config: Mapping[str, Any] | None = None,
-        **settings: Any,
-    ) -> ValidationConfig:
-        """Adapt the older form of Ray's API: ``validate_fn(checkpoint, config)``.
-
-        Args:
-            validate_fn: Takes the checkpoint and one dict.
-            validate_config: That dict. The ``fn_kwargs`` of a checkpoint's own
-                ``ValidationTaskConfig`` override it, key by key.
-            **settings: The other arguments of :class:`ValidationConfig`, except ``task_config``,
-                whose ``timeout_s`` (seconds) is passed here instead.
-
-        Raises:
-            tunekit.errors.ConfigError: If any argument is wrong.
-
-        Example:
-            >>> def validate_fn(checkpoint, config):
-            ...     return {"accuracy": config["batch_size"] / 1000}
-            >>> config = ValidationConfig.from_validate_fn(validate_fn, {"batch_size": 512})
-            >>> config.fn(None, **config.task_config.fn_kwargs)
-            {'accuracy': 0.512}
-        """
-        problems = Problems("ValidationConfig.from_validate_fn")
-        problems.function("validate_fn", validate_fn, "Pass `def validate_fn(checkpoint, config)`.")
-        if validate_config is not None:
-            problems.instance("validate_config", validate_config, Mapping, "Pass a dict.")
-        if "task_config" in settings:
-            problems.add(
-                "task_config cannot be combined with validate_config. Pass the keyword arguments "
-                "as validate_config and the time limit as timeout_s."
-            )
-        timeout_s = settings.pop("timeout_s", None)
-        if timeout_s is not None:
-            problems.seconds("timeout_s", timeout_s)
-        problems.raise_any()
-        task_config = train.ValidationTaskConfig(
-            fn_kwargs=dict(validate_config or {}), timeout_s=timeout_s
-        )
-        return cls(_OneDict(validate_fn), task_config, **settings)
-
-
-class _OneDict:
-    """Calls ``validate_fn(checkpoint, config)``, with the keyword arguments as the config."""
-
-    def __init__(self, validate_fn: Callable[[Any, dict[str, Any]], Mapping[str, Any]]):
-        self._validate_fn = validate_fn
-
-    def __call__(self, checkpoint: Any, **config: Any) -> Mapping[str, Any]:
-        return self._validate_fn(checkpoint, config)
 
 
 def check_config(name: str, config: Any, problems: Problems) -> None:

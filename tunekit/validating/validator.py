@@ -595,11 +595,8 @@ class Validator:
 def _uncallable(name: str, lacks: Sequence[str]) -> str:
     """Return why a validation cannot be called, and what to do about it."""
     given = ", ".join(f"{one!r}: ..." for one in lacks)
-    text = (
+    return (
         f"was not started: {name} has no value for {', '.join(map(repr, lacks))}. Pass it with "
         f"the report, tunekit.report(metrics, validation=ValidationTaskConfig(fn_kwargs={{{given}"
         "})), or for all checkpoints in ValidationConfig(task_config=...), or give it a default"
     )
-    if list(lacks) == ["config"]:
-        text += "; for fn(checkpoint, config) there is ValidationConfig.from_validate_fn"
-    return text
