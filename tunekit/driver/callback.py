@@ -70,7 +70,7 @@ from tunekit.journal.places import Places
 from tunekit.journal.session import about
 from tunekit.journal.snapshots import RestorePoint
 from tunekit.loggers import JsonLogger, ValidatedLoggerCallback, validated
-from tunekit.pickles import travels
+from tunekit.pickles import kept
 from tunekit.policies import AtDecisions, CheckpointPolicy
 from tunekit.results.leases import CheckpointLeases
 from tunekit.results.lineage import Lineage
@@ -515,7 +515,7 @@ class ValidationCallback(tune.Callback):
     def _receive(trial: Trial, result: dict[str, Any]) -> None:
         """Put a report into a form that Tune, loggers and the journal can take."""
         iteration = (trial.last_result or {}).get(TRAINING_ITERATION, 0) + 1
-        clean = received(result, iteration, travels, keep=("config", VALIDATION_KEY))
+        clean = received(result, iteration, kept, keep=("config", VALIDATION_KEY))
         if clean is not result:
             result.clear()
             result.update(clean)

@@ -116,10 +116,6 @@ class Restoration:
         self._controller, self._scheduling = controller, scheduling
         self._recorded = configs_of(exploits_of(events, sweep.places))
         self._known: dict[tuple[str, int], Mapping[str, Any]] = {}
-        self._odd: dict[str, Any] = {}
-        for event in events:
-            if isinstance(event, Exploited):
-                self._odd.update(event.odd)
         # The saved checkpoints and their scores, by trial, generation and iteration.
         self._saved: dict[tuple[str, int, int], Request] = {}
         self._scores: dict[tuple[str, int, int], Mapping[str, Any]] = {}
@@ -140,7 +136,7 @@ class Restoration:
         if of not in self._recorded:
             return own
         if of not in self._known:
-            self._known[of] = resolve_opaque(self._recorded[of], [own], self._odd)
+            self._known[of] = resolve_opaque(self._recorded[of], [own])
         return self._known[of]
 
     def run(self) -> None:
@@ -285,7 +281,7 @@ class Restoration:
         recorded = event.exploit(checkpoint=self._sweep.places.path(event.checkpoint))
 
         def known(config: Mapping[str, Any]) -> Mapping[str, Any]:
-            found: Mapping[str, Any] = resolve_opaque(config, [trial.config], self._odd)
+            found: Mapping[str, Any] = resolve_opaque(config, [trial.config])
             return found
 
         exploit = replace(

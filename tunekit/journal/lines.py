@@ -10,8 +10,8 @@ checksum of its own line, and a session's first line says which line it follows.
 sweep's state are named by the line to come, so that they tell how long the journal must be. What is
 missing is an error, until a file says that it may be: ``journal/7-12.missing``.
 
-Values of the user's are written as :func:`tunekit.core.values.written` says: what JSON does not
-know is a pickle with a text to show, which reading does not open unless it is asked to.
+Values of the user's are written as :mod:`tunekit.journal.recorded` says: what JSON does not know is
+a pickle with a text to show, which reading does not open unless it is asked to.
 
 A journal of another version of the format, or an event that is unknown, is an error: to read on
 would be to guess.
@@ -43,22 +43,11 @@ from tunekit.core.events import (
 )
 from tunekit.core.lineage import Exploit
 from tunekit.core.records import MOST, check, check_head
-from tunekit.core.values import (
-    ITEMS,
-    NESTED,
-    PICKLED,
-    SHOWN,
-    Opaque,
-    is_too_deep,
-    reader,
-    text,
-    written,
-)
+from tunekit.core.values import NESTED, PICKLED, admitted, is_too_deep, text
 from tunekit.errors import JournalError
 from tunekit.journal.places import Places
-from tunekit.journal.recorded import odd_values, to_json, unknown_to_json
+from tunekit.journal.recorded import MARK, exact, legible, read_opened, read_shown
 from tunekit.journal.storage import Folder, folder_at
-from tunekit.pickles import from_text, to_text
 
 __all__ = [
     "SERIES",
@@ -85,9 +74,10 @@ STATE = "state"
 #: The version of the format, in each file's first line.
 VERSION = 1
 
-# A line without these has nothing but what JSON knows, and is read several times as fast.
-_MARKS = tuple(f'"{marker}"' for marker in (SHOWN, PICKLED, ITEMS))
-_MARK_BYTES = tuple(mark.encode() for mark in _MARKS)
+# A line without this has nothing but what JSON knows, and is read several times as fast.
+_MARK = MARK.encode()
+# Bytes of the pickle of a hyperparameter that is written down; what is larger is not for a line.
+_LARGEST = 64 * 1024
 # So much of a line has its number and its event, which come first.
 _FRONT = 40
 _NUMBER = re.compile(rb'\{"n": ([0-9]{1,15}), ')
@@ -181,7 +171,7 @@ def _line_of(event: Event, number: int) -> tuple[dict[str, Any], dict[str, Any]]
         line["report"] = {name: value for name, value in event.report.items() if name != "config"}
         return line, {}
     if isinstance(event, TrialAdded):  # Tune's own record has the very values
-        return line, {"config": to_json(line.pop("config"))}
+        return line, {"config": admitted(line.pop("config"))}
     if isinstance(event, CheckpointSaved):
         if not event.optional:
             del line["optional"]
@@ -190,14 +180,10 @@ def _line_of(event: Event, number: int) -> tuple[dict[str, Any], dict[str, Any]]
         else:
             line["report"] = {name: v for name, v in event.report.items() if name != "config"}
         # The very same are passed if a restored sweep runs it.
-        kwargs = written(dict(line.pop("kwargs")), to_text, exact=True)
-        return line, {"kwargs": kwargs}
+        return line, {"kwargs": exact(dict(line.pop("kwargs")))}
     if isinstance(event, Exploited):
-        del line["odd"]
-        configs = {name: line.pop(name) for name in ("old_config", "donor_config", "config")}
-        as_written = {name: to_json(config) for name, config in configs.items()}
-        odd = odd_values(configs.values())
-        return line, {**as_written, "odd": odd} if odd else as_written
+        names = ("old_config", "donor_config", "config")
+        return line, {name: exact(dict(line.pop(name)), _LARGEST) for name in names}
     return line, {}
 
 
@@ -214,25 +200,25 @@ def _encoded(line: Mapping[str, Any], as_written: Mapping[str, Any] | None) -> s
         own = None
     if own is not None and own.count("{") + own.count("[") > NESTED and is_too_deep(line):
         own = None  # no reader would take it
-    if own is None or any(mark in own for mark in _MARKS):
-        own = _encoder.encode(written(line, to_text))
+    if own is None or f'"{PICKLED}"' in own:
+        own = _encoder.encode(legible(line))
     return f"{own[:-1]}, {_encoder.encode(as_written)[1:]}" if as_written else own
 
 
-_encoder = json.JSONEncoder(default=unknown_to_json)
+def _number(value: Any) -> Any:
+    """Return the number that a number of numpy's is, which many reports have.
+
+    Raises:
+        TypeError: If it is none: the rest is written another way.
+    """
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        found = value.item()
+        if type(found) in (bool, int, float, str):
+            return found
+    raise TypeError
 
 
-def _opened(packed: str, shown: str) -> Any:
-    try:
-        return from_text(packed)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # whatever its parts raise: a module may be gone
-        logger.warning("%s cannot be unpickled: %s", shown, text(error))
-        return Opaque(shown)
-
-
-_read_shown, _read_opened = reader(), reader(_opened)
+_encoder = json.JSONEncoder(default=_number)
 
 
 def sealed(line: str) -> bytes:
@@ -573,10 +559,8 @@ def _disordered(file: str, index: int, number: int, last: int) -> JournalError:
 
 def _parsed(line: bytes, file: str, index: int, *, unpickle: bool) -> dict[str, Any]:
     try:
-        if any(mark in line for mark in _MARK_BYTES):
-            parsed = json.loads(line, object_hook=_read_opened if unpickle else _read_shown)
-        else:
-            parsed = json.loads(line)
+        hook = None if _MARK not in line else read_opened if unpickle else read_shown
+        parsed = json.loads(line, object_hook=hook)
     except Exception as error:  # of the JSON, or of a pickle's parts
         raise _damaged(file, index, f"{type(error).__name__}: {error}") from error
     if not isinstance(parsed, dict):
@@ -596,7 +580,7 @@ def _event(line: bytes, file: str, index: int, *, unpickle: bool) -> Event:
     What is special to Python's JSON (NaN, for example), or a pickle, takes the longer way.
     """
     event: Event | None = None
-    if not any(mark in line for mark in _MARK_BYTES):
+    if _MARK not in line:
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             event = _decoder.decode(line)
     try:

@@ -360,7 +360,7 @@ def _end(failed: bool) -> Any:
 def _hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what of a configuration can be shown: flat names; lists as text."""
     shown = {}
-    for name, value in flatten(admitted(dict(config))).items():
+    for name, value in flatten(admitted(dict(config), lambda part: None)).items():
         if isinstance(value, (bool, int, float, str)):
             shown[name] = value
         elif isinstance(value, (list, tuple)):
