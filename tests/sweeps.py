@@ -14,7 +14,6 @@ from ray.tune.schedulers import TrialScheduler
 
 import tunekit
 from tunekit.core.validation import Attempt
-from tunekit.journal.snapshots import RestorePoint
 from tunekit.testing import FakeClock, FakeExecutor, LocalSweep
 
 LENGTH = 9
@@ -203,7 +202,7 @@ def sweep(
     validation_slots: int = 1_000_000,
     metric: str | None = "accuracy",
     mode: str | None = "max",
-    mended: RestorePoint | None = None,
+    mended: int | None = None,
     listening: bool = True,
     executor_class: type[FakeExecutor] = FakeExecutor,
     stage_s: Callable[[Attempt], float] = lambda attempt: 5.0,

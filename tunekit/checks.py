@@ -80,12 +80,9 @@ def check_validation(
     """
     callable_ = problems.function("fn", fn, _VALIDATE)
     kwargs: Mapping[str, Any] | None = {}
-    if task_config is not None and problems.instance(
-        "task_config",
-        task_config,
-        train.ValidationTaskConfig,
-        "Pass ray.train.ValidationTaskConfig(fn_kwargs={...}, timeout_s=...).",
-    ):
+    fix = "Pass ray.train.ValidationTaskConfig(fn_kwargs={...}, timeout_s=...)."
+    kind = train.ValidationTaskConfig
+    if problems.instance("task_config", task_config, kind, fix, optional=True):
         kwargs = _check_task_config("task_config", task_config, problems)
     if callable_ and is_built(fn) and evaluators is None:
         problems.add(
@@ -99,19 +96,13 @@ def check_validation(
     for key, value in (kwargs or {}).items():
         _check_picklable(f"task_config.fn_kwargs[{key!r}]", value, problems)
     problems.integer("evaluators", evaluators, least=1, optional=True)
-    if ray_remote_kwargs is not None and problems.instance(
-        "ray_remote_kwargs", ray_remote_kwargs, Mapping, 'Pass a dict such as {"num_cpus": 1}.'
-    ):
+    fix = 'Pass a dict such as {"num_cpus": 1}.'
+    if problems.instance("ray_remote_kwargs", ray_remote_kwargs, Mapping, fix, optional=True):
         _check_remote_kwargs(ray_remote_kwargs, problems, actor=evaluators is not None)
     problems.integer("max_in_flight", max_in_flight, least=1, optional=True)
     problems.integer("max_retries", max_retries, least=0)
-    if sequential is not None:
-        problems.instance(
-            "sequential",
-            sequential,
-            Sequential,
-            "Pass tunekit.Sequential(confidence=0.95, min_examples=200).",
-        )
+    fix = "Pass tunekit.Sequential(confidence=0.95, min_examples=200)."
+    problems.instance("sequential", sequential, Sequential, fix, optional=True)
 
 
 def check_where(

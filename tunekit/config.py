@@ -176,9 +176,8 @@ class ValidationConfig(Limits, train.ValidationConfig):
         )
         problems.choice("on_failure", on_failure, ["record", "raise", "ignore"])
         check_stages(stages, problems)
-        if cache is not None:
-            fix = "Pass a folder, or a URI such as 's3://bucket/scores'."
-            problems.instance("cache", cache, (str, Path), fix)
+        fix = "Pass a folder, or a URI such as 's3://bucket/scores'."
+        problems.instance("cache", cache, (str, Path), fix, optional=True)
         problems.raise_any()
         super().__init__(fn, task_config, dict(ray_remote_kwargs or {}))
         self.evaluators = evaluators
@@ -208,7 +207,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
 
 
 def check_config(name: str, config: Any, problems: Problems) -> None:
-    """Require a :class:`ValidationConfig`: a plain one means something else in Ray Train.
+    """Require a :class:`ValidationConfig`, or None: a plain one means something else in Ray Train.
 
     Args:
         name: The argument.
@@ -222,7 +221,8 @@ def check_config(name: str, config: Any, problems: Problems) -> None:
             "validates all, or tunekit.ValidationConfig(fn=..., when='requested')."
         )
     else:
-        problems.instance(name, config, ValidationConfig, "Pass tunekit.ValidationConfig(fn=...).")
+        fix = "Pass tunekit.ValidationConfig(fn=...)."
+        problems.instance(name, config, ValidationConfig, fix, optional=True)
 
 
 def check_confirm(confirm: Any, config: ValidationConfig | None, problems: Problems) -> None:
@@ -234,7 +234,7 @@ def check_confirm(confirm: Any, config: ValidationConfig | None, problems: Probl
         problems: Where to add it.
     """
     fix = "Pass tunekit.Confirm(top=5), for example."
-    if confirm is None or not problems.instance("confirm", confirm, Confirm, fix):
+    if not problems.instance("confirm", confirm, Confirm, fix, optional=True):
         return
     if config is None:
         problems.add("confirm needs scores to choose candidates by. Pass validation_config, too.")

@@ -99,10 +99,24 @@ class Problems:
         self.add(f"{name}={shown(value)} is not callable. {fix}")
         return False
 
-    def instance(self, name: str, value: Any, kind: type | tuple[type, ...], fix: str) -> bool:
-        """Require ``value`` to be an instance of ``kind``; ``fix`` says what to pass."""
+    def instance(
+        self,
+        name: str,
+        value: Any,
+        kind: type | tuple[type, ...],
+        fix: str,
+        *,
+        optional: bool = False,
+    ) -> bool:
+        """Require ``value`` to be an instance of ``kind`` (or None if optional).
+
+        Returns:
+            Whether it is one, and not None.
+        """
         if isinstance(value, kind):
             return True
+        if optional and value is None:
+            return False
         self.add(f"{name}={shown(value)} is of type {type(value).__name__}. {fix}")
         return False
 

@@ -68,7 +68,6 @@ from tunekit.errors import (
 from tunekit.journal.ledger import Ledger
 from tunekit.journal.places import Places
 from tunekit.journal.session import about
-from tunekit.journal.snapshots import RestorePoint
 from tunekit.loggers import JsonLogger, ValidatedLoggerCallback, validated
 from tunekit.pickles import kept
 from tunekit.policies import AtDecisions, CheckpointPolicy
@@ -171,8 +170,6 @@ class ValidationCallback(tune.Callback):
 
         #: Where the trainable can be imported from, for the record.
         self.trainable: str | None = None
-        #: The search space, pickled, for a sweep that is restored before it has begun.
-        self.space: bytes | None = None
         #: What the search space has, by flat name, for the record.
         self.searched: dict[str, Any] | None = None
         #: Whether a ``tunekit.Tuner`` made it; then only that Tuner may run it.
@@ -855,9 +852,9 @@ class ValidationCallback(tune.Callback):
             "drained_s": self._end.draining.took_s,
         }
 
-    def recover(self, mended: RestorePoint) -> None:
-        """Become part of a restored sweep, whose files were repaired."""
-        self._restored.recover(mended)
+    def recover(self, searched: int) -> None:
+        """Become part of a restored sweep; see :meth:`RestoredSweep.recover`."""
+        self._restored.recover(searched)
 
     def _open_experiment(self, storage: Any) -> None:
         """Open the experiment's folder: load what was saved, and open the journal."""

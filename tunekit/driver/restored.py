@@ -25,7 +25,6 @@ from tunekit.driver.requests import Requests
 from tunekit.driver.restore import Offsets, Restoration, Restored
 from tunekit.journal.ledger import Ledger
 from tunekit.journal.places import Places
-from tunekit.journal.snapshots import RestorePoint
 from tunekit.results.leases import CheckpointLeases
 from tunekit.results.trial_files import TrialFiles
 from tunekit.scheduling.scheduling import Scheduling
@@ -78,14 +77,18 @@ class RestoredSweep:
         #: What happened in former sessions, until the sweep has gone on from there.
         self.past: list[Event] = []
         self._saved: dict[str, Any] | None = None
-        self._mended: RestorePoint | None = None
+        self._searched: int | None = None
         # The lines of the journal as of which Tune's state and the scheduler's were saved.
         self._as_of = self._scheduler_as_of = 0
         self._restoration: Restoration | None = None
 
-    def recover(self, mended: RestorePoint) -> None:
-        """Take that the files of the sweep were repaired, and are to be restored from."""
-        self._mended = mended
+    def recover(self, searched: int) -> None:
+        """Restore the sweep from its files, which were put back.
+
+        Args:
+            searched: The line as of which the searcher was saved; 0: as the rest.
+        """
+        self._searched = searched
 
     def save(self, state: dict[str, Any]) -> None:
         """Keep what Tune had saved of the validations, until the folder is known."""
@@ -94,7 +97,7 @@ class RestoredSweep:
     @property
     def is_mended(self) -> bool:
         """Return whether it is to be restored: not to begin anew, whatever Tune finds."""
-        return self._mended is not None
+        return self._searched is not None
 
     def load(self, ledger: Ledger, state: SchedulerState | None, filesystem: Any) -> bool:
         """Read what was written down, and give the scheduler what it had saved.
@@ -102,7 +105,7 @@ class RestoredSweep:
         Returns:
             Whether there is a sweep to restore; otherwise it is a new one.
         """
-        if self._saved is None and self._mended is None:
+        if self._saved is None and self._searched is None:
             return False
         saved, self._saved = self._saved or {}, None
         self.past = ledger.past()
@@ -139,10 +142,10 @@ class RestoredSweep:
 
     def resume(self, controller: Controller, scheduling: Scheduling) -> None:
         """Tell what happened since each part was saved, and go on from there."""
-        sweep, searched = self._sweep, None if self._mended is None else self._mended.search
+        sweep = self._sweep
         offsets = Offsets(
             trials=self._as_of,
-            searcher=self._as_of if searched is None else searched,
+            searcher=self._searched or self._as_of,
             scheduler=self._scheduler_as_of,
         )
         self._tell(self._trials, offsets, controller, scheduling)

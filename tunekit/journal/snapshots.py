@@ -49,7 +49,6 @@ from tunekit.pickles import is_whole
 
 __all__ = [
     "SETTINGS",
-    "RestorePoint",
     "SavedState",
     "SnapshotWriter",
     "cannot_write",
@@ -173,18 +172,6 @@ class SnapshotWriter:
 
 
 @dataclass(frozen=True)
-class RestorePoint:
-    """What a sweep is restored from.
-
-    Attributes:
-        search: The number of the journal's line as of which the searcher is; None: as of which the
-            sweep's state is.
-    """
-
-    search: int | None = None
-
-
-@dataclass(frozen=True)
 class SavedState:
     """What a sweep can be restored from, as it was read: nothing is written until it is put back.
 
@@ -193,14 +180,14 @@ class SavedState:
         as_of: The number of the journal's line as of which Tune's files are.
         files: Tune's files, by name.
         settings: What the Tuner was made with; None if no Tuner has made it.
-        point: What the sweep is restored from.
+        searched: The number of the journal's line as of which the searcher is; 0: as the rest.
     """
 
     path: str
     as_of: int
     files: Mapping[str, bytes]
     settings: bytes | None
-    point: RestorePoint
+    searched: int = 0
 
     def put_back(self, folder: Folder, events: Sequence[Event], now: str | None = None) -> None:
         """Put Tune's files in an experiment's folder as they were saved.
@@ -303,8 +290,8 @@ def saved_state(folder: Folder, events: Sequence[Event], path: str = "PATH") -> 
     if search:  # another session's may have another name: there must not be two
         files = {n: data for n, data in files.items() if not n.startswith(SEARCH_FILES)}
         files.update(search)
-    at = searched.n if searched is not None and search else None
-    return SavedState(path, as_of, files, settings, RestorePoint(at))
+    at = searched.n if searched is not None and search else 0
+    return SavedState(path, as_of, files, settings, at)
 
 
 class _UnreadableError(Exception):
