@@ -53,7 +53,6 @@ __all__ = [
     "SERIES",
     "STATE",
     "VERSION",
-    "Growth",
     "Journal",
     "JournalReader",
     "Record",
@@ -243,7 +242,7 @@ def _seal_of(line: bytes) -> str:
 def _end_of(folder: Folder, series: str) -> tuple[int, str]:
     """Return the number and the checksum of a journal's newest line; 0 and "" if there is none."""
     for name in reversed(_files(folder.names(series))):
-        lines = _complete_lines(folder.read(f"{series}/{name}"))
+        lines = folder.read(f"{series}/{name}").split(b"\n")[:-1]
         if lines:
             number = _NUMBER.match(lines[-1]) if _is_sealed(lines[-1]) else None
             if number is None:
@@ -290,15 +289,18 @@ def events_in(
 
 @dataclass
 class Record:
-    """What the journal has of an experiment's newest sweep.
+    """What the journal has of an experiment's newest sweep, or has gained since it was read last.
 
     Attributes:
         sessions: The first line of each session: when, with which versions and settings.
         events: The other lines.
+        anew: Whether what was read before does not count any more: another sweep has begun in the
+            folder, or its files are not the ones that were read.
     """
 
     sessions: list[dict[str, Any]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    anew: bool = True
 
 
 def record_of(folder: Folder, *, unpickle: bool = False, series: str = SERIES) -> Record:
@@ -314,18 +316,6 @@ def record_of(folder: Folder, *, unpickle: bool = False, series: str = SERIES) -
         OSError: If the storage fails.
     """
     return JournalReader(folder, unpickle=unpickle, series=series).read()
-
-
-@dataclass
-class Growth(Record):
-    """What a journal has gained since it was read last.
-
-    Attributes:
-        anew: Whether what was read before does not count any more: another sweep has begun in the
-            folder, or its files are not the ones that were read.
-    """
-
-    anew: bool = False
 
 
 @dataclass(frozen=True)
@@ -368,7 +358,7 @@ class JournalReader:
         >>> [event.n for event in reader.read().events]
         [3]
         >>> reader.read()
-        Growth(sessions=[], events=[], anew=False)
+        Record(sessions=[], events=[], anew=False)
     """
 
     def __init__(self, folder: Folder, *, unpickle: bool = False, series: str = SERIES):
@@ -383,7 +373,7 @@ class JournalReader:
         """Read everything again, with the next call of :meth:`read`."""
         self._at = _Position()
 
-    def read(self) -> Growth:
+    def read(self) -> Record:
         """Return the lines that are new since the last call.
 
         Raises:
@@ -399,13 +389,13 @@ class JournalReader:
             found, self._at = self._read(_Position())
         return found
 
-    def _read(self, at: _Position) -> tuple[Growth, _Position]:
+    def _read(self, at: _Position) -> tuple[Record, _Position]:
         # In this order: what an archive says was written is in the files that are listed next.
         known = 0 if at.file else _written_before(self._folder, self._series)
         names = self._folder.names(self._series)
         self._names, files = frozenset(names), _files(names)
         self._before = []
-        found = Growth(anew=not at.begun)
+        found = Record(anew=not at.begun)
         if at.file:
             more = b""
             if at.file in files:
@@ -426,12 +416,12 @@ class JournalReader:
             )
         return found, at
 
-    def _take(self, found: Growth, at: _Position, data: bytes) -> _Position:
+    def _take(self, found: Record, at: _Position, data: bytes) -> _Position:
         """Add the complete lines to what is new; return how far that is."""
-        file, lines = f"{self._series}/{at.file}", _complete_lines(data)
+        file, lines = f"{self._series}/{at.file}", data.split(b"\n")[:-1]  # the last may be torn
         begun, last, seal = at.begun, at.last, at.seal
         for index, line in enumerate(lines, start=at.lines + 1):
-            if line[-10:-2] != b"%08x" % crc32(line[:-_SEALED]):
+            if not _is_sealed(line):
                 raise _damaged(file, index)
             if index == 1 and (not begun or b'"journal": ' in line[:_FRONT]):
                 head = _head(line, file)
@@ -472,7 +462,7 @@ class JournalReader:
 
     def _check_head(
         self,
-        found: Growth,
+        found: Record,
         head: dict[str, Any],
         file: str,
         last: int,
@@ -497,7 +487,7 @@ class JournalReader:
             )
         found.sessions.append(head)
 
-    def _leave_out(self, found: Growth, head: dict[str, Any], file: str, last: int) -> None:
+    def _leave_out(self, found: Record, head: dict[str, Any], file: str, last: int) -> None:
         """Leave out what a driver has written after another one had taken the sweep over.
 
         Raises:
@@ -529,16 +519,8 @@ def exploits_of(events: Iterable[Event], places: Places) -> list[Exploit]:
 
 
 def _files(names: Iterable[str]) -> list[str]:
-    return sorted((name for name in names if _FILE.fullmatch(name)), key=_file_number)
-
-
-def _file_number(name: str) -> int:
-    return int(name.split(".")[0])
-
-
-def _complete_lines(data: bytes) -> list[bytes]:
-    lines = data.split(b"\n")
-    return lines[:-1]  # what follows the last newline is nothing, or torn
+    found = (name for name in names if _FILE.fullmatch(name))
+    return sorted(found, key=lambda name: int(name.split(".")[0]))
 
 
 def _damaged(

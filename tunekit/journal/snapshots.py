@@ -254,8 +254,9 @@ def saved_state(folder: Folder, events: Sequence[Event], path: str = "PATH") -> 
     linked = linked_file(folder.root) if isinstance(folder, LocalFolder) else None
     if linked is not None:
         raise RestoreError(
-            f"The sweep in {path!r} cannot be restored: {linked!r} in it is a link, and what is "
-            "written there would go into another file. Put a copy in place of the link."
+            f"The sweep in {path!r} cannot be restored: {linked!r} in it is a link, or has a "
+            "second name, and what is written there would go into another file. Put a copy in its "
+            "place, or restore a copy of the folder (cp -rL)."
         )
     taken = next((event for event in reversed(events) if isinstance(event, SnapshotTaken)), None)
     begun, problems = has_begun(events), []
