@@ -326,17 +326,16 @@ class ValidationCallback(tune.Callback):
                 itself.
         """
         if not self._loggers:
-            self._loggers = [JsonLogger(), TensorBoardLogger(self._goal, self._searched_names)]
+            self._loggers = [
+                JsonLogger(),
+                TensorBoardLogger(self._goal, lambda: self.searched or ()),
+            ]
         self._loggers += [validated(other) for other in others]
         return list(self._loggers)
 
     def _validation_names(self) -> set[str]:
         """Return the metrics for which only validated values count."""
         return self.state.undecided() | self.history.names.keys()
-
-    def _searched_names(self) -> Collection[str] | None:
-        """Return the hyperparameters that are searched, by flat name; None if that is not known."""
-        return self.searched
 
     def _goal(self) -> tuple[frozenset[str], str | None]:
         """Return the metrics to judge by, and which values are better."""
