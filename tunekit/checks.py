@@ -82,7 +82,7 @@ def check_validation(
     kwargs: Mapping[str, Any] | None = {}
     fix = "Pass ray.train.ValidationTaskConfig(fn_kwargs={...}, timeout_s=...)."
     kind = train.ValidationTaskConfig
-    if problems.instance("task_config", task_config, kind, fix, optional=True):
+    if problems.optional("task_config", task_config, kind, fix):
         kwargs = _check_task_config("task_config", task_config, problems)
     if callable_ and is_built(fn) and evaluators is None:
         problems.add(
@@ -97,12 +97,12 @@ def check_validation(
         _check_picklable(f"task_config.fn_kwargs[{key!r}]", value, problems)
     problems.integer("evaluators", evaluators, least=1, optional=True)
     fix = 'Pass a dict such as {"num_cpus": 1}.'
-    if problems.instance("ray_remote_kwargs", ray_remote_kwargs, Mapping, fix, optional=True):
+    if problems.optional("ray_remote_kwargs", ray_remote_kwargs, Mapping, fix) is not None:
         _check_remote_kwargs(ray_remote_kwargs, problems, actor=evaluators is not None)
     problems.integer("max_in_flight", max_in_flight, least=1, optional=True)
     problems.integer("max_retries", max_retries, least=0)
     fix = "Pass tunekit.Sequential(confidence=0.95, min_examples=200)."
-    problems.instance("sequential", sequential, Sequential, fix, optional=True)
+    problems.optional("sequential", sequential, Sequential, fix)
 
 
 def check_where(

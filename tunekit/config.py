@@ -177,7 +177,7 @@ class ValidationConfig(Limits, train.ValidationConfig):
         problems.choice("on_failure", on_failure, ["record", "raise", "ignore"])
         check_stages(stages, problems)
         fix = "Pass a folder, or a URI such as 's3://bucket/scores'."
-        problems.instance("cache", cache, (str, Path), fix, optional=True)
+        problems.optional("cache", cache, (str, Path), fix)
         problems.raise_any()
         super().__init__(fn, task_config, dict(ray_remote_kwargs or {}))
         self.evaluators = evaluators
@@ -206,13 +206,16 @@ class ValidationConfig(Limits, train.ValidationConfig):
         return cls(config.fn, config.task_config, config.ray_remote_kwargs)
 
 
-def check_config(name: str, config: Any, problems: Problems) -> None:
+def check_config(name: str, config: Any, problems: Problems) -> ValidationConfig | None:
     """Require a :class:`ValidationConfig`, or None: a plain one means something else in Ray Train.
 
     Args:
         name: The argument.
         config: What was passed for it.
         problems: Where to add what is wrong.
+
+    Returns:
+        It, if it is one.
     """
     if isinstance(config, train.ValidationConfig) and not isinstance(config, ValidationConfig):
         problems.add(
@@ -220,9 +223,11 @@ def check_config(name: str, config: Any, problems: Problems) -> None:
             "checkpoints whose reports ask for it. Pass tunekit.ValidationConfig(fn=...), which "
             "validates all, or tunekit.ValidationConfig(fn=..., when='requested')."
         )
-    else:
-        fix = "Pass tunekit.ValidationConfig(fn=...)."
-        problems.instance(name, config, ValidationConfig, fix, optional=True)
+        return None
+    found: ValidationConfig | None = problems.optional(
+        name, config, ValidationConfig, "Pass tunekit.ValidationConfig(fn=...)."
+    )
+    return found
 
 
 def check_confirm(confirm: Any, config: ValidationConfig | None, problems: Problems) -> None:
@@ -234,7 +239,7 @@ def check_confirm(confirm: Any, config: ValidationConfig | None, problems: Probl
         problems: Where to add it.
     """
     fix = "Pass tunekit.Confirm(top=5), for example."
-    if not problems.instance("confirm", confirm, Confirm, fix, optional=True):
+    if problems.optional("confirm", confirm, Confirm, fix) is None:
         return
     if config is None:
         problems.add("confirm needs scores to choose candidates by. Pass validation_config, too.")

@@ -212,60 +212,56 @@ class Tuner(tune.Tuner):
         if distributed:
             validation_config = validation_config or validation_config_of(trainable)
             run_config = run_config or run_config_of(trainable)
-            check_saving(checkpoint_policy, run_config, problems)
-            check_scheduler(getattr(tune_config, "scheduler", None), problems)
-        _check_tune_config(tune_config, problems)
-        _check_run_config(run_config, problems)
-        check_config("validation_config", validation_config, problems)
+        config = check_config("validation_config", validation_config, problems)
+        tune_config = _checked_tune_config(tune_config, problems)
+        run_config = _checked_run_config(run_config, problems)
         fix = "Pass tunekit.EveryIterations(n), for example."
-        kind = CheckpointPolicy
-        problems.instance("checkpoint_policy", checkpoint_policy, kind, fix, optional=True)
-        if validation_config is not None and isinstance(tune_config, tune.TuneConfig):
+        policy = problems.optional("checkpoint_policy", checkpoint_policy, CheckpointPolicy, fix)
+        base, search_alg = base_of(tune_config.scheduler), tune_config.search_alg
+        if distributed:
+            check_saving(policy, run_config, problems)
+            check_scheduler(base, problems)
+        if config is not None:
             wrong_together(
-                base_of(tune_config.scheduler),
-                on_pending=getattr(validation_config, "on_pending", "auto"),
+                base,
+                on_pending=config.on_pending,
                 reuse_actors=bool(tune_config.reuse_actors),
-                search_alg=tune_config.search_alg,
+                search_alg=search_alg,
                 problems=problems,
             )
-        known = validation_config if isinstance(validation_config, ValidationConfig) else None
-        check_confirm(confirm, known, problems)
+        check_confirm(confirm, config, problems)
         check_seed(seed_param, problems)
-        check_space(seed_param, param_space, getattr(tune_config, "search_alg", None), problems)
+        check_space(seed_param, param_space, search_alg, problems)
         problems.raise_any()
 
         imported_from = import_path(trainable)
-        tune_config = copy.copy(tune_config) or tune.TuneConfig()
         if distributed:
-            trainable = trials_of(trainable, worker_config, validation_config)
+            trainable = trials_of(trainable, worker_config, config)
             tune_config.reuse_actors = tune_config.reuse_actors or keeps_warm(trainable)
         trainable = checkpointable_class(trainable)
-        if validation_config is not None and not distributed:
-            tune_config.reuse_actors = tune_config.reuse_actors or _hands_over(
-                trainable, validation_config, base_of(tune_config.scheduler)
-            )
-        if validation_config is not None and checkpoint_policy is None and not distributed:
-            checkpoint_policy = by_default(trainable, run_config, validation_config.when)
-        run_config = copy.copy(run_config) or tune.RunConfig()
+        if config is not None and not distributed:
+            hands_over = _hands_over(trainable, config, base)
+            tune_config.reuse_actors = tune_config.reuse_actors or hands_over
+            policy = policy or by_default(trainable, run_config, config.when)
         callbacks = list(run_config.callbacks or [])
-        if checkpoint_policy is not None:
-            callbacks.append(checkpoint_policy)
+        if policy is not None:
+            callbacks.append(policy)
         if is_checkpointable_function(trainable):
             checkpoints = run_config.checkpoint_config
             frequency, at_end = checkpoints.checkpoint_frequency, checkpoints.checkpoint_at_end
             at_end = at_end or any(isinstance(one, AtDecisions) for one in callbacks)
             callbacks.append(FunctionCheckpoints(frequency or 0, bool(at_end)))
-        if validation_config is not None:
-            validation = ValidationCallback(validation_config, seed_param=seed_param)
+        if config is not None:
+            validation = ValidationCallback(config, seed_param=seed_param)
             validation.confirm = confirm
             validation.trainable = imported_from
             validation.owned = not is_remote()
             validation.searched = described_space(param_space)
             callbacks = _with_loggers(callbacks, validation)
             tune_config.scheduler = _validated_scheduler(tune_config.scheduler)
-            tune_config.search_alg = _validated_search_alg(tune_config.search_alg)
+            tune_config.search_alg = _validated_search_alg(search_alg)
         run_config.callbacks = callbacks
-        if validation_config is not None and run_config.name is not None:
+        if config is not None and run_config.name is not None:
             # Tune's Tuner writes its settings into the folder; a sweep there is restored from them.
             _refuse_if_driven(run_config)
         super().__init__(
@@ -339,7 +335,7 @@ class Tuner(tune.Tuner):
         distributed = _check_trainable(trainable, worker_config, problems)
         param_space = space_of(param_space)
         fix = "Pass a dict, or nothing."
-        problems.instance("param_space", param_space, dict, fix, optional=True)
+        problems.optional("param_space", param_space, dict, fix)
         check_config("validation_config", validation_config, problems)
         if resume_errored and restart_errored:
             problems.add(
@@ -692,26 +688,29 @@ def _check_trainable(
     return distributed
 
 
-def _check_tune_config(config: Any, problems: Problems) -> None:
+def _checked_tune_config(given: Any, problems: Problems) -> tune.TuneConfig:
+    """Return a copy, or the default; what is wrong with it goes to problems."""
     fix = "Pass ray.tune.TuneConfig(...)."
-    if not problems.instance("tune_config", config, tune.TuneConfig, fix, optional=True):
-        return
+    config = copy.copy(problems.optional("tune_config", given, tune.TuneConfig, fix))
+    if config is None:
+        return tune.TuneConfig()
     if config.mode is not None:
         problems.choice("tune_config.mode", config.mode, ["min", "max"])
     for name, kinds, create, where in (
         ("scheduler", (TrialScheduler,), create_scheduler, "schedulers"),
         ("search_alg", (Searcher, SearchAlgorithm), create_searcher, "search"),
     ):
-        value, given = getattr(config, name), f"tune_config.{name}"
+        value = getattr(config, name)
         if isinstance(value, str):
-            problems.attempt(partial(create, value), partial(_unknown, given, value))
+            problems.attempt(partial(create, value), partial(_unknown, name, value))
         else:
             fix = f"Pass one of ray.tune.{where}."
-            problems.instance(given, value, kinds, fix, optional=True)
+            problems.optional(f"tune_config.{name}", value, kinds, fix)
+    return config
 
 
-def _unknown(given: str, value: str, error: Exception) -> str:
-    return f"{given}={value!r} names none of Tune's: {error}"
+def _unknown(name: str, value: str, error: Exception) -> str:
+    return f"tune_config.{name}={value!r} names none of Tune's: {error}"
 
 
 def _hands_over(trainable: Any, config: ValidationConfig, scheduler: Any) -> bool:
@@ -721,16 +720,18 @@ def _hands_over(trainable: Any, config: ValidationConfig, scheduler: Any) -> boo
     return can_be_reset(trainable)
 
 
-def _check_run_config(run_config: Any, problems: Problems) -> None:
-    if isinstance(run_config, train.RunConfig) and not is_tunes(run_config, tune.RunConfig):
+def _checked_run_config(given: Any, problems: Problems) -> tune.RunConfig:
+    """Return a copy, or the default; what is wrong with it goes to problems."""
+    if isinstance(given, train.RunConfig) and not is_tunes(given, tune.RunConfig):
         problems.add(
             "Pass run_config=ray.tune.RunConfig(...); this one is ray.train.RunConfig, which is "
             "for a trainer. name, storage_path and storage_filesystem are the same in both."
         )
-        return
+        return tune.RunConfig()
     fix = "Pass ray.tune.RunConfig(...)."
-    if not problems.instance("run_config", run_config, tune.RunConfig, fix, optional=True):
-        return
+    run_config = copy.copy(problems.optional("run_config", given, tune.RunConfig, fix))
+    if run_config is None:
+        return tune.RunConfig()
     for name, kind in (
         ("checkpoint_config", tune.CheckpointConfig),
         ("failure_config", tune.FailureConfig),
@@ -752,6 +753,7 @@ def _check_run_config(run_config: Any, problems: Problems) -> None:
                 f"{name} is a ValidationCallback; Tuner makes its own. Pass its settings as "
                 "validation_config=, or use ray.tune.Tuner."
             )
+    return run_config
 
 
 def _with_loggers(

@@ -191,7 +191,6 @@ class ValidationCallback(tune.Callback):
             "seed_param",
             "confirm",
             "trainable",
-            "space",
             "searched",
             "owned",
             "_loggers",
@@ -213,7 +212,6 @@ class ValidationCallback(tune.Callback):
             "seed_param",
             "confirm",
             "trainable",
-            "space",
             "searched",
             "owned",
             "_loggers",
@@ -326,16 +324,17 @@ class ValidationCallback(tune.Callback):
                 itself.
         """
         if not self._loggers:
-            self._loggers = [
-                JsonLogger(),
-                TensorBoardLogger(self._goal, lambda: self.searched or ()),
-            ]
+            self._loggers = [JsonLogger(), TensorBoardLogger(self._goal, self._searched_names)]
         self._loggers += [validated(other) for other in others]
         return list(self._loggers)
 
     def _validation_names(self) -> set[str]:
         """Return the metrics for which only validated values count."""
         return self.state.undecided() | self.history.names.keys()
+
+    def _searched_names(self) -> Collection[str]:
+        """Return the hyperparameters that are searched, by flat name, as far as that is known."""
+        return self.searched or ()
 
     def _goal(self) -> tuple[frozenset[str], str | None]:
         """Return the metrics to judge by, and which values are better."""
