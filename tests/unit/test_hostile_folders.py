@@ -359,7 +359,7 @@ def test_a_filesystem_below_a_local_folder_is_confined_as_well(hostile, outside)
         {"pid": "7"},
         {"pid": 2**80},
         {"since": 1e300},
-        {"beat": [1]},
+        {"heard": [1]},
         {"host": {"a": 1}},
         {"place": None},
     ],

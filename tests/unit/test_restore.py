@@ -307,10 +307,8 @@ def test_another_trainable_or_search_space_is_refused_before_anything_is_changed
     home = begun(tmp_path)
 
     def recorded() -> dict[str, bytes]:
-        kept = contents(home).items()
-        return {
-            name: data for name, data in kept if not name.startswith(("experiment", "callback"))
-        }
+        of_tune = ("experiment", "callback", "searcher")
+        return {k: v for k, v in contents(home).items() if not k.startswith(of_tune)}
 
     before = recorded()
 
