@@ -270,21 +270,10 @@ def _described_domain(domain: Domain) -> dict[str, Any] | None:
     low, high, sampler = domain.lower, domain.upper, domain.get_sampler()
     if not (math.isfinite(low) and math.isfinite(high)):
         return None
-    step = None
+    step = 1
     if isinstance(sampler, Quantized):
         step, sampler = sampler.q, sampler.sampler
-    if isinstance(domain, Integer) and step in (None, 1):
+    if isinstance(domain, Integer) and step == 1:
         high -= 1  # Tune's own upper bound is exclusive, unless values are rounded
-    known = {"kind": INT if isinstance(domain, Integer) else FLOAT, "low": low, "high": high}
-    if isinstance(sampler, LogUniform):
-        known["log"] = True
-    elif step is not None:
-        known["low"], known["high"] = _multiples(low, high, step)
-        known["step"] = step
-    return known
-
-
-def _multiples(low: float, high: float, step: float) -> tuple[float, float]:
-    """Return the first and the last multiple of a step in a range, as Tune draws them."""
-    least, most = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return least * step, most * step
+    log = {"log": True} if isinstance(sampler, LogUniform) else {}
+    return {"kind": INT if isinstance(domain, Integer) else FLOAT, "low": low, "high": high, **log}

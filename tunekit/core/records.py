@@ -75,7 +75,6 @@ class _Parameter(_Kind, total=False):
     low: float
     high: float
     log: bool
-    step: float | None
     choices: list[Any]
 
 
