@@ -37,7 +37,6 @@ from tunekit.core.events import (
     CheckpointSaved,
     Event,
     Exploited,
-    Reported,
     TrialAdded,
     event_of,
 )
@@ -166,18 +165,11 @@ def _line_of(event: Event, number: int) -> tuple[dict[str, Any], dict[str, Any]]
     del known["n"]
     kind = type(event).__struct_config__.tag
     line = {"n": number, "event": kind, "time": known.pop("time"), **known}
-    if isinstance(event, Reported):
-        line["report"] = {name: value for name, value in event.report.items() if name != "config"}
-        return line, {}
+    if line.get("report") is not None:
+        line["report"] = {name: v for name, v in line["report"].items() if name != "config"}
     if isinstance(event, TrialAdded):  # Tune's own record has the very values
         return line, {"config": admitted(line.pop("config"))}
     if isinstance(event, CheckpointSaved):
-        if not event.optional:
-            del line["optional"]
-        if event.report is None:
-            del line["report"]
-        else:
-            line["report"] = {name: v for name, v in event.report.items() if name != "config"}
         # The very same are passed if a restored sweep runs it.
         return line, {"kwargs": exact(dict(line.pop("kwargs")))}
     if isinstance(event, Exploited):
