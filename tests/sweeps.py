@@ -257,7 +257,7 @@ def sweep(
         validation.waiting.validations_first = lambda: False
     validation.waiting.room_beside = how == "beside"
     if mended is not None:
-        validation.recover(mended)
+        validation.restore(mended)
     heard = listen(base) if listening else Heard()
     policy = policy or tunekit.EveryIterations(1)
     callbacks = [_Numbers(numbers), policy, *more_callbacks, validation, *later_callbacks]

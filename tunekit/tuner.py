@@ -392,7 +392,7 @@ class Tuner(tune.Tuner):
                 written = record.sessions[-1].get("trainable") if record.sessions else None
                 validation.trainable = imported_from or written or validation.trainable
                 if state is not None:
-                    validation.recover(state.searched)
+                    validation.restore(state.searched)
             return tuner
 
     @classmethod

@@ -84,7 +84,7 @@ def begins_anew(trial: str, iteration: int, *, get_checkpoint: str = "tune.get_c
         f"runs. Begin the training function with\n{how}\n"
         f"A function that needs nothing from there calls {get_checkpoint}() and ignores what it "
         "returns. The trial has failed and is not retried; its reports and checkpoints are kept, "
-        "and tunekit.Tuner.restore(..., resume_errored=True) with the mended function goes on "
+        "and tunekit.Tuner.restore(..., resume_errored=True) with the fixed function goes on "
         "from them."
     )
 

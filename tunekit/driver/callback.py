@@ -452,10 +452,10 @@ class ValidationCallback(tune.Callback):
             self._end.display.begin()
         if self._refused is not None:
             raise self._refused
-        if self._restored.is_mended and not (self._controller and self._controller.resumed):
+        if self._restored.is_restored and not (self._controller and self._controller.resumed):
             raise RestoreError(
                 "Tune could not restore the sweep, for the reason that it has logged above, and "
-                "would begin a new one. Its files are as they were: mend that, and restore again."
+                "would begin a new one. Its files are as they were: fix that, and restore again."
             )
         if self._controller is not None and self._controller.resumed:
             self._controller.begin_anew()
@@ -850,9 +850,9 @@ class ValidationCallback(tune.Callback):
             "drained_s": self._end.draining.took_s,
         }
 
-    def recover(self, searched: int) -> None:
-        """Become part of a restored sweep; see :meth:`RestoredSweep.recover`."""
-        self._restored.recover(searched)
+    def restore(self, searched: int) -> None:
+        """Become part of a restored sweep; see :meth:`RestoredSweep.restore`."""
+        self._restored.restore(searched)
 
     def _open_experiment(self, storage: Any) -> None:
         """Open the experiment's folder: load what was saved, and open the journal."""

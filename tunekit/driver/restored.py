@@ -82,7 +82,7 @@ class RestoredSweep:
         self._as_of = self._scheduler_as_of = 0
         self._restoration: Restoration | None = None
 
-    def recover(self, searched: int) -> None:
+    def restore(self, searched: int) -> None:
         """Restore the sweep from its files, which were put back.
 
         Args:
@@ -95,7 +95,7 @@ class RestoredSweep:
         self._saved = state
 
     @property
-    def is_mended(self) -> bool:
+    def is_restored(self) -> bool:
         """Return whether it is to be restored: not to begin anew, whatever Tune finds."""
         return self._searched is not None
 
