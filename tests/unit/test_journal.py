@@ -257,6 +257,10 @@ def test_what_is_not_written_down_is_what_has_the_same_text_or_what_there_is(tmp
     ("known", "says"),
     [
         ({"n": 2, "event": "vanished", "time": 1.0}, "'vanished'.*Install the newer tunekit"),
+        (
+            {"n": 2, "event": "saved", "trial_id": "a", "iteration": 1, "id": "b:0:1:1"},
+            "not that of its checkpoint",
+        ),
         ({"n": 2, "event": "waited", "time": 1.0, "trial_id": "a"}, "seconds"),
         ({"n": 2, "event": "waited", "trial_id": 7, "seconds": math.nan}, "trial_id"),
         ({"n": 2, "event": "waited", "trial_id": "a", "seconds": math.nan}, "seconds"),
