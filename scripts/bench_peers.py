@@ -28,6 +28,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
 import tunekit
+from tunekit.schedulers import PromotionASHA
 
 CONFIGURATIONS, MAX_T, ETA = 54, 27, 3
 RUNGS = (1, 3, 9, 27)
@@ -255,7 +256,11 @@ def systems() -> dict[str, Callable[[pd.DataFrame, float], Ran]]:
             **validating("decisions", "continue"), validators=2
         ),
         "tunekit, 'decisions', 6 of half speed": simulated(**decisions, **slow),
+        "tunekit, PromotionASHA": simulated(**decisions, scheduler=PromotionASHA, reuse=True),
         "ASHA, scores at once and for nothing": simulated(**decisions, **free, late=0.0),
+        "PromotionASHA, 3 iterations late": simulated(
+            **decisions, **free, late=3.0, scheduler=PromotionASHA
+        ),
     }
 
 

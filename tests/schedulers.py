@@ -1,4 +1,4 @@
-"""Every scheduler that Tune ships, set up for short sweeps."""
+"""Every scheduler that Tune or tunekit ships, set up for short sweeps."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from ray.tune.schedulers.pb2 import PB2
 from ray.tune.search import Searcher
 
 import tunekit
+from tunekit.schedulers import PromotionASHA
 
 #: What ``on_pending`` is tried with: ``"auto"`` also where validations have resources of their own,
 #: so that other trials start in the places of those that wait; ``"wait"`` also in actors that are
@@ -164,6 +165,13 @@ CASES: dict[str, Case] = {
     "asha": Case(lambda _: ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3), stops=True),
     "asha-brackets": Case(
         lambda _: ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3, brackets=2),
+        stops=True,
+    ),
+    "promotion": Case(
+        lambda _: PromotionASHA(max_t=9, grace_period=1, reduction_factor=3), stops=True
+    ),
+    "promotion-brackets": Case(
+        lambda _: PromotionASHA(max_t=9, grace_period=1, reduction_factor=2, brackets=2),
         stops=True,
     ),
     "hyperband": Case(lambda _: HyperBandScheduler(max_t=9, reduction_factor=3), stops=True),

@@ -1,8 +1,8 @@
 """Ray Tune sweeps ranked by validated accuracy, without stopping training to validate.
 
 Start with :class:`tunekit.Tuner`. Its parts also work with a plain ``ray.tune.Tuner``. The rest is
-in submodules: :mod:`tunekit.policies`, :mod:`tunekit.loggers`, :mod:`tunekit.distributed`,
-:mod:`tunekit.lab`, :mod:`tunekit.errors`, :mod:`tunekit.testing`.
+in submodules: :mod:`tunekit.policies`, :mod:`tunekit.schedulers`, :mod:`tunekit.loggers`,
+:mod:`tunekit.distributed`, :mod:`tunekit.lab`, :mod:`tunekit.errors`, :mod:`tunekit.testing`.
 """
 
 # Each trial and each validation imports tunekit in its own process: nothing is loaded until it is
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tunekit import lab as lab
     from tunekit import loggers as loggers
     from tunekit import policies as policies
+    from tunekit import schedulers as schedulers
     from tunekit import testing as testing
     from tunekit.config import ValidationConfig
     from tunekit.confirm import Confirm
@@ -63,7 +64,7 @@ __all__ = [
 
 __version__ = VERSION
 
-_SUBMODULES = {"distributed", "errors", "lab", "loggers", "policies", "testing"}
+_SUBMODULES = {"distributed", "errors", "lab", "loggers", "policies", "schedulers", "testing"}
 _HOMES = {
     "tunekit.config": ("ValidationConfig",),
     "tunekit.confirm": ("Confirm",),

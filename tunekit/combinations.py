@@ -14,13 +14,16 @@ from ray.tune.schedulers import (
 from tunekit._ray.decisions import innermost, is_synchronous
 from tunekit.core.problems import Problems
 from tunekit.core.seeds import space_lacks
+from tunekit.schedulers import PromotionASHA
 
 __all__ = ["check_space", "pauses", "wrong_together"]
 
 
 def pauses(scheduler: Any) -> bool:
     """Return whether a scheduler pauses trials, so that more of them live than run at once."""
-    return isinstance(innermost(scheduler), (HyperBandScheduler, PopulationBasedTraining))
+    return isinstance(
+        innermost(scheduler), (HyperBandScheduler, PopulationBasedTraining, PromotionASHA)
+    )
 
 
 def wrong_together(

@@ -30,6 +30,7 @@ from tunekit.core.validation import Attempt
 from tunekit.journal.lines import Journal
 from tunekit.journal.session import name_of
 from tunekit.journal.storage import LocalFolder
+from tunekit.schedulers import PromotionASHA
 
 TABLES = ("trials", "reports", "validations", "decisions")
 
@@ -348,6 +349,23 @@ def test_the_rungs_of_the_report(tmp_path):
         stopped = line["decision"] == "STOP"
         assert (point["score"], point["outcome"] == "stopped") == (score, stopped)
     assert {point["outcome"] for point in points} == {"went on", "stopped"}
+
+
+def test_the_rungs_of_the_report_by_promotion(tmp_path):
+    """Those that were promoted went on; nobody is left paused in the end."""
+    ran = sweep(
+        tmp_path,
+        PromotionASHA(max_t=9, grace_period=1, reduction_factor=3),
+        trials=12,
+        on_pending="wait-paused",
+        param_space={"lr": tune.loguniform(1e-3, 1e-1)},
+    )
+    points = values(drawn(render(tunekit.load(ran.home)))["rungs"], "points")
+    lengths = {trial.trial_id: trial.last_result["training_iteration"] for trial in ran.trials}
+    assert {point["rung"] for point in points} == {1, 3}, "at 9 they end by themselves"
+    for point in points:
+        went_on = lengths[point["trial"]] > point["rung"]
+        assert point["outcome"] == ("went on" if went_on else "stopped")
 
 
 def for_clones(attempt: Attempt) -> dict[str, float]:

@@ -11,6 +11,7 @@ from tests.contract.test_contract import check_contract, run
 from tests.schedulers import CASES, every_case, pbt, seed_all, space
 from tests.sweeps import LENGTH, Counting, Endless, index_of, quality, sweep
 from tests.versions import Versioned, Versions
+from tunekit.schedulers import PromotionASHA
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -19,6 +20,10 @@ ONLY = {"settings": {"when": "decisions"}, "policy": tunekit.AtDecisions()}
 
 def asha():
     return ASHAScheduler(max_t=81, grace_period=1, reduction_factor=3)
+
+
+def promotion():
+    return PromotionASHA(max_t=81, grace_period=1, reduction_factor=3)
 
 
 def decided(ran):
@@ -37,15 +42,16 @@ def saved(ran):
     return {index_of(t): t.storage.current_checkpoint_index + 1 for t in ran.trials}
 
 
+@pytest.mark.parametrize("make", [asha, promotion])
 @pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
-def test_the_same_is_decided_with_five_checkpoints_as_with_81(tmp_path, on_pending):
+def test_the_same_is_decided_with_five_checkpoints_as_with_81(tmp_path, on_pending, make):
     full = 0
     for seed in range(3):
         options = {"on_pending": on_pending, "trainable": Endless, "seed": seed, "trials": 9}
-        each = sweep(tmp_path / f"each{seed}", asha(), **options)
+        each = sweep(tmp_path / f"each{seed}", make(), **options)
         few = sweep(
             tmp_path / f"few{seed}",
-            asha(),
+            make(),
             **options,
             settings={"when": "decisions"},
             policy=tunekit.AtDecisions(),
@@ -93,7 +99,7 @@ def test_a_trial_saves_at_its_end_too(tmp_path):
     assert ran.trials[0].checkpoint_at_end, "also if no report says that it is the last"
 
 
-@pytest.mark.parametrize("name", ["asha", "hyperband"])
+@pytest.mark.parametrize("name", ["asha", "hyperband", "promotion"])
 def test_nobody_reports_twice_past_the_last_decision(tmp_path, name):
     ran = run(name, tmp_path, trainable=Endless, trials=8, validation_s=lambda attempt: 20.0)
     check_contract(ran)
@@ -232,6 +238,16 @@ def test_a_trials_end_has_its_last_score_whenever_that_came(tmp_path, lag_s):
     )
     assert set(ran.lengths().values()) == {LENGTH}
     assert sorted(ran.heard.ends) == [(n, quality(n, 8)) for n in (0, 1)]
+
+
+@pytest.mark.parametrize("on_pending", ["auto", "continue", "wait"])
+def test_promotion_ends_although_what_decides_nothing_finds_no_room(tmp_path, on_pending):
+    """It stops what is left once nothing runs and no validation is pending that it waits for."""
+    settings = {"when": "auto", "max_in_flight": 1}
+    base = PromotionASHA(max_t=LENGTH, grace_period=2, reduction_factor=3)
+    ran = sweep(tmp_path, base, trials=7, on_pending=on_pending, settings=settings)
+    assert all(trial.status == "TERMINATED" for trial in ran.trials)
+    assert ran.validation.validator.idle
 
 
 @pytest.mark.parametrize(("in_trials", "beside", "left"), [(0, 0, 1), (1, 0, 0), (1, 1, 1)])

@@ -22,6 +22,7 @@ from tests.schedulers import CASES, every_case, seed_all
 from tests.seeds import SCHEDULES, seeds
 from tests.sweeps import Endless, Ran, index_of, sweep
 from tunekit.journal.lines import events_in
+from tunekit.schedulers import PromotionASHA
 from tunekit.testing.journal import JournalSummary, check_journal
 
 #: Each so-and-so-manieth write is one to be killed at.
@@ -89,15 +90,24 @@ def pbt(folder: Path, on_pending: str, seed: int = 0, **options: Any) -> Ran:
     )
 
 
+def promotion(folder: Path, on_pending: str, seed: int = 0, **options: Any) -> Ran:
+    """One trial at a time, so that those that wait for others have to make room."""
+    scheduler = PromotionASHA(max_t=5, grace_period=1, reduction_factor=2)
+    return asha(folder, on_pending, seed, scheduler, trainable=Endless, **options)
+
+
+IN_ORDER = [asha, promotion]
+
+
 @BOTH
-@pytest.mark.parametrize("make", [asha, pbt])
+@pytest.mark.parametrize("make", [asha, promotion, pbt])
 def test_killed_once_at_any_write(tmp_path, on_pending, make):
     def made(folder: Path, **options: Any) -> Ran:
         return make(folder, on_pending, **options)
 
     undisturbed, _ = run_killed(tmp_path / "undisturbed", made, iter([]))
     expected = happened(tmp_path / "undisturbed")
-    assert expected.exploits or make is asha
+    assert expected.exploits or make in IN_ORDER
     for at in itertools.count(step=STRIDE):
         folder = tmp_path / f"killed-{at}"
         ran, kills = run_killed(folder, made, iter([at]), torn=bool(at // STRIDE % 2))
@@ -110,7 +120,7 @@ def test_killed_once_at_any_write(tmp_path, on_pending, make):
 
 
 @BOTH
-@pytest.mark.parametrize("make", [asha, pbt])
+@pytest.mark.parametrize("make", [asha, promotion, pbt])
 def test_killed_while_what_decides_nothing_is_validated_besides(tmp_path, on_pending, make):
     """Which of those have a score depends on when it was killed; what is decided does not."""
 
@@ -124,7 +134,7 @@ def test_killed_while_what_decides_nothing_is_validated_besides(tmp_path, on_pen
         folder = tmp_path / f"killed-{at}"
         ran, kills = run_killed(folder, made, iter([at]), torn=bool(at // STRIDE % 2))
         lives = happened(folder)
-        if make is asha:
+        if make in IN_ORDER:
             assert sorted(lives.decisions) == sorted(expected.decisions), at
         assert {place for place, _ in lives.decisions} == {p for p, _ in expected.decisions}, at
         assert ran.lengths() == undisturbed.lengths()
@@ -135,7 +145,7 @@ def test_killed_while_what_decides_nothing_is_validated_besides(tmp_path, on_pen
 
 
 def same(one: JournalSummary, other: JournalSummary, make: Any) -> bool:
-    if make is asha:
+    if make in IN_ORDER:
         return one == other
 
     # The order of trials that run at the same time may be another one.
@@ -150,7 +160,7 @@ def same(one: JournalSummary, other: JournalSummary, make: Any) -> bool:
 
 
 @BOTH
-@pytest.mark.parametrize("make", [asha, pbt])
+@pytest.mark.parametrize("make", [asha, promotion, pbt])
 def test_killed_again_and_again(tmp_path, on_pending, make):
     draw, killed = random.Random(1), 0
 

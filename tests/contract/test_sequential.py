@@ -79,7 +79,7 @@ def test_with_exact_estimates_every_scheduler_decides_as_with_full_validations(t
     assert not few.executor.cancelled
 
 
-@pytest.mark.parametrize("name", ["asha", "hyperband", "pbt", "median"])
+@pytest.mark.parametrize("name", ["asha", "hyperband", "pbt", "promotion", "median"])
 def test_fewer_examples_are_evaluated(tmp_path, name):
     few = ran(tmp_path, name, exact)
     used = examples(few)
@@ -242,7 +242,7 @@ def resumed(attempt: Attempt) -> Iterator[dict[str, Any]]:
             yield {"accuracy": Estimate(mean, n, bounds=(0, MOST))}
 
 
-@pytest.mark.parametrize("name", ["asha", "hyperband", "pbt"])
+@pytest.mark.parametrize("name", ["asha", "hyperband", "pbt", "promotion"])
 @pytest.mark.parametrize("on_pending", ["wait", "wait-reused"])
 def test_killed_sweeps_with_estimates_lose_nothing(tmp_path, name, on_pending):
     case = CASES[name]

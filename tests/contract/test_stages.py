@@ -202,7 +202,7 @@ def test_a_stage_whose_function_is_broken_is_given_up_and_the_sweep_goes_on(tmp_
     assert "no data" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["asha", "hyperband", "pbt"])
+@pytest.mark.parametrize("name", ["asha", "hyperband", "pbt", "promotion"])
 def test_killed_sweeps_lose_nothing_of_a_further_stage(tmp_path, name):
     case, killed = CASES[name], 0
     for seed in seeds(2, name):

@@ -15,7 +15,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 import tunekit
 from tests.contract.test_kills import asha as in_order
-from tests.contract.test_kills import pbt
+from tests.contract.test_kills import pbt, promotion
 from tests.kills import Killed, bury, killed_after, run_killed
 from tests.sweeps import Ran, sweep
 from tunekit.cli import commands
@@ -92,6 +92,7 @@ def test_a_trial_that_waits_for_a_late_score_says_for_which_and_why_that_is_late
         (asha, "wait-paused"),
         (asha, "wait-reused"),
         (pbt, "wait"),
+        (promotion, "wait"),
     ],
 )
 def test_a_trial_waits_or_is_paused_in_its_story_whenever_it_is(tmp_path, make, on_pending):

@@ -27,7 +27,7 @@ FLOORS = [
     {"core", "extras"},
     {"pickles"},
     {"_ray", "checks", "confirm", "log"},
-    {"policies", "stage", "training"},
+    {"policies", "schedulers", "stage", "training"},
     {"combinations", "config"},
     {"journal"},
     {"results", "validating"},

@@ -31,8 +31,11 @@ from ray.tune.schedulers import (
 from ray.tune.schedulers.pb2 import PB2
 
 from tunekit._ray.decisions import rule_for, time_attr_of
+from tunekit._ray.decisions import rungs_of as promotion_rungs
 from tunekit.core.decisions import Always, Decisions, Interval, Never, Rungs
+from tunekit.core.promotion import milestones
 from tunekit.errors import UnsupportedRayError
+from tunekit.schedulers import PromotionASHA
 
 CONTINUE, PAUSE, STOP = TrialScheduler.CONTINUE, TrialScheduler.PAUSE, TrialScheduler.STOP
 
@@ -174,7 +177,7 @@ class World:
                 other.iteration = cloned.metrics["training_iteration"]
                 other.time = cloned.metrics["t"]
                 self.decisions.moved(other.trial_id)
-        waits = isinstance(self.base, HyperBandScheduler)
+        waits = isinstance(self.base, (HyperBandScheduler, PromotionASHA))
         if not waits and not getattr(self.base, "_synch", False):
             for other in self.trials:  # asynchronous PBT goes on at once
                 if other.status == Trial.PAUSED:
@@ -299,6 +302,81 @@ def test_asha_keeps_its_rungs_when_a_trial_goes_back_and_has_none_after_a_change
     assert rule_for(base, trial) == Rungs((1, 3, 9, 27, 81), frozenset({1, 3}), each=True)
     base._trial_info["a"] = base._brackets[1]
     assert rule_for(base, trial) == Rungs((3, 9, 27, 81), frozenset(), each=True)
+
+
+# Promotion ---------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(1, 5),
+    st.sampled_from([1.3, 1.5, 2, 3, 4]),
+    st.integers(1, 3),
+    st.integers(20, 40),
+    one_by_one | st.lists(st.floats(1, 12), min_size=1, max_size=4),
+    seeds,
+)
+def test_promotions_are_the_same_by_due_reports(grace, rf, brackets, max_t, steps, seed):
+    brackets = min(brackets, len(milestones(grace, max_t, rf)) + 1)
+
+    def make():
+        return PromotionASHA(
+            time_attr="t",
+            metric="acc",
+            mode="max",
+            max_t=max_t,
+            grace_period=grace,
+            reduction_factor=rf,
+            brackets=brackets,
+        )
+
+    full, lean = both(make, 8, seed, steps, 400)
+    assert lean.log == full.log
+    assert lean.base.debug_string() == full.base.debug_string()
+    assert lean.shown == sum(action in (PAUSE, STOP) for _, _, action in lean.log)
+    assert all(trial.status == Trial.TERMINATED for trial in lean.trials)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_t": 81, "grace_period": 1, "reduction_factor": 3},
+        {"max_t": 100, "grace_period": 1, "reduction_factor": 3},
+        {"max_t": 10, "grace_period": 4, "reduction_factor": 1.5},
+        {"max_t": 100, "grace_period": 5, "reduction_factor": 4, "brackets": 3},
+        {"max_t": 10, "grace_period": 10},
+    ],
+)
+def test_promotions_happen_at_the_rungs_of_asha(options):
+    stock = ASHAScheduler(metric="acc", mode="max", **options)
+    base = PromotionASHA(metric="acc", mode="max", **options)
+    base_rungs = {rule_for(base, trial).times for trial in added(base, 30)}
+    assert base_rungs == {rule_for(stock, trial).times for trial in added(stock, 30)}
+    if "brackets" not in options:
+        assert promotion_rungs(base) == [int(time) for time in next(iter(base_rungs))]
+
+
+def added(base, trials):
+    np.random.seed(0)
+    made = [FakeTrial(f"t{n}") for n in range(trials)]
+    controller = SimpleNamespace(update_max_pending_trials=lambda most: None)
+    for trial in made:
+        base.on_trial_add(controller, trial)
+    return made
+
+
+def test_a_promotion_that_decides_in_its_own_way_uses_every_score():
+    class Other(PromotionASHA):
+        def on_trial_result(self, tune_controller, trial, result):
+            return CONTINUE
+
+    class Same(PromotionASHA):
+        pass
+
+    options = {"metric": "acc", "mode": "max", "time_attr": "t"}
+    for base, rule in ((Other(**options), Always()), (Same(**options), Rungs((1, 4, 16, 64, 100)))):
+        assert rule_for(base, added(base, 1)[0]) == rule
+        assert time_attr_of(base) == "t"
 
 
 # PBT ---------------------------------------------------------------------------------------------
@@ -527,6 +605,7 @@ class Own(ASHAScheduler):
         (ASHAScheduler(time_attr="t", metric="acc", mode="max"), Never(), "t"),
         (hyperband(HyperBandScheduler, 9, 3), Never(), "training_iteration"),
         (hyperband(HyperBandForBOHB, 9, 3), Never(), "training_iteration"),
+        (PromotionASHA(time_attr="t", metric="acc", mode="max"), Never(), "t"),
         (pbt(), Never(), "t"),
         (pbt(PB2), Never(), "t"),
     ],

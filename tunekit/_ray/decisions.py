@@ -1,19 +1,22 @@
 """At which reports a scheduler decides, and whether any score in an interval would do.
 
-Both are read from the internal state of Tune's schedulers.
+Both are read from the internal state of Tune's schedulers; tunekit's own say it themselves
+(:class:`JudgingScheduler`).
 """
 
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
+from ray.tune.execution.tune_controller import TrialRunnerWrapper
 from ray.tune.experiment import Trial
-from ray.tune.result import TRAINING_ITERATION
+from ray.tune.result import DEFAULT_METRIC, TRAINING_ITERATION
 from ray.tune.schedulers import (
     AsyncHyperBandScheduler,
     FIFOScheduler,
@@ -27,6 +30,7 @@ from ray.tune.schedulers import (
 )
 
 from tunekit._ray.compat import TESTED
+from tunekit._ray.stand_ins import StandInController
 from tunekit.core import confidence
 from tunekit.core.decisions import Always, DecisionRule, Interval, Never, Rungs
 from tunekit.core.sequential import alike_by_rank, alike_by_value
@@ -34,6 +38,7 @@ from tunekit.core.values import number
 from tunekit.errors import UnsupportedRayError
 
 __all__ = [
+    "JudgingScheduler",
     "decides_alike",
     "decides_at_times",
     "exhausts",
@@ -41,9 +46,11 @@ __all__ = [
     "is_synchronous",
     "its",
     "mode_of",
+    "nothing_under_way",
     "room_for",
     "rule_for",
     "rungs_of",
+    "start_one_by_one",
     "time_attr_of",
 ]
 
@@ -97,6 +104,8 @@ def rule_for(base: TrialScheduler, trial: Trial) -> DecisionRule:
         (Never(), Always())
     """
     decides = innermost(base)
+    if isinstance(decides, JudgingScheduler):
+        return decides.rule(trial) if decides.knows_its_rule else Always()
     rules: dict[type, Callable[[Any, Trial], DecisionRule]] = {
         FIFOScheduler: lambda base, trial: Never(),
         AsyncHyperBandScheduler: _asha,
@@ -118,6 +127,8 @@ def decides_at_times(base: TrialScheduler) -> bool:
         [True, False, False]
     """
     decides = innermost(base)
+    if isinstance(decides, JudgingScheduler):
+        return decides.knows_its_rule
     return _kind_of(decides) in (
         AsyncHyperBandScheduler,
         HyperBandScheduler,
@@ -146,6 +157,8 @@ def time_attr_of(base: TrialScheduler) -> str:
         ('epoch', 'training_iteration')
     """
     decides = innermost(base)
+    if isinstance(decides, JudgingScheduler):
+        return decides.time_attr
     return str(its(decides, "_time_attr") if _kind_of(decides) in _TIMED else TRAINING_ITERATION)
 
 
@@ -166,6 +179,8 @@ def exhausts(base: TrialScheduler, result: Mapping[str, Any]) -> bool:
     """
     decides = innermost(base)
     reached = number(result.get(time_attr_of(decides)))
+    if isinstance(decides, JudgingScheduler):
+        return reached is not None and reached >= decides.max_t
     names = {AsyncHyperBandScheduler: "_max_t", HyperBandScheduler: "_max_t_attr"}
     name = names.get(_kind_of(decides))
     return name is not None and reached is not None and reached >= its(decides, name)
@@ -184,6 +199,8 @@ def rungs_of(scheduler: TrialScheduler) -> list[int]:
         ([1, 3, 9, 27], [])
     """
     decides = innermost(scheduler)
+    if isinstance(decides, JudgingScheduler):
+        return decides.rungs()
     if type(decides) is not AsyncHyperBandScheduler:
         return []
     brackets = its(decides, "_brackets")
@@ -311,6 +328,8 @@ def decides_alike(
         return True
     mode = getattr(decides, "_mode", None)
     better = interval if mode == "max" else confidence.Interval(-interval.high, -interval.low)
+    if isinstance(decides, JudgingScheduler):
+        return decides.decides_alike(trial, at, better) if decides.knows_its_rule else None
     if kind is AsyncHyperBandScheduler:
         return _asha_alike(decides, trial, at, better)
     if kind is HyperBandScheduler:
@@ -380,3 +399,89 @@ def _median_alike(base: Any, trial: Trial, at: float, interval: confidence.Inter
     if own and (max(own) >= median if mode == "max" else min(own) <= median):
         return True  # its best score is good enough, whatever this one is
     return alike_by_value(interval, [median])
+
+
+class JudgingScheduler(TrialScheduler):
+    """A scheduler that ranks trials by a metric, and says itself which scores it will use.
+
+    Tune, ``ResourceChangingScheduler`` and loggers read its metric and mode as those of Tune's.
+
+    Args:
+        time_attr: The name, in a result, of the time that it goes by.
+        metric: What it ranks trials by; None leaves it to ``TuneConfig``.
+        mode: Which values are better, ``"min"`` or ``"max"``; None leaves it to ``TuneConfig``.
+        max_t: The time at which a trial that has reached it has run its course.
+    """
+
+    # A trial that is to pause must not have run ahead.
+    _supports_buffered_results = False
+
+    def __init__(self, time_attr: str, metric: str | None, mode: str | None, max_t: float):
+        super().__init__()
+        self.time_attr, self.max_t = time_attr, max_t
+        self._metric, self._mode = metric, mode
+
+    @property
+    def mode(self) -> str | None:
+        """Return which values of the metric are better, ``"min"`` or ``"max"``."""
+        return self._mode
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        """Take the metric and the mode of ``TuneConfig``; False if it has been given its own."""
+        if (self._metric and metric) or (self._mode and mode):
+            return False
+        self._metric, self._mode = self._metric or metric, self._mode or mode
+        if self._metric is None and self._mode:
+            self._metric = DEFAULT_METRIC
+        return True
+
+    @property
+    def knows_its_rule(self) -> bool:
+        """Return whether :meth:`rule` is of the same class as its decisions: a subclass that
+        decides otherwise may use other scores."""
+        decides = next(kind for kind in type(self).__mro__ if "on_trial_result" in vars(kind))
+        return "rule" in vars(decides)
+
+    def rule(self, trial: Trial) -> DecisionRule:
+        """Return which scores of a trial it will use, as its books stand."""
+        raise NotImplementedError
+
+    def decides_alike(self, trial: Trial, at: float, interval: confidence.Interval) -> bool | None:
+        """Return whether it decides the same wherever in an interval a score is; None: unknown.
+
+        Args:
+            trial: The trial.
+            at: What the score serves, as :meth:`rule` says.
+            interval: Where the score is; larger is better.
+        """
+        return None
+
+    def rungs(self) -> list[int]:
+        """Return the iterations at which it compares trials, if these are the same for all."""
+        return []
+
+
+def nothing_under_way(tune_controller: Any) -> bool:
+    """Return whether nothing is under way that a search algorithm may wait for.
+
+    Args:
+        tune_controller: What a scheduler was given. None of its trials runs or is about to.
+    """
+    return tune_controller.idle if isinstance(tune_controller, StandInController) else True
+
+
+def start_one_by_one(tune_controller: Any) -> None:
+    """Let Tune ask for the resources of one new trial at a time.
+
+    It asks for those of up to 200 at once, and these would all start before a trial that is
+    resumed later. ``TUNE_MAX_PENDING_TRIALS_PG`` says another number.
+
+    Args:
+        tune_controller: What a scheduler was given.
+    """
+    if isinstance(tune_controller, StandInController):
+        tune_controller = tune_controller.wrapped
+    if isinstance(tune_controller, TrialRunnerWrapper):
+        tune_controller = tune_controller._tune_controller
+    if os.environ.get("TUNE_MAX_PENDING_TRIALS_PG", "auto") == "auto":
+        tune_controller.update_max_pending_trials(1)

@@ -331,6 +331,7 @@ class StandInController:
         stand_in: The stand-in of a trial.
         stopped: Called with a trial that the scheduler has stopped other than by a decision about
             its result.
+        idle: Returns whether no trial runs or is about to, and no validation is pending.
     """
 
     def __init__(
@@ -339,9 +340,10 @@ class StandInController:
         stand_in: Callable[[Trial], StandIn],
         *,
         stopped: Callable[[StandIn], None],
+        idle: Callable[[], bool],
     ):
         self._wrapped, self._stand_ins = wrapped, stand_in
-        self._stopped = stopped
+        self._stopped, self._idle = stopped, idle
         self._trials: list[StandIn] = []
         self._as_of: tuple[int, Trial | None] = (0, None)
 
@@ -352,6 +354,16 @@ class StandInController:
         if as_of != self._as_of:
             self._trials, self._as_of = [self._stand_ins(trial) for trial in trials], as_of
         return list(self._trials)
+
+    @property
+    def wrapped(self) -> TrialRunnerWrapper:
+        """Return the controller as Tune gives it to schedulers."""
+        return self._wrapped
+
+    @property
+    def idle(self) -> bool:
+        """Return whether nothing is under way that a search algorithm may wait for."""
+        return self._idle()
 
     def with_only(self, trials: Callable[[], list[StandIn]]) -> Any:
         """The same for a scheduler that is to see some trials only."""

@@ -28,6 +28,7 @@ from tunekit.core.events import Decided, Event, Reminded
 from tunekit.core.history import GENERATION
 from tunekit.core.lineage import Exploit
 from tunekit.core.reconcile import Actual, Desired
+from tunekit.schedulers import PromotionASHA
 from tunekit.scheduling.state import SchedulerState
 from tunekit.validating.validator import Validator
 
@@ -42,6 +43,7 @@ _CLONE_NOTHING = (
     HyperBandScheduler,
     HyperBandForBOHB,
     MedianStoppingRule,
+    PromotionASHA,
 )
 
 
@@ -103,7 +105,9 @@ class BaseScheduler:
         self.stand_ins, self.usage, self._clones = state.stand_ins, state.usage, state.clones
         self._controller, self._validations = controller, validations
         #: The sweep as the scheduler sees it.
-        self.view = StandInController(controller.wrapped(), self.stand_ins.of, stopped=self.stopped)
+        self.view = StandInController(
+            controller.wrapped(), self.stand_ins.of, stopped=self.stopped, idle=self._idle
+        )
         decides = innermost(self.scheduler)
         # It takes a restarted trial for a second one, and refuses it.
         self._replays = isinstance(decides, PopulationBasedTrainingReplay)
@@ -298,6 +302,17 @@ class BaseScheduler:
         """Record that it has stopped a trial other than by the trial's own result."""
         stop, time = TrialScheduler.STOP, self._validations.time()
         self._validations.emit(Decided(time=time, trial_id=stand_in.trial_id, decision=stop))
+
+    def _idle(self) -> bool:
+        """Return whether no trial is running or about to run, and no validation is pending.
+
+        Never during a replay: more may have happened than is known.
+        """
+        return (
+            self._controller.still
+            and self._validations.validator.quiet
+            and all(stand_in.stands is None for stand_in in self.stand_ins.by_id.values())
+        )
 
     def take_up(self) -> None:
         """Process what it has given to trials."""

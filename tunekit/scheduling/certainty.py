@@ -83,6 +83,7 @@ class Certainty:
             self._controller.wrapped(),
             lambda trial: copied(trial.trial_id),
             stopped=lambda stand_in: stopped.append(stand_in.trial_id),
+            idle=lambda: False,
         )
         with _same_chance():
             given = {**flatten(result), DONE: False}

@@ -1,0 +1,193 @@
+"""Who may go on: against the paper's algorithm, written down once more as it stands there."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tunekit.core.decisions import Never, Rungs
+from tunekit.core.promotion import Promotion, Verdict, milestones, next_bracket
+
+scores = st.lists(st.integers(0, 9), min_size=1, max_size=30)
+etas = st.sampled_from([1.5, 2, 3, 4])
+
+
+class Paper:
+    """Algorithm 2: ``get_job`` without the new configurations at the bottom."""
+
+    def __init__(self, times: tuple[float, ...], eta: float):
+        self.rungs: list[list[tuple[float, str]]] = [[] for _ in times]
+        self.promoted: list[set[str]] = [set() for _ in times]
+        self.eta = eta
+
+    def jobs(self) -> list[str]:
+        """All that it might promote now, from the highest rung down, the best first."""
+        found = []
+        for rung, promoted in reversed(list(zip(self.rungs, self.promoted, strict=True))):
+            best_first = sorted(rung, key=lambda entry: -entry[0])  # stable: the first of equals
+            candidates = best_first[: int(len(rung) / self.eta)]
+            found += [name for _, name in candidates if name not in promoted]
+        return found
+
+
+def play(eta, draw, values, prefers_promotions=0.5):
+    """Trials that start and are promoted in any order; yields after everything that happens."""
+    times = (1, 2, 4)
+    books, paper = Promotion([times], max_t=8, reduction_factor=eta), Paper(times, eta)
+    new = [str(n) for n in range(len(values))]
+    ready: list[tuple[str, int]] = []
+    while True:
+        jobs = list(books.promotable())
+        yield books, paper, jobs
+        if jobs and draw.random() < prefers_promotions:
+            rung = max(n for n in range(3) if any(jobs[0] == name for _, name in paper.rungs[n]))
+            books.promote(jobs[0])
+            assert jobs[0] not in paper.promoted[rung], "no trial is promoted twice from a rung"
+            paper.promoted[rung].add(jobs[0])
+            ready.append((jobs[0], rung + 1))
+        elif new and draw.random() < 0.7:
+            name = new.pop()
+            books.add(name)
+            ready.append((name, 0))
+        elif ready:
+            name, rung = ready.pop(draw.randrange(len(ready)))
+            if rung == 3:
+                assert books.reported(name, 8, 0.0) is Verdict.END
+                books.ended(name, 8)
+                continue
+            score = float(values[int(name)] + draw.randrange(3))
+            assert books.reported(name, times[rung], score) is Verdict.WAIT
+            paper.rungs[rung].append((score, name))
+        elif not (jobs or new):
+            return
+
+
+@example([0, 0, 3, 0, 4, 0, 1, 0, 1, 0, 1, *8 * [0], 2, 0, 0, 0], 2, 136)
+@settings(max_examples=200, deadline=None)
+@given(scores, etas, st.integers(0, 2**31))
+def test_it_promotes_what_the_paper_promotes(values, eta, seed):
+    for books, paper, jobs in play(eta, random.Random(seed), values):
+        assert jobs == paper.jobs()
+        rungs = [{name for _, name in rung} for rung in paper.rungs]
+        for level, (_, count, waiting) in enumerate(books.counts()):
+            rung = rungs[level]
+            may = rung.intersection(jobs).difference(*rungs[level + 1 :])
+            assert len(may) <= int(len(rung) / eta)
+            assert (count, waiting <= count) == (len(rung), True)
+
+
+@settings(max_examples=100, deadline=None)
+@given(scores, etas, st.integers(0, 2**31))
+def test_in_the_end_the_best_of_each_rung_were_promoted(values, eta, seed):
+    for books, paper, jobs in play(eta, random.Random(seed), values):  # noqa: B007
+        pass
+    assert jobs == []
+    for rung, promoted in zip(paper.rungs, paper.promoted, strict=True):
+        most = int(len(rung) / eta)
+        best = sorted(rung, key=lambda entry: -entry[0])[:most]
+        assert {name for _, name in best} <= promoted
+        assert len(promoted) >= most
+        assert not promoted or most, "fewer than that promote none"
+
+
+@given(st.permutations(range(12)), etas)
+def test_a_rung_that_is_complete_promotes_the_same_in_whatever_order_trials_came(order, eta):
+    books = Promotion([(1,)], max_t=2, reduction_factor=eta)
+    for n in order:
+        books.add(str(n))
+        books.reported(str(n), 1, float(n))
+    expected = [str(n) for n in range(11, -1, -1)]
+    assert list(books.promotable()) == expected[: int(12 / eta)]
+    assert list(books.waiting()) == expected
+    again = pickle.loads(pickle.dumps(books))
+    assert list(again.promotable()) == list(books.promotable())
+
+
+def rung_of_three() -> Promotion:
+    books = Promotion([(1, 3)], max_t=9, reduction_factor=3)
+    for name, score in [("a", 0.1), ("b", 0.7), ("c", 0.4)]:
+        books.add(name)
+        assert books.reported(name, 1, score) is Verdict.WAIT
+    return books
+
+
+def test_a_trial_that_has_ended_is_not_promoted_and_its_score_counts_on():
+    books = rung_of_three()
+    books.ended("b")
+    assert list(books.promotable()) == [] and books.rule("b") == Never()
+    assert books.counts() == [(1, 3, 2), (3, 0, 0)]
+
+
+def test_a_trial_that_fails_where_it_waits_comes_there_again():
+    books = rung_of_three()
+    books.failed("b")
+    assert books.counts()[0] == (1, 2, 2) and not books.has_begun("b")
+    assert books.rule("b") == Rungs((1, 3, 9), frozenset())
+    books.add("b")
+    assert books.reported("b", 2, 0.8) is Verdict.WAIT
+    assert list(books.promotable()) == ["b"]
+
+
+def test_a_trial_that_fails_after_its_promotion_keeps_its_place():
+    books = rung_of_three()
+    books.promote("b")
+    books.failed("b")
+    books.add("b")
+    assert books.reported("b", 1, 0.7) is Verdict.GO_ON  # it went back
+    assert books.reported("b", 3, 0.9) is Verdict.WAIT
+
+
+def test_a_result_past_several_rungs_counts_for_the_last():
+    books = Promotion([(1, 3, 9)], max_t=27, reduction_factor=3)
+    books.add("a")
+    assert books.reported("a", 5, 0.5) is Verdict.WAIT
+    assert books.reported("a", 6, 0.5) is Verdict.GO_ON
+    assert books.counts() == [(1, 0, 0), (3, 1, 0), (9, 0, 0)]
+
+
+def test_a_trial_that_runs_though_it_was_to_wait_waits_no_more():
+    books = rung_of_three()
+    assert books.reported("b", 2, 0.7) is Verdict.GO_ON
+    assert list(books.promotable()) == []
+
+
+def test_nan_is_the_worst_and_equals_go_in_the_order_in_which_they_came():
+    books = Promotion([(1,)], max_t=9, reduction_factor=1.5)
+    for name, score in [("nan", math.nan), ("one", 0.5), ("other", 0.5)]:
+        books.add(name)
+        books.reported(name, 1, score)
+    assert list(books.promotable()) == ["one", "other"]
+    assert list(books.waiting()) == ["one", "other", "nan"]
+
+
+def test_unknown_trials_go_on():
+    books = Promotion([(1,)], max_t=9, reduction_factor=2)
+    assert books.reported("x", 1, 0.5) is Verdict.GO_ON
+    books.failed("x")
+    books.ended("x")
+    assert not books.waits("x") and not books.has_begun("x")
+
+
+@given(st.integers(1, 5), etas, st.integers(1, 200), st.integers(0, 4))
+def test_rungs_lie_before_the_end_and_each_is_so_many_times_the_one_before(grace, eta, max_t, s):
+    times = milestones(grace, max_t, eta, s)
+    assert all(time < max_t for time in times)
+    assert all(time == pytest.approx(grace * eta ** (n + s)) for n, time in enumerate(times))
+    assert grace * eta ** (len(times) + s) >= max_t * (1 - 1e-9)
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=5), st.integers(1, 200))
+def test_brackets_get_their_shares(sizes, trials):
+    counts = [0] * len(sizes)
+    for _ in range(trials):
+        counts[next_bracket(sizes, counts)] += 1
+    weights = [math.exp(size) for size in sizes]
+    for count, weight in zip(counts, weights, strict=True):
+        assert abs(count - trials * weight / sum(weights)) < len(sizes)
+    assert Counter(counts).total() == len(sizes)

@@ -1,0 +1,326 @@
+"""Asynchronous successive halving by promotion: who waits at which rung, and who may go on.
+
+Algorithm 2 of Li et al., 2018 (https://arxiv.org/abs/1810.05934). A trial that comes to a rung
+waits there. Of the ``n`` scores that a rung has, the best ``n / reduction_factor`` are promoted:
+those of them that wait go on to the next rung.
+"""
+
+from __future__ import annotations
+
+import bisect
+import enum
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tunekit.core.confidence import Interval
+from tunekit.core.decisions import DecisionRule, Never, Rungs
+from tunekit.core.sequential import alike_by_rank
+
+__all__ = ["Promotion", "Verdict", "milestones", "next_bracket"]
+
+
+class Verdict(enum.Enum):
+    """What follows from a result of a trial."""
+
+    #: It trains on to the next rung.
+    GO_ON = "go on"
+    #: It has come to a rung, and waits there.
+    WAIT = "wait"
+    #: It has trained for as long as a trial may.
+    END = "end"
+
+
+def milestones(
+    grace_period: float, max_t: float, reduction_factor: float, bracket: int = 0
+) -> tuple[float, ...]:
+    """Return the times at which trials of a bracket wait; they are all before ``max_t``.
+
+    Args:
+        grace_period: The first one of bracket 0.
+        max_t: When a trial ends.
+        reduction_factor: How many times later the next one is.
+        bracket: How many of the first ones a bracket does without.
+
+    Example:
+        >>> milestones(1, 27, 3), milestones(1, 28, 3, bracket=2), milestones(5, 5, 2)
+        ((1, 3, 9), (9, 27), ())
+    """
+    found = []
+    time = grace_period * reduction_factor**bracket
+    while time < max_t:
+        found.append(time)
+        time *= reduction_factor
+    return tuple(found)
+
+
+def next_bracket(sizes: Sequence[int], counts: Sequence[int]) -> int:
+    """Return the bracket of the next trial, so that each gets its share.
+
+    The shares are those by which Tune's ``ASHAScheduler`` draws a bracket: the softmax of the
+    sizes.
+
+    Args:
+        sizes: How many rungs each bracket has.
+        counts: How many trials each has been given.
+
+    Example:
+        >>> counts = [0, 0, 0]
+        >>> for _ in range(11):
+        ...     counts[next_bracket([4, 3, 2], counts)] += 1
+        >>> counts
+        [7, 3, 1]
+    """
+    weights = [math.exp(size - max(sizes)) for size in sizes]
+    coming = sum(counts) + 1
+    return max(
+        range(len(sizes)),
+        key=lambda n: (coming * weights[n] / sum(weights) - counts[n], -n),
+    )
+
+
+@dataclass
+class _Rung:
+    # When trials come to it.
+    time: float
+    # (-score, place of arrival, trial), from best to worst.
+    ranked: list[tuple[float, int, str]] = field(default_factory=list)
+    # The entry of each trial.
+    entries: dict[str, tuple[float, int, str]] = field(default_factory=dict)
+    arrived: int = 0
+
+    def record(self, trial_id: str, score: float) -> None:
+        entry = (math.inf if math.isnan(score) else -score, self.arrived, trial_id)
+        self.arrived += 1
+        self.entries[trial_id] = entry
+        bisect.insort(self.ranked, entry)
+
+    def forget(self, trial_id: str) -> None:
+        self.ranked.remove(self.entries.pop(trial_id))
+
+
+class Promotion:
+    """Keeps who has come to which rung with which score, and who waits there.
+
+    Ties go to the trial that came first; NaN is the worst score. Scores of trials that have ended
+    count on: only trials that wait can be promoted.
+
+    Args:
+        brackets: The times of each bracket's rungs.
+        max_t: When a trial ends.
+        reduction_factor: One out of so many is promoted.
+
+    Example:
+        >>> books = Promotion([(1, 3)], max_t=9, reduction_factor=3)
+        >>> for name, score in [("a", 0.1), ("b", 0.7), ("c", 0.4)]:
+        ...     books.add(name)
+        ...     print(books.reported(name, 1, score), list(books.promotable()))
+        Verdict.WAIT []
+        Verdict.WAIT []
+        Verdict.WAIT ['b']
+        >>> books.promote("b")
+        >>> list(books.promotable()), books.reported("b", 2, 0.8), books.reported("b", 3, 0.9)
+        ([], <Verdict.GO_ON: 'go on'>, <Verdict.WAIT: 'wait'>)
+    """
+
+    def __init__(self, brackets: Sequence[Sequence[float]], max_t: float, reduction_factor: float):
+        self._brackets = [[_Rung(time) for time in times] for times in brackets]
+        self._max_t, self._reduction_factor = max_t, reduction_factor
+        # How many trials each bracket has been given.
+        self._counts = [0] * len(brackets)
+        # The bracket of each trial that has not ended, and which of its rungs it has come to last.
+        self._bracket: dict[str, int] = {}
+        self._level: dict[str, int] = {}
+        # Those that wait at the rung that they have come to last.
+        self._waiting: set[str] = set()
+        # How far trials went that have ended by themselves, or at ``max_t``.
+        self._farthest = -math.inf
+        # Those that may be promoted, until something changes.
+        self._promotable: list[str] | None = None
+
+    # What happens ------------------------------------------------------------------------------
+
+    def add(self, trial_id: str) -> None:
+        """Give a trial to a bracket; one that begins again after a failure stays in its own.
+
+        Example:
+            >>> books = Promotion([(1, 3), (3,)], max_t=9, reduction_factor=3)
+            >>> for name in "abcd":
+            ...     books.add(name)
+            >>> [books.rule(name).times for name in "abcd"]
+            [(1, 3, 9), (3, 9), (1, 3, 9), (1, 3, 9)]
+        """
+        if trial_id in self._bracket:
+            return
+        sizes = [len(rungs) for rungs in self._brackets]
+        bracket = self._bracket[trial_id] = next_bracket(sizes, self._counts)
+        self._counts[bracket] += 1
+        self._level[trial_id] = -1
+
+    def reported(self, trial_id: str, time: float, score: float) -> Verdict:
+        """Take a result of a trial that runs.
+
+        A result at or after several new rungs counts for the last of them.
+
+        Args:
+            trial_id: The trial.
+            time: How long it has trained.
+            score: Its score, larger is better.
+        """
+        if trial_id not in self._bracket:
+            return Verdict.GO_ON
+        self.promote(trial_id)  # it runs, whoever let it
+        if time >= self._max_t:
+            return Verdict.END
+        rungs = self._brackets[self._bracket[trial_id]]
+        level = bisect.bisect_right([rung.time for rung in rungs], time) - 1
+        if level <= self._level[trial_id]:
+            return Verdict.GO_ON
+        rungs[level].record(trial_id, score)
+        self._level[trial_id] = level
+        self._waiting.add(trial_id)
+        self._promotable = None
+        return Verdict.WAIT
+
+    def promote(self, trial_id: str) -> None:
+        """Let a trial that waits go on to the next rung."""
+        if trial_id in self._waiting:
+            self._waiting.discard(trial_id)
+            self._promotable = None
+
+    def failed(self, trial_id: str) -> None:
+        """A trial has failed, and may begin again: where it waits it has to come to again.
+
+        Example:
+            >>> books = Promotion([(1,)], max_t=9, reduction_factor=3)
+            >>> books.add("a")
+            >>> for time in (1, 2):
+            ...     verdict = books.reported("a", time, 0.5)
+            ...     books.failed("a")
+            ...     print(verdict)
+            Verdict.WAIT
+            Verdict.WAIT
+        """
+        if trial_id not in self._waiting:
+            return
+        self.promote(trial_id)
+        rungs, level = self._brackets[self._bracket[trial_id]], self._level[trial_id]
+        rungs[level].forget(trial_id)
+        below = [n for n in range(level) if trial_id in rungs[n].entries]
+        self._level[trial_id] = max(below, default=-1)
+
+    def ended(self, trial_id: str, time: float | None = None) -> None:
+        """A trial has ended: its scores count on.
+
+        Args:
+            trial_id: The trial.
+            time: How long it has trained, if it has come to its end; None if it was ended while it
+                waited.
+        """
+        self.promote(trial_id)
+        self._bracket.pop(trial_id, None)
+        self._level.pop(trial_id, None)
+        if time is not None:
+            self._farthest = max(self._farthest, time)
+
+    # What follows ------------------------------------------------------------------------------
+
+    def waits(self, trial_id: str) -> bool:
+        """Return whether a trial waits at a rung."""
+        return trial_id in self._waiting
+
+    def has_begun(self, trial_id: str) -> bool:
+        """Return whether a trial has come to a rung."""
+        return self._level.get(trial_id, -1) >= 0
+
+    def promotable(self) -> Iterator[str]:
+        """Give out the trials that may be promoted: from the highest rung down, the best first."""
+        if self._promotable is None:
+            found = []
+            for rung in self._from_above():
+                most = int(len(rung.ranked) / self._reduction_factor)
+                found += [one for _, _, one in rung.ranked[:most] if self._waits_at(one, rung)]
+            self._promotable = found
+        return iter(self._promotable)
+
+    def waiting(self) -> Iterator[str]:
+        """Give out all that wait: from the highest rung down, the best first."""
+        for rung in self._from_above():
+            for _, _, trial_id in rung.ranked:
+                if self._waits_at(trial_id, rung):
+                    yield trial_id
+
+    def is_ahead(self, trial_id: str) -> bool:
+        """Return whether no trial has ended that went farther than to where this one waits.
+
+        Example:
+            >>> books = Promotion([(1, 3)], max_t=9, reduction_factor=3)
+            >>> for name, time in [("a", 3), ("b", 2)]:
+            ...     books.add(name)
+            ...     _ = books.reported(name, time, 0.5)
+            >>> books.is_ahead("a")
+            True
+            >>> books.ended("b", time=9)
+            >>> books.is_ahead("a")
+            False
+        """
+        return self._farthest <= self._rung_of(trial_id).time
+
+    def rule(self, trial_id: str) -> DecisionRule:
+        """Return which scores of a trial it will use.
+
+        Example:
+            >>> books = Promotion([(1, 3)], max_t=9, reduction_factor=3)
+            >>> books.add("a")
+            >>> verdict = books.reported("a", 1, 0.5)
+            >>> [time for time in range(1, 10) if books.rule("a").serves(time, coming=[]) == time]
+            [3, 9]
+        """
+        if trial_id not in self._bracket:
+            return Never()
+        times = [rung.time for rung in self._brackets[self._bracket[trial_id]]]
+        served = frozenset(times[: self._level[trial_id] + 1])
+        return Rungs((*times, self._max_t), served)
+
+    def decides_alike(self, trial_id: str, time: float, interval: Interval) -> bool:
+        """Return whether a score may be promoted now, or may not, wherever in an interval it is.
+
+        Args:
+            trial_id: The trial.
+            time: When it comes to the rung.
+            interval: Where its score is, larger is better.
+
+        Example:
+            >>> books = Promotion([(1, 3)], max_t=9, reduction_factor=2)
+            >>> for name, score in [("a", 0.1), ("b", 0.7), ("c", 0.4), ("d", 0.5)]:
+            ...     books.add(name)
+            ...     verdict = books.reported(name, 1, score)
+            >>> books.add("e")
+            >>> [books.decides_alike("e", 1, Interval(low, 0.6)) for low in (0.45, 0.55)]
+            [False, True]
+        """
+        if trial_id not in self._bracket or time >= self._max_t:
+            return True
+        rungs = self._brackets[self._bracket[trial_id]]
+        others = [-entry[0] for rung in rungs if rung.time == time for entry in rung.ranked]
+        count = len(others) + 1
+        rank = count - int(count / self._reduction_factor)
+        return alike_by_rank(interval, others, [rank])
+
+    def counts(self) -> list[tuple[float, int, int]]:
+        """Return (time, scores, trials that wait) of each rung, from the lowest up."""
+        return [
+            (rung.time, len(rung.ranked), sum(self._waits_at(one, rung) for one in rung.entries))
+            for rung in reversed(list(self._from_above()))
+        ]
+
+    def _from_above(self) -> Iterator[_Rung]:
+        """All brackets' rungs, the latest first."""
+        rungs = [rung for bracket in self._brackets for rung in bracket]
+        return iter(sorted(rungs, key=lambda rung: rung.time, reverse=True))
+
+    def _rung_of(self, trial_id: str) -> _Rung:
+        return self._brackets[self._bracket[trial_id]][self._level[trial_id]]
+
+    def _waits_at(self, trial_id: str, rung: _Rung) -> bool:
+        return trial_id in self._waiting and self._rung_of(trial_id) is rung
