@@ -139,24 +139,21 @@ def check_head(head: Mapping[str, Any]) -> None:
         raise ValueError(f"it is nested more than {NESTED} levels deep")
 
 
-def check(event: Event, *, nested: bool) -> None:
+def check(event: Event) -> None:
     """Check an event that was read.
 
     Args:
         event: The event.
-        nested: Whether it may be nested deeper than a line of a journal is.
 
     Raises:
         ValueError: If it breaks a rule; says which.
 
     Example:
-        >>> check(Reported(n=2, trial_id="a", report={"training_iteration": 3}), nested=False)
-        >>> check(Reported(n=2, trial_id="a", report={}), nested=False)
+        >>> check(Reported(n=2, trial_id="a", report={"training_iteration": 3}))
+        >>> check(Reported(n=2, trial_id="a", report={}))
         Traceback (most recent call last):
         ValueError: its report has no training_iteration that is a whole number
     """
-    if nested and is_too_deep(msgspec.structs.asdict(event)):
-        raise ValueError(f"it is nested more than {NESTED} levels deep")
     match event:
         case Reported():
             _check_report(event.report)

@@ -560,8 +560,11 @@ def _event(line: bytes, file: str, index: int, *, unpickle: bool) -> Event:
     try:
         if event is None:
             event = event_of(_parsed(line, file, index, unpickle=unpickle))
-        nested = len(line) > 2 * NESTED and line.count(b"{") + line.count(b"[") > NESTED
-        check(event, nested=nested)
+        deep = len(line) > 2 * NESTED and line.count(b"{") + line.count(b"[") > NESTED
+        # As it is written: an object that was pickled may contain itself.
+        if deep and is_too_deep(_parsed(line, file, index, unpickle=False)):
+            raise ValueError(f"it is nested more than {NESTED} levels deep")
+        check(event)
     except (msgspec.ValidationError, ValueError) as error:
         raise JournalError(
             f"{file}, line {index}, is no event that this tunekit knows: {error}. It says "
