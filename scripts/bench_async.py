@@ -1,20 +1,28 @@
 """What asynchronous validation costs training, in one run, on work that sleeps.
 
     python scripts/bench_async.py
+    python scripts/bench_async.py --asha
 
 Every variant runs the same trials: so many iterations that each sleep, a checkpoint at each. The
 variants alternate; times are from the first report to the last (training) or to the end of the
 sweep (total), so that starting processes does not count. A validation sleeps, too, on CPUs of its
 own.
+
+With ``--asha``, trials are stopped early by their scores, which come from made-up curves: inline at
+the rungs of ASHA, and with tunekit's defaults on two more slots that only validations can use. The
+whole sweep counts, processes and their imports included.
 """
 
 from __future__ import annotations
 
+import pickle
 import tempfile
 import time
+from pathlib import Path
 
 from harness import Span, arguments, in_turn, median, start_ray, table
 from ray import train, tune
+from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 
@@ -76,8 +84,83 @@ def run(options, validation_s: float, variant: str) -> tuple[float, float]:
     return span.seconds + first_s, time.perf_counter() - span.first + first_s
 
 
+RUNGS, EXTRA = (1, 3, 9), 2
+
+
+class Curve(Sleeper):
+    """Reports the validation score of a made-up curve, at rungs, if it validates inline."""
+
+    score = 0.0
+
+    def step(self):
+        time.sleep(self.settings["train_s"])
+        if self.settings["inline_s"] and self.iteration + 1 in RUNGS:
+            time.sleep(self.settings["inline_s"])
+            self.score = score(self.settings["limit"], self.iteration + 1)
+        return {"done": self.iteration + 1 == RUNGS[-1], "accuracy": self.score}
+
+    def save_checkpoint(self, checkpoint_dir):
+        return {"limit": self.settings["limit"], "iteration": self.iteration}
+
+
+def score(limit: float, iteration: int) -> float:
+    """Return the score of the trial that comes to ``limit`` in the end."""
+    return limit * (1 - 0.5**iteration)
+
+
+def scored(checkpoint, *, seconds: float) -> dict[str, float]:
+    time.sleep(seconds)
+    with checkpoint.as_directory() as folder:
+        saved = pickle.loads(next(Path(folder).glob("*checkpoint*")).read_bytes())
+    return {"accuracy": score(saved["limit"], saved["iteration"])}
+
+
+def under_asha(options, validation_s: float, ours: bool) -> float:
+    """Seconds of a sweep under ASHA."""
+    limits = [(7 * n % 18 + 1) / 18 for n in range(18)]  # in no order
+    settings = {
+        "param_space": {
+            "train_s": options.train_s,
+            "inline_s": 0.0 if ours else validation_s,
+            "limit": tune.grid_search(limits),
+        },
+        "tune_config": tune.TuneConfig(
+            metric="accuracy",
+            mode="max",
+            scheduler=ASHAScheduler(max_t=RUNGS[-1], grace_period=1, reduction_factor=3),
+        ),
+        "run_config": tune.RunConfig(storage_path=tempfile.mkdtemp(), verbose=0),
+    }
+    if ours:
+        settings["validation_config"] = tunekit.ValidationConfig(
+            fn=scored,
+            task_config=train.ValidationTaskConfig(fn_kwargs={"seconds": validation_s}),
+            ray_remote_kwargs={"num_cpus": 0, "resources": {"validation": 1}},
+        )
+    began = time.perf_counter()
+    (tunekit if ours else tune).Tuner(Curve, **settings).fit()
+    return time.perf_counter() - began
+
+
+def asha(options) -> None:
+    start_ray(SLOTS, resources={"validation": EXTRA})
+    rows = []
+    for ratio in (1, 2):
+        seconds = ratio * options.train_s
+        found = in_turn(
+            (False, True), lambda ours, s=seconds: under_asha(options, s, ours), options.repeats
+        )
+        pairs = [ours / inline for inline, ours in zip(found[False], found[True], strict=True)]
+        rows.append((ratio, *map(median, found.values()), median(pairs), max(pairs)))
+    print(f"18 trials on {SLOTS} CPUs, and {EXTRA} more slots for validations, under ASHA.")
+    table(("validation / iteration", "inline s", "tunekit s", "ratio", "largest"), rows)
+
+
 def main() -> None:
-    options = arguments(__doc__, trials=4, iterations=20, train_s=0.5, repeats=3)
+    options = arguments(__doc__, trials=4, iterations=20, train_s=0.5, repeats=3, asha=False)
+    if options.asha:
+        asha(options)
+        return
     start_ray(options.trials + SLOTS)
     run(options, 0.01, "async")  # start the workers
     rows = []

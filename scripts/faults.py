@@ -370,7 +370,7 @@ def drive(case: Case, folder: Path) -> None:
     forked_workers.use()
     start_ray(case)
     note("driver")
-    if (folder / "sweep").exists():
+    if tunekit.Tuner.can_restore(str(folder / "sweep")):
         sweep = tunekit.Tuner.restore(str(folder / "sweep"), trainable_of(case))
     else:
         sweep = tuner_of(case, folder)

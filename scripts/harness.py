@@ -51,11 +51,12 @@ def quiet() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def start_ray(num_cpus: int) -> None:
+def start_ray(num_cpus: int, **more: Any) -> None:
     """Start a Ray of so many logical CPUs, and no more than it has to say."""
     quiet()
     ray.init(
         num_cpus=num_cpus,
+        **more,
         include_dashboard=False,
         log_to_driver=False,
         logging_level=logging.ERROR,

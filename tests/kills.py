@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from msgspec.structs import replace
 from ray.train._internal.syncer import _BackgroundProcess
 from ray.tune import ResumeConfig
 
@@ -18,7 +18,7 @@ from tests.sweeps import Ran
 from tunekit.core.events import SnapshotTaken
 from tunekit.journal import ledger
 from tunekit.journal.lines import events_in
-from tunekit.journal.lock import LOCK, Holder
+from tunekit.journal.lock import LOCK, Driver
 from tunekit.journal.storage import LocalFolder
 
 
@@ -89,7 +89,7 @@ def killed_after(writes: int, *, torn: bool = False) -> Iterator[None]:
 def bury(home: Path) -> None:
     """Let the driver of a sweep be a process that is no more, rather than this one."""
     file = home / LOCK
-    holder = Holder.decoded(file.read_bytes()) if file.exists() else None
+    holder = Driver.decoded(file.read_bytes()) if file.exists() else None
     if holder is not None:
         file.write_bytes(replace(holder, pid=2**22 + 1).encoded())
 

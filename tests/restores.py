@@ -2,17 +2,50 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
+from pathlib import Path
 
-from tunekit.core.events import Event
+from tunekit.core.events import Event, Reported, TrialAdded, ValidationEnded
 from tunekit.errors import RestoreError
-from tunekit.journal.snapshots import RestorePoint, saved_state
-from tunekit.journal.storage import Folder
+from tunekit.journal.lines import Journal
+from tunekit.journal.snapshots import SnapshotWriter, _archive, saved_state
+from tunekit.journal.storage import Folder, LocalFolder
+from tunekit.testing import FakeClock
+
+STATE = {
+    "experiment_state-2026-01-01_00-00-00.json": b'{"trial_data": []}',
+    "callback-states-2026-01-01_00-00-00.pkl": pickle.dumps({"as_of": 0}),
+}
+SNAPSHOT, SEARCH = "state/000000002-snapshot.zip", "state/000000003-search.zip"
 
 
-def prepare_restore(
-    folder: Folder, events: Sequence[Event], now: str | None = None
-) -> RestorePoint:
+class Saved:
+    """A sweep that Tune has saved."""
+
+    def __init__(self, **files: bytes):
+        self.files = {**STATE, **files}
+
+    def saved_files(self) -> dict[str, bytes]:
+        return self.files
+
+    def search_files(self) -> dict[str, bytes]:
+        return {"searcher-state-2026-01-01_00-00-00.pkl": pickle.dumps({})}
+
+
+def begin(home: Path) -> Path:
+    """Let a sweep whose Tuner was made have a trial that has reported and was validated."""
+    folder = LocalFolder(home)
+    writer = Journal(folder)
+    SnapshotWriter(folder, writer, FakeClock(), begins=True).snapshot(Saved())
+    folder.put(SEARCH, _archive(Saved().search_files(), SEARCH))
+    writer.append(TrialAdded(trial_id="a", search=SEARCH))
+    writer.append(Reported(trial_id="a", report={"training_iteration": 1, "generation": 0}))
+    writer.append(ValidationEnded(id="a:0:1:1", status="validated", metrics={"accuracy": 0.5}))
+    return home
+
+
+def prepare_restore(folder: Folder, events: Sequence[Event], now: str | None = None) -> int:
     """Put Tune's files of an experiment as its newest archive has them.
 
     Arguments: as of :meth:`tunekit.journal.snapshots.SavedState.put_back`.
@@ -29,4 +62,4 @@ def prepare_restore(
             "begun, so that nothing is lost. Start it again with Tuner(...).fit()."
         )
     state.put_back(folder, events, now)
-    return state.point
+    return state.searched

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from ray.tune.schedulers import TrialScheduler
 
 import tunekit
 from tunekit.core.validation import Attempt
-from tunekit.journal.snapshots import RestorePoint
 from tunekit.testing import FakeClock, FakeExecutor, LocalSweep
 
 LENGTH = 9
@@ -30,6 +29,16 @@ def quality(index: int, iteration: int, seed: int = 0) -> float:
 def index_of(trial: Trial) -> int:
     number = trial.experiment_tag.split("_")[0]
     return int(number) if number.isdigit() else 0  # a replayed trial is the only one
+
+
+class SavesWhen(tunekit.policies.CheckpointPolicy):
+    """A checkpoint where a test says so."""
+
+    def __init__(self, due: Callable[[Trial, Mapping[str, Any]], bool]):
+        self._due = due
+
+    def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
+        return bool(self._due(trial, result))
 
 
 class Counting(tune.Trainable):
@@ -193,7 +202,7 @@ def sweep(
     validation_slots: int = 1_000_000,
     metric: str | None = "accuracy",
     mode: str | None = "max",
-    mended: RestorePoint | None = None,
+    mended: int | None = None,
     listening: bool = True,
     executor_class: type[FakeExecutor] = FakeExecutor,
     stage_s: Callable[[Attempt], float] = lambda attempt: 5.0,
@@ -248,7 +257,7 @@ def sweep(
         validation.waiting.validations_first = lambda: False
     validation.waiting.room_beside = how == "beside"
     if mended is not None:
-        validation.recover(mended)
+        validation.restore(mended)
     heard = listen(base) if listening else Heard()
     policy = policy or tunekit.EveryIterations(1)
     callbacks = [_Numbers(numbers), policy, *more_callbacks, validation, *later_callbacks]

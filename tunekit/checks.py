@@ -13,7 +13,7 @@ from ray import train
 from tunekit.core.calls import call_of, is_built, kind_of, never_takes, signature_of
 from tunekit.core.problems import Problems, shown
 from tunekit.core.sequential import Sequential
-from tunekit.picklable import why_large, why_not_picklable
+from tunekit.picklable import LARGE, culprit_in, pickled_size
 
 __all__ = ["AMOUNTS", "WHERE", "Limits", "check_validation", "check_where"]
 
@@ -80,12 +80,9 @@ def check_validation(
     """
     callable_ = problems.function("fn", fn, _VALIDATE)
     kwargs: Mapping[str, Any] | None = {}
-    if task_config is not None and problems.instance(
-        "task_config",
-        task_config,
-        train.ValidationTaskConfig,
-        "Pass ray.train.ValidationTaskConfig(fn_kwargs={...}, timeout_s=...).",
-    ):
+    fix = "Pass ray.train.ValidationTaskConfig(fn_kwargs={...}, timeout_s=...)."
+    kind = train.ValidationTaskConfig
+    if problems.optional("task_config", task_config, kind, fix):
         kwargs = _check_task_config("task_config", task_config, problems)
     if callable_ and is_built(fn) and evaluators is None:
         problems.add(
@@ -99,19 +96,13 @@ def check_validation(
     for key, value in (kwargs or {}).items():
         _check_picklable(f"task_config.fn_kwargs[{key!r}]", value, problems)
     problems.integer("evaluators", evaluators, least=1, optional=True)
-    if ray_remote_kwargs is not None and problems.instance(
-        "ray_remote_kwargs", ray_remote_kwargs, Mapping, 'Pass a dict such as {"num_cpus": 1}.'
-    ):
+    fix = 'Pass a dict such as {"num_cpus": 1}.'
+    if problems.optional("ray_remote_kwargs", ray_remote_kwargs, Mapping, fix) is not None:
         _check_remote_kwargs(ray_remote_kwargs, problems, actor=evaluators is not None)
     problems.integer("max_in_flight", max_in_flight, least=1, optional=True)
     problems.integer("max_retries", max_retries, least=0)
-    if sequential is not None:
-        problems.instance(
-            "sequential",
-            sequential,
-            Sequential,
-            "Pass tunekit.Sequential(confidence=0.95, min_examples=200).",
-        )
+    fix = "Pass tunekit.Sequential(confidence=0.95, min_examples=200)."
+    problems.optional("sequential", sequential, Sequential, fix)
 
 
 def check_where(
@@ -194,19 +185,20 @@ def _check_signature(fn: Callable[..., Any], kwargs: Mapping[str, Any], problems
 
 
 def _check_picklable(name: str, value: Any, problems: Problems) -> None:
-    why = why_not_picklable(value, name)
-    if why is not None:
+    size = pickled_size(value)
+    if isinstance(size, Exception):
         problems.add(
-            f"{name}={shown(value)} cannot be sent to the processes that validate: {why}. Make "
-            "that inside of the function, or with evaluators=n in __init__ of a class."
+            f"{name}={shown(value)} cannot be sent to the processes that validate: "
+            f"{culprit_in(value, name)} ({type(size).__name__}: {size}). Make that inside of the "
+            "function, or with evaluators=n in __init__ of a class."
         )
-        return
-    large = why_large(value, name)
-    if large is not None:
+    elif size > LARGE:
         logger.warning(
-            "%s, which is sent to the processes that validate and saved with the sweep. Load that "
-            "inside of the function, or with evaluators=n in __init__ of a class.",
-            large,
+            "%s takes %d MB with what it uses, which is sent to the processes that validate and "
+            "saved with the sweep. Load that inside of the function, or with evaluators=n in "
+            "__init__ of a class.",
+            name,
+            size // 10**6,
         )
 
 

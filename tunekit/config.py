@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -176,9 +176,8 @@ class ValidationConfig(Limits, train.ValidationConfig):
         )
         problems.choice("on_failure", on_failure, ["record", "raise", "ignore"])
         check_stages(stages, problems)
-        if cache is not None:
-            fix = "Pass a folder, or a URI such as 's3://bucket/scores'."
-            problems.instance("cache", cache, (str, Path), fix)
+        fix = "Pass a folder, or a URI such as 's3://bucket/scores'."
+        problems.optional("cache", cache, (str, Path), fix)
         problems.raise_any()
         super().__init__(fn, task_config, dict(ray_remote_kwargs or {}))
         self.evaluators = evaluators
@@ -206,68 +205,17 @@ class ValidationConfig(Limits, train.ValidationConfig):
             return config
         return cls(config.fn, config.task_config, config.ray_remote_kwargs)
 
-    @classmethod
-    def from_validate_fn(
-        cls,
-        validate_fn: Callable[[Any, dict[str, Any]], Mapping[str, Any]],
-        validate_config: Mapping[str, Any] | None = None,
-        **settings: Any,
-    ) -> ValidationConfig:
-        """Adapt the older form of Ray's API: ``validate_fn(checkpoint, config)``.
 
-        Args:
-            validate_fn: Takes the checkpoint and one dict.
-            validate_config: That dict. The ``fn_kwargs`` of a checkpoint's own
-                ``ValidationTaskConfig`` override it, key by key.
-            **settings: The other arguments of :class:`ValidationConfig`, except ``task_config``,
-                whose ``timeout_s`` (seconds) is passed here instead.
-
-        Raises:
-            tunekit.errors.ConfigError: If any argument is wrong.
-
-        Example:
-            >>> def validate_fn(checkpoint, config):
-            ...     return {"accuracy": config["batch_size"] / 1000}
-            >>> config = ValidationConfig.from_validate_fn(validate_fn, {"batch_size": 512})
-            >>> config.fn(None, **config.task_config.fn_kwargs)
-            {'accuracy': 0.512}
-        """
-        problems = Problems("ValidationConfig.from_validate_fn")
-        problems.function("validate_fn", validate_fn, "Pass `def validate_fn(checkpoint, config)`.")
-        if validate_config is not None:
-            problems.instance("validate_config", validate_config, Mapping, "Pass a dict.")
-        if "task_config" in settings:
-            problems.add(
-                "task_config cannot be combined with validate_config. Pass the keyword arguments "
-                "as validate_config and the time limit as timeout_s."
-            )
-        timeout_s = settings.pop("timeout_s", None)
-        if timeout_s is not None:
-            problems.seconds("timeout_s", timeout_s)
-        problems.raise_any()
-        task_config = train.ValidationTaskConfig(
-            fn_kwargs=dict(validate_config or {}), timeout_s=timeout_s
-        )
-        return cls(_OneDict(validate_fn), task_config, **settings)
-
-
-class _OneDict:
-    """Calls ``validate_fn(checkpoint, config)``, with the keyword arguments as the config."""
-
-    def __init__(self, validate_fn: Callable[[Any, dict[str, Any]], Mapping[str, Any]]):
-        self._validate_fn = validate_fn
-
-    def __call__(self, checkpoint: Any, **config: Any) -> Mapping[str, Any]:
-        return self._validate_fn(checkpoint, config)
-
-
-def check_config(name: str, config: Any, problems: Problems) -> None:
-    """Require a :class:`ValidationConfig`: a plain one means something else in Ray Train.
+def check_config(name: str, config: Any, problems: Problems) -> ValidationConfig | None:
+    """Require a :class:`ValidationConfig`, or None: a plain one means something else in Ray Train.
 
     Args:
         name: The argument.
         config: What was passed for it.
         problems: Where to add what is wrong.
+
+    Returns:
+        It, if it is one.
     """
     if isinstance(config, train.ValidationConfig) and not isinstance(config, ValidationConfig):
         problems.add(
@@ -275,8 +223,11 @@ def check_config(name: str, config: Any, problems: Problems) -> None:
             "checkpoints whose reports ask for it. Pass tunekit.ValidationConfig(fn=...), which "
             "validates all, or tunekit.ValidationConfig(fn=..., when='requested')."
         )
-    else:
-        problems.instance(name, config, ValidationConfig, "Pass tunekit.ValidationConfig(fn=...).")
+        return None
+    found: ValidationConfig | None = problems.optional(
+        name, config, ValidationConfig, "Pass tunekit.ValidationConfig(fn=...)."
+    )
+    return found
 
 
 def check_confirm(confirm: Any, config: ValidationConfig | None, problems: Problems) -> None:
@@ -288,7 +239,7 @@ def check_confirm(confirm: Any, config: ValidationConfig | None, problems: Probl
         problems: Where to add it.
     """
     fix = "Pass tunekit.Confirm(top=5), for example."
-    if confirm is None or not problems.instance("confirm", confirm, Confirm, fix):
+    if problems.optional("confirm", confirm, Confirm, fix) is None:
         return
     if config is None:
         problems.add("confirm needs scores to choose candidates by. Pass validation_config, too.")

@@ -190,14 +190,9 @@ def is_tunes(value: Any, kind: type) -> bool:
 
 def check_workers(workers: Any, distributed: bool, problems: Problems) -> None:
     """Add what is wrong with a ``worker_config``."""
-    if workers is None:
-        return
-    if problems.instance(
-        "worker_config",
-        workers,
-        WorkerReuseConfig,
-        "Pass tunekit.distributed.WorkerReuseConfig(...).",
-    ) and (not distributed):
+    fix = "Pass tunekit.distributed.WorkerReuseConfig(...)."
+    given = problems.optional("worker_config", workers, WorkerReuseConfig, fix)
+    if given is not None and not distributed:
         problems.add(
             f"worker_config={workers!r} is for the trials of trainers, and trainable is none. "
             "Leave it out, or pass a TorchTrainer."

@@ -11,30 +11,37 @@ from typing import Any
 import cloudpickle
 import ray
 
-__all__ = ["from_text", "is_whole", "pack", "to_text", "to_text_elsewhere", "travels", "unpack"]
+from tunekit.core.values import is_array, text
+
+__all__ = ["from_text", "is_whole", "kept", "pack", "to_text", "travels"]
+
+
+class _WithoutReferences(cloudpickle.CloudPickler):
+    """Refuses what holds a reference to an object of a Ray cluster: it means nothing to others."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, ray.ObjectRef):
+            raise pickle.PicklingError("a reference to an object of a Ray cluster")
+        return super().reducer_override(obj)
 
 
 def pack(value: Any) -> bytes | None:
     """Pickle a value; None if it cannot be pickled.
 
     Example:
-        >>> unpack(pack({1, 2}))
+        >>> pickle.loads(pack({1, 2}))
         {1, 2}
         >>> pack(x for x in "abc") is None
         True
     """
+    stream = io.BytesIO()
     try:
-        data: bytes = cloudpickle.dumps(value)
+        _WithoutReferences(stream).dump(value)
     except KeyboardInterrupt:
         raise
     except BaseException:  # whatever its parts raise
         return None
-    return data
-
-
-def unpack(data: bytes) -> Any:
-    """Open a pickle, which can run any code, and raise anything."""
-    return pickle.loads(data)
+    return stream.getvalue()
 
 
 def is_whole(data: bytes) -> bool:
@@ -53,45 +60,21 @@ def is_whole(data: bytes) -> bool:
     return True
 
 
-def to_text(value: Any) -> str | None:
-    """The same as :func:`pack`, as text."""
-    data = pack(value)
-    return None if data is None else base64.b64encode(data).decode()
-
-
-class _WithoutReferences(cloudpickle.CloudPickler):
-    """Refuses what holds a reference to an object of a Ray cluster."""
-
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, ray.ObjectRef):
-            raise pickle.PicklingError("a reference to an object of a Ray cluster")
-        return super().reducer_override(obj)
-
-
-def to_text_elsewhere(value: Any, largest: int) -> str | None:
-    """Pickle a value for another Ray cluster, as text; None if it has no pickle or a large one.
-
-    Args:
-        value: Anything.
-        largest: How large the pickle may be, in bytes.
+def to_text(value: Any, largest: int | None = None) -> str | None:
+    """Pickle a value as text; None if it has no pickle, or one of more bytes than ``largest``.
 
     Example:
-        >>> from_text(to_text_elsewhere({1, 2}, 1000)), to_text_elsewhere(b"x" * 1000, 1000)
+        >>> from_text(to_text({1, 2})), to_text(b"x" * 1000, largest=1000)
         ({1, 2}, None)
     """
-    stream = io.BytesIO()
-    try:
-        _WithoutReferences(stream).dump(value)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # whatever its parts raise
-        return None
-    return None if stream.tell() > largest else base64.b64encode(stream.getvalue()).decode()
+    data = pack(value)
+    too_large = data is None or (largest is not None and len(data) > largest)
+    return None if data is None or too_large else base64.b64encode(data).decode()
 
 
 def from_text(packed: str) -> Any:
-    """Open what :func:`to_text` has made."""
-    return unpack(base64.b64decode(packed))
+    """Open what :func:`to_text` has made: that can run any code, and raise anything."""
+    return pickle.loads(base64.b64decode(packed))
 
 
 def travels(value: Any) -> bool:
@@ -104,8 +87,18 @@ def travels(value: Any) -> bool:
     """
     data = pack(value)
     try:
-        return data is not None and (unpack(data), True)[1]
+        return data is not None and (pickle.loads(data), True)[1]
     except KeyboardInterrupt:
         raise
     except BaseException:  # whatever its parts raise
         return False
+
+
+def kept(value: Any) -> Any:
+    """Return what stands for an object in a sweep: itself if it travels, else a text.
+
+    Example:
+        >>> kept({1}), kept(x for x in "abc")
+        ({1}, '<generator object <genexpr> at 0x...>')
+    """
+    return value if is_array(value) or travels(value) else text(value)

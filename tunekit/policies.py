@@ -1,20 +1,13 @@
 """Checkpoint policies: callbacks that ask for a checkpoint when one is due.
 
 They set ``should_checkpoint`` in a report. That works for any class trainable, and for functions
-that have called :func:`tunekit.checkpoint_with`. Policies combine with ``|``: a checkpoint is due
-when any of them says so.
-
->>> policy = EveryIterations(10) | EverySeconds(60) | OnImprovement("loss", mode="min")
->>> policy
-EveryIterations(10) | EverySeconds(60) | OnImprovement('loss', mode='min')
+that have called :func:`tunekit.checkpoint_with`. Of several policies in one sweep, each asks for
+its own checkpoints.
 """
 
 from __future__ import annotations
 
-import math
-import numbers
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray import tune
@@ -29,14 +22,15 @@ from tunekit.core.problems import Problems
 from tunekit.errors import WiringError
 
 # EveryIterations and AtDecisions are public as tunekit.EveryIterations and tunekit.AtDecisions.
-__all__ = ["CheckpointPolicy", "CheckpointWhen", "EverySeconds", "OnImprovement"]
+__all__ = ["CheckpointPolicy"]
 
 
 class CheckpointPolicy(tune.Callback):
     """Asks for a checkpoint when one is due; the base of all policies.
 
-    Give one to ``tunekit.Tuner(checkpoint_policy=...)``, or to ``RunConfig(callbacks=[...])``
-    of a plain ``ray.tune.Tuner``. A policy of your own overrides :meth:`due`.
+    Pass one as ``tunekit.Tuner(checkpoint_policy=...)``; it may also be in
+    ``RunConfig(callbacks=[...])``, as with a plain ``ray.tune.Tuner``. A policy of your own
+    overrides :meth:`due`.
 
     Example:
         >>> class AtPowersOfTwo(CheckpointPolicy):
@@ -54,25 +48,11 @@ class CheckpointPolicy(tune.Callback):
     def saved(self, trial: Trial) -> None:
         """React to a saved checkpoint of the trial, whoever asked for it."""
 
-    def started(self, trial: Trial) -> None:
-        """React to the start of the trial's actor, including after a pause or a failure."""
-
-    def go_by(self, monotonic: Callable[[], float]) -> None:
-        """Read the time, in seconds, from something other than the machine's clock."""
-
-    def parts(self) -> Iterator[CheckpointPolicy]:
-        """Yield the policies that it is made of."""
-        yield self
-
-    def __or__(self, other: CheckpointPolicy) -> CheckpointPolicy:
-        return _AnyOf(self, other) if isinstance(other, CheckpointPolicy) else NotImplemented
-
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         """Called by Tune when a trial's actor is up."""
         fail_for_good(trial)
-        self.started(trial)
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
@@ -117,109 +97,6 @@ class EveryIterations(CheckpointPolicy):
         return f"EveryIterations({self.n})"
 
 
-class EverySeconds(CheckpointPolicy):
-    """A checkpoint at the first report at least ``seconds`` after the trial's last checkpoint.
-
-    Until the first checkpoint, time counts from the trial's first report.
-
-    Args:
-        seconds: Seconds between two checkpoints, on the driver's clock.
-
-    Raises:
-        tunekit.errors.ConfigError: If ``seconds`` is not a positive number.
-
-    Example:
-        >>> EverySeconds(60)
-        EverySeconds(60)
-    """
-
-    _clock: Callable[[], float] = staticmethod(time.monotonic)
-
-    def __init__(self, seconds: float):
-        problems = Problems("EverySeconds")
-        problems.seconds("seconds", seconds)
-        problems.raise_any()
-        self.seconds = seconds
-        self._since: dict[str, float] = {}
-
-    def go_by(self, monotonic: Callable[[], float]) -> None:
-        """Read the time, in seconds, from something other than the machine's clock."""
-        self._clock = monotonic
-
-    def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
-        """Return whether the last checkpoint, or the first report, was so many seconds ago."""
-        now = self._clock()
-        return now - self._since.setdefault(trial.trial_id, now) >= self.seconds
-
-    def saved(self, trial: Trial) -> None:
-        """Count from here."""
-        self._since[trial.trial_id] = self._clock()
-
-    def __repr__(self) -> str:
-        return f"EverySeconds({self.seconds:g})"
-
-
-class OnImprovement(CheckpointPolicy):
-    """A checkpoint whenever a reported (not validated) metric is the trial's best so far.
-
-    Args:
-        metric: The metric's flat name, such as ``"loss"`` or ``"eval/loss"``.
-        mode: ``"min"`` or ``"max"``: which values are better.
-        delta: How much better it must be, in units of the metric.
-
-    Raises:
-        tunekit.errors.ConfigError: If an argument is wrong.
-
-    Example:
-        >>> OnImprovement("loss", mode="min", delta=0.01)
-        OnImprovement('loss', mode='min', delta=0.01)
-    """
-
-    def __init__(self, metric: str, mode: str, delta: float = 0.0):
-        problems = Problems("OnImprovement")
-        problems.instance("metric", metric, str, "Pass the name of a reported metric.")
-        problems.choice("mode", mode, ["min", "max"])
-        if problems.instance("delta", delta, (int, float), "Pass 0 or more.") and not delta >= 0:
-            problems.add(f"delta={delta!r} must not be negative. Pass 0 or more.")
-        problems.raise_any()
-        self.metric, self.mode, self.delta = metric, mode, delta
-        # By trial: the value at its last checkpoint that was due, and at a report that made one
-        # due, of which it is not known yet whether it was saved; larger is better.
-        self._best: dict[str, float] = {}
-        self._seen: dict[str, float] = {}
-
-    def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
-        """Return whether the metric is the trial's best; not where it is no number."""
-        value: Any = result
-        for key in self.metric.split("/"):
-            value = value.get(key) if isinstance(value, Mapping) else None
-        if not isinstance(value, numbers.Real):
-            return False
-        score = float(value) if self.mode == "max" else -float(value)
-        best = self._best.get(trial.trial_id)
-        if math.isnan(score) or (best is not None and score <= best + self.delta):
-            return False
-        self._seen[trial.trial_id] = score
-        return True
-
-    def saved(self, trial: Trial) -> None:
-        """Take the value at the report as the one to beat."""
-        if trial.trial_id in self._seen:
-            self._best[trial.trial_id] = self._seen.pop(trial.trial_id)
-
-    def __repr__(self) -> str:
-        delta = f", delta={self.delta:g}" if self.delta else ""
-        return f"OnImprovement({self.metric!r}, mode={self.mode!r}{delta})"
-
-    def get_state(self) -> dict[str, Any]:
-        """Return what Tune saves with the experiment."""
-        return {"best": dict(self._best)}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Load what Tune restores with the experiment."""
-        self._best = dict(state["best"])
-
-
 class AtDecisions(CheckpointPolicy):
     """A checkpoint wherever the scheduler will use its score, and at the trial's end.
 
@@ -230,9 +107,8 @@ class AtDecisions(CheckpointPolicy):
     :class:`tunekit.Tuner` provides.
 
     Example:
-        >>> import tunekit
-        >>> AtDecisions() | tunekit.policies.EverySeconds(600)
-        AtDecisions() | EverySeconds(600)
+        >>> AtDecisions()
+        AtDecisions()
     """
 
     _uses: Callable[[Trial, Mapping[str, Any]], bool] | None = None
@@ -241,8 +117,11 @@ class AtDecisions(CheckpointPolicy):
         """Connect it with a function that says whether a trial is to save at a report."""
         self._uses = uses
 
-    def started(self, trial: Trial) -> None:
+    def on_trial_start(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
         """Make Tune save at the trial's end."""
+        super().on_trial_start(iteration, trials, trial, **info)
         set_checkpoint_config(trial, frequency=trial.checkpoint_freq, at_end=True)
 
     def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
@@ -257,35 +136,6 @@ class AtDecisions(CheckpointPolicy):
 
     def __repr__(self) -> str:
         return "AtDecisions()"
-
-
-class CheckpointWhen(CheckpointPolicy):
-    """A checkpoint whenever a function of yours says so: before a preemption, for example.
-
-    Args:
-        predicate: ``predicate(trial, result) -> bool``, called on the driver with each report of
-            each trial; it should be quick.
-
-    Raises:
-        tunekit.errors.ConfigError: If ``predicate`` is not callable.
-
-    Example:
-        >>> from pathlib import Path
-        >>> policy = CheckpointWhen(lambda trial, result: Path("/run/preempted").exists())
-    """
-
-    def __init__(self, predicate: Callable[[Trial, Mapping[str, Any]], bool]):
-        problems = Problems("CheckpointWhen")
-        problems.function("predicate", predicate, "Pass `def predicate(trial, result) -> bool`.")
-        problems.raise_any()
-        self.predicate = predicate
-
-    def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
-        """Ask the predicate."""
-        return bool(self.predicate(trial, result))
-
-    def __repr__(self) -> str:
-        return f"CheckpointWhen({getattr(self.predicate, '__name__', self.predicate)})"
 
 
 def by_default(
@@ -321,53 +171,6 @@ def by_default(
     if asked or when == "requested" or not waits_to_be_asked(trainable):
         return None
     return EveryIterations(when) if isinstance(when, int) else AtDecisions()
-
-
-class _AnyOf(CheckpointPolicy):
-    """A checkpoint when any of several policies asks for one. Each of them sees every report."""
-
-    def __init__(self, *policies: CheckpointPolicy):
-        self.policies: tuple[CheckpointPolicy, ...] = tuple(
-            part
-            for policy in policies
-            for part in (policy.policies if isinstance(policy, _AnyOf) else (policy,))
-        )
-
-    def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
-        """Ask all of them."""
-        return any([policy.due(trial, result) for policy in self.policies])  # noqa: C419  all look
-
-    def saved(self, trial: Trial) -> None:
-        """Tell all of them."""
-        for policy in self.policies:
-            policy.saved(trial)
-
-    def started(self, trial: Trial) -> None:
-        """Tell all of them."""
-        for policy in self.policies:
-            policy.started(trial)
-
-    def go_by(self, monotonic: Callable[[], float]) -> None:
-        """Make all of them read the time from something other than the machine's clock."""
-        for policy in self.policies:
-            policy.go_by(monotonic)
-
-    def parts(self) -> Iterator[CheckpointPolicy]:
-        """Yield the policies."""
-        yield from self.policies
-
-    def __repr__(self) -> str:
-        return " | ".join(map(repr, self.policies))
-
-    def get_state(self) -> dict[str, Any] | None:
-        """Return what Tune saves with the experiment."""
-        return {"policies": [policy.get_state() for policy in self.policies]}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Load what Tune restores with the experiment."""
-        for policy, saved in zip(self.policies, state["policies"], strict=True):
-            if saved:
-                policy.set_state(saved)
 
 
 class FunctionCheckpoints(tune.Callback):

@@ -9,7 +9,7 @@ import os
 import pickle
 import posixpath
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -40,14 +40,11 @@ from tunekit._ray.progress import reported
 from tunekit._ray.storage import TUNER_FILE, absolute, storage_at
 from tunekit._ray.tuner import (
     Settings,
-    begin,
     described_space,
     ended_soon,
-    had_space,
     is_distributed,
     is_remote,
     is_trainer,
-    packed,
     place_of,
     settings_of,
     space_of,
@@ -76,7 +73,7 @@ from tunekit.distributed import (
 )
 from tunekit.driver.callback import ValidationCallback
 from tunekit.driver.scheduler import ValidatedScheduler, base_of
-from tunekit.errors import ConfigError, RestoreError, SweepNotFoundError, TunekitError
+from tunekit.errors import RestoreError, SweepNotFoundError, TunekitError
 from tunekit.journal.experiments import no_sweep
 from tunekit.journal.lines import SERIES, Record, record_of
 from tunekit.journal.lock import DriverLock
@@ -89,7 +86,6 @@ from tunekit.pickles import is_whole
 from tunekit.policies import AtDecisions, CheckpointPolicy, FunctionCheckpoints, by_default
 from tunekit.reading.sweep import confirmed, load
 from tunekit.results.grid import ConfirmedResults, ValidatedResults
-from tunekit.resuming import warn_of_beginning_anew
 from tunekit.scheduling.searcher import ValidatedSearcher
 from tunekit.validating.watch import watched
 
@@ -119,7 +115,7 @@ def checkpointable(trainable: Any) -> Any:
         'train'
     """
     problems = Problems("tunekit.checkpointable")
-    _check_trainable(trainable, problems)
+    _check_trainable(trainable, None, problems)
     problems.raise_any()
     return checkpointable_class(trainable)
 
@@ -212,74 +208,60 @@ class Tuner(tune.Tuner):
     ):
         problems = Problems("Tuner")
         param_space = space_of(param_space)
-        distributed = is_trainer(trainable) or isinstance(trainable, TrainerFactory)
+        distributed = _check_trainable(trainable, worker_config, problems, space=param_space)
         if distributed:
-            check_trainer(trainable, param_space, problems)
             validation_config = validation_config or validation_config_of(trainable)
             run_config = run_config or run_config_of(trainable)
-            check_saving(checkpoint_policy, run_config, problems)
-            check_scheduler(getattr(tune_config, "scheduler", None), problems)
-        else:
-            _check_trainable(trainable, problems)
-        check_workers(worker_config, distributed, problems)
-        _check_tune_config(tune_config, problems)
-        _check_run_config(run_config, problems)
-        if validation_config is not None:
-            check_config("validation_config", validation_config, problems)
-        if checkpoint_policy is not None:
-            problems.instance(
-                "checkpoint_policy",
-                checkpoint_policy,
-                CheckpointPolicy,
-                "Pass tunekit.EveryIterations(n), for example; combine policies with |.",
-            )
-        if validation_config is not None and isinstance(tune_config, tune.TuneConfig):
+        config = check_config("validation_config", validation_config, problems)
+        tune_config = _checked_tune_config(tune_config, problems)
+        run_config = _checked_run_config(run_config, problems)
+        fix = "Pass tunekit.EveryIterations(n), for example."
+        policy = problems.optional("checkpoint_policy", checkpoint_policy, CheckpointPolicy, fix)
+        base, search_alg = base_of(tune_config.scheduler), tune_config.search_alg
+        if distributed:
+            check_saving(policy, run_config, problems)
+            check_scheduler(base, problems)
+        if config is not None:
             wrong_together(
-                base_of(tune_config.scheduler),
-                on_pending=getattr(validation_config, "on_pending", "auto"),
+                base,
+                on_pending=config.on_pending,
                 reuse_actors=bool(tune_config.reuse_actors),
-                search_alg=tune_config.search_alg,
+                search_alg=search_alg,
                 problems=problems,
             )
-        known = validation_config if isinstance(validation_config, ValidationConfig) else None
-        check_confirm(confirm, known, problems)
+        check_confirm(confirm, config, problems)
         check_seed(seed_param, problems)
-        check_space(seed_param, param_space, getattr(tune_config, "search_alg", None), problems)
+        check_space(seed_param, param_space, search_alg, problems)
         problems.raise_any()
 
         imported_from = import_path(trainable)
-        tune_config = copy.copy(tune_config) or tune.TuneConfig()
         if distributed:
-            trainable = trials_of(trainable, worker_config, validation_config)
+            trainable = trials_of(trainable, worker_config, config)
             tune_config.reuse_actors = tune_config.reuse_actors or keeps_warm(trainable)
         trainable = checkpointable_class(trainable)
-        if validation_config is not None and not distributed:
-            tune_config.reuse_actors = tune_config.reuse_actors or _hands_over(
-                trainable, validation_config, base_of(tune_config.scheduler)
-            )
-        if validation_config is not None and checkpoint_policy is None and not distributed:
-            checkpoint_policy = by_default(trainable, run_config, validation_config.when)
-        run_config = copy.copy(run_config) or tune.RunConfig()
+        if config is not None and not distributed:
+            hands_over = _hands_over(trainable, config, base)
+            tune_config.reuse_actors = tune_config.reuse_actors or hands_over
+            policy = policy or by_default(trainable, run_config, config.when)
         callbacks = list(run_config.callbacks or [])
-        if checkpoint_policy is not None:
-            callbacks.append(checkpoint_policy)
+        if policy is not None:
+            callbacks.append(policy)
         if is_checkpointable_function(trainable):
             checkpoints = run_config.checkpoint_config
             frequency, at_end = checkpoints.checkpoint_frequency, checkpoints.checkpoint_at_end
-            parts = () if checkpoint_policy is None else checkpoint_policy.parts()
-            at_end = at_end or any(isinstance(part, AtDecisions) for part in parts)
+            at_end = at_end or any(isinstance(one, AtDecisions) for one in callbacks)
             callbacks.append(FunctionCheckpoints(frequency or 0, bool(at_end)))
-        if validation_config is not None:
-            validation = ValidationCallback(validation_config, seed_param=seed_param)
+        if config is not None:
+            validation = ValidationCallback(config, seed_param=seed_param)
             validation.confirm = confirm
             validation.trainable = imported_from
-            validation.space, validation.owned = packed(param_space), not is_remote()
+            validation.owned = not is_remote()
             validation.searched = described_space(param_space)
             callbacks = _with_loggers(callbacks, validation)
             tune_config.scheduler = _validated_scheduler(tune_config.scheduler)
-            tune_config.search_alg = _validated_search_alg(tune_config.search_alg)
+            tune_config.search_alg = _validated_search_alg(search_alg)
         run_config.callbacks = callbacks
-        if validation_config is not None and run_config.name is not None:
+        if config is not None and run_config.name is not None:
             # Tune's Tuner writes its settings into the folder; a sweep there is restored from them.
             _refuse_if_driven(run_config)
         super().__init__(
@@ -303,7 +285,6 @@ class Tuner(tune.Tuner):
         storage_filesystem: pyarrow.fs.FileSystem | None = None,
         worker_config: WorkerReuseConfig | None = None,
         validation_config: ValidationConfig | None = None,
-        confirm: Confirm | None = None,
         **internal: Any,
     ) -> Tuner:
         """Restore a sweep that was interrupted at any moment, in any way.
@@ -328,22 +309,21 @@ class Tuner(tune.Tuner):
                 ``when`` and ``on_pending`` must be the sweep's, and ``stages`` have those of the
                 sweep; a new one gets what is kept. Existing scores remain, and validations that
                 failed remain failed.
-            confirm: How to confirm the winner, if that differs from how the sweep was started.
             **internal: As for ``ray.tune.Tuner.restore``.
 
         Returns:
-            A Tuner whose :meth:`fit` continues the sweep, or begins it if no trial had begun.
+            A Tuner whose :meth:`fit` continues the sweep.
 
         Raises:
             tunekit.errors.ConfigError: If an argument is wrong.
-            tunekit.errors.SweepNotFoundError: If there is no experiment at ``path``: a
-                ``ConfigError``, and a ``FileNotFoundError`` as with ``ray.tune.Tuner``.
+            tunekit.errors.SweepNotFoundError: If there is no experiment at ``path``, or one of
+                which no trial had begun: a ``ConfigError``, and a ``FileNotFoundError`` as with
+                ``ray.tune.Tuner``.
             tunekit.errors.AlreadyRunningError: If the sweep's driver is alive.
             tunekit.errors.JournalError: If the experiment's journal is damaged, or of another
                 version.
             tunekit.errors.RestoreError: If what the sweep was saved in, or what the Tuner was made
-                with, cannot be read; if the folder cannot be written to; or if no trial had begun
-                and ``param_space`` is needed because it could not be kept.
+                with, cannot be read; or if the folder cannot be written to.
             OSError: If the storage cannot be read.
 
         Example:
@@ -352,38 +332,20 @@ class Tuner(tune.Tuner):
             tunekit.errors.SweepNotFoundError: Tuner.restore: path='/no/such/folder' has no tuner...
         """
         problems = Problems("Tuner.restore")
-        distributed = is_trainer(trainable) or isinstance(trainable, TrainerFactory)
-        if distributed:
-            check_trainer(trainable, None, problems)
-        else:
-            _check_trainable(trainable, problems)
-        check_workers(worker_config, distributed, problems)
-        folder = _folder_of(path, storage_filesystem, problems)
-        absent = folder is not None and not (TUNER_FILE in folder.names("") or folder.names(SERIES))
-        if absent:
-            problems.add(_nothing_at(os.fspath(path), storage_filesystem))
+        distributed = _check_trainable(trainable, worker_config, problems)
         param_space = space_of(param_space)
-        if param_space is not None:
-            problems.instance("param_space", param_space, dict, "Pass a dict, or nothing.")
-        if validation_config is not None:
-            check_config("validation_config", validation_config, problems)
-        if confirm is not None:
-            problems.instance("confirm", confirm, Confirm, "Pass tunekit.Confirm(), or nothing.")
+        fix = "Pass a dict, or nothing."
+        problems.optional("param_space", param_space, dict, fix)
+        check_config("validation_config", validation_config, problems)
         if resume_errored and restart_errored:
             problems.add(
                 "resume_errored and restart_errored are both set; a trial that failed does one or "
                 "the other. Pass one of them."
             )
-        name = os.path.basename(os.fspath(path).rstrip("/")) if folder is not None else ""
-        if _is_pattern(name):
-            problems.add(
-                f"path={path!r} ends in {name!r}, which has one of * ? [: Ray, when it restores, "
-                "takes that for a pattern, and does not find the sweep's files. Rename the folder, "
-                "and pass its new path: nothing in it names it."
-            )
-        problems.raise_any(SweepNotFoundError if absent else ConfigError)
-        given, path = os.fspath(path), absolute(os.fspath(path), storage_filesystem)
+        folder = _folder_of(path, storage_filesystem, problems)
+        problems.raise_any()
         assert folder is not None  # else there is a problem
+        given, path = os.fspath(path), absolute(os.fspath(path), storage_filesystem)
         with ExitStack() as around:
             if folder.names(SERIES):
                 lock = DriverLock(*storage_at(path, storage_filesystem))
@@ -394,8 +356,7 @@ class Tuner(tune.Tuner):
             found = _found_in(folder, path)
             if found is None:
                 problems.add(_nothing_at(given, storage_filesystem))
-                problems.raise_any(SweepNotFoundError)
-                raise AssertionError  # it was raised
+                raise problems.error(SweepNotFoundError)
             imported_from = import_path(trainable)
             if distributed:
                 trainable = trials_of(trainable, worker_config, None)
@@ -420,32 +381,28 @@ class Tuner(tune.Tuner):
                     "by their names. Make what it names importable under that name, such as by an "
                     "alias; if the file is damaged, put it back as it was."
                 ) from error
-            if validation_config is not None:
-                _renew(restored, validation_config)
-            if confirm is not None:
-                _confirm_by(restored, confirm)
             tuner = cls.__new__(cls)
             tuner.__dict__.update(restored.__dict__)
             validation = tuner.validation
+            if validation_config is not None:
+                _renew(validation, validation_config)
             if validation is not None:
                 if distributed:
                     settle(trainable, validation.config)
                 written = record.sessions[-1].get("trainable") if record.sessions else None
                 validation.trainable = imported_from or written or validation.trainable
-            if state is not None and validation is not None:
-                validation.recover(state.point)
-            elif validation is not None or not _has_state(folder):
-                begin(tuner, param_space or _space_of(folder, validation))
+                if state is not None:
+                    validation.restore(state.searched)
             return tuner
 
     @classmethod
     def can_restore(
         cls, path: str, storage_filesystem: pyarrow.fs.FileSystem | None = None
     ) -> bool:
-        """Return whether a folder has a sweep that :meth:`restore` can continue or begin.
+        """Return whether a folder has a sweep that :meth:`restore` can continue.
 
-        It is ``False`` only where there is nothing to lose: no sweep, or one of which not even the
-        Tuner was made. Nothing is written, and no code of the sweep's is run.
+        It is ``False`` only where there is nothing to lose: no sweep, or one of which no trial had
+        begun. Nothing is written, and no code of the sweep's is run.
 
         Args:
             path: The experiment's folder, or a path that may be one.
@@ -507,11 +464,6 @@ class Tuner(tune.Tuner):
         if settings is None:
             return super().fit()
         validation = _validation_of(settings)
-        warn_of_beginning_anew(
-            settings,
-            base_of(settings.tune_config.scheduler),
-            None if validation is None else validation.config,
-        )
         if validation is None:
             leave_resuming_to_tune(settings.trainable)
             with ended_soon() if is_distributed(settings.trainable) else nullcontext():
@@ -616,33 +568,28 @@ def _found_in(folder: Folder, path: str) -> tuple[Record, SavedState | None] | N
     """
     record = record_of(folder)
     state = saved_state(folder, record.events, path)
-    if state is not None and state.settings is not None:
-        return record, state
-    there = TUNER_FILE in folder.names("")
-    if there and is_whole(folder.read(TUNER_FILE)):
-        return record, state
-    if state is None and not (there and _has_state(folder)):
-        return None
-    raise RestoreError(
-        f"The sweep in {path!r} cannot be restored: {TUNER_FILE} is "
-        f"{'damaged' if there else 'missing'}, which has the settings that its Tuner was made "
-        "with. Put it back as it was, from a copy of the folder."
-    )
-
-
-def _has_state(folder: Folder) -> bool:
-    """Return whether Tune has saved a sweep in a folder."""
-    return any(name.startswith(STATE_FILES) for name in folder.names(""))
+    names = folder.names("")
+    of_tune = any(name.startswith(STATE_FILES) for name in names)
+    if state is None and (folder.names(SERIES) or not of_tune):
+        return None  # no trial had begun
+    whole = TUNER_FILE in names and is_whole(folder.read(TUNER_FILE))
+    if not whole and (state is None or state.settings is None):
+        raise RestoreError(
+            f"The sweep in {path!r} cannot be restored: {TUNER_FILE} is "
+            f"{'damaged' if TUNER_FILE in names else 'missing'}, which has the settings that its "
+            "Tuner was made with. Put it back as it was, from a copy of the folder."
+        )
+    return record, state
 
 
 def _nothing_at(path: str, filesystem: pyarrow.fs.FileSystem | None) -> str:
-    """Return the problem with a path at which there is no sweep."""
+    """Return the problem with a path at which there is no sweep to go on with."""
     storage, home = storage_at(path, filesystem)
     if TUNER_FILE in folder_at(storage, home).names(""):
         return (
-            f"path={path!r} has a {TUNER_FILE} that is not whole: the process was killed while it "
-            "made its Tuner, or the disk was full. No trial had begun, so nothing is lost. Start "
-            "it again with Tuner(...).fit()."
+            f"path={path!r} has a sweep of which no trial had begun: its Tuner was made, and not "
+            "run, or the process ended before. Nothing is lost. Start it again with "
+            "Tuner(...).fit()."
         )
     return (
         f"path={path!r} has no {TUNER_FILE}, which Tune writes when a Tuner is made: it is no "
@@ -650,53 +597,20 @@ def _nothing_at(path: str, filesystem: pyarrow.fs.FileSystem | None) -> str:
     )
 
 
-def _space_of(folder: Folder, validation: ValidationCallback | None) -> dict[str, Any] | None:
-    """Return the search space of a sweep that has not begun."""
-    if not had_space(folder.read(TUNER_FILE)):
-        return None
-    if validation is not None and validation.space is not None:
-        with suppress(Exception):  # whatever its parts raise
-            space: dict[str, Any] | None = pickle.loads(validation.space)
-            return space
-    raise RestoreError(
-        "The sweep was made, and no trial had begun: nothing is lost. Its search space was not "
-        "kept, as it has data, or references to objects of a Ray cluster, or there is no "
-        "validation. Pass it again as param_space=, or start again with Tuner(...).fit()."
-    )
-
-
-def _confirm_by(restored: tune.Tuner, confirm: Confirm) -> None:
-    """Confirm the winner of a restored sweep in another way than the sweep was started with.
-
-    Raises:
-        tunekit.errors.ConfigError: If it cannot be confirmed so.
-    """
-    problems = Problems("Tuner.restore")
-    settings = settings_of(restored)
-    validation = None if settings is None else _validation_of(settings)
-    check_confirm(confirm, None if validation is None else validation.config, problems)
-    problems.raise_any()
-    if validation is not None:
-        validation.confirm = confirm
-
-
-def _renew(restored: tune.Tuner, config: ValidationConfig) -> None:
+def _renew(validation: ValidationCallback | None, new: ValidationConfig) -> None:
     """Give a restored sweep other settings to validate by.
 
     Raises:
         tunekit.errors.ConfigError: If the sweep cannot take them.
     """
     problems = Problems("Tuner.restore")
-    settings = settings_of(restored)
-    validation = None if settings is None else _validation_of(settings)
     if validation is None:
         problems.add(
             "validation_config is for a sweep that was started with one, and this one was not. "
             "Leave it out, or begin a sweep with it."
         )
-        problems.raise_any()
-        return
-    new, old = config, validation.config
+        raise problems.error()
+    old = validation.config
     for name in ("when", "on_pending"):
         if getattr(new, name) != getattr(old, name):
             problems.add(
@@ -715,9 +629,14 @@ def _renew(restored: tune.Tuner, config: ValidationConfig) -> None:
     validation.renew(new)
 
 
-def _is_pattern(name: str) -> bool:
-    """Return whether Ray, which globs for the files of a sweep, takes its name for a pattern."""
-    return glob.escape(name) != name
+def _check_name(given: str, name: str, problems: Problems) -> None:
+    """Add a problem if Ray, which globs for the files of a sweep, takes its name for a pattern."""
+    if glob.escape(name) != name:
+        problems.add(
+            f"{given}: {name!r} has one of * ? [. Ray, when it restores a sweep, takes that for a "
+            "pattern, and does not find its files. Choose a name without; a folder can be renamed, "
+            "nothing in it names it."
+        )
 
 
 def _refuse_if_driven(run_config: tune.RunConfig) -> None:
@@ -726,15 +645,14 @@ def _refuse_if_driven(run_config: tune.RunConfig) -> None:
         filesystem, home = storage_at(str(run_config.storage_path), run_config.storage_filesystem)
     except (OSError, ValueError):
         return  # Tune says what is wrong with it
-    home = posixpath.join(home, str(run_config.name))
-    if SERIES in folder_at(filesystem, home).names(""):
-        DriverLock(filesystem, home).require_free()
+    DriverLock(filesystem, posixpath.join(home, str(run_config.name))).require_free()
 
 
 def _folder_of(path: Any, filesystem: Any, problems: Problems) -> Folder | None:
     """Return the folder at a path that a user has passed; None if there cannot be one."""
     if not problems.instance("path", path, (str, os.PathLike), "Pass an experiment's folder."):
         return None
+    _check_name(f"path={path!r}", os.path.basename(os.fspath(path).rstrip("/")), problems)
     try:
         return folder_at(*storage_at(os.fspath(path), filesystem))
     except (OSError, ValueError) as error:
@@ -745,36 +663,54 @@ def _folder_of(path: Any, filesystem: Any, problems: Problems) -> Folder | None:
         return None
 
 
-def _check_trainable(trainable: Any, problems: Problems) -> None:
-    if trainable is None:
+def _check_trainable(
+    trainable: Any,
+    worker_config: Any,
+    problems: Problems,
+    *,
+    space: dict[str, Any] | None = None,
+) -> bool:
+    """Add what is wrong with a trainable; return whether its trials are distributed."""
+    distributed = is_trainer(trainable) or isinstance(trainable, TrainerFactory)
+    if distributed:
+        check_trainer(trainable, space, problems)
+    elif trainable is None:
         problems.add("trainable is missing. Pass a function or a ray.tune.Trainable class.")
-        return
-    problems.attempt(
-        lambda: checkpointable_class(trainable),
-        lambda error: (
-            f"trainable={trainable!r} cannot be tuned: {str(error).rstrip('.')}. Pass a function "
-            "of one argument, the configuration, or a ray.tune.Trainable class."
-        ),
-    )
+    else:
+        problems.attempt(
+            lambda: checkpointable_class(trainable),
+            lambda error: (
+                f"trainable={trainable!r} cannot be tuned: {str(error).rstrip('.')}. Pass a "
+                "function of one argument, the configuration, or a ray.tune.Trainable class."
+            ),
+        )
+    check_workers(worker_config, distributed, problems)
+    return distributed
 
 
-def _check_tune_config(tune_config: Any, problems: Problems) -> None:
-    if tune_config is None or not problems.instance(
-        "tune_config", tune_config, tune.TuneConfig, "Pass ray.tune.TuneConfig(...)."
+def _checked_tune_config(given: Any, problems: Problems) -> tune.TuneConfig:
+    """Return a copy, or the default; what is wrong with it goes to problems."""
+    fix = "Pass ray.tune.TuneConfig(...)."
+    config = copy.copy(problems.optional("tune_config", given, tune.TuneConfig, fix))
+    if config is None:
+        return tune.TuneConfig()
+    if config.mode is not None:
+        problems.choice("tune_config.mode", config.mode, ["min", "max"])
+    for name, kinds, create, where in (
+        ("scheduler", (TrialScheduler,), create_scheduler, "schedulers"),
+        ("search_alg", (Searcher, SearchAlgorithm), create_searcher, "search"),
     ):
-        return
-    if tune_config.mode is not None:
-        problems.choice("tune_config.mode", tune_config.mode, ["min", "max"])
-    for name, kinds, create in (
-        ("scheduler", (TrialScheduler,), create_scheduler),
-        ("search_alg", (Searcher, SearchAlgorithm), create_searcher),
-    ):
-        value = getattr(tune_config, name)
+        value = getattr(config, name)
         if isinstance(value, str):
             problems.attempt(partial(create, value), partial(_unknown, name, value))
-        elif value is not None:
-            fix = f"Pass one of ray.tune.{'schedulers' if name == 'scheduler' else 'search'}."
-            problems.instance(f"tune_config.{name}", value, kinds, fix)
+        else:
+            fix = f"Pass one of ray.tune.{where}."
+            problems.optional(f"tune_config.{name}", value, kinds, fix)
+    return config
+
+
+def _unknown(name: str, value: str, error: Exception) -> str:
+    return f"tune_config.{name}={value!r} names none of Tune's: {error}"
 
 
 def _hands_over(trainable: Any, config: ValidationConfig, scheduler: Any) -> bool:
@@ -784,21 +720,18 @@ def _hands_over(trainable: Any, config: ValidationConfig, scheduler: Any) -> boo
     return can_be_reset(trainable)
 
 
-def _unknown(name: str, value: str, error: Exception) -> str:
-    return f"tune_config.{name}={value!r} names none of Tune's: {error}"
-
-
-def _check_run_config(run_config: Any, problems: Problems) -> None:
-    if isinstance(run_config, train.RunConfig) and not is_tunes(run_config, tune.RunConfig):
+def _checked_run_config(given: Any, problems: Problems) -> tune.RunConfig:
+    """Return a copy, or the default; what is wrong with it goes to problems."""
+    if isinstance(given, train.RunConfig) and not is_tunes(given, tune.RunConfig):
         problems.add(
             "Pass run_config=ray.tune.RunConfig(...); this one is ray.train.RunConfig, which is "
             "for a trainer. name, storage_path and storage_filesystem are the same in both."
         )
-        return
-    if run_config is None or not problems.instance(
-        "run_config", run_config, tune.RunConfig, "Pass ray.tune.RunConfig(...)."
-    ):
-        return
+        return tune.RunConfig()
+    fix = "Pass ray.tune.RunConfig(...)."
+    run_config = copy.copy(problems.optional("run_config", given, tune.RunConfig, fix))
+    if run_config is None:
+        return tune.RunConfig()
     for name, kind in (
         ("checkpoint_config", tune.CheckpointConfig),
         ("failure_config", tune.FailureConfig),
@@ -809,20 +742,18 @@ def _check_run_config(run_config: Any, problems: Problems) -> None:
                 f"Pass RunConfig({name}=ray.tune.{kind.__name__}(...)); this one is a "
                 f"{type(value).__module__}.{type(value).__name__}, of which Tune knows nothing."
             )
-    if isinstance(run_config.name, str) and _is_pattern(run_config.name):
-        problems.add(
-            f"run_config.name={run_config.name!r} has one of * ? [: Ray, when it restores a sweep, "
-            "takes that for a pattern, and does not find its files. Choose a name without."
-        )
+    if isinstance(run_config.name, str):
+        _check_name("run_config.name", run_config.name, problems)
     for index, callback in enumerate(run_config.callbacks or []):
         name = f"run_config.callbacks[{index}]"
-        if problems.instance(
-            name, callback, tune.Callback, "Pass ray.tune.Callback instances."
-        ) and isinstance(callback, ValidationCallback):
+        fix = "Pass ray.tune.Callback instances."
+        problems.instance(name, callback, tune.Callback, fix)
+        if isinstance(callback, ValidationCallback):
             problems.add(
                 f"{name} is a ValidationCallback; Tuner makes its own. Pass its settings as "
                 "validation_config=, or use ray.tune.Tuner."
             )
+    return run_config
 
 
 def _with_loggers(

@@ -7,8 +7,7 @@ from typing import Any
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
-import tunekit
-from tests.sweeps import sweep
+from tests.sweeps import SavesWhen, sweep
 from tunekit.core.events import Decided, EndDelivered
 from tunekit.journal.lines import events_in
 
@@ -40,9 +39,7 @@ def test_the_end_of_a_sweep_is_no_decision_of_its_scheduler(tmp_path):
         trials=3,
         validation_s=lambda attempt: 1000.0,
         # With a second one pending they would not train on.
-        policy=tunekit.policies.CheckpointWhen(
-            lambda trial, result: result["training_iteration"] == 1
-        ),
+        policy=SavesWhen(lambda trial, result: result["training_iteration"] == 1),
     )
     events = events_in(tmp_path / "sweep")
     assert not [event for event in events if isinstance(event, Decided)]

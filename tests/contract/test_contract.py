@@ -18,7 +18,7 @@ import tunekit
 from tests.journals import read
 from tests.schedulers import CASES, MODES, every_case
 from tests.seeds import SCHEDULES, seeds
-from tests.sweeps import LENGTH, Counting, Endless, Ran, index_of, quality, sweep
+from tests.sweeps import LENGTH, Counting, Endless, Ran, SavesWhen, index_of, quality, sweep
 from tunekit.core.validation import Attempt
 from tunekit.testing import FakeClock, LocalSweep
 
@@ -278,7 +278,7 @@ def test_trials_that_restart_stay_in_their_brackets(tmp_path, name, on_pending):
 @every_case
 def test_checkpoints_here_and_there(tmp_path, name, on_pending):
     """A trial waits only where a score is on its way, and judges by what is validated."""
-    policy = tunekit.policies.CheckpointWhen(
+    policy = SavesWhen(
         lambda trial, result: (
             random.Random(f"{index_of(trial)}/{result['training_iteration']}").random() < 0.4
         )

@@ -24,7 +24,6 @@ from tests.seeds import seeds
 from tests.sweeps import sweep
 from tunekit.board.page import write_page
 from tunekit.core.engine import Engine
-from tunekit.journal import confined
 from tunekit.journal.lines import events_in
 from tunekit.journal.storage import LocalFolder
 from tunekit.testing.journal import JournalSummary, check_journal
@@ -305,16 +304,3 @@ def test_nothing_is_restored_that_would_write_into_another_file(interrupted, tmp
     with pytest.raises(tunekit.errors.RestoreError, match="is a link"):
         prepare_restore(LocalFolder(home), events_in(home))
     assert journal.read_bytes() == content
-
-
-def test_files_with_equal_numbers_are_not_taken_for_links(interrupted, monkeypatch):
-    """As on two disks, or in sshfs, which does not tell the numbers of files in a folder."""
-
-    class Unnumbered:
-        def __init__(self, entry: os.DirEntry[str]):
-            self.name, self.path, self.is_dir = entry.name, entry.path, entry.is_dir
-            self.is_symlink, self.inode = entry.is_symlink, lambda: 2**32 - 1
-
-    scandir = os.scandir
-    monkeypatch.setattr(confined.os, "scandir", lambda path: map(Unnumbered, scandir(path)))
-    assert confined.linked_file(interrupted[0]) is None

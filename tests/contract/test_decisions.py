@@ -92,6 +92,13 @@ def test_asha_that_trains_on_stops_at_the_same_rungs(tmp_path):
                 assert scores.get(trial.trial_id) in (score, None)
 
 
+def test_a_trial_saves_at_its_end_too(tmp_path):
+    base = ASHAScheduler(max_t=81, grace_period=4, reduction_factor=4)
+    ran = sweep(tmp_path, base, trials=1, **ONLY)
+    assert set(ran.validated()[0]) == {4, LENGTH}
+    assert ran.trials[0].checkpoint_at_end, "also if no report says that it is the last"
+
+
 @pytest.mark.parametrize("name", ["asha", "hyperband", "promotion"])
 def test_nobody_reports_twice_past_the_last_decision(tmp_path, name):
     ran = run(name, tmp_path, trainable=Endless, trials=8, validation_s=lambda attempt: 20.0)

@@ -20,7 +20,7 @@ import tunekit
 from tests.journals import read
 from tests.kills import Killed, killed_after
 from tests.restores import prepare_restore
-from tests.sweeps import LENGTH, Counting, Ran, sweep
+from tests.sweeps import LENGTH, Counting, Ran, SavesWhen, sweep
 from tunekit.driver.callback import ValidationCallback
 from tunekit.journal.lines import events_in
 from tunekit.journal.storage import LocalFolder
@@ -188,7 +188,7 @@ class Drives(Counting):
 
 
 def test_a_trainer_in_a_driver_function_is_told_of_at_its_first_report(tmp_path, caplog):
-    never = tunekit.policies.CheckpointWhen(lambda trial, result: False)
+    never = SavesWhen(lambda trial, result: False)
     with pytest.raises(
         tunekit.errors.MetricNotFoundError, match="Hand the trainer itself over"
     ) as caught:

@@ -14,7 +14,7 @@ from ray.tune.schedulers import FIFOScheduler
 import tunekit
 from tests.journals import read
 from tests.restores import prepare_restore
-from tests.sweeps import LENGTH, Counting, Ran, sweep
+from tests.sweeps import LENGTH, Counting, Ran, SavesWhen, sweep
 from tunekit.core.validation import Attempt
 from tunekit.driver.callback import ValidationCallback
 from tunekit.journal.lines import events_in
@@ -159,13 +159,6 @@ class Scores(Counting):
         return {**super().step(), "accuracy": 0.5}
 
 
-class Nobody(tunekit.policies.CheckpointPolicy):
-    """Never asks."""
-
-    def due(self, trial: Any, result: Any) -> bool:
-        return False
-
-
 @pytest.mark.parametrize(
     ("trainable", "checkpoints", "forgotten"),
     [
@@ -206,5 +199,5 @@ def test_a_forgotten_policy_is_told_at_the_first_report(
 
 def test_a_policy_that_has_not_asked_yet_is_not_forgotten(tmp_path, caplog):
     with pytest.raises(tunekit.errors.MetricNotFoundError):
-        sweep(tmp_path, FIFOScheduler(), trials=1, policy=Nobody())
+        sweep(tmp_path, FIFOScheduler(), trials=1, policy=SavesWhen(lambda trial, result: False))
     assert "nothing asks it for one" not in caplog.text

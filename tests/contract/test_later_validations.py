@@ -455,11 +455,11 @@ def test_nothing_in_a_cache_is_unpickled(home, tmp_path):
     cache = tmp_path / "scores"
     tunekit.load(home).validate(robust, 1, cache=cache)
     [entry] = cache.rglob("*.json")
-    bad = {"__pickled__": "Y29zCnN5c3RlbQooUyd0b3VjaCAvdG1wL3gnCnRSLg==", "shown": "harmless"}
+    bad = {"__pickled__": "Y29zCnN5c3RlbQooUyd0b3VjaCAvdG1wL3gnCnRSLg==", "__shown__": "x"}
     shutil.rmtree(home / "validations")
     entry.write_text(json.dumps({"metrics": {"accuracy": 0.5, "bad": bad}}))
     after = tunekit.load(home).validate(robust, 1, name="new", cache=cache)
-    assert after.best("new/accuracy", "max").metrics["new"]["bad"] == "harmless"
+    assert after.best("new/accuracy", "max").metrics["new"]["bad"]["__shown__"] == "x"
 
 
 # A sweep that goes on ---------------------------------------------------------------------------

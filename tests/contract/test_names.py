@@ -10,7 +10,7 @@ from ray import tune
 from ray.tune.schedulers import FIFOScheduler
 
 import tunekit
-from tests.sweeps import LENGTH, Counting, Endless, sweep
+from tests.sweeps import LENGTH, Counting, Endless, SavesWhen, sweep
 
 MODES = ["continue", "wait", "wait-paused"]
 
@@ -126,7 +126,7 @@ def test_a_sweep_without_any_checkpoint_is_an_error_at_its_end(tmp_path):
         sweep(
             tmp_path,
             FIFOScheduler(),
-            policy=tunekit.policies.CheckpointWhen(lambda trial, result: False),
+            policy=SavesWhen(lambda trial, result: False),
             trials=2,
         )
 
@@ -150,9 +150,7 @@ def test_a_stop_survives_a_failure_while_saving(tmp_path):
         trainable=SavesBadlyOnce,
         trials=1,
         # The score of iteration 1, saved at 2 s, arrives while iteration 3 is saved, from 4 s on.
-        policy=tunekit.policies.CheckpointWhen(
-            lambda trial, result: result["training_iteration"] % 2
-        ),
+        policy=SavesWhen(lambda trial, result: result["training_iteration"] % 2),
         validation_s=lambda attempt: 2.5,
         training_s=lambda trial, method: {"train": 1.0, "save": 1.0}.get(method, 0.0),
         max_failures=1,

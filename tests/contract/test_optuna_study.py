@@ -276,9 +276,9 @@ def test_a_tuner_writes_down_what_it_searches():
 @pytest.mark.parametrize(
     ("domain", "known"),
     [
-        (tune.quniform(0.1, 1.0, 0.1), {"kind": "float", "low": 0.1, "high": 1.0, "step": 0.1}),
-        (tune.qrandint(1, 10, 3), {"kind": "int", "low": 3, "high": 9, "step": 3}),
-        (tune.qrandint(1, 10, 1), {"kind": "int", "low": 1, "high": 9, "step": 1}),
+        (tune.quniform(0.1, 1.0, 0.1), {"kind": "float", "low": 0.1, "high": 1.0}),
+        (tune.qrandint(1, 10, 3), {"kind": "int", "low": 1, "high": 10}),
+        (tune.qrandint(1, 10, 1), {"kind": "int", "low": 1, "high": 9}),
         (tune.lograndint(1, 100), {"kind": "int", "low": 1, "high": 99, "log": True}),
         (tune.randn(0, 1), None),
         (tune.sample_from(lambda spec: 1), None),

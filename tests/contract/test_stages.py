@@ -260,19 +260,17 @@ def test_a_stage_that_is_added_in_a_restore_gets_what_was_saved_before(tmp_path)
     assert len(got) == sum(over.lengths().values())
 
 
-def test_a_restore_that_lacks_a_stage_is_refused(tmp_path, monkeypatch):
+def test_a_restore_that_lacks_a_stage_is_refused():
     stages = [tunekit.Stage("full", thorough), tunekit.Stage("record", thorough, every=2)]
     old = tunekit.ValidationConfig(fn=thorough, stages=stages)
     validation = SimpleNamespace(config=old, renew=lambda config: None)
-    monkeypatch.setattr(tuner, "settings_of", lambda restored: restored)
-    monkeypatch.setattr(tuner, "_validation_of", lambda settings: validation)
     other = [tunekit.Stage("record", thorough, every=3)]
     with pytest.raises(tunekit.errors.ConfigError) as error:
-        tuner._renew(object(), tunekit.ValidationConfig(fn=thorough, stages=other))
+        tuner._renew(validation, tunekit.ValidationConfig(fn=thorough, stages=other))
     assert len(error.value.problems) == 2
     assert "lacks Stage('full', every='promoted')" in str(error.value)
     more = [*stages, tunekit.Stage("last", thorough, every="last")]
-    tuner._renew(object(), tunekit.ValidationConfig(fn=thorough, stages=more))
+    tuner._renew(validation, tunekit.ValidationConfig(fn=thorough, stages=more))
 
 
 @pytest.mark.parametrize(

@@ -253,8 +253,8 @@ def test_of_what_is_too_large_a_text_is_kept_and_the_score_counts(tmp_path, capl
     rows = can_be_read(ran).reports
     row = rows[rows.trial_id.str.endswith("0")].iloc[-1]
     assert row["accuracy"] == ROUNDS / 10
-    assert row["pixels"] == "<a ndarray of about 2,097,152 bytes, left out>"
-    assert row["said/all"] == "<a list of about 2,400,000 bytes, left out>"
+    assert row["pixels"] == "<a value of about 2,097,152 bytes, left out>"
+    assert row["said/all"] == "<a value of about 2,400,000 bytes, left out>"
     assert row["tensor"].startswith("<a value of about 2,09")
     assert sum(file.stat().st_size for file in ran.home.rglob("*") if file.is_file()) < 2**20
     [told] = [r.getMessage() for r in caplog.records if "1 MiB" in r.getMessage()]

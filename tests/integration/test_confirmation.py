@@ -129,8 +129,4 @@ def test_the_results_are_there_whatever_becomes_of_the_confirmation(
         results = tunekit.Tuner.restore(home, counting).fit()
     assert not isinstance(results, ConfirmedResults) and "was interrupted" in caplog.text
     # With another function, it is done.
-    config = tunekit.ValidationConfig(validate, on_failure="raise", max_in_flight=2)
-    results = tunekit.Tuner.restore(
-        home, counting, validation_config=config, confirm=tunekit.Confirm(fn=seeded)
-    ).fit()
-    assert isinstance(results, ConfirmedResults) and results.confirmation.certain
+    assert tunekit.load(home).confirm(seeded).best().confirmation.certain

@@ -16,11 +16,10 @@ from tests.integration.runs import counting, fit
 from tests.journals import read
 from tunekit._ray.cluster import has_died
 from tunekit.core.validation import Attempt, Outcome, Request, Status
-from tunekit.core.values import unparcelled
-from tunekit.pickles import unpack
+from tunekit.core.values import admitted
 from tunekit.validating.cache import ValidationCache
 from tunekit.validating.executor import RayExecutor, executor_of
-from tunekit.validating.process import Estimated, Failed, Returned
+from tunekit.validating.process import Estimated, Failed, Returned, opened
 
 pytestmark = pytest.mark.ray
 
@@ -164,7 +163,7 @@ def test_all_workers_leave_a_loop_at_the_same_yield_and_go_on_with_the_next(ray_
         raise AssertionError(f"nothing of {kind}")
 
     def examples(event):
-        return unparcelled(event.value, unpack)["accuracy"].n
+        return admitted(event.value, opened)["accuracy"].n
 
     def left(name):
         return [json.loads((tmp_path / f"{name}-{rank}").read_text()) for rank in (0, 1)]

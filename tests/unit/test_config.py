@@ -122,28 +122,6 @@ def test_a_plain_config_gets_the_defaults():
     assert ValidationConfig.of(config) is config
 
 
-def test_the_older_form_takes_one_dict():
-    config = ValidationConfig.from_validate_fn(
-        lambda checkpoint, config: {"accuracy": config["x"]}, {"x": 0.5}, timeout_s=3, when=2
-    )
-    assert config.fn(None, **{**config.task_config.fn_kwargs, "x": 0.75}) == {"accuracy": 0.75}
-    assert (config.task_config.timeout_s, config.when) == (3, 2)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"validate_fn": 3},
-        {"validate_config": [1]},
-        {"timeout_s": -1},
-        {"task_config": train.ValidationTaskConfig()},
-    ],
-)
-def test_the_older_form_is_checked_too(wrong):
-    with pytest.raises(ConfigError):
-        ValidationConfig.from_validate_fn(**{"validate_fn": lambda c, config: {}, **wrong})
-
-
 def test_a_loop_of_workers_may_yield_and_resume():
     def loop(config, resume):
         yield {"accuracy": 0.5}

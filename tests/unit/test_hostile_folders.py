@@ -33,7 +33,7 @@ from tunekit.core.events import (
 from tunekit.errors import UnsafeFileError
 from tunekit.evaluation import session as sessions
 from tunekit.journal.lines import Journal
-from tunekit.journal.lock import Holder
+from tunekit.journal.lock import Driver
 from tunekit.journal.storage import LocalFolder, folder_at
 from tunekit.testing import FakeClock, FakeExecutor
 
@@ -59,7 +59,7 @@ def made(
         about={"time": 1e9, "sweep": 1e9, "name": word.lower(), "function": word},
     )
     scored(afterwards, checkpoint, {"robust": 0.5, "by": bomb})
-    holder = Holder("t", word, "elsewhere", 7, 1, since=1e9, beat=1e9)
+    holder = Driver("t", word, "elsewhere", 7, 1, since=1e9, heard=1e9)
     (home / "journal/driver.json").write_bytes(holder.encoded())
     inner = home / "trial_a/checkpoint_000001"
     inner.mkdir(parents=True)
@@ -359,7 +359,7 @@ def test_a_filesystem_below_a_local_folder_is_confined_as_well(hostile, outside)
         {"pid": "7"},
         {"pid": 2**80},
         {"since": 1e300},
-        {"beat": [1]},
+        {"heard": [1]},
         {"host": {"a": 1}},
         {"place": None},
     ],

@@ -15,32 +15,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.hostile import EXCEPTIONS, ODD, VALUES, OpensBadly, TwoArguments, hostile, made, tensors
-from tests.journals import lines_of, read, write_lines
+from tests.journals import read
 from tunekit.core.events import CheckpointSaved, Reported, TrialAdded, ValidationEnded
 from tunekit.core.reports import own_names, received
 from tunekit.core.validation import Outcome, Request, Status, rejected
-from tunekit.core.values import (
-    Opaque,
-    Parcel,
-    Raised,
-    admitted,
-    as_json,
-    described,
-    named,
-    number,
-    parcelled,
-    reader,
-    same,
-    text,
-    unparcelled,
-    written,
-)
+from tunekit.core.values import Raised, admitted, as_json, described, named, number, same, text
 from tunekit.journal.lines import Journal
-from tunekit.journal.recorded import resolve_opaque, to_json
+from tunekit.journal.recorded import exact, legible, read_opened, read_shown
 from tunekit.journal.storage import LocalFolder
-from tunekit.pickles import pack, to_text, travels, unpack
+from tunekit.pickles import kept
 from tunekit.validating.executor import explain
-from tunekit.validating.process import outcome_of, plain
+from tunekit.validating.process import Parcel, opened, outcome_of, plain
 from tunekit.validating.process import received as delivered
 
 MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -71,9 +56,9 @@ def handled(value, depth=0) -> None:
 @pytest.mark.parametrize("make", ODD)
 def test_what_is_admitted_can_be_handled(make):
     value = make()
-    own = admitted(value, travels)
+    own = admitted(value, kept)
     handled(own)
-    again = admitted(own, travels)
+    again = admitted(own, kept)
     assert again is own, "and is admitted as it is"
 
 
@@ -81,8 +66,8 @@ def test_what_is_admitted_can_be_handled(make):
 @given(VALUES)
 def test_anything_is_admitted(tree):
     value = made(tree)
-    handled(admitted({"it": value}, travels))
-    handled(admitted(value, travels))
+    handled(admitted({"it": value}, kept))
+    handled(admitted(value, kept))
 
 
 def test_numbers_are_numbers():
@@ -97,7 +82,7 @@ def test_numbers_are_numbers():
 
 def test_what_is_fine_is_left_alone():
     report = {"loss": 0.5, "seen": {1, 2}, "table": np.arange(3), "eval": {"n": [1, (2, "x")]}}
-    assert admitted(report, travels) is report
+    assert admitted(report, kept) is report
 
 
 def test_two_keys_of_one_name_lose_neither():
@@ -109,11 +94,10 @@ def test_two_keys_of_one_name_lose_neither():
 @pytest.mark.parametrize("make", ODD)
 def test_what_is_written_is_json_and_can_be_read(make):
     for value in (make(), {"it": make()}, [make()], {make: make()}):
-        for exact in (False, True):
-            document = json.dumps(written(value, to_text, exact=exact))
-            json.loads(document, object_hook=reader())
-            json.loads(document, object_hook=reader(lambda packed, shown: shown))
-        json.dumps(to_json(value))
+        for write in (legible, exact):
+            document = json.dumps(write(value))
+            json.loads(document, object_hook=read_shown)
+            json.loads(document, object_hook=read_opened)
         json.loads(as_json(value))
 
 
@@ -121,17 +105,19 @@ def test_what_is_written_is_json_and_can_be_read(make):
 @given(VALUES)
 def test_anything_can_be_written(tree):
     value = made(tree)
-    document = json.dumps(written(value, to_text))
+    document = json.dumps(legible(value))
     document.encode("ascii")
-    json.loads(document, object_hook=reader())
+    json.loads(document, object_hook=read_shown)
 
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda below: (
         st.lists(below)
+        | st.tuples(below, below)
         | st.dictionaries(
-            st.text(max_size=3) | st.sampled_from(["shown", "__pickled__", "__items__"]), below
+            st.integers() | st.text(max_size=3) | st.sampled_from(["__shown__", "__pickled__"]),
+            below,
         )
     ),
     max_leaves=12,
@@ -140,11 +126,8 @@ PLAIN = st.recursive(
 
 @MANY
 @given(PLAIN)
-def test_json_comes_back_as_it_was_whatever_its_keys(value):
-    for unpack_ in (None, lambda packed, shown: pytest.fail("there is no pickle")):
-        document = json.dumps(written(value, to_text, exact=True))
-        assert json.loads(document, object_hook=reader(unpack_)) == value
-    assert json.loads(json.dumps(to_json(value)), object_hook=reader()) == value
+def test_what_has_to_comes_back_as_it_was_whatever_its_keys(value):
+    assert json.loads(json.dumps(exact(value)), object_hook=read_opened) == value
 
 
 @MANY
@@ -178,34 +161,28 @@ def test_a_journal_takes_anything_and_can_be_read(tmp_path_factory, tree):
 IT = "training_iteration"
 
 
-def test_markers_of_the_journals_own_are_told_from_a_users(tmp_path):
-    """Also those of a journal that did not tell them apart, where they cannot be its own."""
-    odd = {"shown": 1, "both": {"__pickled__": "x", "shown": "y"}, "items": {"__items__": [[1, 2]]}}
+def test_what_a_user_says_is_never_opened(tmp_path):
+    class Touches:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "was-here",)
+
+    odd = {"__pickled__": legible({"it": Touches()})["it"]["__pickled__"], "__shown__": "x"}
     journal = Journal(LocalFolder(tmp_path))
-    journal.append(TrialAdded(time=1.0, trial_id="a", config={"it": odd, "shown": {"shown": "z"}}))
-    journal.append(
-        Reported(time=2.0, trial_id="a", report={IT: 1, "it": odd, "shown": 3}, offered=True)
-    )
+    journal.append(TrialAdded(time=1.0, trial_id="a", config={"it": odd}))
+    report = {IT: 1, "it": odd, "in": [odd], "__pickled__": 3}
+    journal.append(Reported(time=2.0, trial_id="a", report=report, offered=True))
+    saved = CheckpointSaved.of(Request("a", 1, kwargs={"it": odd}), 3.0, checkpoint="./c")
+    journal.append(saved)
     journal.close()
-    for unpickle in (False, True):
-        added, reported = read(tmp_path, unpickle=unpickle)
-        assert added["config"] == {"it": odd, "shown": {"shown": "z"}}
-        assert reported["report"] == {IT: 1, "it": odd, "shown": 3}
-    path = tmp_path / "journal/000001.jsonl"
-    own = {
-        "n": 4,
-        "event": "reported",
-        "time": 1,
-        "trial_id": "a",
-        "report": {IT: 1, "x": {"shown": 1}},
-    }
-    write_lines(path, [*lines_of(path), own])
-    for unpickle in (False, True):
-        assert read(tmp_path, unpickle=unpickle)[-1]["report"] == {IT: 1, "x": {"shown": 1}}
+    added, reported, saved = read(tmp_path, unpickle=True)
+    assert not (tmp_path / "was-here").exists()
+    renamed = {"'__pickled__'": odd["__pickled__"], "__shown__": "x"}
+    assert added["config"] == {"it": renamed} and saved["kwargs"] == {"it": odd}
+    assert reported["report"] == {IT: 1, "it": renamed, "in": [renamed], "'__pickled__'": 3}
 
 
 def test_keyword_arguments_come_back_as_the_very_same(tmp_path):
-    kwargs = {"sizes": (64, 32), "table": {1: "one", (1, 2): "pair"}, "shown": {"shown": 1}}
+    kwargs = {"sizes": (64, 32), "table": {1: "one", (1, 2): "pair"}, "x": {"__shown__": 1}}
     journal = Journal(LocalFolder(tmp_path))
     request = Request("a", 1, kwargs=kwargs)
     journal.append(CheckpointSaved.of(request, 1.0, checkpoint="./c", used=True))
@@ -214,18 +191,10 @@ def test_keyword_arguments_come_back_as_the_very_same(tmp_path):
     assert saved["kwargs"] == kwargs and type(saved["kwargs"]["sizes"]) is tuple
 
 
-def test_a_configuration_with_odd_keys_comes_back_with_the_very_values():
-    table = {(1, 2): 3, "shown": {1}}
-    document = json.dumps(to_json({"table": table, "lr": 0.1}))
-    recorded = json.loads(document, object_hook=reader(lambda packed, shown: Opaque(shown)))
-    again = resolve_opaque(recorded, [{"table": table, "lr": 0.5}])
-    assert again == {"table": table, "lr": 0.1} and again["table"] is table
-
-
 def test_an_object_that_cannot_be_opened_here_leaves_its_text():
-    parcel = parcelled({"it": OpensBadly()}, pack)
+    parcel = plain({"it": OpensBadly()})
     assert type(parcel["it"]) is Parcel
-    assert unparcelled(parcel, unpack) == {"it": parcel["it"].shown}
+    assert admitted(parcel, opened) == {"it": parcel["it"].shown}
 
 
 @pytest.mark.parametrize("make", ODD)
@@ -295,23 +264,26 @@ def test_a_report_is_such_that_tune_can_take_it():
         "val/acc": 2,
         "config": {(1, 2): 3},
     }
-    own = dict(received(odd, 4, travels))
+    own = dict(received(odd, 4, kept))
     moved = own.pop("reported")
-    assert list(moved) == ["done", "time_this_iter_s", "timesteps_total"]
+    assert list(moved) == ["done", "time_this_iter_s"]
     assert own == {
         "training_iteration": 3,
+        "timesteps_total/a": 1,
         "timestamp": 5,
-        "(1, 2)": {"x": 1},
-        "val": {"acc": 1},
+        "(1, 2)/x": 1,
+        "val/acc": 1,
         "config": {(1, 2): 3},
     }
-    assert received({"training_iteration": "x", "loss": 1}, 4, travels) == {
+    [moved] = received({"training_iteration": 3, "timesteps_total": {"a": 1}}, 4, kept)["reported"]
+    assert moved == "timesteps_total"
+    assert received({"training_iteration": "x", "loss": 1}, 4, kept) == {
         "loss": 1,
         "reported": {"training_iteration": "x"},
         "training_iteration": 4,
     }
     fine = {"training_iteration": 1, "config": {}, "loss": 0.5, "done": False}
-    assert received(fine, 1, travels) is fine
+    assert received(fine, 1, kept) is fine
 
 
 @pytest.mark.parametrize(
@@ -338,5 +310,5 @@ def test_reading_a_value_in_words_touches_no_file(tmp_path):
             return Path.touch, (tmp_path / "was-here",)
 
     text(Touches())
-    json.loads(json.dumps(written({"it": Touches()}, to_text)), object_hook=reader())
+    json.loads(json.dumps(legible({"it": Touches()})), object_hook=read_shown)
     assert not (tmp_path / "was-here").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import pickle
@@ -12,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
 import ray
 from ray import tune
 from ray.air._internal.uri_utils import URI
@@ -27,18 +25,15 @@ from tunekit.core.parameters import CHOICE, FLOAT, INT, choice
 
 __all__ = [
     "Settings",
-    "begin",
     "callbacks_in",
     "described",
     "described_space",
     "ended_soon",
-    "had_space",
     "has_workers",
     "innermost_searcher",
     "is_distributed",
     "is_remote",
     "is_trainer",
-    "packed",
     "place_of",
     "repeat_index",
     "settings_of",
@@ -46,9 +41,6 @@ __all__ = [
     "stand",
     "trial_bundles",
 ]
-
-# A search space that is larger is not kept: it has data in it.
-_MOST_BYTES = 1 << 20
 
 
 @dataclass
@@ -183,36 +175,6 @@ def place_of(settings: Settings, home: str) -> str:
     return home
 
 
-class _SpacePickler(cloudpickle.Pickler):
-    """Refuses objects of a Ray cluster, which mean nothing to the next one, and pin them."""
-
-    def persistent_id(self, part: Any) -> None:
-        if isinstance(part, ray.ObjectRef):
-            raise pickle.PicklingError
-
-
-def packed(space: dict[str, Any] | None) -> bytes | None:
-    """Return a search space as it can be kept; None if it cannot.
-
-    Example:
-        >>> pickle.loads(packed({"lr": 0.1}))
-        {'lr': 0.1}
-        >>> packed({"data": bytes(1 << 21)}) is None
-        True
-    """
-    file = io.BytesIO()
-    try:
-        _SpacePickler(file).dump(space)
-    except Exception:  # whatever its parts raise
-        return None
-    return file.getvalue() if file.tell() <= _MOST_BYTES else None
-
-
-def had_space(tuner_file: bytes) -> bool:
-    """Return whether a Tuner was made with a search space, which Tune does not save with it."""
-    return bool(pickle.loads(tuner_file)["__flattened_param_space_keys"])
-
-
 def callbacks_in(tuner_file: bytes) -> list[Any]:
     """Return the callbacks that a Tuner was made with; this runs the code that unpickles them.
 
@@ -220,16 +182,6 @@ def callbacks_in(tuner_file: bytes) -> list[Any]:
         tuner_file: What Tune has written down when it was made.
     """
     return list(pickle.loads(tuner_file)["_run_config"].callbacks or [])
-
-
-def begin(tuner: tune.Tuner, space: dict[str, Any] | None) -> None:
-    """Let a restored Tuner, of a sweep that has not begun, begin it.
-
-    Tune's own ``restore`` would run one trial, without the search space.
-    """
-    internal = tuner._local_tuner
-    internal.param_space = space
-    internal._is_restored, internal._resume_config = False, None
 
 
 _GRID = "/grid_search"  # how the flat names of values end that are tried one after the other
@@ -318,21 +270,10 @@ def _described_domain(domain: Domain) -> dict[str, Any] | None:
     low, high, sampler = domain.lower, domain.upper, domain.get_sampler()
     if not (math.isfinite(low) and math.isfinite(high)):
         return None
-    step = None
+    step = 1
     if isinstance(sampler, Quantized):
         step, sampler = sampler.q, sampler.sampler
-    if isinstance(domain, Integer) and step in (None, 1):
+    if isinstance(domain, Integer) and step == 1:
         high -= 1  # Tune's own upper bound is exclusive, unless values are rounded
-    known = {"kind": INT if isinstance(domain, Integer) else FLOAT, "low": low, "high": high}
-    if isinstance(sampler, LogUniform):
-        known["log"] = True
-    elif step is not None:
-        known["low"], known["high"] = _multiples(low, high, step)
-        known["step"] = step
-    return known
-
-
-def _multiples(low: float, high: float, step: float) -> tuple[float, float]:
-    """Return the first and the last multiple of a step in a range, as Tune draws them."""
-    least, most = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return least * step, most * step
+    log = {"log": True} if isinstance(sampler, LogUniform) else {}
+    return {"kind": INT if isinstance(domain, Integer) else FLOAT, "low": low, "high": high, **log}

@@ -314,11 +314,7 @@ class TrialErrored(OfTrial, frozen=True, kw_only=True, tag="errored"):
 
 
 class Exploited(OfTrial, frozen=True, kw_only=True, tag="exploited"):
-    """A trial is overwritten with a checkpoint. See :class:`tunekit.core.lineage.Exploit`.
-
-    Attributes:
-        odd: The values of hyperparameters that JSON cannot represent, by their texts.
-    """
+    """A trial is overwritten with a checkpoint. See :class:`tunekit.core.lineage.Exploit`."""
 
     generation: _Count
     reached: _Count
@@ -330,7 +326,6 @@ class Exploited(OfTrial, frozen=True, kw_only=True, tag="exploited"):
     old_config: Mapping[Any, Any] = {}
     donor_config: Mapping[Any, Any] = {}
     config: Mapping[Any, Any] = {}
-    odd: Mapping[str, Any] = {}
 
     @classmethod
     def of(cls, exploit: Exploit) -> Exploited:

@@ -53,34 +53,28 @@ def merge(report: Mapping[str, Any], validated: Mapping[str, Any]) -> dict[str, 
         >>> merge({"eval/accuracy": 0.9, "eval/n": 1}, {"eval": {"accuracy": 0.5}})
         {'eval/n': 1, 'eval': {'accuracy': 0.5}}
     """
-    return _laid_over(without(report, flatten(validated)), validated)
-
-
-def _laid_over(report: Mapping[str, Any], validated: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two that have no name in common."""
-    merged = dict(report)
-    for key, value in validated.items():
-        below = merged.get(key)
-        above = isinstance(value, Mapping) and bool(value)
-        if above and isinstance(below, Mapping):
-            merged[key] = _laid_over(below, value)
-        elif above and key in merged:  # {"eval": 1} and {"eval": {"loss": 2}}
-            for name, leaf in leaves(value, f"{key}/"):
-                _put(merged, name, leaf)
-        elif above:
-            merged[key] = value
-        else:
-            _put(merged, key, value)
+    names = flatten(validated)
+    rest = without(report, names)
+    merged = _laid_over(rest, validated)
+    if merged is None:  # {"eval": 1} and {"eval": {"loss": 2}}
+        own = {key: value for key, value in rest.items() if key == "config"}
+        merged = {**flatten({k: v for k, v in rest.items() if k not in own}), **names, **own}
     return merged
 
 
-def _put(level: dict[str, Any], key: str, leaf: Any) -> None:
-    """Write a value beside those whose names begin with its own."""
-    below = level.get(key)
-    level[key] = leaf
-    if isinstance(below, Mapping):
-        for name, value in leaves(below, f"{key}/"):
-            _put(level, name, value)
+def _laid_over(report: Mapping[str, Any], validated: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Merge two that have no name in common; None if a name is also a part of others."""
+    merged: dict[str, Any] = dict(report)
+    for key, value in validated.items():
+        if key in merged:
+            below = merged[key]
+            if not (isinstance(value, Mapping) and isinstance(below, Mapping)):
+                return None
+            value = _laid_over(below, value)
+            if value is None:
+                return None
+        merged[key] = value
+    return merged
 
 
 def hide(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
@@ -160,17 +154,19 @@ def distinct(report: Mapping[str, Any]) -> Mapping[str, Any]:
 
     Example:
         >>> distinct({"eval": {"loss": 1, "n": 2}, "eval/loss": 3})
-        {'eval': {'loss': 1, 'n': 2}}
+        {'eval/loss': 1, 'eval/n': 2}
     """
     if not any("/" in key or _has_slash(value) for key, value in report.items()):
         return report
-    deepest: dict[str, tuple[int, tuple[str, ...]]] = {}
-    places = list(_places(report))
-    for name, path in places:
-        deepest[name] = max((len(path), path), deepest.get(name, (0, ())), key=lambda one: one[0])
-    if len(deepest) == len(places):
+    found: dict[str, tuple[int, Any]] = {}
+    count = 0
+    for name, depth, value in _depths(report):
+        count += 1
+        if depth >= found.get(name, (0,))[0]:
+            found[name] = (depth, value)
+    if count == len(found):
         return report
-    return _only(report, {path for _, path in deepest.values()}, ())
+    return {name: value for name, (_, value) in found.items()}
 
 
 def _has_slash(value: Any) -> bool:
@@ -178,30 +174,15 @@ def _has_slash(value: Any) -> bool:
     return nested and any("/" in named(key) or _has_slash(below) for key, below in value.items())
 
 
-def _places(
-    level: Mapping[str, Any], above: tuple[str, ...] = ()
-) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _depths(
+    level: Mapping[str, Any], prefix: str = "", depth: int = 1
+) -> Iterator[tuple[str, int, Any]]:
     for key, value in level.items():
-        path = (*above, key)
+        name = f"{prefix}{named(key)}"
         if isinstance(value, Mapping) and value:
-            yield from _places(value, path)
+            yield from _depths(value, f"{name}/", depth + 1)
         else:
-            yield "/".join(map(named, path)), path
-
-
-def _only(
-    level: Mapping[str, Any], paths: Collection[tuple[str, ...]], above: tuple[str, ...]
-) -> dict[str, Any]:
-    kept: dict[str, Any] = {}
-    for key, value in level.items():
-        path = (*above, key)
-        if isinstance(value, Mapping) and value:
-            below = _only(value, paths, path)
-            if below:
-                kept[key] = below
-        elif path in paths:
-            kept[key] = value
-    return kept
+            yield name, depth, value
 
 
 def plain(value: Any) -> Any:

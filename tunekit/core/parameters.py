@@ -22,9 +22,6 @@ FLOAT, INT, CHOICE = "float", "int", "choice"
 # Values whose largest is not so many times the smallest are on a linear scale.
 _WIDE = 8
 
-# How far from a multiple of its step a value may be, in steps.
-_OFF = 1e-8
-
 
 @dataclass(frozen=True)
 class Parameter:
@@ -36,7 +33,6 @@ class Parameter:
         low: The least value; None for choices.
         high: The greatest value, which is included; None for choices.
         log: Whether it is searched on a logarithmic scale.
-        step: The distance between values; None if there is no such distance.
         choices: Its values, if it is a choice.
 
     Example:
@@ -51,7 +47,6 @@ class Parameter:
     low: float | None = None
     high: float | None = None
     log: bool = False
-    step: float | None = None
     choices: tuple[Any, ...] = ()
 
     def __str__(self) -> str:
@@ -59,9 +54,7 @@ class Parameter:
             return ", ".join(map(setting, self.choices))
         if self.low == self.high:
             return setting(self.low)
-        told = f"{setting(self.low)} to {setting(self.high)}"
-        more = ["log"] * self.log + [f"step {setting(self.step)}"] * (self.step is not None)
-        return f"{told} ({', '.join(more)})" if more else told
+        return f"{setting(self.low)} to {setting(self.high)}{' (log)' * self.log}"
 
     @property
     def single(self) -> bool:
@@ -127,7 +120,7 @@ def _recorded(name: str, known: Mapping[str, Any]) -> Parameter | None:
     """Return a parameter as it was recorded; None if it was not, or by a version unknown here."""
     try:
         choices = tuple(map(choice, known.get("choices", ())))
-        own = {key: known[key] for key in ("kind", "low", "high", "log", "step") if key in known}
+        own = {key: known[key] for key in ("kind", "low", "high", "log") if key in known}
         return Parameter(name, **own, choices=choices) if "kind" in own else None
     except TypeError:
         return None
@@ -144,16 +137,7 @@ def _widened(known: Parameter | None, values: Sequence[Any]) -> Parameter | None
     if known.kind == INT and not all(isinstance(value, int) for value in values):
         return None
     low, high = min(known.low, *values), max(known.high, *values)
-    step = known.step
-    if step is not None and any(_off(value, known.low, step) for value in (*values, low)):
-        step = None
-    log = known.log and low > 0
-    return Parameter(known.name, known.kind, low, high, log, step)
-
-
-def _off(value: float, low: float, step: float) -> bool:
-    steps = (value - low) / step
-    return abs(steps - round(steps)) > _OFF
+    return Parameter(known.name, known.kind, low, high, known.log and low > 0)
 
 
 def _inferred(name: str, values: Sequence[Any]) -> Parameter:

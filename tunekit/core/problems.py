@@ -106,6 +106,10 @@ class Problems:
         self.add(f"{name}={shown(value)} is of type {type(value).__name__}. {fix}")
         return False
 
+    def optional(self, name: str, value: Any, kind: type | tuple[type, ...], fix: str) -> Any:
+        """Require ``value`` to be None, or an instance of ``kind``; return it, or None."""
+        return value if value is not None and self.instance(name, value, kind, fix) else None
+
     def attempt(self, check: Callable[[], object], explain: Callable[[Exception], str]) -> None:
         """Run ``check``; if it raises, record what ``explain`` makes of the exception."""
         try:

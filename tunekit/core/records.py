@@ -6,7 +6,7 @@ somebody else, may not; it is refused where it is read, and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -75,7 +75,6 @@ class _Parameter(_Kind, total=False):
     low: float
     high: float
     log: bool
-    step: float | None
     choices: list[Any]
 
 
@@ -140,31 +139,39 @@ def check_head(head: Mapping[str, Any]) -> None:
         raise ValueError(f"it is nested more than {NESTED} levels deep")
 
 
-def check(event: Event, *, nested: bool) -> None:
+def check(event: Event) -> None:
     """Check an event that was read.
 
     Args:
         event: The event.
-        nested: Whether it may be nested deeper than a line of a journal is.
 
     Raises:
         ValueError: If it breaks a rule; says which.
 
     Example:
-        >>> check(Reported(n=2, trial_id="a", report={"training_iteration": 3}), nested=False)
-        >>> check(Reported(n=2, trial_id="a", report={}), nested=False)
+        >>> check(Reported(n=2, trial_id="a", report={"training_iteration": 3}))
+        >>> check(Reported(n=2, trial_id="a", report={}))
         Traceback (most recent call last):
         ValueError: its report has no training_iteration that is a whole number
     """
-    if nested and is_too_deep(msgspec.structs.asdict(event)):
-        raise ValueError(f"it is nested more than {NESTED} levels deep")
-    own = _CHECKS.get(type(event))
-    if own is not None:
-        own(event)
+    match event:
+        case Reported():
+            _check_report(event.report)
+        case CheckpointSaved(id=""):
+            pass
+        case CheckpointSaved() | ValidationRequested():
+            place = (event.trial_id, event.generation, event.iteration, event.run)
+            if _key_of(event.id)[:4] != place:
+                raise ValueError(f"its id {event.id!r} is not that of its checkpoint")
+        case OfValidation():
+            _key_of(event.id)
+            if isinstance(event, ValidationEnded) and event.status not in _STATUSES:
+                raise ValueError(f"its status {event.status!r} is unknown")
+            if isinstance(event, ValidationEstimated):
+                _check_estimates(event.estimates)
 
 
-def _check_report(event: Reported) -> None:
-    report = event.report
+def _check_report(report: Mapping[Any, Any]) -> None:
     for name, default in ((ITERATION, None), (GENERATION, 0)):
         found = report.get(name, default)
         if type(found) is not int or not 0 <= found <= MOST:
@@ -173,28 +180,9 @@ def _check_report(event: Reported) -> None:
         raise ValueError("its report has hyperparameters")
 
 
-def _check_checkpoint(event: CheckpointSaved | ValidationRequested) -> None:
-    if not event.id and isinstance(event, CheckpointSaved):
-        return
-    key = _key_of(event.id)
-    if key[:4] != (event.trial_id, event.generation, event.iteration, event.run):
-        raise ValueError(f"its id {event.id!r} is not that of its checkpoint")
-
-
-def _check_validation(event: OfValidation) -> None:
-    _key_of(event.id)
-
-
-def _check_ended(event: ValidationEnded) -> None:
-    _key_of(event.id)
-    if event.status not in _STATUSES:
-        raise ValueError(f"its status {event.status!r} is unknown")
-
-
-def _check_estimates(event: ValidationEstimated) -> None:
-    _key_of(event.id)
+def _check_estimates(estimates: Mapping[str, Any]) -> None:
     try:
-        resumable(event.estimates)
+        resumable(estimates)
     except Exception as error:  # whatever is wrong with one of them
         raise ValueError(f"its estimates are none: {error}") from error
 
@@ -222,17 +210,3 @@ def _check_texts(value: Any) -> None:
             waiting += [*part, *part.values()]
         elif isinstance(part, list):
             waiting += part
-
-
-_CHECKS: dict[type, Callable[[Any], None]] = {
-    Reported: _check_report,
-    CheckpointSaved: _check_checkpoint,
-    ValidationRequested: _check_checkpoint,
-    ValidationEnded: _check_ended,
-    ValidationEstimated: _check_estimates,
-    **{
-        kind: _check_validation
-        for kind in OfValidation.__subclasses__()
-        if kind not in (ValidationEnded, ValidationEstimated)
-    },
-}

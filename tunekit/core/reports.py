@@ -44,7 +44,7 @@ _TUNES: dict[str, Callable[[Any], bool]] = {
 def received(
     report: Mapping[str, Any],
     iteration: int,
-    travels: Callable[[Any], bool],
+    objects: Callable[[Any], Any],
     keep: Collection[str] = ("config",),
 ) -> Mapping[str, Any]:
     """Return a report that Tune, loggers and the journal can take, whatever its values are.
@@ -56,20 +56,20 @@ def received(
     Args:
         report: What a trial has reported; not changed.
         iteration: Which of the trial's reports it is, if it does not say so itself.
-        travels: Whether an object can be pickled and unpickled.
+        objects: Returns what stands for an object: itself, or a text.
         keep: What is no metric, and left as it is.
 
     Example:
-        >>> received({"training_iteration": 3, "loss": 0.5, 7: (1, 2)}, 3, lambda part: True)
+        >>> received({"training_iteration": 3, "loss": 0.5, 7: (1, 2)}, 3, str)
         {'training_iteration': 3, 'loss': 0.5, '7': (1, 2)}
-        >>> received({"training_iteration": 3, "timestamp": "noon"}, 3, lambda part: True)
+        >>> received({"training_iteration": 3, "timestamp": "noon"}, 3, str)
         {'training_iteration': 3, 'reported': {'timestamp': 'noon'}}
     """
     if not isinstance(report.get("config", {}), Mapping):
         keep = [name for name in keep if name != "config"]
     kept = {name: report[name] for name in keep if name in report}
     own = {key: value for key, value in report.items() if type(key) is not str or key not in kept}
-    clean = distinct(admitted(own, travels))
+    clean = distinct(admitted(own, objects))
     odd = [name for name, fits in _TUNES.items() if name in clean and not fits(clean[name])]
     if odd:
         clean = _moved(clean, odd)

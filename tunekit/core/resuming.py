@@ -2,8 +2,9 @@
 
 A class is handed its checkpoint; a function has to ask for it. One that does not begins anew, and
 its reports continue the trial's rows as if nothing had happened: they mix two runs, and a trial
-that is paused again and again never ends. That is noticed when it happens (:class:`Resumption`),
-and suspected before (:func:`saves_without_resuming`), from the function's code.
+that is paused again and again never ends. That is noticed when it happens (:class:`Resumption`).
+
+What a function's code names also says whether anybody has to ask it for checkpoints.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ __all__ = [
     "asks_itself",
     "begins_anew",
     "saves_only_when_asked",
-    "saves_without_resuming",
 ]
 
 #: How a function goes on from its checkpoint.
@@ -84,17 +84,13 @@ def begins_anew(trial: str, iteration: int, *, get_checkpoint: str = "tune.get_c
         f"runs. Begin the training function with\n{how}\n"
         f"A function that needs nothing from there calls {get_checkpoint}() and ignores what it "
         "returns. The trial has failed and is not retried; its reports and checkpoints are kept, "
-        "and tunekit.Tuner.restore(..., resume_errored=True) with the mended function goes on "
+        "and tunekit.Tuner.restore(..., resume_errored=True) with the fixed function goes on "
         "from them."
     )
 
 
-# Before it happens -------------------------------------------------------------------------------
+# What its code names ----------------------------------------------------------------------------
 
-# Names in the code of functions that save, and of those that resume.
-_SAVES_WITH_TUNEKIT = frozenset({"checkpoint_with"})
-_SAVES = _SAVES_WITH_TUNEKIT | {"Checkpoint", "from_directory"}
-_RESUMES = frozenset({"get_checkpoint", "loaded_checkpoint"})
 # Keywords and keys by which a function reports a checkpoint, or asks to be saved.
 _ASKS = frozenset({"checkpoint", "validation", "should_checkpoint", "tunekit_validation"})
 # Whose own code says nothing about the user's.
@@ -103,41 +99,11 @@ _FRAMEWORKS = frozenset({"ray", "tunekit"})
 _MOST = 200
 
 
-def saves_without_resuming(function: Any, *, with_tunekit: bool = False) -> bool:
-    """Return whether a function's code saves checkpoints and never asks for one.
-
-    It looks at names in the code of the function and of what that calls, as far as it can be found
-    without running anything; so it can be wrong in both directions.
-
-    Args:
-        function: The function.
-        with_tunekit: Whether only ``tunekit.checkpoint_with`` counts as saving.
-
-    Example:
-        >>> def train(config):
-        ...     checkpoint_with(lambda folder: None)
-        ...     report({"loss": 1.0})
-        >>> saves_without_resuming(train)
-        True
-        >>> def resumes(config):
-        ...     checkpoint = get_checkpoint()
-        ...     checkpoint_with(lambda folder: None)
-        >>> saves_without_resuming(resumes)
-        False
-    """
-    saves, ways = False, _SAVES_WITH_TUNEKIT if with_tunekit else _SAVES
-    for code in _codes(function):
-        names = set(_names(code))
-        if not _RESUMES.isdisjoint(names):
-            return False
-        saves = saves or not ways.isdisjoint(names)
-    return saves
-
-
 def saves_only_when_asked(function: Any) -> bool:
     """Return whether a function registers how to save, and never reports or asks for a checkpoint.
 
-    It looks at names, as :func:`saves_without_resuming` does.
+    It looks at names in the code of the function and of what that calls, as far as it can be found
+    without running anything; so it can be wrong in both directions.
 
     Args:
         function: The function.
@@ -153,7 +119,7 @@ def saves_only_when_asked(function: Any) -> bool:
         (True, False)
     """
     names = {name for code in _codes(function) for name in _names(code)}
-    return not names.isdisjoint(_SAVES_WITH_TUNEKIT) and names.isdisjoint(_ASKS)
+    return "checkpoint_with" in names and names.isdisjoint(_ASKS)
 
 
 def asks_itself(cls: type) -> bool:

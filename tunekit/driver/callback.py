@@ -68,9 +68,8 @@ from tunekit.errors import (
 from tunekit.journal.ledger import Ledger
 from tunekit.journal.places import Places
 from tunekit.journal.session import about
-from tunekit.journal.snapshots import RestorePoint
 from tunekit.loggers import JsonLogger, ValidatedLoggerCallback, validated
-from tunekit.pickles import travels
+from tunekit.pickles import kept
 from tunekit.policies import AtDecisions, CheckpointPolicy
 from tunekit.results.leases import CheckpointLeases
 from tunekit.results.lineage import Lineage
@@ -100,7 +99,7 @@ _PAUSE_S = 0.02
 
 # What is saved of it: what it was made with, and what was set since.
 _GIVEN = ("config", "_given", "_stage_executors")
-_SET = ("seed_param", "confirm", "trainable", "space", "searched", "owned", "_loggers")
+_SET = ("seed_param", "confirm", "trainable", "searched", "owned", "_loggers")
 
 _NOT_BY_RAY = (
     "ray.tune.Tuner.restore does not know what tunekit has recorded of this sweep: trials would "
@@ -168,8 +167,6 @@ class ValidationCallback(tune.Callback):
 
         #: Where the trainable can be imported from, for the record.
         self.trainable: str | None = None
-        #: The search space, pickled, for a sweep that is restored before it has begun.
-        self.space: bytes | None = None
         #: What the search space has, by flat name, for the record.
         self.searched: dict[str, Any] | None = None
         #: Whether a ``tunekit.Tuner`` made it; then only that Tuner may run it.
@@ -274,9 +271,9 @@ class ValidationCallback(tune.Callback):
         self._loggers += [validated(other) for other in others]
         return list(self._loggers)
 
-    def _searched_names(self) -> Collection[str] | None:
-        """Return the hyperparameters that are searched, by flat name; None if that is not known."""
-        return self.searched
+    def _searched_names(self) -> Collection[str]:
+        """Return the hyperparameters that are searched, by flat name, as far as that is known."""
+        return self.searched or ()
 
     def _goal(self) -> tuple[frozenset[str], str | None]:
         """Return the metrics to judge by, and which values are better."""
@@ -415,10 +412,10 @@ class ValidationCallback(tune.Callback):
             self._display.begin()
         if self._refused is not None:
             raise self._refused
-        if restore.mended is not None and not (controller and controller.resumed):
+        if restore.searched is not None and not (controller and controller.resumed):
             raise RestoreError(
                 "Tune could not restore the sweep, for the reason that it has logged above, and "
-                "would begin a new one. Its files are as they were: mend that, and restore again."
+                "would begin a new one. Its files are as they were: fix that, and restore again."
             )
         if controller is None:
             return
@@ -761,9 +758,13 @@ class ValidationCallback(tune.Callback):
             "drained_s": self._draining.took_s,
         }
 
-    def recover(self, mended: RestorePoint) -> None:
-        """Become part of a restored sweep, whose files were repaired."""
-        self._restore.mended = mended
+    def restore(self, searched: int) -> None:
+        """Restore the sweep from its files, which were put back.
+
+        Args:
+            searched: The line as of which the searcher was saved; 0: as the rest.
+        """
+        self._restore.searched = searched
 
     def _open_experiment(self, controller: Controller, state: SchedulerState) -> None:
         """Open the experiment's folder: load what was saved, and open the journal."""
@@ -809,7 +810,7 @@ class ValidationCallback(tune.Callback):
 def _receive(trial: Trial, result: dict[str, Any]) -> None:
     """Put a report into a form that Tune, loggers and the journal can take."""
     iteration = (trial.last_result or {}).get(TRAINING_ITERATION, 0) + 1
-    _become(result, received(result, iteration, travels, keep=("config", VALIDATION_KEY)))
+    _become(result, received(result, iteration, kept, keep=("config", VALIDATION_KEY)))
 
 
 def _become(result: dict[str, Any], other: Mapping[str, Any]) -> None:

@@ -59,7 +59,6 @@ from tunekit.driver.deliveries import Deliveries
 from tunekit.driver.requests import Requests
 from tunekit.journal.ledger import Ledger
 from tunekit.journal.recorded import resolve_opaque
-from tunekit.journal.snapshots import RestorePoint
 from tunekit.policies import CheckpointPolicy
 from tunekit.results.leases import CheckpointLeases
 from tunekit.results.trial_files import TrialFiles
@@ -116,8 +115,8 @@ class Restore:
         self.past: list[Event] = []
         #: Whether that is being replayed: it is in the journal already.
         self.replays = False
-        #: What repaired the files of the sweep, if anything did: it must not begin from scratch.
-        self.mended: RestorePoint | None = None
+        #: The line as of which the searcher was saved, 0: as the rest; None for a new sweep.
+        self.searched: int | None = None
         #: What Tune had saved with its own state, until the experiment's folder is known.
         self.saved: dict[str, Any] | None = None
         #: The line of the journal as of which Tune's state was saved; 0 for a new sweep.
@@ -135,12 +134,11 @@ class Restore:
         Returns:
             Whether there is a sweep to restore; otherwise it is a new one.
         """
-        if self.saved is None and self.mended is None:
+        if self.saved is None and self.searched is None:
             return False
         saved, self.saved = self.saved or {}, None
         self.past, self.as_of = ledger.past(), saved.get("as_of", 0)
-        searched = None if self.mended is None else self.mended.search
-        self._searcher_as_of = self.as_of if searched is None else searched
+        self._searcher_as_of = self.searched or self.as_of
         if saved.get("scheduler") is not None:
             self._scheduler_as_of = self.as_of
             state.load(saved["scheduler"], ledger.places, filesystem=filesystem)
@@ -391,7 +389,6 @@ def with_configs(events: Sequence[Event], trials: Mapping[str, Trial]) -> list[E
         trials: The trials, with the very values.
     """
     exploits = [event for event in events if isinstance(event, Exploited)]
-    odd = {text: value for event in exploits for text, value in event.odd.items()}
     recorded = configs_of(event.exploit() for event in exploits)
     known: dict[tuple[str, int], Mapping[str, Any]] = {}
 
@@ -399,7 +396,7 @@ def with_configs(events: Sequence[Event], trials: Mapping[str, Trial]) -> list[E
         at, trial = (trial_id, generation), trials.get(trial_id)
         own: Mapping[str, Any] = {} if trial is None else trial.config
         if at not in known:
-            known[at] = resolve_opaque(recorded[at], [own], odd) if at in recorded else own
+            known[at] = resolve_opaque(recorded[at], [own]) if at in recorded else own
         return known[at]
 
     def complete(event: Event) -> Event:
@@ -410,7 +407,7 @@ def with_configs(events: Sequence[Event], trials: Mapping[str, Trial]) -> list[E
             case Exploited():
                 own = [trials[event.trial_id].config] if event.trial_id in trials else []
                 configs = (event.old_config, event.donor_config, event.config)
-                old, donor, new = (resolve_opaque(one, own, odd) for one in configs)
+                old, donor, new = (resolve_opaque(one, own) for one in configs)
                 return structs.replace(event, old_config=old, donor_config=donor, config=new)
         return event
 

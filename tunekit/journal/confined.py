@@ -174,8 +174,8 @@ def link_out_of(filesystem: pyarrow.fs.FileSystem, home: str, path: str) -> str 
 def linked_file(root: Path) -> str | None:
     """Return a file in an experiment's folder, or in a trial's, that is another one, too.
 
-    It is a link, or one of two names of a file. Ray and Tune write some files in place, and would
-    write into the other one.
+    It is a link, or has several names. Ray and Tune write some files in place, and would write into
+    the other one.
 
     Args:
         root: The experiment's folder, on this machine.
@@ -187,12 +187,7 @@ def linked_file(root: Path) -> str | None:
         return None
     found = sorted(os.scandir(root), key=lambda entry: entry.name)
     inner = [entry for folder in found if folder.is_dir() for entry in os.scandir(folder.path)]
-    known: dict[int, str] = {}
     for entry in (*found, *inner):
-        if entry.is_dir():
-            continue
-        # Numbers are alike on two disks, and all the same in some file systems of users' programs.
-        other = known.setdefault(entry.inode(), entry.path)
-        if entry.is_symlink() or (other != entry.path and os.path.samefile(other, entry.path)):
+        if not entry.is_dir() and (entry.is_symlink() or os.stat(entry.path).st_nlink > 1):
             return os.path.relpath(entry.path, root)
     return None

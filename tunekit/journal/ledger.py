@@ -111,8 +111,6 @@ class Ledger:
 
     def keep(self, controller: Controller | None, *, saved: bool) -> None:
         """Record trials that were added, and the state of the sweep, if Tune has just saved it."""
-        if self._lock is not None:
-            self._lock.check()
         if controller is None or self._keeper is None:
             return
         kept = saved and self._keeper.snapshot(controller)

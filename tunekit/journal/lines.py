@@ -10,8 +10,8 @@ checksum of its own line, and a session's first line says which line it follows.
 sweep's state are named by the line to come, so that they tell how long the journal must be. What is
 missing is an error, until a file says that it may be: ``journal/7-12.missing``.
 
-Values of the user's are written as :func:`tunekit.core.values.written` says: what JSON does not
-know is a pickle with a text to show, which reading does not open unless it is asked to.
+Values of the user's are written as :mod:`tunekit.journal.recorded` says: what JSON does not know is
+a pickle with a text to show, which reading does not open unless it is asked to.
 
 A journal of another version of the format, or an event that is unknown, is an error: to read on
 would be to guess.
@@ -37,34 +37,21 @@ from tunekit.core.events import (
     CheckpointSaved,
     Event,
     Exploited,
-    Reported,
     TrialAdded,
     event_of,
 )
 from tunekit.core.lineage import Exploit
 from tunekit.core.records import MOST, check, check_head
-from tunekit.core.values import (
-    ITEMS,
-    NESTED,
-    PICKLED,
-    SHOWN,
-    Opaque,
-    is_too_deep,
-    reader,
-    text,
-    written,
-)
+from tunekit.core.values import NESTED, PICKLED, admitted, is_too_deep, text
 from tunekit.errors import JournalError
 from tunekit.journal.places import Places
-from tunekit.journal.recorded import odd_values, to_json, unknown_to_json
+from tunekit.journal.recorded import MARK, exact, legible, read_opened, read_shown
 from tunekit.journal.storage import Folder, folder_at
-from tunekit.pickles import from_text, to_text
 
 __all__ = [
     "SERIES",
     "STATE",
     "VERSION",
-    "Growth",
     "Journal",
     "JournalReader",
     "Record",
@@ -85,9 +72,10 @@ STATE = "state"
 #: The version of the format, in each file's first line.
 VERSION = 1
 
-# A line without these has nothing but what JSON knows, and is read several times as fast.
-_MARKS = tuple(f'"{marker}"' for marker in (SHOWN, PICKLED, ITEMS))
-_MARK_BYTES = tuple(mark.encode() for mark in _MARKS)
+# A line without this has nothing but what JSON knows, and is read several times as fast.
+_MARK = MARK.encode()
+# Bytes of the pickle of a hyperparameter that is written down; what is larger is not for a line.
+_LARGEST = 64 * 1024
 # So much of a line has its number and its event, which come first.
 _FRONT = 40
 _NUMBER = re.compile(rb'\{"n": ([0-9]{1,15}), ')
@@ -177,29 +165,16 @@ def _line_of(event: Event, number: int) -> tuple[dict[str, Any], dict[str, Any]]
     del known["n"]
     kind = type(event).__struct_config__.tag
     line = {"n": number, "event": kind, "time": known.pop("time"), **known}
-    if isinstance(event, Reported):
-        line["report"] = {name: value for name, value in event.report.items() if name != "config"}
-        if event.serves is None:
-            del line["serves"]
-        return line, {}
+    if line.get("report") is not None:
+        line["report"] = {name: v for name, v in line["report"].items() if name != "config"}
     if isinstance(event, TrialAdded):  # Tune's own record has the very values
-        return line, {"config": to_json(line.pop("config"))}
+        return line, {"config": admitted(line.pop("config"))}
     if isinstance(event, CheckpointSaved):
-        if not event.optional:
-            del line["optional"]
-        if event.report is None:
-            del line["report"]
-        else:
-            line["report"] = {name: v for name, v in event.report.items() if name != "config"}
         # The very same are passed if a restored sweep runs it.
-        kwargs = written(dict(line.pop("kwargs")), to_text, exact=True)
-        return line, {"kwargs": kwargs}
+        return line, {"kwargs": exact(dict(line.pop("kwargs")))}
     if isinstance(event, Exploited):
-        del line["odd"]
-        configs = {name: line.pop(name) for name in ("old_config", "donor_config", "config")}
-        as_written = {name: to_json(config) for name, config in configs.items()}
-        odd = odd_values(configs.values())
-        return line, {**as_written, "odd": odd} if odd else as_written
+        names = ("old_config", "donor_config", "config")
+        return line, {name: exact(dict(line.pop(name)), _LARGEST) for name in names}
     return line, {}
 
 
@@ -216,25 +191,25 @@ def _encoded(line: Mapping[str, Any], as_written: Mapping[str, Any] | None) -> s
         own = None
     if own is not None and own.count("{") + own.count("[") > NESTED and is_too_deep(line):
         own = None  # no reader would take it
-    if own is None or any(mark in own for mark in _MARKS):
-        own = _encoder.encode(written(line, to_text))
+    if own is None or f'"{PICKLED}"' in own:
+        own = _encoder.encode(legible(line))
     return f"{own[:-1]}, {_encoder.encode(as_written)[1:]}" if as_written else own
 
 
-_encoder = json.JSONEncoder(default=unknown_to_json)
+def _number(value: Any) -> Any:
+    """Return the number that a number of numpy's is, which many reports have.
+
+    Raises:
+        TypeError: If it is none: the rest is written another way.
+    """
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        found = value.item()
+        if type(found) in (bool, int, float, str):
+            return found
+    raise TypeError
 
 
-def _opened(packed: str, shown: str) -> Any:
-    try:
-        return from_text(packed)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # whatever its parts raise: a module may be gone
-        logger.warning("%s cannot be unpickled: %s", shown, text(error))
-        return Opaque(shown)
-
-
-_read_shown, _read_opened = reader(), reader(_opened)
+_encoder = json.JSONEncoder(default=_number)
 
 
 def sealed(line: str) -> bytes:
@@ -259,7 +234,7 @@ def _seal_of(line: bytes) -> str:
 def _end_of(folder: Folder, series: str) -> tuple[int, str]:
     """Return the number and the checksum of a journal's newest line; 0 and "" if there is none."""
     for name in reversed(_files(folder.names(series))):
-        lines = _complete_lines(folder.read(f"{series}/{name}"))
+        lines = folder.read(f"{series}/{name}").split(b"\n")[:-1]
         if lines:
             number = _NUMBER.match(lines[-1]) if _is_sealed(lines[-1]) else None
             if number is None:
@@ -306,15 +281,18 @@ def events_in(
 
 @dataclass
 class Record:
-    """What the journal has of an experiment's newest sweep.
+    """What the journal has of an experiment's newest sweep, or has gained since it was read last.
 
     Attributes:
         sessions: The first line of each session: when, with which versions and settings.
         events: The other lines.
+        anew: Whether what was read before does not count any more: another sweep has begun in the
+            folder, or its files are not the ones that were read.
     """
 
     sessions: list[dict[str, Any]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    anew: bool = True
 
 
 def record_of(folder: Folder, *, unpickle: bool = False, series: str = SERIES) -> Record:
@@ -330,18 +308,6 @@ def record_of(folder: Folder, *, unpickle: bool = False, series: str = SERIES) -
         OSError: If the storage fails.
     """
     return JournalReader(folder, unpickle=unpickle, series=series).read()
-
-
-@dataclass
-class Growth(Record):
-    """What a journal has gained since it was read last.
-
-    Attributes:
-        anew: Whether what was read before does not count any more: another sweep has begun in the
-            folder, or its files are not the ones that were read.
-    """
-
-    anew: bool = False
 
 
 @dataclass(frozen=True)
@@ -384,7 +350,7 @@ class JournalReader:
         >>> [event.n for event in reader.read().events]
         [3]
         >>> reader.read()
-        Growth(sessions=[], events=[], anew=False)
+        Record(sessions=[], events=[], anew=False)
     """
 
     def __init__(self, folder: Folder, *, unpickle: bool = False, series: str = SERIES):
@@ -399,7 +365,7 @@ class JournalReader:
         """Read everything again, with the next call of :meth:`read`."""
         self._at = _Position()
 
-    def read(self) -> Growth:
+    def read(self) -> Record:
         """Return the lines that are new since the last call.
 
         Raises:
@@ -415,13 +381,13 @@ class JournalReader:
             found, self._at = self._read(_Position())
         return found
 
-    def _read(self, at: _Position) -> tuple[Growth, _Position]:
+    def _read(self, at: _Position) -> tuple[Record, _Position]:
         # In this order: what an archive says was written is in the files that are listed next.
         known = 0 if at.file else _written_before(self._folder, self._series)
         names = self._folder.names(self._series)
         self._names, files = frozenset(names), _files(names)
         self._before = []
-        found = Growth(anew=not at.begun)
+        found = Record(anew=not at.begun)
         if at.file:
             more = b""
             if at.file in files:
@@ -442,12 +408,12 @@ class JournalReader:
             )
         return found, at
 
-    def _take(self, found: Growth, at: _Position, data: bytes) -> _Position:
+    def _take(self, found: Record, at: _Position, data: bytes) -> _Position:
         """Add the complete lines to what is new; return how far that is."""
-        file, lines = f"{self._series}/{at.file}", _complete_lines(data)
+        file, lines = f"{self._series}/{at.file}", data.split(b"\n")[:-1]  # the last may be torn
         begun, last, seal = at.begun, at.last, at.seal
         for index, line in enumerate(lines, start=at.lines + 1):
-            if line[-10:-2] != b"%08x" % crc32(line[:-_SEALED]):
+            if not _is_sealed(line):
                 raise _damaged(file, index)
             if index == 1 and (not begun or b'"journal": ' in line[:_FRONT]):
                 head = _head(line, file)
@@ -488,7 +454,7 @@ class JournalReader:
 
     def _check_head(
         self,
-        found: Growth,
+        found: Record,
         head: dict[str, Any],
         file: str,
         last: int,
@@ -513,7 +479,7 @@ class JournalReader:
             )
         found.sessions.append(head)
 
-    def _leave_out(self, found: Growth, head: dict[str, Any], file: str, last: int) -> None:
+    def _leave_out(self, found: Record, head: dict[str, Any], file: str, last: int) -> None:
         """Leave out what a driver has written after another one had taken the sweep over.
 
         Raises:
@@ -545,16 +511,8 @@ def exploits_of(events: Iterable[Event], places: Places) -> list[Exploit]:
 
 
 def _files(names: Iterable[str]) -> list[str]:
-    return sorted((name for name in names if _FILE.fullmatch(name)), key=_file_number)
-
-
-def _file_number(name: str) -> int:
-    return int(name.split(".")[0])
-
-
-def _complete_lines(data: bytes) -> list[bytes]:
-    lines = data.split(b"\n")
-    return lines[:-1]  # what follows the last newline is nothing, or torn
+    found = (name for name in names if _FILE.fullmatch(name))
+    return sorted(found, key=lambda name: int(name.split(".")[0]))
 
 
 def _damaged(
@@ -575,10 +533,8 @@ def _disordered(file: str, index: int, number: int, last: int) -> JournalError:
 
 def _parsed(line: bytes, file: str, index: int, *, unpickle: bool) -> dict[str, Any]:
     try:
-        if any(mark in line for mark in _MARK_BYTES):
-            parsed = json.loads(line, object_hook=_read_opened if unpickle else _read_shown)
-        else:
-            parsed = json.loads(line)
+        hook = None if _MARK not in line else read_opened if unpickle else read_shown
+        parsed = json.loads(line, object_hook=hook)
     except Exception as error:  # of the JSON, or of a pickle's parts
         raise _damaged(file, index, f"{type(error).__name__}: {error}") from error
     if not isinstance(parsed, dict):
@@ -598,14 +554,17 @@ def _event(line: bytes, file: str, index: int, *, unpickle: bool) -> Event:
     What is special to Python's JSON (NaN, for example), or a pickle, takes the longer way.
     """
     event: Event | None = None
-    if not any(mark in line for mark in _MARK_BYTES):
+    if _MARK not in line:
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             event = _decoder.decode(line)
     try:
         if event is None:
             event = event_of(_parsed(line, file, index, unpickle=unpickle))
-        nested = len(line) > 2 * NESTED and line.count(b"{") + line.count(b"[") > NESTED
-        check(event, nested=nested)
+        deep = len(line) > 2 * NESTED and line.count(b"{") + line.count(b"[") > NESTED
+        # As it is written: an object that was pickled may contain itself.
+        if deep and is_too_deep(_parsed(line, file, index, unpickle=False)):
+            raise ValueError(f"it is nested more than {NESTED} levels deep")
+        check(event)
     except (msgspec.ValidationError, ValueError) as error:
         raise JournalError(
             f"{file}, line {index}, is no event that this tunekit knows: {error}. It says "

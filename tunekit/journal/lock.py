@@ -11,7 +11,6 @@ was written over gives way.
 
 from __future__ import annotations
 
-import errno
 import logging
 import math
 import os
@@ -21,7 +20,6 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated
@@ -35,11 +33,6 @@ from tunekit.errors import AlreadyRunningError
 from tunekit.journal.confined import inside, local_path, read_plain
 from tunekit.journal.storage import replace_file
 
-try:
-    import fcntl
-except ImportError:  # on Windows
-    fcntl = None  # type: ignore[assignment]
-
 __all__ = [
     "BEAT_S",
     "LOCK",
@@ -47,7 +40,6 @@ __all__ = [
     "TAKE_OVER",
     "Driver",
     "DriverLock",
-    "Holder",
     "LockFile",
     "driver_of",
 ]
@@ -77,19 +69,19 @@ _Pid = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
 _Time = Annotated[float, msgspec.Meta(ge=0, le=253_402_300_799.0)]
 
 
-@dataclass(frozen=True)
-class Holder:
+class Driver(msgspec.Struct, frozen=True, omit_defaults=True):
     """A driver, as its lock says.
 
     Attributes:
         token: Tells this driver from all others.
         host: Its machine's name.
-        place: Where its process number means anything: the machine, on Linux a container of it.
+        place: Where its process number means anything: a machine, or a container of it.
         pid: Its process.
         born: When that process was started, in the system's own unit; 0 if that is not known.
             Numbers of processes are used again, above all in containers.
         since: When it began, in seconds since the epoch.
-        beat: When it was last heard of, likewise.
+        heard: When it was last heard of, likewise.
+        alive: Whether it is alive, as far as can be told from here; not in the file.
     """
 
     token: str
@@ -98,19 +90,20 @@ class Holder:
     pid: _Pid
     born: int
     since: _Time
-    beat: _Time
+    heard: _Time
+    alive: bool = False
 
     def encoded(self) -> bytes:
-        """The holder as its lock's file has it."""
+        """The driver as its lock's file has it."""
         return msgspec.json.encode(self) + b"\n"
 
     @classmethod
-    def decoded(cls, data: bytes | None) -> Holder | None:
-        """The holder that a lock's file names; None if there is no file, or it is no lock.
+    def decoded(cls, data: bytes | None) -> Driver | None:
+        """The driver that a lock's file names; None if there is no file, or it is no lock.
 
         Example:
-            >>> holder = Holder("t", "gpu1", "gpu1|b", 7, 99, since=1.0, beat=2.0)
-            >>> Holder.decoded(holder.encoded()) == holder, Holder.decoded(b'{"tok')
+            >>> driver = Driver("t", "gpu1", "gpu1|b", 7, 99, since=1.0, heard=2.0)
+            >>> Driver.decoded(driver.encoded()) == driver, Driver.decoded(b'{"tok')
             (True, None)
         """
         try:
@@ -128,37 +121,27 @@ class Holder:
             0 if it counts as dead, infinity if it is certain to be alive.
         """
         if self.place != _place():
-            return max(0.0, SILENT_S - (now - self.beat))
+            return max(0.0, SILENT_S - (now - self.heard))
         return math.inf if _born(self.pid) == self.born else 0.0
 
 
 def _place() -> str:
-    """Return where process numbers mean the same as here."""
+    """Return where process numbers mean the same as here; elsewhere than on Linux, in this one."""
     host = platform.node()
-    if os.name == "nt":  # whether another process is alive cannot be asked for there
-        return f"{host}|{os.getpid()}"
     try:
         return f"{host}|{os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        return host
+        return f"{host}|{os.getpid()}"
 
 
-def _born(pid: int) -> int | None:
-    """Return when a process was started; 0 if that is not known, None if there is no process."""
+def _born(pid: int) -> int:
+    """Return when a process was started; 0 if there is none, or that is not known."""
     try:
         # The command, in brackets, may have anything in it.
         state, *known = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return int(known[18]) if state not in "ZX" else None
-    except (OSError, ValueError, IndexError):
-        if Path("/proc/self/stat").exists():
-            return None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except OSError:  # it is somebody else's
-        pass
-    return 0
+    except OSError:
+        return 0
+    return int(known[18]) if state not in "ZX" else 0
 
 
 class LockFile:
@@ -190,40 +173,36 @@ class LockFile:
 
     def swap(self, held: bytes | None, data: bytes | None) -> bool:
         """Replace what is in it, None being no file; False if it has something else by now."""
-        if self._home is None:
+        with self._alone():
             if self.read() != held:
                 return False
-            if data is None:
+            if self._home is not None:
+                folder, name = posixpath.split(LOCK)
+                path = inside(self._home, folder) / name
+                path.unlink(missing_ok=True) if data is None else replace_file(path, data)
+            elif data is None:
                 self._filesystem.delete_file(self._path)
-                return True
-            self._filesystem.create_dir(posixpath.dirname(self._path))
-            with self._filesystem.open_output_stream(self._path) as stream:
-                stream.write(data)
-            return True
-        folder, name = posixpath.split(LOCK)
-        path = inside(self._home, folder) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with self._alone(path.parent):
-            if self.read() != held:
-                return False
-            if data is None:
-                path.unlink(missing_ok=True)
             else:
-                replace_file(path, data)
+                self._filesystem.create_dir(posixpath.dirname(self._path))
+                with self._filesystem.open_output_stream(self._path) as stream:
+                    stream.write(data)
             return True
 
     @contextmanager
-    def _alone(self, folder: Path) -> Iterator[None]:
-        """Keep other drivers from writing meanwhile."""
+    def _alone(self) -> Iterator[None]:
+        """Keep other drivers from writing meanwhile, where the file system can."""
         descriptor = None
-        try:
-            if fcntl is None:
-                raise OSError(errno.ENOSYS, "no such locks on this system")
-            descriptor = os.open(folder, os.O_RDONLY)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError as error:  # not every file system can lock a folder
-            logger.debug("%s cannot be locked: %s", folder, error)
-            self.doubt_s = _DOUBT_S
+        if self._home is not None:
+            folder = inside(self._home, posixpath.dirname(LOCK))
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                import fcntl  # not on Windows
+
+                descriptor = os.open(folder, os.O_RDONLY)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            except (ImportError, OSError) as error:
+                logger.debug("%s cannot be locked: %s", folder, error)
+                self.doubt_s = _DOUBT_S
         try:
             yield
         finally:
@@ -244,10 +223,8 @@ class DriverLock:
         self._file, self._home = LockFile(filesystem, home), home
         self._clock = clock or SystemClock()
         self._mutex = threading.Lock()
-        self._mine: Holder | None = None
+        self._mine: Driver | None = None
         self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._next_beat = 0.0
         self._on_lost: Callable[[AlreadyRunningError], None] = lambda error: None
 
     def claim(self) -> None:
@@ -263,7 +240,7 @@ class DriverLock:
         held = self.require_free()
         while not self._take(held):
             held = self.require_free()
-        rival = Holder.decoded(held)
+        rival = Driver.decoded(held)
         if rival is not None and rival.alive_for_s(self._clock.time()):
             logger.warning(
                 "The sweep in %s is taken over from %s, because %s is set. If that one is "
@@ -281,17 +258,17 @@ class DriverLock:
         The lock stays as it is.
         """
         by_force = os.environ.get(TAKE_OVER, "0") not in ("", "0")
-        watched: Holder | None = None
+        watched: Driver | None = None
         while True:
             held, now = self._file.read(), self._clock.time()
-            holder = Holder.decoded(held)
-            left = 0.0 if holder is None else holder.alive_for_s(now)
-            if holder is None or not left or by_force:
+            driver = Driver.decoded(held)
+            left = 0.0 if driver is None else driver.alive_for_s(now)
+            if driver is None or not left or by_force:
                 return held
-            again = watched is not None and watched.token == holder.token
-            if left == math.inf or (again and watched != holder):
+            again = watched is not None and watched.token == driver.token
+            if left == math.inf or (again and watched != driver):
                 raise AlreadyRunningError(
-                    f"The sweep in {self._home!r} has a driver: {_told(holder, now)}. Two would "
+                    f"The sweep in {self._home!r} has a driver: {_told(driver, now)}. Two would "
                     "both go on with it. Wait until that one has ended, or end it; `tunekit "
                     "status` shows what it does. If it is dead, or to take the sweep from it, set "
                     f"the environment variable {TAKE_OVER}=1, or run `tunekit resume --take-over`: "
@@ -303,20 +280,20 @@ class DriverLock:
                     "The sweep in %s is held by %s. Watching for up to %.0f s whether it is alive; "
                     "%s=1 takes it over at once.",
                     self._home,
-                    _told(holder, now),
+                    _told(driver, now),
                     left,
                     TAKE_OVER,
                 )
-            watched = holder
+            watched = driver
             self._clock.sleep(min(_LOOK_AGAIN_S, left))
 
     def _take(self, held: bytes | None) -> bool:
         """Write the lock; False if another driver was faster."""
         now, pid, token = self._clock.time(), os.getpid(), secrets.token_hex(8)
-        mine = Holder(token, platform.node(), _place(), pid, _born(pid) or 0, since=now, beat=now)
+        mine = Driver(token, platform.node(), _place(), pid, _born(pid), since=now, heard=now)
         if not self._file.swap(held, mine.encoded()):
             return False
-        self._mine, self._next_beat = mine, self._clock.monotonic() + BEAT_S
+        self._mine = mine
         if self._file.doubt_s:
             self._clock.sleep(self._file.doubt_s)
             if self._file.read() != mine.encoded():
@@ -324,10 +301,9 @@ class DriverLock:
         return self._mine is not None
 
     def keep(self, on_lost: Callable[[AlreadyRunningError], None]) -> None:
-        """Say that this driver is alive from now on, every few seconds.
+        """Say that this driver is alive from now on, every few seconds, however long a step takes.
 
-        Where time passes by itself, a thread does, however long a step takes; otherwise
-        :meth:`check`.
+        Where time does not pass by itself, whoever lets it pass calls :meth:`beat`.
 
         Args:
             on_lost: Called once, from whichever thread, if another driver has taken the sweep
@@ -335,13 +311,7 @@ class DriverLock:
         """
         self._on_lost = on_lost
         if isinstance(self._clock, SystemClock):
-            self._thread = threading.Thread(target=self._beat_on, daemon=True, name="tunekit-lock")
-            self._thread.start()
-
-    def check(self) -> None:
-        """Say that this driver is alive, if that is due and no thread does."""
-        if self._thread is None and self._clock.monotonic() >= self._next_beat:
-            self.beat()
+            threading.Thread(target=self._beat_on, daemon=True, name="tunekit-lock").start()
 
     def _beat_on(self) -> None:
         while not self._ended.wait(BEAT_S):
@@ -353,12 +323,11 @@ class DriverLock:
             mine = self._mine
             if mine is None:
                 return
-            self._next_beat = self._clock.monotonic() + BEAT_S
             try:
                 held = self._file.read()
-                rival = Holder.decoded(held)
+                rival = Driver.decoded(held)
                 if rival is None or rival.token == mine.token:  # None: somebody has cleaned up
-                    renewed = replace(mine, beat=self._clock.time())
+                    renewed = msgspec.structs.replace(mine, heard=self._clock.time())
                     if self._file.swap(held, renewed.encoded()):
                         self._mine = renewed
                     return
@@ -384,7 +353,7 @@ class DriverLock:
                 return
             try:
                 held = self._file.read()
-                there = Holder.decoded(held)
+                there = Driver.decoded(held)
                 if there is not None and there.token == mine.token:
                     self._file.swap(held, None)
             except Exception as error:  # storages raise whatever their libraries do
@@ -406,34 +375,15 @@ class DriverLock:
             self.release()
 
 
-def _told(holder: Holder, now: float) -> str:
+def _told(driver: Driver, now: float) -> str:
     """Return who a driver is, for the user."""
-    began = datetime.fromtimestamp(holder.since, timezone.utc)
-    own = holder.place == _place() and holder.pid == os.getpid()
-    where = "this process" if own else f"process {holder.pid}"
+    began = datetime.fromtimestamp(driver.since, timezone.utc)
+    own = driver.place == _place() and driver.pid == os.getpid()
+    where = "this process" if own else f"process {driver.pid}"
     return (
-        f"{where} on {holder.host}, since {began:%Y-%m-%d %H:%M:%S} UTC, last heard of "
-        f"{duration(max(0.0, now - holder.beat))} ago"
+        f"{where} on {driver.host}, since {began:%Y-%m-%d %H:%M:%S} UTC, last heard of "
+        f"{duration(max(0.0, now - driver.heard))} ago"
     )
-
-
-@dataclass(frozen=True)
-class Driver:
-    """Who a sweep's lock names.
-
-    Attributes:
-        alive: Whether that driver is alive, as far as can be told from here.
-        host: Its machine.
-        pid: Its process.
-        since: When it began, in seconds since the epoch.
-        heard: When it was last heard of, likewise.
-    """
-
-    alive: bool
-    host: str
-    pid: int
-    since: float
-    heard: float
 
 
 def driver_of(filesystem: pyarrow.fs.FileSystem, home: str, now: float) -> Driver | None:
@@ -448,8 +398,5 @@ def driver_of(filesystem: pyarrow.fs.FileSystem, home: str, now: float) -> Drive
         >>> driver_of(pyarrow.fs.LocalFileSystem(), "/no/such/folder", 0.0) is None
         True
     """
-    holder = Holder.decoded(LockFile(filesystem, home).read())
-    if holder is None:
-        return None
-    alive = holder.alive_for_s(now) > 0
-    return Driver(alive, holder.host, holder.pid, holder.since, holder.beat)
+    driver = Driver.decoded(LockFile(filesystem, home).read())
+    return driver and msgspec.structs.replace(driver, alive=driver.alive_for_s(now) > 0)

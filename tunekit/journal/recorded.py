@@ -1,103 +1,132 @@
-"""Hyperparameters as the journal has them, and the very values that they stand for."""
+"""Values of the user's in lines of a journal: as JSON that can be read, and as they were.
+
+A report or a score has numbers, texts, lists and dicts; another object in it becomes
+``{"__pickled__": ..., "__shown__": ...}``, or ``{"__shown__": ...}`` if it has no pickle. So does
+whatever JSON would change, such as a tuple, in what has to come back as it was: hyperparameters and
+keyword arguments. Reading opens no pickle unless it is asked to.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tunekit.core.values import PICKLED, SHOWN, Opaque, reader, safely, same, written
-from tunekit.pickles import to_text_elsewhere
+from tunekit.core.values import PICKLED, admitted, text
+from tunekit.pickles import from_text, to_text
 
-__all__ = ["odd_values", "resolve_opaque", "to_json", "unknown_to_json"]
+__all__ = ["MARK", "Opaque", "exact", "legible", "read_opened", "read_shown", "resolve_opaque"]
 
-# Bytes of the pickle of a hyperparameter that is written down.
-_LARGEST_ODD = 64 * 1024
+logger = logging.getLogger(__name__)
 
+_SHOWN = "__shown__"
 
-def unknown_to_json(value: Any) -> Any:
-    """Return the number that a number of numpy's is, which many reports have.
+#: A line without this has nothing but what JSON knows.
+MARK = f'"{_SHOWN}"'
 
-    Raises:
-        TypeError: If it is none: the rest is written another way.
-    """
-    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
-        found = value.item()
-        if type(found) in (bool, int, float, str):
-            return found
-    raise TypeError
+# Python does not read whole numbers of more than about 4,000 digits.
+_MOST_BITS = 13_000
+_DEEPEST = 50
 
 
-_encoder = json.JSONEncoder(default=unknown_to_json)
-_read_legible = reader(lambda packed, shown: Opaque(shown))
+class Opaque(str):
+    """A text that stands for a value that could not be kept."""
 
 
-def to_json(value: Any) -> Any:
-    """A value as it is written down for readers: with a text for what JSON does not know.
-
-    References to objects of a Ray cluster, for example, mean nothing to the next one.
+def legible(value: Any) -> Any:
+    """Return a report or a score as it is written.
 
     Example:
-        >>> to_json({"lr": 0.1, "sizes": (64, 32), "data": {1, 2}})
-        {'lr': 0.1, 'sizes': [64, 32], 'data': {'shown': '{1, 2}'}}
+        >>> legible({"lr": 0.1, "sizes": (64, 32), "seen": (n for n in "ab")})
+        {'lr': 0.1, 'sizes': (64, 32), 'seen': {'__shown__': '<generator object ...>'}}
     """
-    return written(value, keys=False)
+    return admitted(value, lambda part: _marked(to_text(part), text(part)))
 
 
-def _as_read(value: Any) -> Any:
-    """A value as it is read of which :func:`to_json` was written."""
-    return json.loads(_encoder.encode(to_json(value)), object_hook=_read_legible)
-
-
-def resolve_opaque(
-    recorded: Any, known: Sequence[Any], odd: Mapping[str, Any] | None = None
-) -> Any:
-    """Return what the journal has, with the very values where it has but a text of them.
+def exact(value: Any, largest: int | None = None, depth: int = 0) -> Any:
+    """Return a value as it is written so that the very same is read, as far as it has a pickle.
 
     Args:
-        recorded: A configuration, or a part of one.
-        known: What it may be: what has the same text, else what was written down, else the first.
-        odd: What was written down of values, by their texts.
+        value: Anything.
+        largest: How many bytes a pickle in it may have; None: any number.
+        depth: How many dicts it is in.
+
+    Example:
+        >>> exact({"lr": 0.1, "by": {1: 2}})
+        {'lr': 0.1, 'by': {'__pickled__': '...', '__shown__': {'1': 2}}}
     """
-    for other in known:
-        if not isinstance(other, Opaque) and same(_as_read(other), recorded):
-            return other
+    if _is_plain(value, depth):
+        return value
+    if _has_names(value) and depth < _DEEPEST:
+        return {key: exact(part, largest, depth + 1) for key, part in value.items()}
+    packed = to_text(value, largest)
+    return _marked(packed, text(value) if packed is None else admitted(value))
+
+
+def _marked(packed: str | None, shown: Any) -> dict[str, Any]:
+    return {_SHOWN: shown} if packed is None else {PICKLED: packed, _SHOWN: shown}
+
+
+def _is_plain(value: Any, depth: int) -> bool:
+    """Return whether JSON gives a value back as it is."""
+    kind = type(value)
+    if kind is int:
+        return bool(value.bit_length() < _MOST_BITS)
+    if depth < _DEEPEST and (kind is list or _has_names(value)):
+        parts = value if kind is list else value.values()
+        return all(_is_plain(part, depth + 1) for part in parts)
+    return value is None or kind in (bool, float, str)
+
+
+def _has_names(value: Any) -> bool:
+    return type(value) is dict and all(type(key) is str and key != _SHOWN for key in value)
+
+
+def read_shown(value: dict[str, Any]) -> Any:
+    """Read an object of a line, with a text for what is pickled."""
+    return value[_SHOWN] if _is_marked(value) else value
+
+
+def read_opened(value: dict[str, Any]) -> Any:
+    """Read an object of a line; :class:`Opaque` for what has no pickle, or one that fails."""
+    if not _is_marked(value):
+        return value
+    shown = value[_SHOWN]
+    if PICKLED in value:
+        try:
+            return from_text(value[PICKLED])
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever its parts raise: a module may be gone
+            logger.warning("%s cannot be unpickled: %s", shown, text(error))
+    return Opaque(shown)
+
+
+def _is_marked(value: Mapping[str, Any]) -> bool:
+    return _SHOWN in value and value.keys() <= {PICKLED, _SHOWN}
+
+
+def resolve_opaque(recorded: Any, known: Sequence[Any]) -> Any:
+    """Return hyperparameters with the very values where the journal has but a text of them.
+
+    Args:
+        recorded: What the journal has, or a part of it.
+        known: What it may be: what has the same text, else the first that is no text, too.
+
+    Example:
+        >>> resolve_opaque({"lr": 0.1, "data": Opaque("{1}")}, [{"data": {2}}, {"data": {1}}])
+        {'lr': 0.1, 'data': {1}}
+    """
     if isinstance(recorded, Mapping):
         return {
-            name: resolve_opaque(
-                value, [o[name] for o in known if isinstance(o, Mapping) and name in o], odd
-            )
+            name: resolve_opaque(value, [o[name] for o in known if _has(o, name)])
             for name, value in recorded.items()
         }
-    parts = recorded if isinstance(recorded, list) else [recorded]
-    texts = [part for part in parts if isinstance(part, Opaque)]
-    if not texts:
+    if type(recorded) is not Opaque:
         return recorded
-    if odd and all(part in odd for part in texts):
-        found = [odd[part] if isinstance(part, Opaque) else part for part in parts]
-        return found if isinstance(recorded, list) else found[0]
-    real = (other for other in known if not isinstance(other, Opaque))
-    return next(real, known[0] if known else recorded)
+    real = [other for other in known if type(other) is not Opaque]
+    return next((other for other in real if text(other) == recorded), [*real, recorded][0])
 
 
-def _odd_parts(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of a configuration that JSON does not know: their texts, and their pickles.
-
-    References to objects of a Ray cluster mean nothing to the next one, and what is large is not
-    for a line of a journal.
-    """
-    if isinstance(value, (Mapping, list, tuple)):
-        if not any(value is other for other in above):
-            for below in value.values() if isinstance(value, Mapping) else value:
-                yield from _odd_parts(below, (*above, value))
-        return
-    shown = to_json(value)
-    packed = to_text_elsewhere(value, _LARGEST_ODD) if isinstance(shown, dict) else None
-    if packed is not None:
-        yield shown[SHOWN], {PICKLED: packed, **shown}
-
-
-def odd_values(configs: Iterable[Any]) -> dict[str, Any]:
-    """Return, by their texts, the values in configurations that JSON does not know, pickled."""
-    parts = safely(lambda: dict(part for config in configs for part in _odd_parts(config)))
-    return parts or {}
+def _has(known: Any, name: str) -> bool:
+    return isinstance(known, Mapping) and name in known

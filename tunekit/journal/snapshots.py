@@ -20,8 +20,7 @@ import logging
 import re
 import time
 import zipfile
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,18 +37,15 @@ from tunekit.core.events import (
     TrialEnded,
     TrialErrored,
     TrialRetried,
-    ValidationEnded,
 )
 from tunekit.errors import RestoreError
 from tunekit.journal.confined import linked_file
 from tunekit.journal.lines import STATE as FOLDER
 from tunekit.journal.lines import Journal
 from tunekit.journal.storage import Folder, LocalFolder
-from tunekit.pickles import is_whole
 
 __all__ = [
     "SETTINGS",
-    "RestorePoint",
     "SavedState",
     "SnapshotWriter",
     "cannot_write",
@@ -64,8 +60,9 @@ SETTINGS = f"{FOLDER}/tuner.zip"
 _PATIENCE_S = 60.0
 # What Tune saves its trials in, and its callbacks; a snapshot has both.
 _TRIALS, _CALLBACKS = STATE_FILES[0], STATE_FILES[-1]
-# What the files in an archive are called.
-_PLAIN = re.compile(r"[^/\\\0]+\.(json|pkl)")
+# What the files in an archive are called: the sweep's state, and what the Tuner was made with.
+_OF_STATE = re.compile(rf"(?!{re.escape(TUNER_FILE)})[^/\\\0]+\.(json|pkl)")
+_OF_TUNER = re.compile(re.escape(TUNER_FILE))
 
 
 class SnapshotWriter:
@@ -93,9 +90,7 @@ class SnapshotWriter:
         if name is None:
             return False
         self._journal.append(SnapshotTaken(time=self._clock.time(), file=name))
-        if self._journal.sync():  # else an older line names what there is
-            for older in self._archives - {name}:
-                self._forget(older)
+        self._forget_all_but(name, "")
         return True
 
     def added(
@@ -128,10 +123,8 @@ class SnapshotWriter:
                     stop=stop,
                 )
             )
-        if name is not None and self._journal.sync():
-            for older in self._archives - {name}:
-                if older.endswith("-search.zip"):
-                    self._forget(older)
+        if name is not None:
+            self._forget_all_but(name, "-search.zip")
 
     def _keep_settings(self) -> bool:
         """Keep what the Tuner was made with, before anything can be restored."""
@@ -162,26 +155,17 @@ class SnapshotWriter:
             return False
         return True
 
-    def _forget(self, archive: str) -> None:
-        """Delete an archive that another one has taken the place of."""
-        try:
-            self._folder.remove(archive)
-        except OSError as error:
-            logger.warning("%s could not be deleted, and is tried again: %s", archive, error)
-        else:
-            self._archives.discard(archive)
-
-
-@dataclass(frozen=True)
-class RestorePoint:
-    """What a sweep is restored from.
-
-    Attributes:
-        search: The number of the journal's line as of which the searcher is; None: as of which the
-            sweep's state is.
-    """
-
-    search: int | None = None
+    def _forget_all_but(self, name: str, suffix: str) -> None:
+        """Delete the archives that another one has taken the place of."""
+        if not self._journal.sync():
+            return  # an older line names what there is
+        for archive in {one for one in self._archives if one.endswith(suffix)} - {name}:
+            try:
+                self._folder.remove(archive)
+            except OSError as error:
+                logger.warning("%s could not be deleted, and is tried again: %s", archive, error)
+            else:
+                self._archives.discard(archive)
 
 
 @dataclass(frozen=True)
@@ -193,14 +177,14 @@ class SavedState:
         as_of: The number of the journal's line as of which Tune's files are.
         files: Tune's files, by name.
         settings: What the Tuner was made with; None if no Tuner has made it.
-        point: What the sweep is restored from.
+        searched: The number of the journal's line as of which the searcher is; 0: as the rest.
     """
 
     path: str
     as_of: int
     files: Mapping[str, bytes]
     settings: bytes | None
-    point: RestorePoint
+    searched: int = 0
 
     def put_back(self, folder: Folder, events: Sequence[Event], now: str | None = None) -> None:
         """Put Tune's files in an experiment's folder as they were saved.
@@ -267,44 +251,43 @@ def saved_state(folder: Folder, events: Sequence[Event], path: str = "PATH") -> 
     linked = linked_file(folder.root) if isinstance(folder, LocalFolder) else None
     if linked is not None:
         raise RestoreError(
-            f"The sweep in {path!r} cannot be restored: {linked!r} in it is a link, and what is "
-            "written there would go into another file. Put a copy in place of the link."
+            f"The sweep in {path!r} cannot be restored: {linked!r} in it is a link, or has a "
+            "second name, and what is written there would go into another file. Put a copy in its "
+            "place, or restore a copy of the folder (cp -rL)."
         )
     taken = next((event for event in reversed(events) if isinstance(event, SnapshotTaken)), None)
-    begun, problems = has_begun(events), []
-    files: dict[str, bytes] = {}
-    if taken is None:
-        if not begun:
-            return None
-        problems.append("it was never saved, though trials have begun")
-    else:
-        try:
-            files = _state_in(folder, taken.file)
-        except _UnreadableError as error:
-            if not begun:
-                return None
-            problems.append(str(error))
     as_of = 0 if taken is None else taken.n
     added = (event for event in reversed(events) if isinstance(event, TrialAdded))
     searched = next((event for event in added if event.search and event.n > as_of), None)
-    search: Mapping[str, bytes] = {}
-    if searched is not None and searched.search is not None:
-        try:
-            search = _read(folder, searched.search)
-        except _UnreadableError as error:
-            problems.append(str(error))
+    begun, problems = has_begun(events), []
+    files: dict[str, bytes] = {}
     settings: bytes | None = None
     try:
+        files = {} if taken is None else _state_in(folder, taken.file)
+    except _UnreadableError as error:
+        problems.append(str(error))
+    if not files and not begun:
+        return None
+    if taken is None:
+        problems.append("it was never saved, though trials have begun")
+    try:
         settings = _settings_in(folder)
+        if searched is not None and searched.search is not None:
+            search = _read(folder, searched.search)
+            # Another session's may have another name: there must not be two.
+            files = {n: data for n, data in files.items() if not n.startswith(SEARCH_FILES)}
+            files.update(search)
     except _UnreadableError as error:
         problems.append(str(error))
     if problems:
-        raise RestoreError(_nothing_to_restore_from(path, problems, events))
-    if search:  # another session's may have another name: there must not be two
-        files = {n: data for n, data in files.items() if not n.startswith(SEARCH_FILES)}
-        files.update(search)
-    at = searched.n if searched is not None and search else None
-    return SavedState(path, as_of, files, settings, RestorePoint(at))
+        raise RestoreError(
+            f"The sweep in {path!r} cannot be restored: {'; '.join(problems)}. Put that back as it "
+            "was, from a copy of the folder, and restore again. What the journal records stands: "
+            f"`tunekit report {path}` reads it, and tunekit.load({path!r}).best().checkpoint is "
+            "the best checkpoint. Do not start a sweep of this name again: it would take the place "
+            "of this one. To train on, start one of another name."
+        )
+    return SavedState(path, as_of, files, settings, 0 if searched is None else searched.n)
 
 
 class _UnreadableError(Exception):
@@ -326,37 +309,13 @@ def _state_in(folder: Folder, name: str) -> dict[str, bytes]:
 
 
 def _settings_in(folder: Folder) -> bytes | None:
-    """Return what a Tuner was made with; None if no Tuner has made the sweep.
-
-    Tune's own file is what there is where somebody has removed the archive.
-    """
-    if SETTINGS.rpartition("/")[2] in folder.names(FOLDER):
-        why = ""
-        try:
-            return _read(folder, SETTINGS, {TUNER_FILE})[TUNER_FILE]
-        except (_UnreadableError, KeyError) as error:
-            why = str(error)
-    elif TUNER_FILE not in folder.names(""):
+    """Return what a Tuner was made with; None if no Tuner has made the sweep."""
+    if SETTINGS.rpartition("/")[2] not in folder.names(FOLDER):
         return None
-    else:
-        why = f"there is no {SETTINGS}"
-    if TUNER_FILE in folder.names("") and is_whole(folder.read(TUNER_FILE)):
-        return None
-    raise _UnreadableError(f"{why}, and {TUNER_FILE} is not whole")
-
-
-def _nothing_to_restore_from(path: str, problems: Sequence[str], events: Sequence[Event]) -> str:
-    validated = Counter(e.status for e in events if isinstance(e, ValidationEnded))
-    trials = sum(isinstance(event, TrialAdded) for event in events)
-    return (
-        f"The sweep in {path!r} cannot be restored: {'; '.join(problems)}. Put that back as it "
-        "was, from a copy of the folder, and restore again. What the journal records stands: "
-        f"{trials} trials, and {validated.total()} validations that have ended "
-        f"({validated['validated']} with a score). tunekit.load({path!r}) and `tunekit report "
-        f"{path}` read it, and tunekit.load({path!r}).best().checkpoint is the best checkpoint. Do "
-        "not start a sweep of this name again: it would take the place of this one. To train "
-        "on, start one of another name."
-    )
+    found = _read(folder, SETTINGS, _OF_TUNER)
+    if TUNER_FILE not in found:
+        raise _UnreadableError(f"{SETTINGS} has no {TUNER_FILE}")
+    return found[TUNER_FILE]
 
 
 def _session(name: str) -> str | None:
@@ -374,15 +333,13 @@ def _archive(files: Mapping[str, bytes], name: str) -> bytes:
     return file.getvalue()
 
 
-def _read(
-    folder: Folder, name: str, expected: Collection[str] | None = None
-) -> Mapping[str, bytes]:
+def _read(folder: Folder, name: str, named: re.Pattern[str] = _OF_STATE) -> Mapping[str, bytes]:
     """Return the files in an archive.
 
     Args:
         folder: The experiment's folder.
         name: The archive in it.
-        expected: The names of its files; None if those are any of Tune's state.
+        named: What its files are called.
     """
     try:
         data = folder.read(name)
@@ -402,8 +359,7 @@ def _read(
         why = f"{type(error).__name__}: {error}"
         raise _UnreadableError(f"{name} cannot be read ({why})") from error
     for inside in names:
-        known = inside in expected if expected else _PLAIN.fullmatch(inside) is not None
-        if not known or (inside == TUNER_FILE and not expected):
+        if named.fullmatch(inside) is None:
             raise RestoreError(
                 f"{name} has a file {inside!r}; all that tunekit puts there are files in which "
                 "Tune has saved the sweep, .json and .pkl, without a folder. Somebody has "

@@ -3,7 +3,7 @@
 A local folder, or a shared one that is mounted, is written to at once: what a call has taken has
 been handed to the operating system when the call returns, and outlives the process. It outlives
 the machine once it is on the disk: a file that is put is when the call returns, lines are after
-:meth:`Folder.sync`.
+:meth:`LocalFolder.sync`.
 
 An object store knows no appending, and a request to it takes as long as many of a sweep's steps;
 there a thread uploads in order, and what was not uploaded when the process is killed is lost: that
@@ -19,7 +19,6 @@ nothing is dropped.
 
 from __future__ import annotations
 
-import errno
 import itertools
 import logging
 import os
@@ -30,9 +29,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
-from typing import Protocol
 
 import pyarrow.fs
 
@@ -52,73 +51,10 @@ logger = logging.getLogger(__name__)
 # An object is uploaded anew as it grows; another is begun when it is so large.
 _CHUNK_BYTES = 256 * 1024
 _RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0)
-_TELL_AGAIN_S = 30.0
 # An object is there when it is closed, and not before. The names are pyarrow's, and fsspec's.
 _OBJECT_STORES = frozenset(
     ["s3", "s3a", "gcs", "gs", "abfs", "abfss", "az", "adl", "oss", "oci", "cos", "obs", "r2"]
 )
-
-
-class Folder(Protocol):
-    """A folder of an experiment."""
-
-    def append(self, series: str, line: bytes) -> None:
-        """Append a line to the newest file of a series, such as ``journal/000001.jsonl``.
-
-        A session begins a file of its own: a line that a former one left torn stays a last line.
-
-        Args:
-            series: The files' folder.
-            line: The line, with its newline.
-        """
-        ...
-
-    def sync(self) -> bool:
-        """Write what could not be written before, and let all lines outlive the machine.
-
-        Returns:
-            Whether they do, or will before anything that is written or removed from now on.
-        """
-        ...
-
-    def put(self, name: str, data: bytes) -> None:
-        """Write a file as a whole: no reader sees half of it."""
-        ...
-
-    def remove(self, name: str) -> None:
-        """Delete a file, if it is there."""
-        ...
-
-    def names(self, folder: str) -> list[str]:
-        """The names of what is in a folder of it, sorted; empty if there is none."""
-        ...
-
-    def read(self, name: str, start: int = 0) -> bytes:
-        """Return what is in a file, from a byte on; a negative one counts from the end.
-
-        Raises:
-            tunekit.UnsafeFileError: If it leads out of the folder, or is not a plain file.
-            OSError: If it cannot be read.
-        """
-        ...
-
-    def settle(self, patience_s: float) -> bool:
-        """Wait until all is written; False if it is not after so many seconds."""
-        ...
-
-    def close(self) -> None:
-        """Nothing more is written."""
-        ...
-
-    def abandon(self) -> None:
-        """Nothing more is written, what waits included: it is another driver's turn."""
-        ...
-
-
-def folder_at(filesystem: pyarrow.fs.FileSystem, path: str) -> Folder:
-    """Return the folder at a path of a storage."""
-    local = local_path(filesystem, path)
-    return RemoteFolder(filesystem, path) if local is None else LocalFolder(local)
 
 
 def warn_of_kills(filesystem: pyarrow.fs.FileSystem, path: str) -> None:
@@ -185,17 +121,12 @@ def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
 
 def _sync_folder(folder: Path) -> None:
     """Let the names in a folder outlive the machine, where the file system can."""
-    try:
+    with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:  # not everywhere can a folder be opened
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES):
-            raise
-    finally:
-        os.close(descriptor)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _make_folder(folder: Path) -> None:
@@ -207,18 +138,15 @@ def _make_folder(folder: Path) -> None:
 
 
 class _Complaints:
-    """Tells that a storage fails: at once, then now and then, and when it works again."""
+    """Tells that a storage fails, and when it works again."""
 
-    def __init__(self, where: str, now: Callable[[], float] = time.monotonic):
-        self._where, self._now = where, now
+    def __init__(self, where: str):
+        self._where = where
         self._since: float | None = None
-        self._told = 0.0
 
     def failed(self, error: Exception, waiting: int) -> None:
-        now = self._now()
-        if self._since is None or now - self._told >= _TELL_AGAIN_S:
-            self._since = now if self._since is None else self._since
-            self._told = now
+        if self._since is None:
+            self._since = time.monotonic()
             logger.warning(
                 "The experiment's records cannot be written to %s: %s. %d wait to be written, and "
                 "are tried again. The sweep goes on; what is not written when the driver is killed "
@@ -234,7 +162,7 @@ class _Complaints:
             logger.warning(
                 "The experiment's records are written to %s again, %.0f s later; none is missing.",
                 self._where,
-                self._now() - self._since,
+                time.monotonic() - self._since,
             )
             self._since = None
 
@@ -264,12 +192,23 @@ class LocalFolder:
         self._abandoned = False
 
     def append(self, series: str, line: bytes) -> None:
-        """See :class:`Folder`."""
+        """Append a line to the newest file of a series, such as ``journal/000001.jsonl``.
+
+        A session begins a file of its own: a line that a former one left torn stays a last line.
+
+        Args:
+            series: The files' folder.
+            line: The line, with its newline.
+        """
         self._waiting.append((series, line))
         self._write()
 
     def sync(self) -> bool:
-        """See :class:`Folder`."""
+        """Write what could not be written before, and let all lines outlive the machine.
+
+        Returns:
+            Whether they do, or will before anything that is written or removed from now on.
+        """
         self._write()
         try:
             for series in list(self._unsynced):
@@ -280,7 +219,7 @@ class LocalFolder:
         return not self._unsynced and not self._waiting
 
     def put(self, name: str, data: bytes) -> None:
-        """See :class:`Folder`.
+        """Write a file as a whole: no reader sees half of it.
 
         Raises:
             OSError: If it cannot be written; there is no new file then.
@@ -292,18 +231,23 @@ class LocalFolder:
         replace_file(path, data, durable=True)
 
     def remove(self, name: str) -> None:
-        """See :class:`Folder`."""
+        """Delete a file, if it is there."""
         path = self._place(name)
         if not self._abandoned:
             path.unlink(missing_ok=True)
 
     def names(self, folder: str) -> list[str]:
-        """See :class:`Folder`."""
+        """The names of what is in a folder of it, sorted; empty if there is none."""
         path = inside(self.root, folder)
         return sorted(p.name for p in path.iterdir()) if path.is_dir() else []
 
     def read(self, name: str, start: int = 0) -> bytes:
-        """See :class:`Folder`."""
+        """Return what is in a file, from a byte on; a negative one counts from the end.
+
+        Raises:
+            tunekit.UnsafeFileError: If it leads out of the folder, or is not a plain file.
+            OSError: If it cannot be read.
+        """
         return read_plain(inside(self.root, name), start)
 
     def _place(self, name: str) -> Path:
@@ -312,26 +256,23 @@ class LocalFolder:
         return inside(self.root, folder) / base
 
     def settle(self, patience_s: float) -> bool:
-        """See :class:`Folder`."""
+        """Wait until all is written; False if it is not after so many seconds."""
         ends = time.monotonic() + patience_s
-        for pause in itertools.chain([0.0], _RETRY_S, itertools.repeat(_RETRY_S[-1])):
-            time.sleep(max(0.0, min(pause, ends - time.monotonic())))
+        self._write()
+        while self._waiting and time.monotonic() < ends:
+            time.sleep(min(_RETRY_S[0], patience_s))
             self._write()
-            if not self._waiting:
-                return True
-            if time.monotonic() >= ends:
-                return False
-        return False
+        return not self._waiting
 
     def close(self) -> None:
-        """See :class:`Folder`."""
+        """Write nothing more."""
         self.sync()
         self._unsynced.clear()
         while self._open:
             os.close(self._open.popitem()[1])
 
     def abandon(self) -> None:
-        """See :class:`Folder`."""
+        """Write nothing more, what waits included: it is another driver's turn."""
         self._abandoned = True
 
     def _write(self) -> None:
@@ -375,7 +316,7 @@ class LocalFolder:
 
 
 class RemoteFolder:
-    """A folder in a storage that pyarrow reaches, such as S3.
+    """A folder in a storage that pyarrow reaches, such as S3; its methods are a local one's.
 
     Args:
         filesystem: The storage.
@@ -403,28 +344,28 @@ class RemoteFolder:
         self._has_folders = not _keeps_objects(filesystem)
 
     def append(self, series: str, line: bytes) -> None:
-        """See :class:`Folder`; the line is uploaded behind."""
+        """See :class:`LocalFolder`; the line is uploaded behind."""
         self._enqueue("append", series, line)
 
     def sync(self) -> bool:
-        """See :class:`Folder`; what is uploaded, in order, outlives this machine."""
+        """See :class:`LocalFolder`; what is uploaded, in order, outlives this machine."""
         return True
 
     def put(self, name: str, data: bytes) -> None:
-        """See :class:`Folder`; the file is uploaded behind, after all that came before it."""
+        """See :class:`LocalFolder`; the file is uploaded behind, after all that came before it."""
         self._enqueue("put", name_below(name), data)
 
     def remove(self, name: str) -> None:
-        """See :class:`Folder`; it is deleted behind."""
+        """See :class:`LocalFolder`; it is deleted behind."""
         self._enqueue("remove", name_below(name), b"")
 
     def names(self, folder: str) -> list[str]:
-        """See :class:`Folder`."""
+        """See :class:`LocalFolder`."""
         selector = pyarrow.fs.FileSelector(self._path(folder), allow_not_found=True)
         return sorted(info.base_name for info in self._filesystem.get_file_info(selector))
 
     def read(self, name: str, start: int = 0) -> bytes:
-        """See :class:`Folder`; only that part of the file is fetched."""
+        """See :class:`LocalFolder`; only that part of the file is fetched."""
         if not start:
             with self._filesystem.open_input_stream(self._path(name)) as stream:
                 return bytes(stream.readall())
@@ -434,12 +375,12 @@ class RemoteFolder:
             return bytes(file.readall())
 
     def settle(self, patience_s: float) -> bool:
-        """See :class:`Folder`."""
+        """See :class:`LocalFolder`."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._jobs and not self._busy, patience_s)
 
     def close(self) -> None:
-        """See :class:`Folder`."""
+        """See :class:`LocalFolder`."""
         self._closed.set()
         with self._changed:
             self._changed.notify_all()
@@ -447,7 +388,7 @@ class RemoteFolder:
             self._thread.join()
 
     def abandon(self) -> None:
-        """See :class:`Folder`; an upload that is under way ends."""
+        """See :class:`LocalFolder`; an upload that is under way ends."""
         self._closed.set()
         with self._changed:
             self._abandoned = True
@@ -528,3 +469,13 @@ class RemoteFolder:
             self._filesystem.create_dir(posixpath.dirname(path))
         with self._filesystem.open_output_stream(path) as stream:
             stream.write(data)
+
+
+#: A folder of an experiment.
+Folder = LocalFolder | RemoteFolder
+
+
+def folder_at(filesystem: pyarrow.fs.FileSystem, path: str) -> Folder:
+    """Return the folder at a path of a storage."""
+    local = local_path(filesystem, path)
+    return RemoteFolder(filesystem, path) if local is None else LocalFolder(local)

@@ -146,7 +146,6 @@ class Machine:
     ) -> None:
         """Run the sweep, with a policy that is its own."""
         self._listen()
-        policy.go_by(self._clock.monotonic)
         executor = VirtualExecutor(
             config,
             self._clock,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pyarrow.fs
@@ -118,5 +117,5 @@ def _judged(told: Record | Sweep) -> tuple[Any, ...]:
     return tuple(newest.get(name) for name in ("judged", "mode", "seed_param"))
 
 
-def _who(driver: Driver | None) -> Driver | None:
-    return None if driver is None else replace(driver, heard=0.0)
+def _who(driver: Driver | None) -> tuple[str, bool] | None:
+    return None if driver is None else (driver.token, driver.alive)

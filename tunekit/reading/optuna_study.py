@@ -170,18 +170,16 @@ def distribution_of(parameter: Parameter) -> BaseDistribution:
     Example:
         >>> distribution_of(Parameter("lr", "float", 1e-4, 0.1, log=True))
         FloatDistribution(high=0.1, log=True, low=0.0001, step=None)
-        >>> distribution_of(Parameter("width", "int", 8, 64, step=8))
-        IntDistribution(high=64, log=False, low=8, step=8)
+        >>> distribution_of(Parameter("width", "int", 8, 64))
+        IntDistribution(high=64, log=False, low=8, step=1)
     """
     if parameter.kind == CHOICE:
         return CategoricalDistribution(parameter.choices)
     assert parameter.low is not None and parameter.high is not None  # as of all that are no choice
-    # Optuna has no steps on a logarithmic scale.
-    step = None if parameter.log else parameter.step
     low, high, log = parameter.low, parameter.high, parameter.log
     if parameter.kind == INT:
-        return IntDistribution(int(low), int(high), log=log, step=int(step or 1))
-    return FloatDistribution(low, high, log=log, step=step)
+        return IntDistribution(int(low), int(high), log=log)
+    return FloatDistribution(low, high, log=log)
 
 
 def _plain(known: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,9 +53,9 @@ class TensorBoardLogger(Writing):
     Args:
         goal: Returns the metrics that the sweep is judged by, and ``"min"`` or ``"max"``; None if
             it is not known which is better. Without any metric, HParams shows all validated ones.
-        searched: Returns the flat names of the hyperparameters that are searched; None if that is
-            not known. HParams has no columns for the others, unless trials differ in them: its
-            table has room for few, and those of metrics come last.
+        searched: Returns the flat names of the hyperparameters that are searched, as far as that is
+            known. HParams has no columns for others: its table has room for few, and those of
+            metrics come last.
 
     Raises:
         tunekit.errors.UnsupportedRayError: If this Ray's logger lacks what is needed.
@@ -67,7 +67,7 @@ class TensorBoardLogger(Writing):
     def __init__(
         self,
         goal: Callable[[], tuple[Collection[str], str | None]] | None = None,
-        searched: Callable[[], Collection[str] | None] | None = None,
+        searched: Callable[[], Collection[str]] = frozenset,
     ) -> None:
         super().__init__()
         self._goal, self._searched = goal, searched
@@ -77,10 +77,6 @@ class TensorBoardLogger(Writing):
         self._known: set[str] = set()
         self._restored: set[str] = set()
         self._failed: dict[Trial, bool] = {}
-        # Every hyperparameter of the sweep, with some value of it.
-        self._hyperparameters: dict[str, Any] = {}
-        # Those in which runs differ.
-        self._differ: set[str] = set()
 
     # What Tune tells ---------------------------------------------------------------------------
 
@@ -128,7 +124,7 @@ class TensorBoardLogger(Writing):
         row = {**metrics, TRAINING_ITERATION: step, TIMESTEPS_TOTAL: None}
         super().log_trial_result(0, trial, row)
         names, mode = self._shown(metrics)
-        run.describe(names, mode, self._columns())
+        run.describe(names, mode, self._searched())
         result = flatten(merge(report, metrics))
         for name in names:
             value = number(result.get(name))
@@ -188,27 +184,11 @@ class TensorBoardLogger(Writing):
             purge_step=0 if again else None,
         )
         run = _Run(events, _hyperparameters(config), progress)
-        known = self._hyperparameters
-        self._differ.update(
-            name
-            for name, value in run.hyperparameters.items()
-            if name in known and known[name] != value
-        )
-        known |= run.hyperparameters
         run.begin(f"{trial.trial_id}{f'/{generation}' if generation else ''}")
         names, mode = self._shown({})
         if names:
-            run.describe(names, mode, self._columns())
+            run.describe(names, mode, self._searched())
         return run
-
-    def _columns(self) -> dict[str, Any]:
-        """The hyperparameters that HParams has columns for, with some value of each."""
-        searched = None if self._searched is None else self._searched()
-        if searched is None:
-            return self._hyperparameters
-        wanted = self._differ.union(searched)
-        shown = {name: value for name, value in self._hyperparameters.items() if name in wanted}
-        return shown or self._hyperparameters
 
     def _shown(self, metrics: Mapping[str, Any]) -> tuple[list[str], str | None]:
         """The metrics of HParams, and what is better."""
@@ -312,20 +292,13 @@ class _Run:
 
     def begin(self, name: str) -> None:
         """Let HParams show the run from now on, under a name that fits into its table."""
-        from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
         from tensorboardX.summary import hparams
 
         if self.hyperparameters:
             _, start, _ = hparams(dict(self.hyperparameters), {})
-            plugin_data = start.value[0].metadata.plugin_data
-            content = HParamsPluginData.FromString(plugin_data.content)
-            content.session_start_info.group_name = name
-            plugin_data.content = content.SerializeToString()
-            self._events.add_summary(start)
+            self._add(start, "session_start_info", group_name=name)
 
-    def describe(
-        self, names: Collection[str], mode: str | None, hyperparameters: Mapping[str, Any]
-    ) -> None:
+    def describe(self, names: Collection[str], mode: str | None, searched: Collection[str]) -> None:
         """Say, once, which metrics and hyperparameters HParams shows."""
         from tensorboardX.summary import hparams
 
@@ -334,33 +307,37 @@ class _Run:
         self._described = True
         groups = ("best", "last") if mode is not None else ("last",)
         metrics = {f"{group}/{name}": None for group in groups for name in names}
-        experiment, _, _ = hparams(dict(hyperparameters), metrics)
+        shown = {name: v for name, v in self.hyperparameters.items() if name in searched}
+        experiment, _, _ = hparams(shown or dict(self.hyperparameters), metrics)
         self._events.add_summary(experiment)
 
     def close(self, *, failed: bool, ended: bool) -> None:
         """Close the file; ``ended``: not because the sweep was interrupted."""
         if ended and self.hyperparameters:
-            self._events.add_summary(_end(failed))
+            from tensorboardX.proto.api_pb2 import Status
+            from tensorboardX.summary import hparams
+
+            status = Status.Value("STATUS_FAILURE" if failed else "STATUS_SUCCESS")
+            _, _, end = hparams({}, {})
+            self._add(end, "session_end_info", status=status)
         self._events.close()
 
+    def _add(self, summary: Any, part: str, **known: Any) -> None:
+        """Add what is for HParams, with other values in a part of it."""
+        from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
-def _end(failed: bool) -> Any:
-    """Return what tells HParams that a run is over."""
-    from tensorboardX.proto.api_pb2 import Status
-    from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData, SessionEndInfo
-    from tensorboardX.proto.summary_pb2 import Summary, SummaryMetadata
-
-    status = Status.Value("STATUS_FAILURE" if failed else "STATUS_SUCCESS")
-    content = HParamsPluginData(session_end_info=SessionEndInfo(status=status), version=0)
-    data = SummaryMetadata.PluginData(plugin_name="hparams", content=content.SerializeToString())
-    metadata = SummaryMetadata(plugin_data=data)
-    return Summary(value=[Summary.Value(tag="_hparams_/session_end_info", metadata=metadata)])
+        plugin_data = summary.value[0].metadata.plugin_data
+        content = HParamsPluginData.FromString(plugin_data.content)
+        for name, value in known.items():
+            setattr(getattr(content, part), name, value)
+        plugin_data.content = content.SerializeToString()
+        self._events.add_summary(summary)
 
 
 def _hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what of a configuration can be shown: flat names; lists as text."""
     shown = {}
-    for name, value in flatten(admitted(dict(config))).items():
+    for name, value in flatten(admitted(dict(config), lambda part: None)).items():
         if isinstance(value, (bool, int, float, str)):
             shown[name] = value
         elif isinstance(value, (list, tuple)):

@@ -250,7 +250,7 @@ def _as_lines(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def _as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
     own = ({key: value for key, value in row.items() if key != "config"} for row in rows)
-    table = [flatten(admitted(row, lambda part: False)) for row in own]
+    table = [flatten(admitted(row)) for row in own]
     columns = dict.fromkeys(name for row in table for name in row)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(columns), lineterminator="\n")

@@ -27,7 +27,7 @@ import pyarrow.fs
 from tunekit._ray.storage import storage_at
 from tunekit.core.sequential import gathered, recordable, resumable
 from tunekit.core.validation import Outcome
-from tunekit.core.values import as_json, reader, written
+from tunekit.core.values import admitted, as_json
 from tunekit.journal.storage import Folder, folder_at
 from tunekit.validating.fingerprint import fingerprint
 from tunekit.version import VERSION
@@ -136,7 +136,7 @@ class ValidationCache:
             config: The hyperparameters that the checkpoint was trained with: as they are, or as a
                 journal has them.
         """
-        parts = [_FORMAT, digest, mark, written(_as_recorded(config), keys=False)]
+        parts = [_FORMAT, digest, mark, _as_recorded(config)]
         return hashlib.sha256(as_json(parts, sort_keys=True).encode()).hexdigest()
 
     def lookup(self, function: str | None, kwargs: Mapping[str, Any]) -> Lookup | None:
@@ -176,7 +176,7 @@ class ValidationCache:
         An interval that was computed for one sweep, with its confidence, is not another one's.
         """
         try:
-            entry = json.loads(self.opened().read(_name(key)), object_hook=reader())
+            entry = json.loads(self.opened().read(_name(key)))
             return gathered(entry["metrics"], resumable(entry.get("estimates") or {}))
         except FileNotFoundError:
             return None
@@ -192,7 +192,7 @@ class ValidationCache:
             outcome: How the validation ended.
             function: The name of its function, for people who look into the folder.
         """
-        entry = {"tunekit": VERSION, "function": function, "metrics": written(outcome.metrics)}
+        entry = {"tunekit": VERSION, "function": function, "metrics": admitted(outcome.metrics)}
         if outcome.request.known:
             entry["estimates"] = recordable(outcome.request.known)
         try:
@@ -222,7 +222,7 @@ def _of_this_process(where: str) -> ValidationCache:
 
 def _as_recorded(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return hyperparameters as a journal gives them back: objects are texts there."""
-    known: dict[str, Any] = json.loads(as_json(written(dict(config))), object_hook=reader())
+    known: dict[str, Any] = json.loads(json.dumps(admitted(dict(config))))
     return known
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -18,12 +19,13 @@ from tunekit.core.values import (
     admitted,
     bounded,
     described,
-    parcelled,
+    is_array,
+    safely,
     singled,
-    unparcelled,
+    text,
 )
 from tunekit.gpu_memory import release_unused
-from tunekit.pickles import pack, travels, unpack
+from tunekit.pickles import kept, pack
 from tunekit.validating.context import ValidationContext, telling
 from tunekit.validating.undisturbed import undisturbed
 
@@ -37,11 +39,13 @@ __all__ = [
     "Event",
     "Failed",
     "Lost",
+    "Parcel",
     "Returned",
     "in_task",
     "in_trial",
     "is_cancelled",
     "looked_up",
+    "opened",
     "outcome_of",
     "plain",
     "produced",
@@ -305,8 +309,43 @@ def plain(value: Any) -> Any:
         >>> plain({"accuracy": numpy.float32(0.5), "by_class": {"7": numpy.array([1])}})
         {'accuracy': 0.5, 'by_class': {'7': 1}}
     """
-    own = singled(admitted(value, travels))
-    return bounded(parcelled(admitted(own, travels), pack))
+    return bounded(admitted(value, _parcelled))
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """An object on its way to another process, which may not have its class.
+
+    Attributes:
+        shown: A text that shows it.
+        data: It, pickled.
+    """
+
+    shown: str
+    data: bytes
+
+    @property
+    def nbytes(self) -> int:
+        """Return how large it is."""
+        return len(self.data)
+
+
+def _parcelled(value: Any) -> Any:
+    """Return what stands for an object: the one number in it, or a parcel, or a text."""
+    single = singled(value)
+    if single is not value:
+        return admitted(single, _parcelled)
+    if type(value).__module__ == "numpy" and is_array(value):
+        return value
+    data = pack(value)
+    return text(value) if data is None else Parcel(text(value), data)
+
+
+def opened(value: Any) -> Any:
+    """Return what a parcel holds, or the text if it cannot be opened: a module may be missing."""
+    if type(value) is not Parcel:
+        return kept(value)
+    return admitted(safely(pickle.loads, value.data, otherwise=value.shown), kept)
 
 
 def received(value: Any) -> Any:
@@ -316,5 +355,5 @@ def received(value: Any) -> Any:
         >>> received(plain({"accuracy": 0.5, "seen": {3}}))
         {'accuracy': 0.5, 'seen': {3}}
     """
-    own = admitted(unparcelled(admitted(value, travels), unpack), travels)
+    own = admitted(value, opened)
     return distinct(own) if isinstance(own, dict) else own

@@ -19,9 +19,8 @@ from tunekit._ray.compat import check_trainers
 from tunekit._ray.raised import LoopError, raised_in
 from tunekit.core.calls import ValidationFunction, is_generator, takes_resume
 from tunekit.core.problems import Problems
-from tunekit.core.values import unparcelled
+from tunekit.core.values import admitted
 from tunekit.extras import extra
-from tunekit.pickles import unpack
 from tunekit.validating.context import ValidationContext, telling, told_now
 from tunekit.validating.process import (
     Began,
@@ -29,6 +28,7 @@ from tunekit.validating.process import (
     Failed,
     is_cancelled,
     looked_up,
+    opened,
     plain,
     produced,
 )
@@ -147,7 +147,7 @@ class TrainerValidation:
         if self._first_bundle is not None:
             return self._in_workers_that_live_on(config, self._first_bundle)
         with _as_the_loop_raised(), tempfile.TemporaryDirectory(prefix=_FOLDER) as folder:
-            return unparcelled(self._trainer(folder, config).fit().return_value, unpack)
+            return admitted(self._trainer(folder, config).fit().return_value, opened)
 
     def _in_workers_that_live_on(
         self, config: dict[str, Any], first_bundle: int
@@ -165,8 +165,8 @@ class TrainerValidation:
                     try:
                         known = next(steps)
                     except StopIteration as end:
-                        return unparcelled(end.value, unpack)
-                    yield unparcelled(known, unpack)
+                        return admitted(end.value, opened)
+                    yield admitted(known, opened)
 
     def _trainer(self, folder: str, config: dict[str, Any]) -> Any:
         with extra("torch"):

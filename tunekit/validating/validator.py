@@ -23,11 +23,12 @@ from tunekit.core.events import (
     ValidationKey,
 )
 from tunekit.core.failures import Failures, place_of
+from tunekit.core.metrics import leaves
 from tunekit.core.pool import Pool
 from tunekit.core.room import Shortage
 from tunekit.core.sequential import Evidence, Sequential, estimates_in
 from tunekit.core.validation import Attempt, Outcome, Pending, Request, Status, rejected
-from tunekit.core.values import left_out
+from tunekit.core.values import LeftOut
 from tunekit.errors import ConfigError
 from tunekit.stage import Stage
 from tunekit.validating.cache import ValidationCache
@@ -514,7 +515,6 @@ class Validator:
 
     def _take_result(self, event: Returned, now: float) -> Outcome | None:
         """Take what a validation has returned, with numbers for its estimates."""
-        self._warn_of(left_out(event.value))
         attempt_id, wrong = event.attempt_id, None
         attempt, value = self._pool.attempt(attempt_id), received(event.value)
         if value is None and self._resumes:
@@ -523,6 +523,7 @@ class Validator:
         if event.cached:  # all of it, whatever was yielded before
             self._evidence[attempt_id] = Evidence(self._sequential.confidence)
         known = estimates_in(value) if isinstance(value, Mapping) else {}
+        self._warn_of_left_out(value)
         if known:
             evidence = self._evidence_of(attempt)
             try:
@@ -542,8 +543,10 @@ class Validator:
             self._cache.keep(event.key, outcome, name_of(self._fn))
         return outcome
 
-    def _warn_of(self, too_large: list[str]) -> None:
+    def _warn_of_left_out(self, value: Any) -> None:
         """Say once of each metric that it is too large to be kept."""
+        metrics = leaves(value) if isinstance(value, Mapping) else ()
+        too_large = [name for name, part in metrics if type(part) is LeftOut]
         new = [name for name in too_large if name not in self._too_large]
         if new:
             self._too_large.update(new)
@@ -595,11 +598,8 @@ class Validator:
 def _uncallable(name: str, lacks: Sequence[str]) -> str:
     """Return why a validation cannot be called, and what to do about it."""
     given = ", ".join(f"{one!r}: ..." for one in lacks)
-    text = (
+    return (
         f"was not started: {name} has no value for {', '.join(map(repr, lacks))}. Pass it with "
         f"the report, tunekit.report(metrics, validation=ValidationTaskConfig(fn_kwargs={{{given}"
         "})), or for all checkpoints in ValidationConfig(task_config=...), or give it a default"
     )
-    if list(lacks) == ["config"]:
-        text += "; for fn(checkpoint, config) there is ValidationConfig.from_validate_fn"
-    return text
