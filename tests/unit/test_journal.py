@@ -291,7 +291,10 @@ def example(kind: type, field: str) -> Any:
         "status": "validated",
         "odd": {},
     }
-    numbers = {"n": 7, **dict.fromkeys(["time", "seconds", "timeout_s", "waited_s", "ran_s"], 2.5)}
+    numbers = {
+        "n": 7,
+        **dict.fromkeys(["time", "seconds", "serves", "timeout_s", "waited_s", "ran_s"], 2.5),
+    }
     counts = ["generation", "iteration", "run", "reached", "donor_generation", "attempts"]
     if field in ("removed", "runs", "finished", "offered", "used", "optional", "wish", "cached"):
         return True
