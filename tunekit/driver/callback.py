@@ -70,7 +70,7 @@ from tunekit.journal.places import Places
 from tunekit.journal.session import about
 from tunekit.loggers import JsonLogger, ValidatedLoggerCallback, validated
 from tunekit.pickles import kept
-from tunekit.policies import AtDecisions, CheckpointPolicy
+from tunekit.policies import AtDecisions
 from tunekit.results.leases import CheckpointLeases
 from tunekit.results.lineage import Lineage
 from tunekit.results.tensorboard import TensorBoardLogger
@@ -337,9 +337,8 @@ class ValidationCallback(tune.Callback):
         for listener in self.listeners:
             if isinstance(listener, ValidatedLoggerCallback):
                 listener.attach(self.state.undecided, self.history.names.keys)
-            for policy in listener.parts() if isinstance(listener, CheckpointPolicy) else ():
-                if isinstance(policy, AtDecisions):
-                    policy.attach(self.waiting.saves)
+            if isinstance(listener, AtDecisions):
+                listener.attach(self.waiting.saves)
         self.waiting.attach(controller, base, searches=searcher is not None)
         self._judge_by(*controller.take_over_metric_check(), *base.objectives)
         self._stopping.attach(controller, lambda: self.state.required | self.history.names.keys())
