@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
+import importlib
 import json
-import pickle
 import shlex
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,10 +17,9 @@ from ray.tune.schedulers import ASHAScheduler
 import tunekit
 from tests.sweeps import sweep
 from tunekit.cli import commands
-from tunekit.demo import digits, inline
+from tunekit.demo import digits
 from tunekit.demo import sweep as demo_sweep
-from tunekit.demo.inline import Spent
-from tunekit.demo.sweep import Progress, next_commands, ranking, winner
+from tunekit.demo.sweep import next_commands, winner
 
 
 def falling(attempt: Any) -> dict[str, float]:
@@ -46,10 +44,6 @@ def ended(tmp_path_factory) -> tunekit.Sweep:
 def test_one_rule_names_one_winner_everywhere(ended):
     best = ended.best()
     assert best.iteration == 5  # a trial's newest score is another one's
-    heads, first, *others = (line.split() for line in ranking(ended))
-    assert heads == ["rank", "trial", "accuracy", "at", "epoch", "of", "lr"]
-    assert first[:4] == ["1", best.trial_id.rsplit("_", 1)[-1], f"{best.score:.2%}", "5"]
-    assert len(others) == 3
     told = winner(best, 0.987)
     assert f"trial {best.trial_id} at epoch 5" in told and f"{best.score:.2%}" in told
     assert "98.70% of the test images" in told and "test" not in winner(best, None)
@@ -68,96 +62,45 @@ def test_the_next_commands_work(ended, monkeypatch, tmp_path):
     assert set(told[2]) == {"tunekit", "report", ended.path, "--open"}
 
 
-def test_progress_is_told_from_the_first_second(tmp_path, capsys, monkeypatch):
-    now = [0.0]
-
-    class Clock:
-        @staticmethod
-        def monotonic() -> float:
-            return now[0]
-
-    monkeypatch.setattr(demo_sweep, "time", Clock)
-    progress = Progress()
-    ran = run(tmp_path, more_callbacks=(progress,), run=False)
-    progress.validation = ran.validation
-    while not ran.sweep.controller.is_finished():
-        ran.sweep.step()
-        now[0] += 1.0
-    lines = [line for line in capsys.readouterr().out.splitlines() if "Validations:" in line]
-    assert lines[0].startswith("1 s: 0 trials ended")
-    seconds = [int(line.partition(" s:")[0]) for line in lines]
-    assert len(seconds) > 2 and {b - a for a, b in itertools.pairwise(seconds)} == {10}
-    assert "4 trials ended" in lines[-1]
-
-
-def demonstrated(ended: tunekit.Sweep, monkeypatch: Any, **options: Any) -> None:
-    """Run the demonstration, of a sweep that has ended."""
-
+def test_it_says_what_came_of_it(ended, monkeypatch, capsys):
     class Tuner:
-        validation = None
-
-        def __init__(self, *_: Any, **__: Any) -> None:
-            now[0] += 1.0
+        def __init__(self, *_: Any, **__: Any) -> None: ...
 
         def fit(self) -> Any:
-            now[0] += 40.0
             return SimpleNamespace(experiment_path=ended.path, filesystem=None)
 
-    now = [0.0]
-    monkeypatch.setattr(demo_sweep, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(demo_sweep.digits, "start_ray", lambda: None)
     monkeypatch.setattr(demo_sweep.digits, "accuracy_of", lambda checkpoint: 0.9)
+    monkeypatch.setattr(demo_sweep.digits, "SPACE", {"lr": None})
     monkeypatch.setattr(tunekit, "Tuner", Tuner)
-    monkeypatch.setattr(demo_sweep.ray, "shutdown", lambda: called.append("shutdown"))
-    called: list[Any] = []
-
-    def run_alone(trials: int, seed: int) -> Spent:
-        assert called == ["shutdown"]  # the machine is its own
-        assert (trials, seed) == (16, 3)
-        return Spent(50.0, 30, 0.5)
-
-    monkeypatch.setattr(demo_sweep, "run_alone", run_alone)
-    demo_sweep.run(seed=3, **options)
-
-
-def test_it_compares_itself_with_a_real_inline_run(ended, monkeypatch, capsys):
-    """What it took, by the clock, and what it trained; nothing that would have been."""
-    demonstrated(ended, monkeypatch, inline=True)
-    said = capsys.readouterr().out
-    epochs = ended.summary()["iterations"]
-    rows = [line.split() for line in said.splitlines()]
-    assert ["tunekit", "41.0", str(epochs), f"{ended.best().score:.2%}"] in rows
-    assert ["inline", "50.0", "30", "50.00%"] in rows
-    assert "tunekit took 0.82 of the time" in said
-    assert said.index("took 0.82") < said.index("Next:")
-
-
-def test_it_does_not_speak_of_inline_validation_unasked(ended, monkeypatch, capsys):
-    demonstrated(ended, monkeypatch)
-    said = capsys.readouterr().out
-    assert "Next:" in said and "inline" not in said
+    monkeypatch.setattr(demo_sweep.ray, "shutdown", lambda: None)
+    demo_sweep.run()
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    place = next(n for n, row in enumerate(rows) if row[:1] == ["trial_id"])
+    best = ended.best()
+    assert rows[place + 1][:3] == [best.trial_id, f"{best.score:.3g}", "5"]
+    assert ["Next:"] in rows
 
 
 @pytest.mark.parametrize("at", ["epochs", "rungs"])
-def test_the_inline_run_is_the_same_sweep(monkeypatch, at):
+def test_the_inline_run_that_it_is_compared_with_is_the_same_sweep(monkeypatch, at):
     """The same training, bit for bit; ASHA finds its metric in each report."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
+    bench = importlib.import_module("bench_inline")
     config = {"lr": 0.01, "width": 4, "weight_decay": 0.0, "dropout": 0.1, "batch_size": 64}
     config |= {"epochs": 4}
+    program: dict[str, Any] = {}
+    text = bench.DIGITS_INLINE.format(at=bench.DIGITS_AT[at])
+    exec(text.partition("\n\n\ndigits.start_ray()")[0], program)
     rows: dict[str, list[dict[str, float]]] = {"ours": [], "inline": []}
     monkeypatch.setattr(tunekit, "checkpoint_with", lambda save: None)
     monkeypatch.setattr(tune, "get_checkpoint", lambda: None)
-    for name, train in (("ours", digits.train_digits), ("inline", inline.train_inline)):
+    for name, train in (("ours", digits.train_digits), ("inline", program["train"])):
         monkeypatch.setattr(tune, "report", lambda row, n=name, **_: rows[n].append(row))
-        train(config | {"at": at})
+        train(config)
     assert [row["loss"] for row in rows["inline"]] == [row["loss"] for row in rows["ours"]]
     scores = [row["accuracy"] for row in rows["inline"]]
     assert len(scores) == 4 and all("accuracy" not in row for row in rows["ours"])
     assert len(set(scores)) == (2 if at == "rungs" else 4) and (scores[1] == scores[0]) == (
         at == "rungs"
     )
-
-
-def test_progress_travels_without_the_sweep():
-    progress = Progress()
-    progress.validation = object()  # type: ignore[assignment]
-    assert pickle.loads(pickle.dumps(progress)).validation is None

@@ -29,11 +29,10 @@ __all__ = ["demo"]
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the search.")
 @click.option(
-    "--verbose", type=click.IntRange(0, 2), default=0, show_default=True, help="As in Tune."
+    "--verbose", type=click.IntRange(0, 2), default=1, show_default=True, help="As in Tune."
 )
 @click.option("--storage", help="Where the results go; by default a new temporary folder.")
 @click.option("--report", is_flag=True, help="Write the sweep's report at the end, an HTML file.")
-@click.option("--inline", is_flag=True, help="Run it again, validating inline, and compare.")
 def demo(storage: str | None, **options: Any) -> None:
     """Sweep a small network over handwritten digits with ASHA, and say what came of it.
 
@@ -43,7 +42,6 @@ def demo(storage: str | None, **options: Any) -> None:
     \b
     Examples:
       tunekit demo --trials 6
-      tunekit demo --inline
       tunekit demo --on-pending wait --storage ~/sweeps --report
     """
     with suppress(ModuleNotFoundError):  # of which the import below tells
