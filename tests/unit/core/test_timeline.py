@@ -119,7 +119,7 @@ def test_validations_that_have_not_ended_last_until_now(lines, status, queued, r
     assert (spans(chronicle, "queued"), spans(chronicle, "validating")) == (queued, ran)
 
 
-def test_attempts_that_failed_are_shown_as_that():
+def test_a_validation_that_was_tried_again_is_queued_until_its_last_attempt():
     chronicle = told(
         added(),
         reported(1, 1.0),
@@ -130,11 +130,8 @@ def test_attempts_that_failed_are_shown_as_that():
         of_validation("began", 6.0, attempt=2),
         ended(1, 9.0, 0.5),
     )
-    assert [(s.begin, s.end, s.note) for s in chronicle.spans() if s.kind == "validating"] == [
-        (2.0, 5.0, "failed"),
-        (6.0, 9.0, "validated"),
-    ]
-    assert spans(chronicle, "queued") == [(1.0, 2.0), (5.0, 6.0)]
+    assert spans(chronicle, "queued") == [(1.0, 6.0)]
+    assert spans(chronicle, "validating") == [(6.0, 9.0)]
     assert chronicle.validations[0]["ran_from"] == 6.0
 
 
@@ -155,10 +152,10 @@ def test_what_ran_when_the_driver_was_killed_waits_again():
     assert crashed.validations[0]["status"] == "running"
     restored = Timeline(events[:6], "accuracy", sessions)
     assert restored.validations[0]["status"] == "waiting"
-    assert spans(restored, "validating") == [(2.0, 3.0)]
+    assert spans(restored, "validating") == []
     again = Timeline(events, "accuracy", sessions)
     assert again.validations[0]["status"] == "running"
-    assert spans(again, "queued") == [(1.0, 2.0), (3.0, 61.0)]
+    assert spans(again, "queued") == [(1.0, 61.0)]
 
 
 @pytest.mark.parametrize(

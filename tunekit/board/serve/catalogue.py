@@ -27,6 +27,7 @@ class Place:
         filesystem: The storage.
         path: The experiment's folder there.
         source: The path or URI that another process can load it by.
+        changed: When its journal was written last, in seconds since the epoch.
     """
 
     key: str
@@ -34,6 +35,7 @@ class Place:
     filesystem: pyarrow.fs.FileSystem
     path: str
     source: str
+    changed: float
 
 
 class Catalogue:
@@ -84,10 +86,10 @@ class Catalogue:
         found: dict[str, Place] = {}
         for filesystem, home, given in self._roots:
             for sweep in sweeps_below(filesystem, home):
-                path = sweep.path
-                below = path[len(home) :].strip("/")
+                below = sweep.path[len(home) :].strip("/")
                 source = joined(given, below)
                 key = hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest()[:16]
                 name = below or posixpath.basename(home) or "sweep"
-                found.setdefault(key, Place(key, name, filesystem, path, source))
+                where = (filesystem, sweep.path, source)
+                found.setdefault(key, Place(key, name, *where, sweep.changed))
         return found
