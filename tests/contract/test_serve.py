@@ -30,11 +30,11 @@ from tests.contract.test_follower import grown, killed
 from tests.serving import Browser
 from tests.sweeps import sweep
 from tunekit.board.page.charts import Findings, draw
-from tunekit.board.page.page import contents, in_script, render_panels, sections_of
+from tunekit.board.page.page import contents, in_script, render_panels, section, sections_of
 from tunekit.board.serve import server
 from tunekit.board.serve.app import HEADERS, Application
 from tunekit.board.serve.catalogue import Catalogue, Place
-from tunekit.board.serve.live import LiveSweep, SweepList
+from tunekit.board.serve.live import LiveSweep
 from tunekit.cli import commands
 from tunekit.core.events import (
     Reported,
@@ -276,16 +276,17 @@ def test_a_panel_of_a_long_trial_has_the_newest_and_the_best(home):
 # The list of sweeps ----------------------------------------------------------------------------
 
 
+def listed(catalogue: Catalogue) -> str:
+    return section("index.html", "sweeps", rows=catalogue.outlines())
+
+
 def test_the_list_has_all_sweeps_below_a_folder_and_their_state(tmp_path):
     finished = asha(tmp_path / "finished").home
     trial(session(tmp_path / "deep/down/open"), "a", 0.25)
     (tmp_path / ".hidden").mkdir()
     shutil.copytree(finished, tmp_path / ".hidden/sweep")
-    clock = FakeClock()
-    index = SweepList(Catalogue([str(tmp_path)]), {}, clock)
-    while index.step():
-        pass
-    text = index.parts["sweeps"]
+    catalogue = Catalogue([str(tmp_path)])
+    text = listed(catalogue)
     names = re.findall(
         r'<a href="/sweeps/[0-9a-f]{16}">(.*?)</a></td>\s*<td class="text">(.*?)</td>', text
     )
@@ -298,23 +299,23 @@ def test_the_list_has_all_sweeps_below_a_folder_and_their_state(tmp_path):
     # One that begins later appears; one that is deleted goes.
     shutil.rmtree(finished)
     trial(session(tmp_path / "new"), "a")
-    clock.sleep(60)
-    while index.step():
-        pass
-    assert "finished/sweep" not in index.parts["sweeps"]
-    assert ">new<" in index.parts["sweeps"]
+    text = listed(catalogue)
+    assert "finished/sweep" not in text and ">new<" in text
 
 
-def test_a_sweep_that_has_ended_is_not_read_again(tmp_path, monkeypatch):
-    asha(tmp_path / "one")
-    clock = FakeClock()
-    index = SweepList(Catalogue([str(tmp_path)]), {}, clock)
-    while index.step():
-        pass
-    monkeypatch.setattr("tunekit.board.serve.live.load", None)
-    for _ in range(5):
-        clock.sleep(60)
-        assert not index.step()
+def test_what_has_not_changed_is_not_read_again_nor_more_than_the_newest(tmp_path, monkeypatch):
+    ended = asha(tmp_path / "one").home
+    catalogue = Catalogue([str(tmp_path)])
+    known = listed(catalogue)
+    monkeypatch.setattr("tunekit.board.serve.catalogue.outline", None)
+    assert listed(catalogue) == known
+    monkeypatch.undo()
+    monkeypatch.setattr("tunekit.board.serve.catalogue._MOST_READ", 1)
+    os.utime(ended / "journal/000001.jsonl", (1e9, 1e9))
+    trial(session(tmp_path / "new"), "a", 0.25)
+    new, old = Catalogue([str(tmp_path)]).outlines()
+    assert new["place"].name == "new" and new["best"]["score"] == 0.25
+    assert set(old) == {"place"} and "not read" in listed(Catalogue([str(tmp_path)]))
 
 
 def test_one_sweep_needs_no_list(journal, home, browsers):
@@ -381,7 +382,7 @@ def test_a_chart_and_a_trial(browser, home):
     ],
 )
 def test_what_another_site_asks_for_is_refused(browser, headers, home):
-    for target in ("/all", "/news", f"/sweeps/{key_of(home.parent)}/trial?id=a"):
+    for target in ("/all", f"/sweeps/{key_of(home.parent)}/trial?id=a"):
         assert browser.get(target, **headers).status == 403
 
 
@@ -454,7 +455,7 @@ def test_a_token_opens_the_page_once_and_for_all(journal, home, browsers):
     assert "httponly" in cookie and "samesite=lax" in cookie
     assert browser.get("/all").status == 200
     browser.cookies["tunekit"] = "other"
-    assert browser.get("/news").status == 401
+    assert browser.get("/all").status == 401
 
 
 @pytest.mark.parametrize("path", ["//evil.example", "/%2Fevil.example", "/\\evil.example"])
@@ -551,10 +552,7 @@ def test_a_hostile_name_closes_no_script(name, tmp_path):
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>".replace("/", "_"), "a\"b'c", "a.."])
 def test_a_hostile_name_of_a_sweep_is_text(name, tmp_path):
     trial(session(tmp_path / name), "a", 0.5)
-    index = SweepList(Catalogue([str(tmp_path)]), {}, FakeClock())
-    while index.step():
-        pass
-    text = index.parts["sweeps"]
+    text = listed(Catalogue([str(tmp_path)]))
     assert "<script" not in text and html.unescape(text).count(name) == 1
 
 

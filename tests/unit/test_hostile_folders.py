@@ -17,8 +17,9 @@ from click.testing import CliRunner
 
 import tunekit
 from tests.journals import read
+from tunekit.board.page.page import section
 from tunekit.board.serve.catalogue import Catalogue
-from tunekit.board.serve.live import LiveSweep, SweepList
+from tunekit.board.serve.live import LiveSweep
 from tunekit.cli import commands
 from tunekit.clock import SystemClock
 from tunekit.core.events import (
@@ -98,10 +99,7 @@ def shown(home: Path, scratch: Path) -> str:
     if output.exists():
         told.append(output.read_text())
     catalogue, clock = Catalogue([str(home.parent)]), FakeClock()
-    index = SweepList(catalogue, {}, clock)
-    while index.step():
-        pass
-    told.append(index.parts["sweeps"])
+    told.append(section("index.html", "sweeps", rows=catalogue.outlines()))
     for place in catalogue.look().values():
         live = LiveSweep(place, NOTHING, clock)
         while live.step():

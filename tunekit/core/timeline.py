@@ -211,6 +211,8 @@ class Timeline:
         self._reports: dict[str, dict[tuple[int, int], tuple[float, Mapping[str, Any]]]] = {}
         # The newest iteration of each generation.
         self._reached: dict[tuple[str, int], int] = {}
+        # The hyperparameters of overwritten trials, by generation.
+        self._configs: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._by_id: dict[str, dict[str, Any]] = {}
         self._paths: dict[Place, str] = {}
         # By which score the scheduler has judged each trial last.
@@ -299,16 +301,16 @@ class Timeline:
         newest = list(known.values())[-1][1] if known else {}
         return _number(flatten(newest).get(time_attr))
 
-    def last_score(self, trial_id: str, metric: str) -> Scored | None:
-        """The newest of a trial's checkpoints whose validation had the metric."""
-        return self._pick(trial_id, metric, None)
+    def score(self, trial_id: str, metric: str | None, mode: str | None) -> Scored | None:
+        """Return a trial's best checkpoint by a metric; the first of those that are equally good.
 
-    def best_score(self, trial_id: str, metric: str, mode: str) -> Scored | None:
-        """The best of a trial's checkpoints; the first of those that are equally good."""
-        return self._pick(trial_id, metric, mode)
-
-    def _pick(self, trial_id: str, metric: str, mode: str | None) -> Scored | None:
-        """Return the best score of a trial; the newest one if nothing says which is better."""
+        Args:
+            trial_id: The trial.
+            metric: The metric, by flat name.
+            mode: ``"min"`` or ``"max"``; None: the newest checkpoint that has the metric.
+        """
+        if metric is None:
+            return None
         found = self._found.setdefault(trial_id, {})
         if (metric, mode) not in found:
             picked: Scored | None = None
@@ -319,6 +321,12 @@ class Timeline:
                     picked, value = scored, own
             found[metric, mode] = picked
         return found[metric, mode]
+
+    def config_of(self, trial_id: str, generation: int | None = None) -> Mapping[str, Any]:
+        """Return a trial's hyperparameters in one of its generations, by default the newest."""
+        trial = self.trials[trial_id]
+        generation = trial.generation if generation is None else generation
+        return self._configs.get((trial_id, generation), trial.config)
 
     def spans(self) -> list[Span]:
         """Return what trials and validations did when, trial by trial.
@@ -373,6 +381,9 @@ class Timeline:
                 summary.resources, summary.added = event.resources, now
             case Exploited():
                 self._trial(event).generation = event.generation
+                before = (event.trial_id, event.generation - 1)
+                self._configs.setdefault(before, event.old_config)
+                self._configs[event.trial_id, event.generation] = event.config
             case TrialEnded():
                 summary = self._trial(event)
                 summary.status, summary.ended = "terminated", now

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pyarrow.fs import FileSystem
+
 from tunekit.core.failures import kind_of
 from tunekit.core.metrics import flatten
 from tunekit.core.values import number
 from tunekit.core.words import number as digits
+from tunekit.errors import TunekitError
 from tunekit.reading.best import BestCheckpoint
-from tunekit.reading.sweep import Sweep
+from tunekit.reading.sweep import Sweep, load
 
-__all__ = ["causes_of", "failures_of", "later_scores", "names_in", "newest_differs"]
+__all__ = ["causes_of", "failures_of", "later_scores", "names_in", "newest_differs", "outline"]
 
 _FAILED = ("failed", "timed_out")
 
@@ -120,3 +123,23 @@ def newest_differs(sweep: Sweep, best: BestCheckpoint) -> str | None:
         f"get_best_result() names trial {newest.trial_id} at iteration {newest.iteration}, "
         f"{best.metric} {digits(newest.score)}: it compares the newest score of each trial."
     )
+
+
+def outline(path: str, filesystem: FileSystem, **goal: str | None) -> dict[str, Any]:
+    """Return a sweep in short, for a list of several.
+
+    Args:
+        path: Its folder.
+        filesystem: The storage that it is in.
+        goal: The metric and the mode, as for :func:`tunekit.load`.
+
+    Returns:
+        Of its summary the ``state`` and so on. If its journal is damaged, the state is
+        ``"unreadable"``, and there is a ``reason``.
+    """
+    try:
+        summary = load(path, filesystem, **goal).summary()
+    except (TunekitError, OSError) as error:
+        return {"state": "unreadable", "reason": str(error)}
+    names = ("state", "began", "last", "metric", "mode", "trials", "validations", "best")
+    return {name: summary[name] for name in names}

@@ -7,7 +7,7 @@ import math
 import os
 import posixpath
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from dataclasses import replace as replaced
@@ -32,7 +32,7 @@ from tunekit.core.confirmation import (
 )
 from tunekit.core.events import Event
 from tunekit.core.later_validations import LaterSession, began_of, in_force
-from tunekit.core.lineage import Ancestry, configs_of
+from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten
 from tunekit.core.names import listed, meant
 from tunekit.core.problems import Problems
@@ -52,7 +52,7 @@ from tunekit.core.seeds import (
     configurations_of,
 )
 from tunekit.core.story import story
-from tunekit.core.timeline import Timeline, TrialSummary
+from tunekit.core.timeline import Timeline
 from tunekit.core.words import confirmation_in_words
 from tunekit.errors import ConfigError, MetricNotFoundError
 from tunekit.evaluation.later import Swept, confirm_winner, validate_later
@@ -140,7 +140,7 @@ class Sweep:
         #: How each session of the sweep was run: versions, settings, cluster.
         self.sessions = list(sessions)
         self._places = Places(path or None)
-        newest = self.sessions[-1] if self.sessions else {}
+        newest = self._newest_session
         judged = newest.get("judged") or []
         own = judged[0] if len(judged) == 1 else None
         #: The metric that the scheduler judges by, if there is one.
@@ -181,7 +181,6 @@ class Sweep:
     def _take_exploits(self, events: Sequence[Event]) -> None:
         for exploit in exploits_of(events, self._places):
             self.ancestry.add(exploit)
-        self._configs = configs_of(self.ancestry)
 
     # Tables ------------------------------------------------------------------------------------
 
@@ -208,9 +207,7 @@ class Sweep:
         - ``added``, ``ended``: when;
         - ``config/...``: its hyperparameters, those of its newest generation.
         """
-        return tables.trials(
-            self.timeline, self.config_of, self._places, metric=self.metric, mode=self.mode
-        )
+        return tables.trials(self.timeline, self.ranking(), self._places)
 
     @cached_property
     def reports(self) -> pd.DataFrame:
@@ -304,7 +301,7 @@ class Sweep:
 
     def ranking(self) -> list[Ranked]:
         """Return the trials ordered by their best validated score; those without one come last."""
-        return ranking_of(self.timeline, self.config_of, self.metric, self.mode)
+        return ranking_of(self.timeline, self.metric, self.mode)
 
     @property
     def has_seeds(self) -> bool:
@@ -374,11 +371,12 @@ class Sweep:
         seed = checked_seed(self.seed_param, self.hyperparameters(), problems)
         problems.raise_any()
         goal = {"metric": metric, "mode": mode, "scope": scope}
-        repeats = repeats_of(self.timeline, self.config_of, self._whole_trials(), **goal)
+        repeats = repeats_of(self.timeline, self._newest_session, **goal)
         return configurations_of(repeats, seed, mode)
 
-    def _whole_trials(self) -> Callable[[TrialSummary], bool]:
-        return whole_trials(self.timeline, self.sessions[-1] if self.sessions else {})
+    @property
+    def _newest_session(self) -> Mapping[str, Any]:
+        return self.sessions[-1] if self.sessions else {}
 
     def hyperparameters(self) -> list[dict[str, Any]]:
         """Return each trial's hyperparameters by flat name, those of its newest generation."""
@@ -637,8 +635,7 @@ class Sweep:
             metric=metric,
             mode=mode,
             scope=scope,
-            config_of=self.config_of,
-            is_whole=self._whole_trials(),
+            whole=whole_trials(self.timeline, self._newest_session),
             space=self.space,
             configs=self.all_hyperparameters(),
             storage=storage,
@@ -675,11 +672,10 @@ class Sweep:
         Raises:
             tunekit.errors.ConfigError: If there is no such trial.
         """
-        story = self._trial(trial_id, "Sweep.config_of")
-        generation = story.generation if generation is None else generation
-        return self._configs.get((trial_id, generation), story.config)
+        self._check_trial(trial_id, "Sweep.config_of")
+        return self.timeline.config_of(trial_id, generation)
 
-    def _trial(self, trial_id: str, caller: str) -> TrialSummary:
+    def _check_trial(self, trial_id: str, caller: str) -> None:
         trials, problems = self.timeline.trials, Problems(caller)
         if trial_id not in trials:
             near = meant(trial_id, trials)
@@ -689,7 +685,6 @@ class Sweep:
                 "sweep.trials.trial_id."
             )
         problems.raise_any()
-        return trials[trial_id]
 
     def trial_errors(self) -> dict[str, str]:
         """Return what Tune recorded last of the failures of failed trials, by trial.
@@ -733,7 +728,7 @@ class Sweep:
             Traceback (most recent call last):
             tunekit.errors.ConfigError: Sweep.story: trial_id='a_10' is none of the sweep's. Did...
         """
-        self._trial(trial_id, "Sweep.story")
+        self._check_trial(trial_id, "Sweep.story")
         if self.filesystem is None:
             raise ConfigError("Sweep.story", ["the sweep is in no folder. Load it: tunekit.load."])
         record = record_of(folder_at(self.filesystem, self.path))
@@ -897,12 +892,9 @@ def load(
     assert folder is not None and filesystem is not None  # or it was raised
     source = None if storage_filesystem is not None else absolute(os.fspath(path))
     with _without_collector():
-        before = driver_of(filesystem, home, time.time())
-        record = record_of(folder)
+        # Before the journal: whoever lets go has recorded first how the sweep ended.
         driver = driver_of(filesystem, home, time.time())
-        if before is not None and driver is None:
-            # It has let go meanwhile, and recorded first how the sweep ended.
-            record = record_of(folder)
+        record = record_of(folder)
         sweep = Sweep(
             record.events,
             record.sessions,
@@ -987,7 +979,7 @@ def _swept(sweep: Sweep) -> Swept:
         ranked={one.trial_id: _places_of(sweep, one) for one in sweep.ranking()},
         names=own,
         run_of=sweep.timeline.run_of,
-        config_of=sweep.config_of,
+        config_of=sweep.timeline.config_of,
     )
 
 

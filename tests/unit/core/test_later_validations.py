@@ -39,8 +39,8 @@ def test_a_checkpoint_that_the_sweep_has_not_validated_may_have_a_later_score():
     timeline = Timeline([reported(1), reported(2)], "accuracy", (), [later(2, f1=0.5)])
     [score] = timeline.scores("a")
     assert (score.iteration, score.value("new/f1"), score.checkpoint) == (2, 0.5, "./a/c2")
-    assert timeline.best_score("a", "new/f1", "max") == score
-    assert timeline.best_score("a", "accuracy", "max") is None
+    assert timeline.score("a", "new/f1", "max") == score
+    assert timeline.score("a", "accuracy", "max") is None
     assert timeline.validations == [] and timeline.own_names == []
 
 

@@ -51,14 +51,14 @@ def validated(iteration: int, at: float, accuracy: float) -> list[dict[str, Any]
 @pytest.mark.parametrize(("mode", "scores", "at"), [("max", (1, 3, 3), 2), ("min", (2, 1, 1), 2)])
 def test_of_equally_good_checkpoints_the_first_is_the_best(mode, scores, at):
     lines = [line for n, score in enumerate(scores, 1) for line in validated(n, n, score)]
-    best = told(added(), *lines).best_score("a", "accuracy", mode)
+    best = told(added(), *lines).score("a", "accuracy", mode)
     assert best is not None and best.iteration == at
 
 
 def test_a_validation_that_was_not_a_number_is_no_score():
     chronicle = told(added(), *validated(1, 1, float("nan")), *validated(2, 2, 0.5))
-    assert chronicle.last_score("a", "accuracy").iteration == 2
-    assert chronicle.best_score("a", "accuracy", "min").iteration == 2
+    assert chronicle.score("a", "accuracy", None).iteration == 2
+    assert chronicle.score("a", "accuracy", "min").iteration == 2
 
 
 def test_the_score_of_an_older_run_is_not_what_the_scheduler_judged():

@@ -9,9 +9,9 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
 
-from tunekit.board.page.page import shell, vega
+from tunekit.board.page.page import section, shell, vega
 from tunekit.board.serve.catalogue import Catalogue, Place
-from tunekit.board.serve.live import LivePage, LiveSweep, SweepList
+from tunekit.board.serve.live import LiveSweep
 from tunekit.extras import extra
 from tunekit.version import VERSION
 
@@ -72,15 +72,12 @@ class Application(Starlette):
         cookie: str = "tunekit",
     ):
         self._catalogue, self._options = catalogue, dict(options or {})
-        ranked_by = {name: self._options.get(name) for name in ("metric", "mode")}
-        self._list = SweepList(catalogue, ranked_by)
         self._token, self._cookie = token, cookie
         self._places: dict[str, Place] = {}
         self._followed = lru_cache(_KEPT)(self._follow)
         routes = [
             Route("/", self._home),
             Route("/all", self._all),
-            Route("/news", self._all_news),
             Route("/sweeps/{key}", self._sweep),
             Route("/sweeps/{key}/news", self._news),
             Route("/sweeps/{key}/trial", self._trial),
@@ -129,19 +126,22 @@ class Application(Starlette):
         return self._all(request)
 
     def _all(self, request: Request) -> Response:
-        return _page("Sweeps", self._list, news="/news")
-
-    def _all_news(self, request: Request) -> Response:
-        return _news(request, self._list)
+        goal = {name: self._options.get(name) for name in ("metric", "mode")}
+        rows = self._catalogue.outlines(**goal)
+        return _page("Sweeps", {"sweeps": section("index.html", "sweeps", rows=rows)})
 
     def _sweep(self, request: Request) -> Response:
         live = self._live(request)
+        live.first()
         own = f"/sweeps/{live.place.key}"
-        more = {"news": f"{own}/news", "trial": f"{own}/trial", "chart": f"{own}/chart"}
-        return _page(live.place.name, live, home="/all", vega=_VEGA, **more)
+        known = {name: f"{own}/{name}" for name in ("news", "trial", "chart")}
+        # The version first: what changes meanwhile is sent again.
+        known |= {"version": live.version, "home": "/all", "vega": _VEGA}
+        return _page(live.place.name, live.parts, **known)
 
     def _news(self, request: Request) -> Response:
-        return _news(request, self._live(request))
+        text = json.dumps(self._live(request).news(request.query_params.get("since", "")))
+        return Response(text, media_type="application/json")
 
     def _trial(self, request: Request) -> Response:
         live = self._live(request)
@@ -175,23 +175,16 @@ def _same(given: str, wanted: str) -> bool:
     return secrets.compare_digest(given.encode(errors="replace"), wanted.encode())
 
 
-def _page(name: str, live: LivePage, **known: Any) -> Response:
-    live.first()
+def _page(name: str, parts: Mapping[str, str], **live: str) -> Response:
     nonce = secrets.token_urlsafe(16)
-    # The version first: what changes meanwhile is sent again.
-    more = {"home": None, "trial": None, "chart": None, "vega": None, "version": live.version}
-    text = shell(name, live.parts, live={**more, **known, "nonce": nonce})
+    names = ("home", "news", "version", "trial", "chart", "vega")
+    text = shell(name, parts, live={**dict.fromkeys(names), **live, "nonce": nonce})
     policy = (
         f"default-src 'none'; script-src 'self' 'nonce-{nonce}'; style-src 'nonce-{nonce}'; "
         "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
         "frame-ancestors 'none'"
     )
     return HTMLResponse(text, headers={"Content-Security-Policy": policy})
-
-
-def _news(request: Request, live: LivePage) -> Response:
-    text = json.dumps(live.news(request.query_params.get("since", "")))
-    return Response(text, media_type="application/json")
 
 
 def _vega(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Which sweeps are served: those at the given paths, and all below them."""
+"""Which sweeps are served: those at the given paths, and all below them; and what they do."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow.fs
 
@@ -13,8 +14,12 @@ from tunekit._ray.storage import absolute, storage_at
 from tunekit.board.page.trials import joined
 from tunekit.core.problems import Problems
 from tunekit.journal.experiments import no_sweep, sweeps_below
+from tunekit.reading.findings import outline
 
 __all__ = ["Catalogue", "Place"]
+
+# Of so many sweeps, the newest ones, it is said what they do.
+_MOST_READ = 100
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,7 @@ class Catalogue:
 
     def __init__(self, paths: Sequence[str]):
         problems = Problems("tunekit serve")
+        self._known: dict[str, dict[str, Any]] = {}
         self._roots: list[tuple[pyarrow.fs.FileSystem, str, str]] = []
         for given in paths:
             try:
@@ -93,3 +99,29 @@ class Catalogue:
                 where = (filesystem, sweep.path, source)
                 found.setdefault(key, Place(key, name, *where, sweep.changed))
         return found
+
+    def outlines(self, **goal: str | None) -> list[dict[str, Any]]:
+        """Return the sweeps in short: those that run first, then the newest.
+
+        A sweep is read when its journal has changed, and while it is running.
+
+        Args:
+            goal: The metric and the mode, as for :func:`tunekit.load`.
+
+        Returns:
+            As of :func:`~tunekit.reading.findings.outline`, with the ``place``. Of the older ones,
+            if there are many, nothing else is known.
+
+        Raises:
+            OSError: As for :meth:`look`.
+        """
+        found: list[dict[str, Any]] = []
+        for place in sorted(self.look().values(), key=lambda place: -place.changed):
+            row = self._known.get(place.key, {})
+            if row.get("place") != place or row.get("state") == "running":
+                row = {"place": place}
+                if len(found) < _MOST_READ:
+                    row |= outline(place.path, place.filesystem, **goal)
+            found.append(row)
+        self._known = {row["place"].key: row for row in found if "state" in row}
+        return sorted(found, key=lambda row: row.get("state") != "running")
