@@ -87,41 +87,8 @@ INLINE = [
     ("    validation_config=tunekit.ValidationConfig(fn=validate),\n", ""),
 ]
 # The demonstration's sweep of 16 trials.
-DIGITS = "from tunekit.demo import sweep\n\nsweep.run(verbose=0)\n"
-DIGITS_INLINE = """
-import tempfile
-from pathlib import Path
-
-from ray import tune
-
-from tunekit.demo import digits
-
-AT = {at}
-
-
-def train(config):
-    training, scores = digits.Training(config), {{}}
-    while training.epochs < config["epochs"]:
-        loss = training.epoch()
-        with tempfile.TemporaryDirectory() as folder:
-            training.save(Path(folder))
-            checkpoint = tune.Checkpoint.from_directory(folder)
-            if training.epochs in AT:
-                scores = digits.scores_of(training.model)
-            # Between rungs, ASHA is told what it knows: it wants the metric in each report.
-            tune.report({{"loss": loss, **scores}}, checkpoint=checkpoint)
-
-
-digits.start_ray()
-tune.Tuner(
-    train,
-    param_space={{**digits.SPACE, "epochs": digits.EPOCHS}},
-    tune_config=digits.tune_config(16, 0),
-    run_config=tune.RunConfig(name="digits", storage_path=tempfile.mkdtemp(), verbose=0),
-).fit()
-"""
-# Where it validates: at each epoch, or at those at which ASHA decides.
-DIGITS_AT = {"epochs": "range(1, 28)", "rungs": "(1, 3, 9, 27)"}
+DIGITS = "from tunekit.demo import sweep\n\nsweep.run()\n"
+DIGITS_INLINE = 'from tunekit.demo import inline\n\ninline.run(16, 0, "{at}")\n'
 # A population of four on two CPUs. Inline, a trial reports its last score until the next one.
 PBT_DIGITS = """
 import tempfile
@@ -209,7 +176,7 @@ def programs(folder: Path) -> dict[str, tuple[Path, Path]]:
             ),
         ),
         **{f"readme-{cpus}-cpus": readme(cpus) for cpus in (1, 4)},
-        **{f"digits-{n}": (DIGITS_INLINE.format(at=at), DIGITS) for n, at in DIGITS_AT.items()},
+        **{f"digits-{at}": (DIGITS_INLINE.format(at=at), DIGITS) for at in ("epochs", "rungs")},
     }
     if both := found.get("pytorch"):
         for kind in ("fifo", "pbt", "gpu"):

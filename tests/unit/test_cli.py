@@ -651,7 +651,9 @@ def test_the_demo_takes_its_options(monkeypatch, tmp_path):
     monkeypatch.setattr(demo_sweep, "run", lambda **options: called.append(options))
     monkeypatch.chdir(tmp_path)
     assert tunekit_("demo").exit_code == 0
-    assert tunekit_("demo", "--trials", 2, "--storage", "here", "--report").exit_code == 0
+    assert (
+        tunekit_("demo", "--trials", 2, "--storage", "here", "--report", "--inline").exit_code == 0
+    )
     assert called[0] == {
         "trials": 16,
         "on_pending": "auto",
@@ -659,12 +661,14 @@ def test_the_demo_takes_its_options(monkeypatch, tmp_path):
         "verbose": 1,
         "storage": None,
         "report": False,
+        "inline": False,
     }
     assert called[1] == {
         **called[0],
         "trials": 2,
         "storage": str(tmp_path / "here"),
         "report": True,
+        "inline": True,
     }
     assert tunekit_("demo", "--trials", 0).exit_code == 2
 

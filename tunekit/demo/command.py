@@ -33,6 +33,7 @@ __all__ = ["demo"]
 )
 @click.option("--storage", help="Where the results go; by default a new temporary folder.")
 @click.option("--report", is_flag=True, help="Write the sweep's report at the end, an HTML file.")
+@click.option("--inline", is_flag=True, help="Run it again, validating inline, and compare.")
 def demo(storage: str | None, **options: Any) -> None:
     """Sweep a small network over handwritten digits with ASHA, and say what came of it.
 
@@ -42,6 +43,7 @@ def demo(storage: str | None, **options: Any) -> None:
     \b
     Examples:
       tunekit demo --trials 6
+      tunekit demo --inline
       tunekit demo --on-pending wait --storage ~/sweeps --report
     """
     with suppress(ModuleNotFoundError):  # of which the import below tells

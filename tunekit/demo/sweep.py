@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 import tempfile
+import time
 
 import ray
 from ray import tune
 
 import tunekit
 from tunekit.demo import digits
+from tunekit.demo.inline import Spent, compared, run_alone
 
 
 def run(
@@ -19,6 +21,7 @@ def run(
     verbose: int = 1,
     storage: str | None = None,
     report: bool = False,
+    inline: bool = False,
 ) -> None:
     """Run the sweep, and say which checkpoint is best.
 
@@ -29,6 +32,7 @@ def run(
         verbose: Tune's verbosity, 0 to 2.
         storage: Where the results go; by default a new temporary folder.
         report: Whether the sweep's report is written at the end.
+        inline: Whether the same sweep is run once more, validating inline, and compared.
     """
     if report:
         from tunekit.board.page import write_page
@@ -37,6 +41,7 @@ def run(
         f"Sweeping {trials} networks over scikit-learn's digits, {digits.EPOCHS} epochs at most.",
         flush=True,
     )
+    began = time.monotonic()
     results = tunekit.Tuner(
         digits.train_digits,
         param_space={**digits.SPACE, "epochs": digits.EPOCHS},
@@ -48,6 +53,7 @@ def run(
         ),
         validation_config=tunekit.ValidationConfig(fn=digits.validate, on_pending=on_pending),
     ).fit()
+    seconds = time.monotonic() - began
     sweep = tunekit.load(results.experiment_path, results.filesystem)
     ranked = sweep.trials.sort_values("best", ascending=False)
     columns = ["trial_id", "best", "best_iteration", "iteration"]
@@ -59,6 +65,10 @@ def run(
     if report:
         print("", f"Report: {write_page(sweep)}", sep="\n")
     ray.shutdown()
+    if inline:
+        print("\nThe same sweep, validating inline at each epoch ...", flush=True)
+        ours = Spent(seconds, int(sweep.trials["iteration"].sum()), best.score)
+        print("", *compared(ours, run_alone(trials, seed)), sep="\n")
     print("", *next_commands(sweep.source or results.experiment_path), sep="\n")
 
 
