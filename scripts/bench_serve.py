@@ -10,6 +10,7 @@ the ranking in the stream. Server, writer and reader are three processes on this
 from __future__ import annotations
 
 import contextlib
+import gzip
 import http.client
 import json
 import math
@@ -73,28 +74,27 @@ def cookie(port: int) -> dict[str, str]:
     return {"Cookie": f"tunekit-{port}={TOKEN}"}
 
 
-def listen(port: int, path: str, seen: dict[str, float], over: threading.Event) -> None:
-    """Read the page's stream; note when each score is in it, by its text."""
+def listen(port: int, page: str, seen: dict[str, float], over: threading.Event) -> None:
+    """Ask for what is new, as a browser does; note when each score is in it, by its text."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    connection.request("GET", path, headers=cookie(port))
-    stream = connection.getresponse()
-    while not over.is_set() and (line := stream.readline()):
-        if not line.startswith(b"data: {"):
-            continue
-        now = time.perf_counter()
-        update = json.loads(line[6:])
+    headers, version = {"Accept-Encoding": "gzip"} | cookie(port), ""
+
+    def get(path: str) -> bytes:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        text = answer.read()
+        return gzip.decompress(text) if answer.headers["content-encoding"] == "gzip" else text
+
+    while not over.is_set():
+        news = json.loads(get(f"{page}/news?since={version}"))
+        now, version = time.perf_counter(), news["version"]
         for value in re.findall(
-            r'data-value="([^"]*)" class="last"', "".join(update["parts"].values())
+            r'data-value="([^"]*)" class="last"', "".join(news["parts"].values())
         ):
             seen.setdefault(value, now)
-        for name in update["charts"]:  # as a browser does
-            where = path.partition("?")[0].replace("/events", "/chart")
-            charts = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-            charts.request(
-                "GET", f"{where}?id={name}", headers={"Accept-Encoding": "gzip"} | cookie(port)
-            )
-            charts.getresponse().read()
-            charts.close()
+        for name in news["charts"]:
+            get(f"{page}/chart?id={name}")
+        time.sleep(0.0 if news["more"] else 0.5)
 
 
 def cpu_s(pid: int) -> float:
@@ -136,13 +136,11 @@ def measure(home: Path, writer: Writer, live: int) -> dict[str, float]:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         began = time.perf_counter()
         connection.request("GET", page, headers=cookie(port))
-        text = connection.getresponse().read().decode()
+        connection.getresponse().read()
         first_s = time.perf_counter() - began
-        version = re.search(r'data-version="(.*?)"', text)[1]  # type: ignore[index]
         seen: dict[str, float] = {}
         over = threading.Event()
-        where = f"{page}/events?since={version}"
-        reader = threading.Thread(target=listen, args=(port, where, seen, over), daemon=True)
+        reader = threading.Thread(target=listen, args=(port, page, seen, over), daemon=True)
         reader.start()
         time.sleep(10)  # the charts are drawn for the first time
         used, since = cpu_s(pid), time.perf_counter()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -35,42 +33,6 @@ class Browser:
     def get(self, target: str, method: str = "GET", **headers: str | list[str]) -> Answer:
         """Ask for something, and return the whole answer; a header may be there several times."""
         return self.loop.run_until_complete(self._whole(target, method, headers))
-
-    def events(self, target: str, most: int, **headers: str) -> list[tuple[str, Any]]:
-        """Return the first events of a stream, by name and data; then leave."""
-
-        async def some() -> list[tuple[str, Any]]:
-            found: list[tuple[str, Any]] = []
-            async for event in self.stream(target, **headers):
-                found.append(event)
-                if len(found) == most:
-                    break
-            return found
-
-        return self.loop.run_until_complete(asyncio.wait_for(some(), 60))
-
-    async def stream(self, target: str, **headers: str) -> AsyncIterator[tuple[str, Any]]:
-        """Yield the events of a stream as they come."""
-        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-
-        async def send(message: dict[str, Any]) -> None:
-            if message["type"] == "http.response.body":
-                await queue.put(message.get("body", b""))
-
-        task = asyncio.create_task(self._ask(target, "GET", headers, send))
-        task.add_done_callback(lambda done: queue.put_nowait(None))
-        known = ""
-        try:
-            while (piece := await queue.get()) is not None:
-                known += piece.decode()
-                while "\n\n" in known:
-                    event, _, known = known.partition("\n\n")
-                    lines = dict(line.split(": ", 1) for line in event.split("\n"))
-                    if "data" in lines:
-                        yield lines["event"], json.loads(lines["data"])
-            await task
-        finally:
-            task.cancel()
 
     async def _whole(self, target: str, method: str, headers: dict[str, Any]) -> Answer:
         said: list[dict[str, Any]] = []

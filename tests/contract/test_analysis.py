@@ -379,37 +379,23 @@ def best_at(best: tunekit.reading.best.BestCheckpoint) -> tuple[str, int]:
     return best.trial_id, best.generation
 
 
-def test_the_family_tree_of_the_report(tmp_path):
+def test_the_exploits_of_the_report(tmp_path):
     raw = Raw(pbt(tmp_path, validate=for_clones))
     loaded = tunekit.load(raw.home)
-    chart = drawn(render(loaded))["family"]
-    lanes, moves = values(chart, "branches"), values(chart, "exploits")
+    moves = values(drawn(render(loaded))["exploits"], "exploits")
     names = {trial: trial.rsplit("_", 1)[-1] for trial in raw.rows}
     exploited = raw.of("exploited")
     assert [(m["trial"], m["donor"], m["iteration"]) for m in moves] == [
         (names[line["trial_id"]], names[line["donor_id"]], line["iteration"]) for line in exploited
     ]
-    begun = {(names[trial], 0): 0 for trial in raw.rows}
-    begun |= {
-        (names[line["trial_id"]], line["generation"]): line["iteration"] for line in exploited
-    }
-    ends: dict[tuple[str, int], int] = {}
-    for trial, rows in raw.rows.items():
-        for row in rows:
-            ends[names[trial], row["generation"]] = row["training_iteration"]
-    shown = {(lane["trial"], lane["generation"]): (lane["begin"], lane["end"]) for lane in lanes}
-    assert shown == {place: (begin, ends.get(place, begin)) for place, begin in begun.items()}
     # Those that led to the best checkpoint, found by going back from it.
     best = loaded.best()
     line, at_trial = set(), (best.trial_id, best.generation)
-    while True:
+    while at_trial[1]:
         line.add((names[at_trial[0]], at_trial[1]))
-        if at_trial[1] == 0:
-            break
         [one] = [e for e in exploited if (e["trial_id"], e["generation"]) == at_trial]
         at_trial = (one["donor_id"], one["donor_generation"])
-    blue = {(lane["trial"], lane["generation"]) for lane in lanes if "led" in lane["role"]}
-    assert blue == line
+    assert {(m["trial"], m["generation"]) for m in moves if "led" in m["role"]} == line
     assert best.generation > 0, "the best checkpoint is a clone's"
     [newest] = [e for e in exploited if (e["trial_id"], e["generation"]) == best_at(best)]
     schedule = contents(loaded)["schedule"]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import html
-import itertools
 import json
 import math
 import os
@@ -32,14 +30,11 @@ from tests.contract.test_follower import grown, killed
 from tests.serving import Browser
 from tests.sweeps import sweep
 from tunekit.board.page.charts import Findings, draw
-from tunekit.board.page.page import contents, in_script, render_panels, sections_of
+from tunekit.board.page.page import contents, in_script, render_panels, section, sections_of
 from tunekit.board.serve import server
-from tunekit.board.serve.app import Application
+from tunekit.board.serve.app import HEADERS, Application
 from tunekit.board.serve.catalogue import Catalogue, Place
-from tunekit.board.serve.guard import HEADERS
-from tunekit.board.serve.index import Index
 from tunekit.board.serve.live import LiveSweep
-from tunekit.board.serve.watch import View, Watch
 from tunekit.cli import commands
 from tunekit.core.events import (
     Reported,
@@ -54,6 +49,7 @@ from tunekit.journal.storage import LocalFolder
 from tunekit.testing import FakeClock
 
 NOTHING = {"metric": None, "mode": None, "seed_param": None}
+TOKEN = "t0ken-" * 5
 
 
 def session(home: Path, **options: Any) -> Journal:
@@ -95,9 +91,8 @@ def journal(home) -> Journal:
 def browsers() -> Iterator[Any]:
     opened: list[Browser] = []
 
-    def browser(path: Path, host: str = "127.0.0.1:7007", **options: Any) -> Browser:
-        app = Application(Catalogue([str(path)]), interval_s=0.001, **options)
-        opened.append(Browser(app, host))
+    def browser(path: Path, host: str = "127.0.0.1:7007") -> Browser:
+        opened.append(Browser(Application(Catalogue([str(path)]), token=TOKEN), host))
         return opened[-1]
 
     yield browser
@@ -107,11 +102,13 @@ def browsers() -> Iterator[Any]:
 
 @pytest.fixture
 def browser(journal, home, browsers) -> Browser:
-    return browsers(home.parent)
+    opened = browsers(home.parent)
+    assert opened.get(f"/all?token={TOKEN}").status == 303
+    return opened
 
 
 def place_of(home: Path) -> Place:
-    return Place("0" * 16, home.name, pyarrow.fs.LocalFileSystem(), str(home), str(home))
+    return Place("0" * 16, home.name, pyarrow.fs.LocalFileSystem(), str(home), str(home), 0.0)
 
 
 def key_of(home: Path) -> str:
@@ -144,37 +141,40 @@ def test_the_live_page_is_the_report_wherever_the_journal_is_cut(make, tmp_path)
         loaded = tunekit.load(copy)
         found = Findings.of(loaded)
         wanted = sections_of(contents(loaded, found))
-        assert live.view.parts == wanted
+        assert live.parts == wanted
         charts = {name: in_script(spec) for name, spec in draw(found).items()}
-        assert {name: live.view.charts[name] for name in charts} == charts
+        assert {name: live.charts[name] for name in charts} == charts
         for trial_id in loaded.timeline.trials:
             panel = render_panels(found, loaded.trial_errors(), [trial_id])
             assert live.panel(trial_id) == panel[trial_id]
 
 
 def test_a_score_is_on_the_page_after_one_step(journal, home):
-    live = LiveSweep(place_of(home), NOTHING, FakeClock())
-    live.step()
-    version = live.view.version
-    assert "Best: trial <b>b</b>" in live.view.parts["summary"]
+    clock = FakeClock()
+    live = LiveSweep(place_of(home), NOTHING, clock)
+    live.first()
+    version = live.version
+    assert "Best: trial <b>b</b>" in live.parts["summary"]
     while live.step():
         pass
     score(journal, "a", 2, 0.9)
-    live.step()
-    update = live.view.since(version)
-    assert "Best: trial <b>a</b>" in update.parts["summary"]
-    assert 'data-value="0.9" class="best"' in update.parts["ranking"]
+    assert not live.news(version)["more"], "it was looked at just now"
+    clock.sleep(0.5)
+    news = live.news(version)
+    assert "Best: trial <b>a</b>" in news["parts"]["summary"] and news["more"]
+    assert 'data-value="0.9" class="best"' in news["parts"]["ranking"]
 
 
 def test_only_what_has_changed_is_sent(journal, home):
     clock = FakeClock()
     live = LiveSweep(place_of(home), NOTHING, clock)
     stepped(live, clock)
-    version = live.view.version
-    assert not live.step() and live.view.since(version) is None
+    news = live.news(live.version)
+    assert not news["more"] and not news["parts"] and not news["charts"]
+    version = news["version"]
     journal.append(TrialErrored(time=1e9 + 9, trial_id="a"))
     stepped(live, clock)
-    parts = live.view.since(version).parts
+    parts = live.news(version)["parts"]
     assert {"summary", "ranking", "failures"} <= set(parts) and "curves" not in parts
 
 
@@ -190,34 +190,36 @@ def test_charts_take_no_more_than_their_share_of_the_time(journal, home, monkeyp
     live = LiveSweep(place_of(home), NOTHING, clock)
     for n in range(300):
         score(journal, "a", n + 2, 0.1)
-        live.step()
+        while live.step():  # as a browser does, to which it says that there is more
+            pass
         clock.sleep(0.5)
     took = clock.monotonic()
     assert 2 <= len(drawn) <= 0.04 * took
+    clock.sleep(10)
     live.step()
-    assert "<b>302</b><span>validations" in live.view.parts["summary"]
+    assert "<b>302</b><span>validations" in live.parts["summary"]
 
 
 def test_what_is_asked_for_twice_is_read_once(journal, home):
     live = LiveSweep(place_of(home), NOTHING, FakeClock())
     live.first()
-    version = live.view.version
+    version = live.version
     live.first()
-    assert live.view.version == version
+    assert live.version == version
 
 
 def test_a_journal_that_is_damaged_is_told_of_and_forgiven(journal, home):
-    live = LiveSweep(place_of(home), NOTHING, FakeClock())
+    clock = FakeClock()
+    live = LiveSweep(place_of(home), NOTHING, clock)
     [file] = (home / "journal").glob("*.jsonl")
     good = file.read_bytes()
     file.write_bytes(good + b"<script>\n")
     live.step()
-    assert (
-        "is not as it was written" in live.trouble and "<script>" not in live.view.parts["summary"]
-    )
+    assert "is not as it was written" in live.trouble and "<script>" not in live.parts["summary"]
     file.write_bytes(good)
+    clock.sleep(10)
     live.step()
-    assert live.trouble is None and "Best: trial" in live.view.parts["summary"]
+    assert live.trouble == "" and "Best: trial" in live.parts["summary"]
 
 
 def test_a_restart_of_the_sweep_is_followed(tmp_path):
@@ -225,10 +227,10 @@ def test_a_restart_of_the_sweep_is_followed(tmp_path):
     clock = FakeClock()
     live = LiveSweep(place_of(ran.home), NOTHING, clock)
     stepped(live, clock)
-    assert "A sweep that is finished." in live.view.parts["summary"]
+    assert "A sweep that is finished." in live.parts["summary"]
     session(ran.home, begins=False)
     stepped(live, clock)
-    assert "A sweep that is running, or killed." in live.view.parts["summary"]
+    assert "A sweep that is running, or killed." in live.parts["summary"]
 
 
 def test_failures_are_grouped_and_come_first_where_there_is_nothing_else(tmp_path):
@@ -274,16 +276,17 @@ def test_a_panel_of_a_long_trial_has_the_newest_and_the_best(home):
 # The list of sweeps ----------------------------------------------------------------------------
 
 
+def listed(catalogue: Catalogue) -> str:
+    return section("index.html", "sweeps", rows=catalogue.outlines())
+
+
 def test_the_list_has_all_sweeps_below_a_folder_and_their_state(tmp_path):
     finished = asha(tmp_path / "finished").home
     trial(session(tmp_path / "deep/down/open"), "a", 0.25)
     (tmp_path / ".hidden").mkdir()
     shutil.copytree(finished, tmp_path / ".hidden/sweep")
-    clock = FakeClock()
-    index = Index(Catalogue([str(tmp_path)]), NOTHING, clock)
-    while index.step():
-        pass
-    text = index.view.parts["sweeps"]
+    catalogue = Catalogue([str(tmp_path)])
+    text = listed(catalogue)
     names = re.findall(
         r'<a href="/sweeps/[0-9a-f]{16}">(.*?)</a></td>\s*<td class="text">(.*?)</td>', text
     )
@@ -296,27 +299,27 @@ def test_the_list_has_all_sweeps_below_a_folder_and_their_state(tmp_path):
     # One that begins later appears; one that is deleted goes.
     shutil.rmtree(finished)
     trial(session(tmp_path / "new"), "a")
-    clock.sleep(60)
-    while index.step():
-        pass
-    assert "finished/sweep" not in index.view.parts["sweeps"]
-    assert ">new<" in index.view.parts["sweeps"]
+    text = listed(catalogue)
+    assert "finished/sweep" not in text and ">new<" in text
 
 
-def test_a_sweep_that_has_ended_is_not_read_again(tmp_path, monkeypatch):
-    asha(tmp_path / "one")
-    clock = FakeClock()
-    index = Index(Catalogue([str(tmp_path)]), NOTHING, clock)
-    while index.step():
-        pass
-    monkeypatch.setattr("tunekit.board.serve.index.Follower", None)
-    for _ in range(5):
-        clock.sleep(60)
-        assert not index.step()
+def test_what_has_not_changed_is_not_read_again_nor_more_than_the_newest(tmp_path, monkeypatch):
+    ended = asha(tmp_path / "one").home
+    catalogue = Catalogue([str(tmp_path)])
+    known = listed(catalogue)
+    monkeypatch.setattr("tunekit.board.serve.catalogue.outline", None)
+    assert listed(catalogue) == known
+    monkeypatch.undo()
+    monkeypatch.setattr("tunekit.board.serve.catalogue._MOST_READ", 1)
+    os.utime(ended / "journal/000001.jsonl", (1e9, 1e9))
+    trial(session(tmp_path / "new"), "a", 0.25)
+    new, old = Catalogue([str(tmp_path)]).outlines()
+    assert new["place"].name == "new" and new["best"]["score"] == 0.25
+    assert set(old) == {"place"} and "not read" in listed(Catalogue([str(tmp_path)]))
 
 
 def test_one_sweep_needs_no_list(journal, home, browsers):
-    answer = browsers(home).get("/")
+    answer = browsers(home).get("/", cookie=f"tunekit={TOKEN}")
     assert (answer.status, answer.headers["location"]) == (307, f"/sweeps/{key_of(home)}")
 
 
@@ -336,173 +339,56 @@ def test_what_cannot_be_served_is_said_at_once(tmp_path):
 # Over HTTP -------------------------------------------------------------------------------------
 
 
-def test_pages_and_events(browser, journal, home):
+def test_a_page_and_what_is_new_on_it(browser, journal, home):
     key = key_of(home.parent)
     page = browser.get(f"/sweeps/{key}")
     assert page.status == 200 and "Best: trial <b>b</b>" in page.text
     version = re.search(r'data-version="(.*?)"', page.text)[1]
     score(journal, "a", 2, 0.9)
+    for news in asked(browser, f"/sweeps/{key}/news?since={version}"):
+        if "Best: trial <b>a</b>" in news["parts"].get("summary", ""):
+            break
+    assert news["order"][:2] == ["summary", "ranking"] and news["trouble"] == ""
 
-    async def until() -> Any:
-        async for name, update in browser.stream(f"/sweeps/{key}/events?since={version}"):
-            assert name == "update"
-            if "Best: trial <b>a</b>" in update["parts"].get("summary", ""):
-                return update
-        return None
 
-    update = browser.loop.run_until_complete(asyncio.wait_for(until(), 60))
-    assert update["order"][:2] == ["summary", "ranking"]
+def asked(browser: Browser, target: str) -> Iterator[dict[str, Any]]:
+    while True:
+        yield json.loads(browser.get(target).text)
 
 
 def test_a_page_of_a_server_before_gets_everything(browser, home):
-    key = key_of(home.parent)
-    browser.get(f"/sweeps/{key}")
-    [(name, update)] = browser.events(f"/sweeps/{key}/events?since=0123456789abcdef-99", most=1)
-    assert name == "update" and set(update["parts"]) == set(update["order"])
-
-
-def test_a_page_stays_as_it_is_until_a_restarted_server_has_read_the_sweep():
-    view = View()
-    assert view.since("0123456789abcdef-99") is None
-    view.draw({"validated": "{}"})
-    assert view.since("0123456789abcdef-99") is None
-    view.show({"summary": ""})
-    assert view.since("0123456789abcdef-99").charts == ["validated"]
+    news = next(asked(browser, f"/sweeps/{key_of(home.parent)}/news?since=0123456789abcdef-99"))
+    assert news["parts"] and set(news["parts"]) == set(news["order"])
 
 
 def test_a_chart_and_a_trial(browser, home):
     key = key_of(home.parent)
-    for _ in itertools.count():
-        browser.events(f"/sweeps/{key}/events", most=1)
-        chart = browser.get(f"/sweeps/{key}/chart?id=validated")
-        if chart.status == 200:
-            break
+    next(news for news in asked(browser, f"/sweeps/{key}/news") if "validated" in news["charts"])
+    chart = browser.get(f"/sweeps/{key}/chart?id=validated")
     points = json.loads(chart.text)["datasets"]["points"]
     assert {(p["trial"], p["value"]) for p in points} == {("a", 0.5), ("b", 0.7)}
     assert "Trial <code>a</code>" in browser.get(f"/sweeps/{key}/trial?id=a").text
-
-
-def test_nothing_is_done_while_nobody_looks(journal, home):
-    class Counting:
-        def __init__(self) -> None:
-            self.view, self.trouble, self.steps = View(), None, 0
-
-        def first(self) -> None: ...
-
-        def step(self) -> bool:
-            self.steps += 1
-            self.view.show({"summary": str(self.steps)})
-            return False
-
-    async def look() -> tuple[int, int]:
-        counting = Counting()
-        watch = Watch(counting, interval_s=0.0)
-        updates = watch.updates("")
-        for _ in range(3):
-            await anext(updates)
-        await updates.aclose()
-        for _ in range(50):
-            await asyncio.sleep(0)
-        before = counting.steps
-        await asyncio.sleep(0.05)
-        return before, counting.steps
-
-    before, after = asyncio.run(look())
-    assert before >= 3 and after <= before + 1
-
-
-def test_trouble_is_told_and_its_end(tmp_path):
-    class Troubled:
-        def __init__(self) -> None:
-            self.view, self.trouble, self.raises = View(), None, True
-
-        def first(self) -> None: ...
-
-        def step(self) -> bool:
-            if self.raises:
-                raise ValueError("a bug")
-            self.trouble = None
-            return False
-
-    async def look() -> list[Any]:
-        troubled = Troubled()
-        updates = Watch(troubled, interval_s=0.0).updates(troubled.view.version)
-        told = [await anext(updates)]
-        troubled.raises = False
-        told.append(await anext(updates))
-        await updates.aclose()
-        return told
-
-    first, second = asyncio.run(look())
-    assert "could not be brought up to date" in first and second == ""
 
 
 # Who is let in ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "host",
-    [
-        "",
-        "evil.example",
-        "evil.example:7007",
-        "127.0.0.1.evil.example",
-        "localhost.evil",
-        "localhost.",
-        "localhost:evil.example",
-        "localhost:7007:80",
-        "localhost:",
-        "localhost@evil.example",
-        "evil.example@localhost",
-        "localhost, evil.example",
-        "localhost\\.evil.example",
-        "localhost/..",
-        "[::1].evil.example",
-        "[::1]evil.example",
-        "[::1%25eth0]",
-        "[::1",
-        "::1",
-    ],
-)
-def test_a_name_that_is_not_the_servers_is_refused(browser, host):
-    assert browser.get("/", host=host).status == 421
-
-
-@pytest.mark.parametrize("host", ["localhost:7007", "127.0.0.1", "[::1]:9000", "LOCALHOST"])
-def test_its_own_names_are_fine(browser, host):
-    assert browser.get("/all", host=host).status == 200
-
-
-@pytest.mark.parametrize(
     "headers",
     [
-        {"origin": "http://evil.example"},
-        {"origin": "http://127.0.0.1:3000"},
-        {"origin": "null"},
-        {"origin": "chrome-extension://127.0.0.1:7007"},
-        {"origin": "127.0.0.1:7007"},
         {"sec_fetch_site": "cross-site", "sec_fetch_dest": "script"},
         {"sec_fetch_site": "same-site", "sec_fetch_dest": "empty"},
         {"sec_fetch_site": "cross-site", "sec_fetch_dest": "iframe"},
     ],
 )
 def test_what_another_site_asks_for_is_refused(browser, headers, home):
-    for target in ("/all", "/events", f"/sweeps/{key_of(home.parent)}/trial?id=a"):
+    for target in ("/all", f"/sweeps/{key_of(home.parent)}/trial?id=a"):
         assert browser.get(target, **headers).status == 403
 
 
 def test_a_link_of_another_site_may_be_followed(browser):
     headers = {"sec_fetch_site": "cross-site", "sec_fetch_dest": "document"}
     assert browser.get("/all", **headers).status == 200
-
-
-@pytest.mark.parametrize("name", ["host", "origin"])
-def test_a_request_that_names_two_hosts_or_origins_is_refused(browser, name):
-    """Which of them a proxy, or the server, goes by is anybody's guess."""
-    own = {"host": "127.0.0.1:7007", "origin": "http://127.0.0.1:7007"}[name]
-    assert browser.get("/all", **{name: own}).status == 200
-    for both in ([own, "http://evil.example"], [own, own.replace("127.0.0.1", "localhost")]):
-        assert browser.get("/all", **{name: both}).status in (403, 421)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
@@ -538,7 +424,9 @@ def test_no_path_leads_anywhere(browser, home, target):
 def test_every_answer_says_that_it_stays_here(browser, home):
     key = key_of(home.parent)
     targets = ["/", "/all", f"/sweeps/{key}", f"/sweeps/{key}/trial?id=a", "/none"]
-    for answer in [*map(browser.get, targets), browser.get("/", host="evil.example")]:
+    answers = [*map(browser.get, targets)]
+    browser.cookies = {}
+    for answer in [*answers, browser.get("/")]:
         assert {name.lower() for name in HEADERS} <= set(answer.headers)
         assert "default-src 'none'" in answer.headers["content-security-policy"]
 
@@ -556,11 +444,8 @@ def test_scripts_of_the_page_only_run_with_its_nonce(browser, home):
         assert not re.search(r"(?:src|href)=\"(?:https?:)?//", page.text)
 
 
-TOKEN = "t0ken-" * 5
-
-
 def test_a_token_opens_the_page_once_and_for_all(journal, home, browsers):
-    browser = browsers(home.parent, hosts=None, token=TOKEN, host="gpu1:7007")
+    browser = browsers(home.parent, "gpu1:7007")
     assert browser.get("/all").status == 401
     assert browser.get(f"/all?token={TOKEN}x").status == 401
     assert browser.get("/all?token=").status == 401
@@ -570,12 +455,12 @@ def test_a_token_opens_the_page_once_and_for_all(journal, home, browsers):
     assert "httponly" in cookie and "samesite=lax" in cookie
     assert browser.get("/all").status == 200
     browser.cookies["tunekit"] = "other"
-    assert browser.get("/events").status == 401
+    assert browser.get("/all").status == 401
 
 
 @pytest.mark.parametrize("path", ["//evil.example", "/%2Fevil.example", "/\\evil.example"])
 def test_the_token_leads_to_no_other_site(journal, home, browsers, path):
-    browser = browsers(home.parent, hosts=None, token=TOKEN)
+    browser = browsers(home.parent)
     location = browser.get(f"{path}?token={TOKEN}").headers["location"]
     assert location == "/evil.example"
 
@@ -587,8 +472,8 @@ def test_tokens_are_compared_in_constant_time(journal, home, browsers, monkeypat
         compared.append((one, other))
         return one == other
 
-    monkeypatch.setattr("tunekit.board.serve.guard.secrets.compare_digest", compare)
-    browser = browsers(home.parent, token=TOKEN)
+    monkeypatch.setattr("tunekit.board.serve.app.secrets.compare_digest", compare)
+    browser = browsers(home.parent)
     browser.get("/all?token=guess")
     assert (b"guess", TOKEN.encode()) in compared
 
@@ -667,17 +552,14 @@ def test_a_hostile_name_closes_no_script(name, tmp_path):
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>".replace("/", "_"), "a\"b'c", "a.."])
 def test_a_hostile_name_of_a_sweep_is_text(name, tmp_path):
     trial(session(tmp_path / name), "a", 0.5)
-    index = Index(Catalogue([str(tmp_path)]), NOTHING, FakeClock())
-    while index.step():
-        pass
-    text = index.view.parts["sweeps"]
+    text = listed(Catalogue([str(tmp_path)]))
     assert "<script" not in text and html.unescape(text).count(name) == 1
 
 
 # How it is started -----------------------------------------------------------------------------
 
 
-def test_it_listens_on_this_machine_alone_and_takes_the_next_port(monkeypatch):
+def test_it_listens_on_this_machine_alone_and_takes_a_port_that_is_free(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         number = taken.getsockname()[1]
         monkeypatch.setattr(server, "PORT", number)
@@ -686,7 +568,7 @@ def test_it_listens_on_this_machine_alone_and_takes_the_next_port(monkeypatch):
         assert listener is not None
         with listener:
             address, found = listener.getsockname()
-            assert address == "127.0.0.1" and number < found < number + 100
+            assert address == "127.0.0.1" and found != number
         assert server.listen("127.0.0.1", number, problems) is None
     with pytest.raises(tunekit.errors.ConfigError, match=f"port={number} cannot be listened on"):
         problems.raise_any()
@@ -700,7 +582,8 @@ def test_everybody_needs_the_token_that_is_printed(host, journal, home, monkeypa
         made.update(known)
 
     monkeypatch.setattr(server, "Application", application)
-    monkeypatch.setattr(server.Server, "run", lambda self, sockets: None)
+    monkeypatch.setattr(server, "lower_priority", lambda: None)
+    monkeypatch.setattr(server.uvicorn.Server, "run", lambda self, sockets: None)
     monkeypatch.delenv(server.TOKEN, raising=False)
     told: list[str] = []
     for _ in range(2):
@@ -708,7 +591,6 @@ def test_everybody_needs_the_token_that_is_printed(host, journal, home, monkeypa
     tokens = [address.partition("?token=")[2] for address in told]
     assert made["token"] == tokens[1]
     assert tokens[0] != tokens[1] and min(map(len, tokens)) >= 40
-    assert made["hosts"] is None or "127.0.0.1" in made["hosts"]
     monkeypatch.setenv(server.TOKEN, "short")
     with pytest.raises(tunekit.errors.ConfigError, match="has 5 characters"):
         server.serve([str(home)], host=host, port=0)
@@ -744,7 +626,8 @@ def test_the_token_is_in_no_command_that_others_can_read(journal, home, monkeypa
         done.set()
 
     monkeypatch.setattr("tunekit.cli.commands.webbrowser.open", browser)
-    monkeypatch.setattr(server.Server, "run", lambda self, sockets: done.wait(30))
+    monkeypatch.setattr(server.uvicorn.Server, "run", lambda self, sockets: done.wait(30))
+    monkeypatch.setattr(server, "lower_priority", lambda: None)
     monkeypatch.setenv(server.TOKEN, TOKEN)
     result = CliRunner().invoke(commands.tunekit, ["serve", str(home), "--port", "0", "--open"])
     assert result.exit_code == 0 and TOKEN in result.output
@@ -761,7 +644,7 @@ def test_it_writes_nothing(browser, home):
     key = key_of(home.parent)
     for target in ("/all", f"/sweeps/{key}", f"/sweeps/{key}/trial?id=a"):
         assert browser.get(target).status == 200
-    browser.events(f"/sweeps/{key}/events", most=2)
+    assert browser.get(f"/sweeps/{key}/news").status == 200
     assert files() == before
 
 

@@ -77,8 +77,8 @@ def alike(shown: str, said: str) -> bool:
 SMALLER = (
     ("num_samples=8", "num_samples=3"),
     ("num_samples=9", "num_samples=4"),
-    ("resnet.trainer(workers=2, epochs=9)", "resnet.trainer(workers=2, epochs=3)"),
-    ("resnet.trainer(workers=2, epochs=10)", "resnet.trainer(workers=2, epochs=4)"),
+    ("trainer(workers=2, epochs=9)", "trainer(workers=2, epochs=3)"),
+    ("trainer(workers=2, epochs=10)", "trainer(workers=2, epochs=4)"),
     ("num_samples=6,\n        scheduler=ASHA", "num_samples=3,\n        scheduler=ASHA"),
     ('{"training_iteration": 24}', '{"training_iteration": 9}'),
 )

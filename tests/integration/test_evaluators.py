@@ -272,30 +272,30 @@ def test_they_are_gone_when_the_sweep_is_over(ray_cluster, tmp_path):
     assert ray_cluster.available_resources().get("CPU") == 6
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("kind", ["evaluator", "by_workers", "by_mapping"])
-def test_all_kinds_of_validation_give_the_same_scores(ray_cluster, tmp_path, kind):
-    from tunekit.demo import resnet
+class Mapped:
+    """Adds what a checkpoint has learned to each row of a batch."""
 
-    how = {
-        "evaluator": {"fn": resnet.Evaluator, "evaluators": 1},
-        "by_workers": {
-            "fn": resnet.validate_by_workers,
-            "ray_remote_kwargs": {"num_cpus": 0.5},
-        },
-        "by_mapping": {"fn": resnet.validate_by_mapping, "ray_remote_kwargs": {"num_cpus": 0}},
-    }[kind]
-    results = tunekit.Tuner(
-        resnet.trainer(epochs=2),
-        run_config=tune.RunConfig(name="resnet", storage_path=str(tmp_path), verbose=0),
-        validation_config=tunekit.ValidationConfig(**how),
-    ).fit()
-    [result] = results
-    assert not results.errors
-    scores = [resnet.validate(checkpoint) for checkpoint, _ in result.best_checkpoints]
-    for name in ("accuracy", "shifted_accuracy"):
-        expected = [score[name] for score in scores]
-        assert result.metrics_dataframe[name].tolist() == pytest.approx(expected)
+    def __init__(self, checkpoint):
+        with checkpoint.as_directory() as folder:
+            self.steps = json.loads(Path(folder, "state.json").read_text())["steps"]
+
+    def __call__(self, batch):
+        return {"value": batch["id"] + self.steps}
+
+
+def by_mapping(checkpoint):
+    from ray import data
+    from ray.data.aggregate import Mean
+
+    rows = data.range(10).map_batches(
+        Mapped, fn_constructor_args=(checkpoint,), batch_size=5, concurrency=1
+    )
+    return {"accuracy": rows.aggregate(Mean("value"))["mean(value)"]}
+
+
+def test_a_validation_may_map_a_dataset(ray_cluster, tmp_path):
+    results = run(tmp_path, 2, fn=by_mapping, ray_remote_kwargs={"num_cpus": 0})
+    assert results[0].metrics_dataframe["accuracy"].tolist() == [5.5, 6.5]
 
 
 def told() -> dict:

@@ -658,7 +658,7 @@ def test_the_demo_takes_its_options(monkeypatch, tmp_path):
         "trials": 16,
         "on_pending": "auto",
         "seed": 0,
-        "verbose": 0,
+        "verbose": 1,
         "storage": None,
         "report": False,
         "inline": False,

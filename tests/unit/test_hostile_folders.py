@@ -17,8 +17,8 @@ from click.testing import CliRunner
 
 import tunekit
 from tests.journals import read
+from tunekit.board.page.page import section
 from tunekit.board.serve.catalogue import Catalogue
-from tunekit.board.serve.index import Index
 from tunekit.board.serve.live import LiveSweep
 from tunekit.cli import commands
 from tunekit.clock import SystemClock
@@ -99,15 +99,12 @@ def shown(home: Path, scratch: Path) -> str:
     if output.exists():
         told.append(output.read_text())
     catalogue, clock = Catalogue([str(home.parent)]), FakeClock()
-    index = Index(catalogue, NOTHING, clock)
-    while index.step():
-        pass
-    told.append(index.view.parts["sweeps"])
+    told.append(section("index.html", "sweeps", rows=catalogue.outlines()))
     for place in catalogue.look().values():
         live = LiveSweep(place, NOTHING, clock)
         while live.step():
             pass
-        told += [*live.view.parts.values(), str(live.trouble), live.panel("a") or ""]
+        told += [*live.parts.values(), live.trouble, live.panel("a") or ""]
     return "\n".join(told)
 
 

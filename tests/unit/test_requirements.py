@@ -253,7 +253,7 @@ print(json.dumps({
     "serve": told("serve", FOLDER),
     "module": as_module("tunekit.demo"),
     **{name: imported("tunekit." + name) for name in ("board.page", "demo.digits",
-       "demo.perceptron", "demo.resnet")},
+       "demo.perceptron")},
 }))
 """
 
@@ -303,7 +303,6 @@ def test_the_demo_run_as_a_module_says_which_extra_it_needs(plainly):
         ("board.page", "report"),
         ("demo.digits", "demo"),
         ("demo.perceptron", "demo"),
-        ("demo.resnet", "demo"),
     ],
 )
 def test_a_module_that_an_extra_is_for_says_so(plainly, module, name):

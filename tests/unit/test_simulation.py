@@ -439,32 +439,16 @@ def test_a_cold_validation_costs_the_start_of_its_process_and_what_it_imports():
 
 
 def test_a_start_counts_from_when_the_trial_could_start():
-    """With one CPU, that is not before the validations that go first have ended."""
+    """With one CPU, that is not before the other one has ended."""
     written = Written()
     for name in ("a", "b"):
         written.trial(name, 0.0)
     written.report("a", 1, START_S + 1)
     written.end("a", 6.0)
-    written.validation("a", 1, 6.0, 7.0, 16.0)
-    written.report("b", 1, 16.0 + START_S + 1)
-    written.end("b", 22.0)
-    recorded = Recorded(written.sweep(1, evaluators=1))
+    written.report("b", 1, 6.0 + START_S + 1)
+    written.end("b", 12.0)
+    recorded = Recorded(written.sweep(1))
     assert [recorded.start_s(name) for name in "ab"] == [START_S, START_S]
-
-
-@pytest.mark.parametrize("waits", [True, False])
-def test_a_validation_in_the_place_of_a_trial_keeps_no_other_from_starting(waits):
-    """It was there if its trial waited; or, as tasks may be, if it began at once."""
-    written = Written()
-    written.trial("a", 0.0)
-    written.trial("b", 5.0)
-    written.report("a", 1, START_S + 1)
-    written.validation("a", 1, 6.0, 6.0, 10.0)
-    if waits:
-        written.waited("a", 10.0, 4.0)
-    written.report("b", 1, 5.0 + START_S + 1)
-    recorded = Recorded(written.sweep(2, **{"evaluators": 1} if waits else {}))
-    assert recorded.start_s("b") == pytest.approx(START_S)
 
 
 def test_a_process_that_another_trial_had_was_not_started():

@@ -20,6 +20,7 @@ from tunekit.core.words import (
     setting,
 )
 from tunekit.reading.best import BestCheckpoint
+from tunekit.reading.findings import newest_differs
 from tunekit.reading.sweep import Sweep
 
 __all__ = ["best_as_data", "best_as_text"]
@@ -62,12 +63,8 @@ def best_as_text(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
     ]
     if found.confirmation is not None:
         lines.append(printable(f"confirmed: {confirmation_in_words(found.confirmation)}"))
-    else:
-        newest = sweep.best(scope="last", by="trial")
-        if newest.path != found.path:
-            told = f"get_best_result() names trial {newest.trial_id} at iteration "
-            told += f"{newest.iteration}, {found.metric} {number(newest.score)}: it compares the "
-            lines.append(printable(f"{told}newest score of each trial"))
+    otherwise = newest_differs(sweep, found)
+    lines += [] if otherwise is None else [printable(otherwise)]
     if found.configuration is not None:
         lines += ["", click.style("over seeds", bold=True), *printable(_seeds_as_lines(sweep))]
     for heading, values in (("also", others), ("hyperparameters", flatten(found.config))):
@@ -84,7 +81,7 @@ def best_as_text(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
         if sweep.has_seeds:
             arguments["by"] = "trial" if found.configuration is None else "configuration"
         told = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-        seed = "" if sweep.seed_as_started else f", seed_param={sweep.seed_param!r}"
+        seed = f", seed_param={sweep.seed_param!r}" if sweep.has_seeds else ""
         lines += ["", click.style("in Python", bold=True)]
         lines.append(f"  tunekit.load({path!r}{seed}).best({told}).checkpoint")
     return "\n".join(lines)

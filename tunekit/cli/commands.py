@@ -442,9 +442,7 @@ _LEADS_TO = '<meta http-equiv="refresh" content="0; url={0}"><a href="{0}">Open 
 
 @tunekit.command(short_help="Show sweeps in the browser, as they run.")
 @_paths
-@click.option(
-    "--port", type=click.IntRange(0, 65535), help="By default 7007, or the next free one."
-)
+@click.option("--port", type=click.IntRange(0, 65535), help="By default 7007, or any free one.")
 @_option("--host", default="127.0.0.1", help="The address to listen on.")
 @_goal
 @_seed

@@ -10,7 +10,7 @@ from tunekit.cli.layout import WIDTH, cut, grid
 from tunekit.core.confirmation import CONFIRMED
 from tunekit.core.values import number as as_number
 from tunekit.core.words import number, place_in_words, printable
-from tunekit.reading.later_scores import later_scores, names_in
+from tunekit.reading.findings import later_scores, names_in
 from tunekit.reading.sweep import Sweep
 
 __all__ = ["scores_as_data", "scores_as_text"]
@@ -25,7 +25,7 @@ def scores_as_data(sweep: Sweep, name: str) -> dict[str, Any]:
     - ``scored``, ``unscored``: how many checkpoints have a score, and have none;
     - ``confirmation``: as of :meth:`tunekit.Sweep.summary`, and ``checkpoint``, the path of the
       winner's, if these are the scores of a confirmation; None otherwise;
-    - ``rows``: as of :func:`tunekit.reading.later_scores.later_scores`.
+    - ``rows``: as of :func:`tunekit.reading.findings.later_scores`.
 
     Args:
         sweep: The sweep.

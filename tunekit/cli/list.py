@@ -8,14 +8,13 @@ from datetime import datetime, timezone
 from typing import Any
 
 import click
-import pyarrow.fs
 
 from tunekit._ray.storage import absolute, storage_at
 from tunekit.cli.layout import grid
 from tunekit.core.words import duration, number, printable
-from tunekit.errors import ConfigError, JournalError
+from tunekit.errors import ConfigError
 from tunekit.journal.experiments import sweeps_below
-from tunekit.reading.sweep import load
+from tunekit.reading.findings import outline
 
 __all__ = ["RESULTS", "listing", "listing_as_text", "newest_or_given"]
 
@@ -76,17 +75,8 @@ def listing(folder: str, top: int) -> dict[str, Any]:
     rows = []
     for one in found[:top]:
         name = one.path[len(home.rstrip("/")) :].strip("/") or posixpath.basename(one.path)
-        rows.append({"name": name, "path": one.path, **_outline(filesystem, one.path)})
+        rows.append({"name": name, "path": one.path, **outline(one.path, filesystem)})
     return {"folder": folder, "found": len(found), "sweeps": rows}
-
-
-def _outline(filesystem: pyarrow.fs.FileSystem, path: str) -> dict[str, Any]:
-    try:
-        summary = load(path, filesystem).summary()
-    except (JournalError, ConfigError, OSError) as error:
-        return {"state": "unreadable", "reason": str(error)}
-    names = ("state", "began", "last", "metric", "mode", "trials", "validations", "best")
-    return {name: summary[name] for name in names}
 
 
 def listing_as_text(known: Mapping[str, Any], width: int) -> str:

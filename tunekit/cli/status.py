@@ -25,7 +25,7 @@ from tunekit.core.words import (
     printable,
     setting,
 )
-from tunekit.reading.failures import causes_of, failures_of
+from tunekit.reading.findings import causes_of, failures_of
 from tunekit.reading.sweep import Sweep
 
 __all__ = ["status_of", "text_of"]

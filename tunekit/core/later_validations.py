@@ -15,7 +15,7 @@ from typing import Any
 
 from tunekit.core.events import CheckpointSaved, Event, ValidationKey, ValidationRequested
 from tunekit.core.names import FILLED_IN, listed
-from tunekit.core.timeline import LaterScore, Timeline
+from tunekit.core.timeline import Timeline
 from tunekit.core.validation import RESERVED
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "name_problem",
     "rows_of",
     "saved_in",
-    "scores_of",
 ]
 
 #: What to pass for all checkpoints that are kept.
@@ -228,12 +227,3 @@ def rows_of(sessions: Iterable[LaterSession]) -> list[dict[str, Any]]:
                 own = {"name": session.name, "function": session.function}
                 found[session.name, row["id"]] = {**own, **row, "cached": row["cached"] or again}
     return list(found.values())
-
-
-def scores_of(rows: Iterable[Mapping[str, Any]]) -> list[LaterScore]:
-    """Return the scores among the rows that :func:`rows_of` has returned."""
-    return [
-        LaterScore(ValidationKey.parse(row["id"]), {row["name"]: row["metrics"]}, row["checkpoint"])
-        for row in rows
-        if row["status"] == "validated"
-    ]

@@ -5,7 +5,7 @@ Over seeds, configurations are ranked: :func:`repeats_of` yields what each trial
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -20,19 +20,13 @@ from tunekit.core.words import short_names
 from tunekit.errors import MetricNotFoundError
 
 __all__ = [
-    "ConfigOf",
     "Ranked",
-    "best_and_last",
     "best_scored",
     "checked_goal",
     "ranking_of",
     "repeats_of",
-    "stands_for",
     "whole_trials",
 ]
-
-#: Returns the hyperparameters of a trial in one of its generations; None for the newest.
-ConfigOf = Callable[[str, int | None], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -65,28 +59,26 @@ class Ranked:
         return flatten(self.config)
 
 
-def ranking_of(
-    timeline: Timeline, config_of: ConfigOf, metric: str | None, mode: str | None
-) -> list[Ranked]:
+def ranking_of(timeline: Timeline, metric: str | None, mode: str | None) -> list[Ranked]:
     """Return the trials ordered by their best validated score; those without one come last.
 
     Args:
         timeline: What became of the sweep.
-        config_of: Returns the hyperparameters of a trial in a generation.
         metric: The validated metric to rank by, by flat name; None: no trial is ranked.
         mode: ``"min"`` or ``"max"``; None likewise.
 
     Example:
         >>> from tunekit.core.events import TrialAdded
-        >>> timeline = Timeline([TrialAdded(time=0.0, trial_id="a")])
-        >>> [one] = ranking_of(timeline, lambda trial_id, generation: {"lr": 0.1}, "loss", "min")
+        >>> timeline = Timeline([TrialAdded(time=0.0, trial_id="a", config={"lr": 0.1})])
+        >>> [one] = ranking_of(timeline, "loss", "min")
         >>> one.rank, one.trial_id, one.best, one.config
         (None, 'a', None, {'lr': 0.1})
     """
     names = short_names(list(timeline.trials))
     found = []
     for trial_id, story in timeline.trials.items():
-        best, last = best_and_last(timeline, trial_id, metric, mode)
+        best = None if mode is None else timeline.score(trial_id, metric, mode)
+        last = timeline.score(trial_id, metric, None)
         found.append(
             Ranked(
                 rank=None,
@@ -97,7 +89,7 @@ def ranking_of(
                 best_value=None if best is None else best.value(str(metric)),
                 last=last,
                 last_value=None if last is None else last.value(str(metric)),
-                config=config_of(trial_id, None if best is None else best.generation),
+                config=timeline.config_of(trial_id, None if best is None else best.generation),
             )
         )
     sign = -1.0 if mode == "max" else 1.0
@@ -108,58 +100,30 @@ def ranking_of(
     ]
 
 
-def best_and_last(
-    timeline: Timeline, trial_id: str, metric: str | None, mode: str | None
-) -> tuple[Scored | None, Scored | None]:
-    """Return a trial's best and newest validated checkpoints; None if they are not known."""
-    if metric is None:
-        return None, None
-    last = timeline.last_score(trial_id, metric)
-    if mode is None:
-        return None, last
-    return timeline.best_score(trial_id, metric, mode), last
-
-
-def stands_for(
-    timeline: Timeline, trial_id: str, metric: str, mode: str, scope: str
-) -> Scored | None:
-    """Return the checkpoint that stands for a trial; None without a score.
-
-    Args:
-        timeline: What became of the sweep.
-        trial_id: The trial.
-        metric: A validated metric, by flat name.
-        mode: ``"min"`` or ``"max"``.
-        scope: ``"best"``: its best validated checkpoint; ``"last"``: its newest one.
-    """
-    if scope == "best":
-        return timeline.best_score(trial_id, metric, mode)
-    return timeline.last_score(trial_id, metric)
-
-
 def best_scored(
-    timeline: Timeline, trial_ids: Iterable[str], metric: str, mode: str, scope: str
+    timeline: Timeline, trial_ids: Iterable[str], metric: str, mode: str, scope: str = "best"
 ) -> tuple[str, Scored]:
     """Return which of some trials has the best checkpoint, and that checkpoint.
 
     Args:
         timeline: What became of the sweep.
         trial_ids: The trials; of equal ones, the first is the best.
-        metric: As for :func:`stands_for`, like ``mode`` and ``scope``.
-        mode: See there.
-        scope: See there.
+        metric: A validated metric, by flat name.
+        mode: ``"min"`` or ``"max"``.
+        scope: What stands for a trial: ``"best"``, its best validated checkpoint, or ``"last"``,
+            its newest one.
 
     Raises:
         tunekit.errors.MetricNotFoundError: If none of them has a score.
 
     Example:
-        >>> best_scored(Timeline(()), [], "accuracy", "max", "best")
+        >>> best_scored(Timeline(()), [], "accuracy", "max")
         Traceback (most recent call last):
         tunekit.errors.MetricNotFoundError: No validation has ended with 'accuracy'...
     """
     found: list[tuple[float, str, Scored]] = []
     for trial_id in trial_ids:
-        scored = stands_for(timeline, trial_id, metric, mode, scope)
+        scored = timeline.score(trial_id, metric, mode if scope == "best" else None)
         value = None if scored is None else scored.value(metric)
         if scored is not None and value is not None:
             found.append((value, trial_id, scored))
@@ -228,38 +192,31 @@ def checked_goal(
 
 
 def repeats_of(
-    timeline: Timeline,
-    config_of: ConfigOf,
-    is_whole: Callable[[TrialSummary], bool],
-    *,
-    metric: str,
-    mode: str,
-    scope: str,
+    timeline: Timeline, session: Mapping[str, Any], *, metric: str, mode: str, scope: str
 ) -> Iterator[Repeat]:
     """Yield each trial as a repeat of its configuration, in the order in which they were added.
 
     Args:
         timeline: What became of the sweep.
-        config_of: Returns the hyperparameters of a trial in a generation.
-        is_whole: Returns whether a trial that was stopped had got as far as trials get.
+        session: What the journal says of how the sweep was run, in its newest session.
         metric: A validated metric, by flat name.
         mode: ``"min"`` or ``"max"``.
         scope: What stands for a trial: ``"best"`` or ``"last"``.
     """
     validating = {row["trial_id"] for row in timeline.validations if row["status"] in UNENDED}
+    whole = whole_trials(timeline, session)
     for trial_id, story in timeline.trials.items():
-        scored = stands_for(timeline, trial_id, metric, mode, scope)
-        pending, whole = trial_id in validating, is_whole(story)
+        scored = timeline.score(trial_id, metric, mode if scope == "best" else None)
         yield Repeat(
             trial_id,
-            flatten(config_of(trial_id, None if scored is None else scored.generation)),
+            flatten(timeline.config_of(trial_id, None if scored is None else scored.generation)),
             None if scored is None else scored.value(metric),
-            ending_of(story, validating=pending, whole=whole),
+            ending_of(story, validating=trial_id in validating, whole=trial_id in whole),
         )
 
 
-def whole_trials(timeline: Timeline, session: Mapping[str, Any]) -> Callable[[TrialSummary], bool]:
-    """Return a function that says whether a trial that was stopped had got as far as trials get.
+def whole_trials(timeline: Timeline, session: Mapping[str, Any]) -> set[str]:
+    """Return the trials that have got as far as trials get.
 
     That is the scheduler's ``max_t``, if it is recorded; otherwise, as far as any trial got. A
     ``FIFOScheduler`` stops none: a stopping criterion of the user's did, which says when a trial
@@ -278,23 +235,19 @@ def whole_trials(timeline: Timeline, session: Mapping[str, Any]) -> Callable[[Tr
         >>> asha = {"type": "ASHAScheduler", "settings": {}}
         >>> for max_t in (3, 9):
         ...     asha["settings"] = {"max_t": max_t, "time_attr": "training_iteration"}
-        ...     whole_trials(timeline, {"scheduler": asha})(timeline.trials["a"])
-        True
-        False
-        >>> whole_trials(timeline, {})(timeline.trials["a"])
-        True
+        ...     whole_trials(timeline, {"scheduler": asha})
+        {'a'}
+        set()
+        >>> whole_trials(timeline, {})
+        {'a'}
     """
     scheduler = session.get("scheduler") or {}
     settings = scheduler.get("settings") or {}
     most, time_attr = number(settings.get("max_t")), settings.get("time_attr")
+    if scheduler.get("type") == "FIFOScheduler":
+        return set(timeline.trials)
+    if most is not None and isinstance(time_attr, str):
+        reached = {one: timeline.reached(one, time_attr) for one in timeline.trials}
+        return {one for one, time in reached.items() if time is not None and time >= most}
     furthest = max((story.iteration for story in timeline.trials.values()), default=0)
-
-    def is_whole(story: TrialSummary) -> bool:
-        if scheduler.get("type") == "FIFOScheduler":
-            return True
-        if most is not None and isinstance(time_attr, str):
-            reached = timeline.reached(story.trial_id, time_attr)
-            return reached is not None and reached >= most
-        return story.iteration >= furthest
-
-    return is_whole
+    return {one for one, story in timeline.trials.items() if story.iteration >= furthest}

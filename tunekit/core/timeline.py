@@ -11,10 +11,7 @@ from typing import Any
 from tunekit.core.events import (
     AttemptBegan,
     AttemptStarted,
-    BudgetExpired,
-    CheckpointSaved,
     Decided,
-    EndDelivered,
     Event,
     Exploited,
     OfTrial,
@@ -23,28 +20,24 @@ from tunekit.core.events import (
     Resumed,
     ScoreDelivered,
     SessionClosed,
-    SnapshotTaken,
     TrialAdded,
     TrialEnded,
     TrialErrored,
     TrialFailed,
     TrialRetried,
     ValidationEnded,
-    ValidationEstimated,
     ValidationKey,
     ValidationRequested,
     Waited,
-    never,
 )
 from tunekit.core.history import GENERATION, ITERATION, History
-from tunekit.core.metrics import flatten, hide, merge, without
-from tunekit.core.validation import Request
+from tunekit.core.metrics import flatten, merge
+from tunekit.core.validation import Outcome, Request, Status
 from tunekit.core.values import number as _number
 
 __all__ = [
     "UNENDED",
     "VALIDATION",
-    "LaterScore",
     "Scored",
     "Span",
     "Timeline",
@@ -102,21 +95,6 @@ class Scored:
     def value(self, metric: str) -> float | None:
         """Its validated value of a metric, by flat name; None if it has no such number."""
         return _number(flatten(self.metrics).get(metric))
-
-
-@dataclass(frozen=True)
-class LaterScore:
-    """What a later validation, outside of the sweep, has found of a checkpoint.
-
-    Attributes:
-        key: The checkpoint, as its own validation is named.
-        metrics: The metrics, below the name of the later validation.
-        checkpoint: Where the checkpoint lies, or lay, as recorded.
-    """
-
-    key: ValidationKey
-    metrics: Mapping[str, Any]
-    checkpoint: str
 
 
 @dataclass(frozen=True)
@@ -185,19 +163,20 @@ class Timeline:
         events: The journal's lines, in order.
         metric: The validated metric, by flat name, by which the sweep is judged, if one is.
         sessions: The first line of each session.
-        later: What later validations have found. It is shown beside the sweep's own scores, in the
-            row of its checkpoint, and under names that the sweep's own validations do not produce.
+        later: What later validations have found: rows as of :attr:`validations`, with the ``name``
+            that is before their metrics. They are shown beside the sweep's own, like those of a
+            further stage.
 
     Example:
-        >>> chronicle = Timeline([
+        >>> timeline = Timeline([
         ...     Reported(time=1.0, trial_id="a", report={"training_iteration": 1}),
         ...     ValidationRequested(time=2.0, trial_id="a", id="a:0:1:1", iteration=1),
         ...     ValidationEnded(time=5.0, id="a:0:1:1", status="validated",
         ...                     metrics={"accuracy": 0.9}),
         ... ], "accuracy")
-        >>> chronicle.validations[0]["status"], chronicle.validations[0]["lag_s"]
+        >>> timeline.validations[0]["status"], timeline.validations[0]["lag_s"]
         ('validated', 4.0)
-        >>> chronicle.scores("a")[0].value("accuracy")
+        >>> timeline.scores("a")[0].value("accuracy")
         0.9
     """
 
@@ -206,7 +185,7 @@ class Timeline:
         events: Iterable[Event],
         metric: str | None = None,
         sessions: Sequence[Mapping[str, Any]] = (),
-        later: Iterable[LaterScore] = (),
+        later: Iterable[Mapping[str, Any]] = (),
     ):
         self._metric = metric
         self._history = History()
@@ -220,99 +199,68 @@ class Timeline:
         self.decisions: list[dict[str, Any]] = []
         #: Where trials were paused by the scheduler, and resumed: (trial, generation, iteration).
         self.resumed: set[Place] = set()
-        #: The time of the last line; None if there is none.
-        self.last: float | None = None
-        #: The time of the first.
+        #: The time of the first line, and of the last; None if there is none.
         self.first: float | None = None
+        self.last: float | None = None
         #: From when until when nobody drove the sweep: between one session and the next.
         self.breaks: list[tuple[float, float]] = []
         #: What the last session's end was: ``"finished"``, ``"interrupted"``, or None if it has
         #: not been written down: the driver runs, or was killed.
         self.end: str | None = None
-        self._reports: dict[str, list[Mapping[str, Any]]] = {}
-        self._reported: dict[tuple[str, int, int], float] = {}
+        # When each place was reported last, and what; by trial, the newest last.
+        self._reports: dict[str, dict[tuple[int, int], tuple[float, Mapping[str, Any]]]] = {}
+        # The newest iteration of each generation.
         self._reached: dict[tuple[str, int], int] = {}
+        # The hyperparameters of overwritten trials, by generation.
+        self._configs: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._by_id: dict[str, dict[str, Any]] = {}
-        self._paths: dict[tuple[str, int, int], str] = {}
+        self._paths: dict[Place, str] = {}
+        # By which score the scheduler has judged each trial last.
         self._heard: dict[str, tuple[int, int]] = {}
         self._values: dict[Place, float | None] = {}
-        # What has ended, by trial; since when each validation that has not is queued, or runs.
+        # When trials trained and waited, by trial; and when each iteration ended.
         self._spans: dict[str, list[Span]] = {}
-        self._since: dict[str, float] = {}
-        # When each iteration ended, in order of the reports.
         self._trained: list[float] = []
         # By trial: the best and the newest score by a metric, as far as that was asked for.
         self._found: dict[str, dict[tuple[str, str | None], Scored | None]] = {}
-        # By trial, and by (generation, iteration) within one.
-        self._later: dict[str, dict[tuple[int, int], LaterScore]] = {}
-        self._later_names: dict[str, None] = {}
-        self.extend(events, sessions[1:], later)
-
-    def extend(
-        self,
-        events: Iterable[Event],
-        sessions: Sequence[Mapping[str, Any]] = (),
-        later: Iterable[LaterScore] = (),
-    ) -> None:
-        """Go on with what the journal has gained, as if it had been there from the beginning.
-
-        Args:
-            events: The new lines, in order.
-            sessions: The first line of each session that has begun since.
-            later: All that later validations have found, also before.
-
-        Example:
-            >>> timeline = Timeline([Reported(time=1.0, trial_id="a",
-            ...                               report={"training_iteration": 1})])
-            >>> timeline.iterations_by(9.0)
-            1
-            >>> timeline.extend([Reported(time=2.0, trial_id="a",
-            ...                           report={"training_iteration": 2})])
-            >>> timeline.trials["a"].iteration, timeline.last, timeline.iterations_by(9.0)
-            (2, 2.0, 2)
-        """
-        restored = list(sessions)
+        restored = list(sessions[1:])
         for event in events:
             while restored and event.n > restored[0]["n"]:
                 self._restored(restored.pop(0))
             self._take(event)
         for session in restored:
             self._restored(session)
-        # What the sweep's own validations have come to decides which of these are shown.
-        if self._later:
-            self._later, self._later_names, self._found = {}, {}, {}
-        for score in later:
-            self._take_later(score)
+        self._later_names: list[str] = []
+        for row in later:
+            self._take_later(row)
 
-    def _take_later(self, score: LaterScore) -> None:
-        """Show a score in its row, unless the trial has run that iteration again since."""
-        trial_id, generation, iteration, run, _ = score.key
-        if trial_id not in self.trials or run < self.run_of(trial_id, generation, iteration):
-            return
-        # What the sweep was decided by stays, whatever came under the same name later.
-        self._found.pop(trial_id, None)
-        metrics = without(score.metrics, self.own_names)
-        own = self._later.setdefault(trial_id, {})
-        known = own.get(score.key.place)
-        if known is not None:
-            metrics = merge(known.metrics, metrics)
-        own[score.key.place] = LaterScore(score.key, metrics, score.checkpoint)
-        self._later_names.update(dict.fromkeys(flatten(metrics)))
+    def extend(self, events: Iterable[Event]) -> None:
+        """Go on with what the newest session has written since.
+
+        Example:
+            >>> reports = [
+            ...     Reported(time=1.0 * n, trial_id="a", report={"training_iteration": n})
+            ...     for n in (1, 2)
+            ... ]
+            >>> timeline = Timeline(reports[:1])
+            >>> timeline.extend(reports[1:])
+            >>> timeline.trials["a"].iteration, timeline.last, timeline.iterations_by(9.0)
+            (2, 2.0, 2)
+        """
+        for event in events:
+            self._take(event)
 
     # What there was ----------------------------------------------------------------------------
 
     @property
     def names(self) -> list[str]:
-        """The flat names of all metrics that validations have produced, later ones last."""
-        return [*self.own_names, *self._later_names]
+        """The flat names of all metrics that validations have produced, further ones last."""
+        return [*self._history.names, *self._history.staged_names]
 
     @property
     def own_names(self) -> list[str]:
-        """The flat names of the metrics that the sweep's own validations have produced.
-
-        Those of further stages come last.
-        """
-        return [*self._history.names, *self._history.staged_names]
+        """Those that the sweep's own validations have produced, of whatever stage."""
+        return [name for name in self.names if name not in self._later_names]
 
     def run_of(self, trial_id: str, generation: int, iteration: int) -> int:
         """Return how many times a trial has run an iteration; 1 if it has not been reported."""
@@ -336,49 +284,33 @@ class Timeline:
 
     def rows(self, trial_id: str) -> Iterator[dict[str, Any]]:
         """A trial's reports with their scores: one for each iteration of each generation."""
-        later = self._later.get(trial_id, {})
-        for row in self._history.rows(trial_id, self._reports.get(trial_id, [])):
-            place = _place(trial_id, row)
-            if self._later_names:
-                row = hide(row, self._later_names)
-            if place[1:] in later:
-                row = merge(row, later[place[1:]].metrics)
-            yield {**row, "reported_at": self._reported[place]}
+        known = self._reports.get(trial_id, {})
+        for row in self._history.rows(trial_id, [report for _, report in known.values()]):
+            yield {**row, "reported_at": known[_place(row)][0]}
 
     def scores(self, trial_id: str) -> list[Scored]:
         """A trial's validated checkpoints, by generation and iteration."""
-        found = {
-            place: Scored(*place, metrics, self._paths[(trial_id, *place)])
-            for place, metrics in self._history.scores(trial_id)
-        }
-        further = [
-            (place, metrics, self._paths[(trial_id, *place)])
-            for place, metrics in self._history.staged_scores(trial_id)
-        ]
-        for place, score in self._later.get(trial_id, {}).items():
-            further.append((place, score.metrics, score.checkpoint))
-        for place, metrics, path in further:
-            own = found.get(place)
-            metrics = metrics if own is None else merge(own.metrics, metrics)
-            found[place] = Scored(*place, metrics, path)
-        return [found[place] for place in sorted(found)]
+        found = dict(self._history.scores(trial_id))
+        for place, metrics in self._history.staged_scores(trial_id):
+            found[place] = merge(found.get(place, {}), metrics)
+        return [Scored(*at, found[at], self._paths[(trial_id, *at)]) for at in sorted(found)]
 
     def reached(self, trial_id: str, time_attr: str) -> float | None:
         """Return a trial's newest value of what its reports count time by; None without any."""
-        for report in reversed(self._reports.get(trial_id, [])):
-            return _number(flatten(report).get(time_attr))
-        return None
+        known = self._reports.get(trial_id)
+        newest = list(known.values())[-1][1] if known else {}
+        return _number(flatten(newest).get(time_attr))
 
-    def last_score(self, trial_id: str, metric: str) -> Scored | None:
-        """The newest of a trial's checkpoints whose validation had the metric."""
-        return self._pick(trial_id, metric, None)
+    def score(self, trial_id: str, metric: str | None, mode: str | None) -> Scored | None:
+        """Return a trial's best checkpoint by a metric; the first of those that are equally good.
 
-    def best_score(self, trial_id: str, metric: str, mode: str) -> Scored | None:
-        """The best of a trial's checkpoints; the first of those that are equally good."""
-        return self._pick(trial_id, metric, mode)
-
-    def _pick(self, trial_id: str, metric: str, mode: str | None) -> Scored | None:
-        """Return the best score of a trial; the newest one if nothing says which is better."""
+        Args:
+            trial_id: The trial.
+            metric: The metric, by flat name.
+            mode: ``"min"`` or ``"max"``; None: the newest checkpoint that has the metric.
+        """
+        if metric is None:
+            return None
         found = self._found.setdefault(trial_id, {})
         if (metric, mode) not in found:
             picked: Scored | None = None
@@ -390,29 +322,27 @@ class Timeline:
             found[metric, mode] = picked
         return found[metric, mode]
 
+    def config_of(self, trial_id: str, generation: int | None = None) -> Mapping[str, Any]:
+        """Return a trial's hyperparameters in one of its generations, by default the newest."""
+        trial = self.trials[trial_id]
+        generation = trial.generation if generation is None else generation
+        return self._configs.get((trial_id, generation), trial.config)
+
     def spans(self) -> list[Span]:
-        """Return what trials and validations did when, trial by trial."""
-        pending: dict[str, list[Span]] = {}
+        """Return what trials and validations did when, trial by trial.
+
+        A validation is queued until its last attempt begins.
+        """
+        found = {trial_id: list(self._spans.get(trial_id, [])) for trial_id in self.trials}
         for row in self.of_all_stages:
-            if row["id"] in self._since:
-                kind = "validating" if row["status"] == "running" else "queued"
-                span = self._span_of(row, kind, self.last or 0.0)
-                pending.setdefault(row["trial_id"], []).append(span)
-        found = []
-        for trial_id in self.trials:
-            found += self._spans.get(trial_id, []) + pending.get(trial_id, [])
-        return [span for span in found if span.end > span.begin or span.kind == "training"]
-
-    def _span_of(self, row: Mapping[str, Any], kind: str, end: float, note: str = "") -> Span:
-        place = (row["generation"], row["iteration"])
-        note = note or (row["status"] if kind == "validating" else "")
-        return Span(row["trial_id"], kind, self._since[row["id"]], end, *place, note)
-
-    def _goes_on(self, row: Mapping[str, Any], kind: str, now: float, note: str = "") -> None:
-        """Take that a validation was queued, or ran, up to now."""
-        span = self._span_of(row, kind, now, note)
-        self._spans.setdefault(row["trial_id"], []).append(span)
-        self._since[row["id"]] = now
+            own = found.setdefault(row["trial_id"], [])
+            place = (row["generation"], row["iteration"])
+            end = row["ended"] or self.last or row["requested"]
+            ran_from = row["ran_from"] or end
+            own.append(Span(row["trial_id"], "queued", row["requested"], ran_from, *place))
+            own.append(Span(row["trial_id"], "validating", ran_from, end, *place, row["status"]))
+        spans = (span for own in found.values() for span in own)
+        return [span for span in spans if span.end > span.begin or span.kind == "training"]
 
     # How it is told ----------------------------------------------------------------------------
 
@@ -426,9 +356,10 @@ class Timeline:
             case ValidationRequested():
                 self._take_request(event)
             case AttemptStarted():
-                self._take_start(event)
+                row = self._unended(event.id)
+                row.update(status="starting", started=now, ran_from=None, attempts=event.attempt)
             case AttemptBegan():
-                self._take_beginning(event)
+                self._unended(event.id).update(status="running", ran_from=now)
             case ValidationEnded():
                 self._take_outcome(event)
             case ScoreDelivered():
@@ -439,13 +370,20 @@ class Timeline:
             case Decided():
                 self._decide(event, self._heard.get(event.trial_id, (0, 0)), "other")
             case Waited():
-                self._take_wait(event)
+                summary = self._trial(event)
+                summary.waited_s += event.seconds
+                place = (summary.generation, summary.iteration)
+                span = Span(event.trial_id, "waiting", now - event.seconds, now, *place)
+                self._spans.setdefault(event.trial_id, []).append(span)
             case TrialAdded():
                 summary = self._trial(event)
                 summary.config, summary.folder = event.config, event.folder
                 summary.resources, summary.added = event.resources, now
             case Exploited():
                 self._trial(event).generation = event.generation
+                before = (event.trial_id, event.generation - 1)
+                self._configs.setdefault(before, event.old_config)
+                self._configs[event.trial_id, event.generation] = event.config
             case TrialEnded():
                 summary = self._trial(event)
                 summary.status, summary.ended = "terminated", now
@@ -462,12 +400,6 @@ class Timeline:
                 self.end = "finished" if event.finished else "interrupted"
             case Resumed():
                 self.resumed.add((event.trial_id, *self._heard.get(event.trial_id, (0, 0))))
-            case CheckpointSaved() | EndDelivered() | BudgetExpired() | ValidationEstimated():
-                pass
-            case SnapshotTaken():
-                pass
-            case _:
-                never(event)
 
     def _trial(self, event: OfTrial) -> TrialSummary:
         story = self.trials.get(event.trial_id)
@@ -477,31 +409,22 @@ class Timeline:
 
     def _take_report(self, event: Reported) -> None:
         story, report, now = self._trial(event), event.report, event.time
-        place = trial_id, generation, iteration = _place(story.trial_id, report)
+        trial_id, (generation, iteration) = event.trial_id, _place(report)
         story.iteration, story.status, story.ended = iteration, "running", None
         story.generation = generation
         self._history.reported(trial_id, iteration, generation)
         self._found.pop(trial_id, None)
-        self._reports.setdefault(trial_id, []).append(report)
-        self._reported[place] = now
+        known = self._reports.setdefault(trial_id, {})
+        known.pop((generation, iteration), None)
+        known[generation, iteration] = (now, report)
         self._reached[trial_id, generation] = iteration
-        self._train(story, place, now, report.get(TOOK))
-
-    def _train(self, story: TrialSummary, place: Place, now: float, took: Any) -> None:
-        """An iteration has ended; Tune counts what a function waited for as part of it."""
-        spans = self._spans.setdefault(story.trial_id, [])
-        own = (span.end for span in reversed(spans) if span.kind in ("training", "waiting"))
-        begin = min(now, max(now - (_number(took) or 0.0), next(own, -math.inf)))
-        spans.append(Span(place[0], "training", begin, now, place[1], place[2]))
+        # Tune counts what a function waited for as part of its next iteration.
+        spans = self._spans.setdefault(trial_id, [])
+        took = _number(report.get(TOOK)) or 0.0
+        begin = min(now, max(now - took, spans[-1].end if spans else -math.inf))
+        spans.append(Span(trial_id, "training", begin, now, generation, iteration))
         self._trained.append(now)
         story.trained_s += now - begin
-
-    def _take_wait(self, event: Waited) -> None:
-        story = self._trial(event)
-        story.waited_s += event.seconds
-        place = (story.generation, story.iteration)
-        span = Span(story.trial_id, "waiting", event.time - event.seconds, event.time, *place)
-        self._spans.setdefault(story.trial_id, []).append(span)
 
     def _take_request(self, event: ValidationRequested) -> None:
         if event.id in self._by_id:  # it was pending when the driver was killed
@@ -517,11 +440,16 @@ class Timeline:
             "requested": event.time,
             "checkpoint": event.checkpoint,
         }
-        self._by_id[event.id], self._since[event.id] = row, event.time
+        self._by_id[event.id] = row
         self._paths[event.trial_id, event.generation, event.iteration] = event.checkpoint
         self.of_all_stages.append(row)
         if not event.stage:
             self.validations.append(row)
+
+    def _unended(self, name: str) -> dict[str, Any]:
+        """Return the row of a validation; one that nobody has if it is not known, or has ended."""
+        row = self._by_id.get(name, {})
+        return row if row.get("status") in UNENDED else {}
 
     def _restored(self, session: Mapping[str, Any]) -> None:
         """Another session goes on: what ran in the one before runs no more."""
@@ -531,44 +459,21 @@ class Timeline:
             self.breaks.append((self.last, begins))
         for row in self.of_all_stages:
             if row["status"] in UNENDED:
-                self._fails(row, self.last or row["requested"])
                 row["status"], row["started"], row["ran_from"] = "waiting", None, None
 
-    def _take_start(self, event: AttemptStarted) -> None:
-        row = self._by_id.get(event.id)
-        if row is not None and row["status"] in UNENDED:
-            self._fails(row, event.time)
-            row["started"], row["ran_from"] = event.time, None
-            row["status"], row["attempts"] = "starting", event.attempt
-
-    def _take_beginning(self, event: AttemptBegan) -> None:
-        row = self._by_id.get(event.id)
-        if row is not None and row["status"] in UNENDED:
-            self._goes_on(row, "queued", event.time)
-            row["status"], row["ran_from"] = "running", event.time
-
-    def _fails(self, row: Mapping[str, Any], now: float) -> None:
-        """The attempt that ran, if one did, runs no more."""
-        if row["status"] == "running":
-            self._goes_on(row, "validating", now, "failed")
-
     def _take_outcome(self, event: ValidationEnded) -> None:
-        row, now = self._by_id.get(event.id), event.time
-        if row is None or row["status"] not in UNENDED:
+        row, now = self._unended(event.id), event.time
+        if not row:
             return
         trial_id, generation, iteration = row["trial_id"], row["generation"], row["iteration"]
-        place = (trial_id, generation, iteration)
         reached = self._reached.get((trial_id, generation), iteration)
         if row["ran_from"] is None and row["started"] is not None and event.ran_s:
             # It has ended before anybody saw it run.
-            begin = row["ran_from"] = max(row["started"], now - event.ran_s)
-            self._goes_on(row, "queued", begin)
-        self._goes_on(row, "queued" if row["ran_from"] is None else "validating", now, event.status)
-        del self._since[event.id]
+            row["ran_from"] = max(row["started"], now - event.ran_s)
         row.update(
             status=event.status,
             ended=now,
-            lag_s=now - self._reported.get(place, row["requested"]),
+            lag_s=now - self._reported_at(trial_id, (generation, iteration), row["requested"]),
             lag_iterations=max(0, reached - iteration),
             metrics=event.metrics,
             attempts=event.attempts,
@@ -585,22 +490,37 @@ class Timeline:
         if row["stage"]:
             self._history.staged(outcome)
         elif self._history.ended(outcome) and self._metric is not None:
-            self._values[place] = _number(flatten(event.metrics).get(self._metric))
+            value = _number(flatten(event.metrics).get(self._metric))
+            self._values[trial_id, generation, iteration] = value
 
-    # What was decided --------------------------------------------------------------------------
+    def _take_later(self, row: Mapping[str, Any]) -> None:
+        """Show a score in its row, unless the trial has run that iteration again since."""
+        key, known = ValidationKey.parse(row["id"]), set(self._history.staged_names)
+        if row["status"] != "validated" or key.trial_id not in self.trials:
+            return
+        place, name = (key.trial_id, *key.place), row["name"]
+        request = Request(key.trial_id, key.iteration, key.run, key.generation, stage=name)
+        if self._history.staged(Outcome(request, Status.VALIDATED, row["metrics"])):
+            self._paths.setdefault(place, row["checkpoint"])
+        self._later_names += [one for one in self._history.staged_names if one not in known]
+
+    def _reported_at(self, trial_id: str, place: tuple[int, int], unknown: float) -> float:
+        found = self._reports.get(trial_id, {}).get(place)
+        return unknown if found is None else found[0]
 
     def _decide(
         self, event: ScoreDelivered | Reminded | Decided, at: tuple[int, int], on: str
     ) -> None:
         now, trial_id, (generation, iteration) = event.time, event.trial_id, at
-        place = (trial_id, generation, iteration)
         reached = self._reached.get((trial_id, generation), iteration)
         story = self._trial(event)
         if event.decision == "STOP" and story.ended is None:
             story.stopped = True  # later, it ends nothing any more
-        value = self._values.get(place)
-        if value is None and self._metric is not None:
-            value = self._report_value(place)
+        value = self._values.get((trial_id, *at))
+        if value is None and at in self._reports.get(trial_id, {}):
+            # The sweep may be judged by what training reports.
+            _, report = self._reports[trial_id][at]
+            value = _number(flatten(report).get(self._metric or ""))
         self.decisions.append(
             {
                 "time": now,
@@ -612,18 +532,10 @@ class Timeline:
                 "score": value,
                 "reached": reached,
                 "late_iterations": max(0, reached - iteration),
-                "late_s": now - self._reported.get(place, now),
+                "late_s": now - self._reported_at(trial_id, at, now),
             }
         )
 
-    def _report_value(self, place: Place) -> float | None:
-        """The metric in the report itself: the sweep is judged by what training reports."""
-        trial_id, generation, iteration = place
-        for report in reversed(self._reports.get(trial_id, [])):
-            if _place(trial_id, report) == (trial_id, generation, iteration):
-                return _number(flatten(report).get(self._metric or ""))
-        return None
 
-
-def _place(trial_id: str, report: Mapping[str, Any]) -> Place:
-    return (trial_id, report.get(GENERATION, 0), report[ITERATION])
+def _place(report: Mapping[str, Any]) -> tuple[int, int]:
+    return report.get(GENERATION, 0), report[ITERATION]

@@ -29,7 +29,7 @@ __all__ = ["demo"]
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the search.")
 @click.option(
-    "--verbose", type=click.IntRange(0, 2), default=0, show_default=True, help="As in Tune."
+    "--verbose", type=click.IntRange(0, 2), default=1, show_default=True, help="As in Tune."
 )
 @click.option("--storage", help="Where the results go; by default a new temporary folder.")
 @click.option("--report", is_flag=True, help="Write the sweep's report at the end, an HTML file.")

@@ -5,15 +5,11 @@ from __future__ import annotations
 import shlex
 import tempfile
 import time
-from typing import Any
 
 import ray
 from ray import tune
 
 import tunekit
-from tunekit.core.parameters import parameters_of
-from tunekit.core.progress import News, counted
-from tunekit.core.words import duration, setting
 from tunekit.demo import digits
 from tunekit.demo.inline import Spent, compared, run_alone
 
@@ -22,12 +18,12 @@ def run(
     trials: int = 16,
     on_pending: str = "auto",
     seed: int = 0,
-    verbose: int = 0,
+    verbose: int = 1,
     storage: str | None = None,
     report: bool = False,
     inline: bool = False,
 ) -> None:
-    """Run the sweep, and say how far it is, and which checkpoint is best.
+    """Run the sweep, and say which checkpoint is best.
 
     Args:
         trials: How many to sample.
@@ -41,8 +37,12 @@ def run(
     if report:
         from tunekit.board.page import write_page
     digits.start_ray()
-    progress, began = Progress(), time.monotonic()
-    tuner = tunekit.Tuner(
+    print(
+        f"Sweeping {trials} networks over scikit-learn's digits, {digits.EPOCHS} epochs at most.",
+        flush=True,
+    )
+    began = time.monotonic()
+    results = tunekit.Tuner(
         digits.train_digits,
         param_space={**digits.SPACE, "epochs": digits.EPOCHS},
         tune_config=digits.tune_config(trials, seed),
@@ -50,19 +50,15 @@ def run(
             name="digits",
             storage_path=storage or tempfile.mkdtemp(prefix="tunekit-demo-"),
             verbose=verbose,
-            callbacks=[progress] if verbose == 0 else [],
         ),
         validation_config=tunekit.ValidationConfig(fn=digits.validate, on_pending=on_pending),
-    )
-    progress.validation = tuner.validation
-    print(
-        f"Sweeping {trials} networks over scikit-learn's digits, {digits.EPOCHS} epochs at most.",
-        flush=True,
-    )
-    results = tuner.fit()
+    ).fit()
     seconds = time.monotonic() - began
     sweep = tunekit.load(results.experiment_path, results.filesystem)
-    print("", *ranking(sweep), sep="\n")
+    ranked = sweep.trials.sort_values("best", ascending=False)
+    columns = ["trial_id", "best", "best_iteration", "iteration"]
+    columns += [f"config/{name}" for name in digits.SPACE]
+    print("", ranked[columns].to_string(index=False, float_format="{:.3g}".format), sep="\n")
     best = sweep.best()
     tested = None if best.checkpoint is None else digits.accuracy_of(best.checkpoint)
     print("", winner(best, tested), sep="\n")
@@ -71,57 +67,9 @@ def run(
     ray.shutdown()
     if inline:
         print("\nThe same sweep, validating inline at each epoch ...", flush=True)
-        epochs = sum(one.story.iteration for one in sweep.ranking())
-        ours = Spent(seconds, epochs, best.score)
+        ours = Spent(seconds, int(sweep.trials["iteration"].sum()), best.score)
         print("", *compared(ours, run_alone(trials, seed)), sep="\n")
     print("", *next_commands(sweep.source or results.experiment_path), sep="\n")
-
-
-class Progress(tune.Callback):
-    """Prints how far the sweep is: after a second, and every 10 s from then on."""
-
-    def __init__(self) -> None:
-        #: Whose validations are counted.
-        self.validation: tunekit.ValidationCallback | None = None
-        self._news, self._began = News(1.0, 10.0), time.monotonic()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Print nothing in another process: Tune pickles callbacks."""
-        return (Progress, ())
-
-    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Print a line, if it is time."""
-        now = time.monotonic()
-        if self.validation is not None and self._news.due(now):
-            ended = sum(trial.status in ("TERMINATED", "ERROR") for trial in trials)
-            runs = sum(trial.status == "RUNNING" for trial in trials)
-            told = f"{duration(now - self._began)}: {ended} trials ended, {runs} running."
-            print(f"{told} {counted(self.validation.summary())}", flush=True)
-
-
-def ranking(sweep: tunekit.Sweep) -> list[str]:
-    """Return the trials as the lines of a table, ranked by the best checkpoint of each."""
-    ranked = sweep.ranking()
-    parameters = parameters_of([one.hyperparameters for one in ranked], {})
-    names = [name for name, one in parameters.items() if len(ranked) == 1 or not one.single]
-    rows = [["rank", "trial", "accuracy", "at epoch", "of", *names]]
-    for one in ranked:
-        known = one.hyperparameters
-        rows.append(
-            [
-                "" if one.rank is None else str(one.rank),
-                one.name,
-                "" if one.best_value is None else f"{one.best_value:.2%}",
-                "" if one.best is None else str(one.best.iteration),
-                str(one.story.iteration),
-                *(setting(known[name]) if name in known else "" for name in names),
-            ]
-        )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
 
 
 def winner(best: tunekit.reading.best.BestCheckpoint, tested: float | None) -> str:

@@ -7,10 +7,9 @@ then, as in the literature on hyperparameter optimization (the incumbent).
 
 from __future__ import annotations
 
-import bisect
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,9 +21,11 @@ from tunekit.core.metrics import flatten
 from tunekit.core.names import listed, meant
 from tunekit.core.parameters import parameters_of
 from tunekit.core.problems import Problems
+from tunekit.core.ranking import best_scored
 from tunekit.core.timeline import better
 from tunekit.core.values import number, same
 from tunekit.core.words import setting
+from tunekit.errors import MetricNotFoundError
 from tunekit.reading.sweep import Sweep, load
 
 __all__ = ["SweepComparison", "compare", "distinct_names", "records"]
@@ -106,27 +107,30 @@ class SweepComparison:
             "failed": sum(story.status == "error" for story in trials),
             "iterations": summary["iterations"],
             "validations": summary["validations"].get("validated", 0),
-            "driven_s": _until(sweep, sweep.timeline.last),
+            "driven_s": _driven_s(sweep, sweep.timeline.last),
             "trained_s": summary["trained_s"],
             "validated_s": summary["validations_ran_s"],
         }
 
     def _best(self, sweep: Sweep) -> dict[str, Any]:
-        best, value, trial = None, math.nan, None
-        for trial_id in sweep.timeline.trials:
-            scored = sweep.timeline.best_score(trial_id, self.metric, self.mode)
-            own = None if scored is None else scored.value(self.metric)
-            if own is not None and (best is None or better(self.mode, own, value)):
-                best, value, trial = scored, own, trial_id
-        metrics = {} if best is None else flatten(best.metrics)
-        low, high = (number(metrics.get(f"{self.metric}{end}")) for end in ("_low", "_high"))
-        within = low is not None and high is not None and low <= value <= high
+        try:
+            trial, best = best_scored(
+                sweep.timeline, sweep.timeline.trials, self.metric, self.mode, "best"
+            )
+        except MetricNotFoundError:
+            nothing = dict.fromkeys(("best", "low", "high"), math.nan)
+            return {**nothing, "best_trial": None, "best_iteration": pd.NA}
+        known = flatten(best.metrics)
+        value, low, high = (
+            number(known.get(f"{self.metric}{end}")) for end in ("", "_low", "_high")
+        )
+        within = None not in (low, value, high) and low <= value <= high  # type: ignore[operator]
         return {
             "best": value,
             "low": low if within else math.nan,
             "high": high if within else math.nan,
             "best_trial": trial,
-            "best_iteration": pd.NA if best is None else best.iteration,
+            "best_iteration": best.iteration,
         }
 
     @cached_property
@@ -136,7 +140,7 @@ class SweepComparison:
         One row per time, four equal parts of the shortest sweep: ``driven_s``, seconds that each
         had been driven, and for each sweep the best of the scores that had arrived by then.
         """
-        return self._over("driven_s", _until, lambda point: point)
+        return self._over("driven_s", lambda point: point)
 
     @cached_property
     def over_iterations(self) -> pd.DataFrame:
@@ -146,37 +150,20 @@ class SweepComparison:
         had trained together, counting every run, and for each sweep the best score by then. Of
         sweeps that had different machines, this tells more than time.
         """
-        return self._over("iterations", _iterations_at, math.ceil)
+        return self._over("iterations", math.ceil)
 
-    def _over(
-        self,
-        name: str,
-        at: Callable[[Sweep, float | None], float],
-        rounded: Callable[[float], float],
-    ) -> pd.DataFrame:
-        curves = [self._improvements(sweep, at) for sweep in self.sweeps]
-        ends = [
-            at(sweep, sweep.timeline.last)
-            for sweep, curve in zip(self.sweeps, curves, strict=True)
-            if curve
-        ]
-        rows = [
-            {name: point}
-            | {own: _value_at(c, point) for own, c in zip(self.names, curves, strict=True)}
-            for point in map(rounded, _common_points(ends))
-        ]
+    def _over(self, name: str, rounded: Callable[[float], float]) -> pd.DataFrame:
+        known = dict(iter(self.progress.groupby("sweep")))
+        shortest = min((rows[name].max() for rows in known.values()), default=0.0)
+        parts = range(1, POINTS + 1) if shortest > 0 else ()
+        rows = []
+        for point in (rounded(shortest * n / POINTS) for n in parts):
+            row = {name: point, **dict.fromkeys(self.names, math.nan)}
+            for own, improved in known.items():
+                there = improved[improved[name] <= point]["best"]
+                row[str(own)] = there.iloc[-1] if len(there) else math.nan
+            rows.append(row)
         return pd.DataFrame(rows, columns=[name, *self.names])
-
-    def _improvements(
-        self, sweep: Sweep, at: Callable[[Sweep, float | None], float]
-    ) -> list[tuple[float, float]]:
-        scores = [
-            (at(sweep, row["ended"]), value)
-            for row in sweep.timeline.validations
-            if row["status"] == "validated"
-            and (value := number(flatten(row["metrics"]).get(self.metric))) is not None
-        ]
-        return _best_so_far(scores, self.mode)
 
     @cached_property
     def progress(self) -> pd.DataFrame:
@@ -188,16 +175,25 @@ class SweepComparison:
         """
         rows: list[dict[str, Any]] = []
         for name, sweep in zip(self.names, self.sweeps, strict=True):
-            by_time = self._improvements(sweep, lambda _, time: 0.0 if time is None else time)
-            if by_time and sweep.timeline.last is not None:
-                by_time.append((max(sweep.timeline.last, by_time[-1][0]), by_time[-1][1]))
-            for time, best in by_time:
-                points = {
-                    "driven_s": _until(sweep, time),
-                    "iterations": _iterations_at(sweep, time),
-                }
-                rows.append({"sweep": name, **points, "best": best})
+            improved = self._improvements(sweep)
+            if improved:
+                last = max(sweep.timeline.last or 0.0, improved[-1][0])
+                improved.append((last, improved[-1][1]))
+            for time, best in improved:
+                iterations = sweep.timeline.iterations_by(time)
+                row = {"driven_s": _driven_s(sweep, time), "iterations": iterations, "best": best}
+                rows.append({"sweep": name, **row})
         return pd.DataFrame(rows, columns=["sweep", "driven_s", "iterations", "best"])
+
+    def _improvements(self, sweep: Sweep) -> list[tuple[float, float]]:
+        """Return when the best score has improved, and what it was then."""
+        ended = (row for row in sweep.timeline.validations if row["status"] == "validated")
+        found: list[tuple[float, float]] = []
+        for row in sorted(ended, key=lambda row: row["ended"]):
+            value = number(flatten(row["metrics"]).get(self.metric))
+            if value is not None and (not found or better(self.mode, value, found[-1][1])):
+                found.append((row["ended"], value))
+        return found
 
     @cached_property
     def settings(self) -> pd.DataFrame:
@@ -236,17 +232,13 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in row.items()} for row in known.to_dict("records")]
 
 
-def _until(sweep: Sweep, time: float | None) -> float:
-    """Return for how many seconds a sweep had been driven by a time."""
+def _driven_s(sweep: Sweep, time: float | None) -> float:
+    """Return for how many seconds a sweep had been driven by a time, without breaks."""
     began = sweep.timeline.first
     if began is None or time is None:
         return 0.0
-    return _driven_s(time, began, sweep.timeline.breaks)
-
-
-def _iterations_at(sweep: Sweep, time: float | None) -> float:
-    """Return how many iterations a sweep had trained by a time."""
-    return 0.0 if time is None else float(sweep.timeline.iterations_by(time))
+    lost = (max(0.0, min(until, time) - since) for since, until in sweep.timeline.breaks)
+    return max(0.0, time - began - sum(lost))
 
 
 def compare(
@@ -361,71 +353,6 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
         again = names[:at].count(name)
         found.append(f"{name} ({again + 1})" if again else name)
     return found
-
-
-# How far ---------------------------------------------------------------------------------------
-
-
-def _best_so_far(scores: Iterable[tuple[float, float]], mode: str) -> list[tuple[float, float]]:
-    """Return where the best score improved.
-
-    Args:
-        scores: ``(at, score)``: when each arrived, in any unit.
-        mode: ``"min"`` or ``"max"``.
-
-    Example:
-        >>> _best_so_far([(1, 0.5), (3, 0.4), (2, 0.7), (4, 0.8)], "max")
-        [(1, 0.5), (2, 0.7), (4, 0.8)]
-    """
-    found: list[tuple[float, float]] = []
-    for at, score in sorted(scores, key=lambda one: one[0]):
-        if not found or better(mode, score, found[-1][1]):
-            found.append((at, score))
-    return found
-
-
-def _value_at(improvements: Sequence[tuple[float, float]], at: float) -> float:
-    """Return the best score at a point; NaN before the first.
-
-    Example:
-        >>> _value_at([(1, 0.5), (4, 0.8)], 3), _value_at([(1, 0.5)], 0.5)
-        (0.5, nan)
-    """
-    before = bisect.bisect_right([when for when, _ in improvements], at)
-    return improvements[before - 1][1] if before else math.nan
-
-
-def _common_points(ends: Iterable[float], count: int = POINTS) -> list[float]:
-    """Return the points at which sweeps are compared: equal parts of the shortest one.
-
-    Args:
-        ends: How far each has come, in any unit; those without a score are left out.
-        count: How many points.
-
-    Example:
-        >>> _common_points([80.0, 200.0])
-        [20.0, 40.0, 60.0, 80.0]
-        >>> _common_points([])
-        []
-    """
-    shortest = min(ends, default=0.0)
-    return [shortest * n / count for n in range(1, count + 1)] if shortest > 0 else []
-
-
-def _driven_s(time: float, began: float, breaks: Iterable[tuple[float, float]]) -> float:
-    """Return for how long a sweep had been driven by a time: without breaks between its sessions.
-
-    Args:
-        time: In seconds since the epoch.
-        began: When the sweep began, likewise.
-        breaks: From when until when nobody drove it, likewise.
-
-    Example:
-        >>> _driven_s(100.0, 0.0, [(10.0, 60.0)]), _driven_s(30.0, 0.0, [(10.0, 60.0)])
-        (50.0, 10.0)
-    """
-    lost = sum(max(0.0, min(until, time) - since) for since, until in breaks)
-    return max(0.0, time - began - lost)
 
 
 # What differs ----------------------------------------------------------------------------------

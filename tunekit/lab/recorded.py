@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -15,7 +14,6 @@ from ray.tune.result import PID, TIME_THIS_ITER_S, TRAINING_ITERATION
 from tunekit.config import ValidationConfig
 from tunekit.core.room import at_once
 from tunekit.core.values import number
-from tunekit.lab.executor import Room
 from tunekit.reading.sweep import Sweep
 from tunekit.validating.executor import executor_of
 
@@ -52,7 +50,6 @@ class Recorded:
         self.scheduler: str = (newest.get("scheduler") or {}).get("type") or "FIFOScheduler"
         self._settings: Mapping[str, Any] = newest.get("validation") or {}
         real = executor_of(self.config)
-        self._need = real.need
         #: Whether validations could run in the processes of trials.
         self.in_trials = real.in_trials and self.config.on_pending != "continue"
         # When each iteration was reported, how long it took, and whether it was the first one of
@@ -94,8 +91,7 @@ class Recorded:
     def _started(self) -> dict[str, float]:
         """Return how long the first process of each trial took until it trained, if it had one.
 
-        That is from when the trial was added, its place was left by another, and no validation held
-        what it needed.
+        That is from when the trial was added, and its place was left by another.
         """
         leaves = defaultdict(list)
         for decision in self._timeline.decisions:
@@ -107,48 +103,16 @@ class Recorded:
         # Until when each process had its place.
         until: dict[Any, float] = {}
         found: dict[str, float] = {}
-        trials, validations = _Held(), _Held()
-        for held in self._apart:
-            validations.add(*held)
         for began, trial_id, row in sorted(self._starts(), key=lambda start: start[0]):
-            left = min((left for left in leaves[trial_id] if left > began), default=math.inf)
             process = row.get("hostname"), row.get(PID, len(until))
             since = self._timeline.trials[trial_id].added
             if process not in until:
                 if len(until) >= self.places:
                     since = max(since, until.pop(min(until, key=lambda one: until[one])))
-                for end in validations.ends(since, began):
-                    if not self._fits(trials.at(end), validations.at(end)):
-                        since = end
                 if row[TRAINING_ITERATION] == 1:
                     found[trial_id] = max(0.0, began - since)
-            until[process] = left
-            trials.add(since, left)
-        return found
-
-    def _fits(self, trials: int, validations: int) -> bool:
-        """Return whether a trial fits beside so many trials and validations."""
-        room = Room(self.cluster, self.trial, self._need, trials, validations)
-        return not self.cluster or room.for_trials > 0
-
-    @cached_property
-    def _apart(self) -> list[tuple[float, float]]:
-        """Return from when to when validations held resources of their own, as far as is known.
-
-        They did not if their trial waited for them. If they may run in the processes of trials,
-        those that began at once did not either: it may have been that of another.
-        """
-        waits = defaultdict(list)
-        for span in self._timeline.spans():
-            if span.kind == "waiting":
-                waits[span.trial_id].append(span)
-        found = []
-        for row in self._timeline.validations:
-            begin, end = row["ran_from"], row["ended"]
-            if not (begin and end) or (self.in_trials and begin - row["started"] <= _AT_ONCE_S):
-                continue
-            if not any(one.begin < end <= one.end for one in waits[row["trial_id"]]):
-                found.append((begin, end))
+            left = (left for left in leaves[trial_id] if left > began)
+            until[process] = min(left, default=math.inf)
         return found
 
     def _starts(self) -> Iterator[tuple[float, str, Mapping[str, Any]]]:
@@ -256,35 +220,6 @@ class Recorded:
     @cached_property
     def _usually_ran(self) -> float:
         return statistics.median(self._ran[0].values() or [0.0])
-
-
-class _Held:
-    """From when to when resources were held, by several.
-
-    Example:
-        >>> held = _Held()
-        >>> held.add(0.0, 3.0)
-        >>> held.add(2.0, 5.0)
-        >>> held.at(2.5), held.at(5.0), list(held.ends(3.0, 9.0))
-        (2, 1, [5.0])
-    """
-
-    def __init__(self) -> None:
-        self._begins: list[float] = []
-        self._ends: list[float] = []
-
-    def add(self, begin: float, end: float) -> None:
-        """Add one that held them."""
-        insort(self._begins, begin)
-        insort(self._ends, end)
-
-    def at(self, time: float) -> int:
-        """Return how many held them right before a time."""
-        return bisect_left(self._begins, time) - bisect_left(self._ends, time)
-
-    def ends(self, after: float, until: float) -> list[float]:
-        """Return when they were given back, in order: after a time, until another."""
-        return self._ends[bisect_right(self._ends, after) : bisect_right(self._ends, until)]
 
 
 def _is_first(row: Mapping[str, Any]) -> bool:

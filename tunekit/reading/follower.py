@@ -10,7 +10,7 @@ from tunekit.clock import Clock, SystemClock
 from tunekit.core.later_validations import LaterSession
 from tunekit.core.pace import Pace
 from tunekit.evaluation.session import read_sessions
-from tunekit.journal.lines import JournalReader, Record
+from tunekit.journal.lines import JournalReader
 from tunekit.journal.lock import Driver, driver_of
 from tunekit.journal.storage import folder_at
 from tunekit.reading.sweep import Sweep
@@ -87,20 +87,16 @@ class Follower:
         driver = driver_of(self._filesystem, self._path, self._clock.time())
         later = self._read_later()
         record = self._reader.read()
-        if not record.anew and record.sessions and _judged(record) != _judged(self.sweep):
-            self._reader.forget()  # all of it is told by another metric
+        if not record.anew and (record.sessions or later is not self._later):
+            self._reader.forget()  # what is new may change how all of it is told
             record = self._reader.read()
+        changed = record.anew or bool(record.events) or _who(driver) != _who(self.sweep.driver)
         if record.anew:
-            known = {**self._options, "driver": driver, "later": later}
-            self.sweep = Sweep(record.events, record.sessions, **known)
-        elif record.events or record.sessions or later is not self._later:
-            self.sweep.extend(record.events, record.sessions, driver=driver, later=later)
-        else:
-            changed = _who(driver) != _who(self.sweep.driver)
-            self.sweep.driver = driver
-            return changed
-        self._later = later
-        return True
+            self.sweep = Sweep(record.events, record.sessions, **self._options, later=later)
+        elif record.events:
+            self.sweep.extend(record.events)
+        self.sweep.driver, self._later = driver, later
+        return changed
 
     def _read_later(self) -> list[LaterSession]:
         """Return the sessions of later validations, the very ones if they are as they were."""
@@ -110,11 +106,6 @@ class Follower:
         later = read_sessions(self._folder)
         self._pace.took(began, self._clock.monotonic())
         return self._later if later == self._later else later
-
-
-def _judged(told: Record | Sweep) -> tuple[Any, ...]:
-    newest = told.sessions[-1] if told.sessions else {}
-    return tuple(newest.get(name) for name in ("judged", "mode", "seed_param"))
 
 
 def _who(driver: Driver | None) -> tuple[str, bool] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +11,6 @@ from tunekit.core.lineage import Exploit
 from tunekit.core.metrics import flatten, plain
 from tunekit.core.parameters import CHOICE, INT, Parameter, choice, parameters_of
 from tunekit.core.problems import Problems
-from tunekit.core.ranking import ConfigOf, stands_for
 from tunekit.core.timeline import UNENDED, Timeline, TrialSummary
 from tunekit.extras import extra
 
@@ -37,8 +36,7 @@ def study_of(
     metric: str,
     mode: str,
     scope: str,
-    config_of: ConfigOf,
-    is_whole: Callable[[TrialSummary], bool],
+    whole: Collection[str],
     space: Mapping[str, Mapping[str, Any]],
     configs: Sequence[Mapping[str, Any]],
     storage: Any,
@@ -52,8 +50,7 @@ def study_of(
         metric: A validated metric, by flat name.
         mode: ``"min"`` or ``"max"``.
         scope: What stands for a trial: ``"best"`` or ``"last"``.
-        config_of: Returns the hyperparameters of a trial in a generation.
-        is_whole: Whether a trial that was stopped had got as far as trials get.
+        whole: The trials that have got as far as trials get.
         space: The recorded search space, as for :func:`~tunekit.core.parameters.parameters_of`.
         configs: All hyperparameters that any trial had, likewise.
         storage: As for ``optuna.create_study``.
@@ -91,13 +88,13 @@ def study_of(
         overwritten.setdefault(exploit.trial_id, []).append(told)
     validating = {row["trial_id"] for row in timeline.validations if row["status"] in UNENDED}
     for trial_id, trial in timeline.trials.items():
-        scored = stands_for(timeline, trial_id, metric, mode, scope)
+        scored = timeline.score(trial_id, metric, mode if scope == "best" else None)
         value = None if scored is None else scored.value(metric)
         generation = None if scored is None else scored.generation
         state = state_of(
             trial,
             validating=trial_id in validating,
-            whole=is_whole(trial),
+            whole=trial_id in whole,
             scored=value is not None,
         )
         attributes: dict[str, Any] = {"trial_id": trial_id, "generation": trial.generation}
@@ -107,7 +104,7 @@ def study_of(
             attributes |= {"value_generation": generation, "exploits": overwritten[trial_id]}
         params = {
             name: choice(value) if parameters[name].kind == CHOICE else value
-            for name, value in flatten(config_of(trial_id, generation)).items()
+            for name, value in flatten(timeline.config_of(trial_id, generation)).items()
             if name in parameters
         }
         ended = None if state is TrialState.RUNNING else trial.ended

@@ -7,7 +7,7 @@ import math
 import os
 import posixpath
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from dataclasses import replace as replaced
@@ -31,8 +31,8 @@ from tunekit.core.confirmation import (
     winning_score,
 )
 from tunekit.core.events import Event
-from tunekit.core.later_validations import LaterSession, began_of, in_force, scores_of
-from tunekit.core.lineage import Ancestry, configs_of
+from tunekit.core.later_validations import LaterSession, began_of, in_force
+from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten
 from tunekit.core.names import listed, meant
 from tunekit.core.problems import Problems
@@ -46,14 +46,13 @@ from tunekit.core.ranking import (
 )
 from tunekit.core.seeds import (
     Configuration,
-    Repeat,
     check_known,
     check_seed,
     checked_seed,
     configurations_of,
 )
 from tunekit.core.story import story
-from tunekit.core.timeline import Timeline, TrialSummary
+from tunekit.core.timeline import Timeline
 from tunekit.core.words import confirmation_in_words
 from tunekit.errors import ConfigError, MetricNotFoundError
 from tunekit.evaluation.later import Swept, confirm_winner, validate_later
@@ -141,7 +140,7 @@ class Sweep:
         #: How each session of the sweep was run: versions, settings, cluster.
         self.sessions = list(sessions)
         self._places = Places(path or None)
-        newest = self.sessions[-1] if self.sessions else {}
+        newest = self._newest_session
         judged = newest.get("judged") or []
         own = judged[0] if len(judged) == 1 else None
         #: The metric that the scheduler judges by, if there is one.
@@ -151,61 +150,37 @@ class Sweep:
         known_mode = newest.get("mode") if metric in (None, own) else None
         #: ``"min"`` or ``"max"``, if it is known.
         self.mode: str | None = mode or (known_mode if isinstance(known_mode, str) else None)
-        #: Whether tables are ranked as the sweep is judged, which :func:`tunekit.load` does by
-        #: default.
-        self.as_judged: bool = (self.metric, self.mode) == (own, newest.get("mode"))
         known_seed = newest.get("seed_param")
         #: The hyperparameter that is the random seed, if it is known.
         self.seed_param: str | None = seed_param or (
             known_seed if isinstance(known_seed, str) else None
         )
-        #: Whether that is the one that the sweep was started with.
-        self.seed_as_started: bool = self.seed_param == known_seed
-        self._confirmed: Confirmed | None = None
+        shown = in_force(later, began_of(self.sessions))
+        self._later_rows = rows_per_checkpoint(shown)
+        self._confirmed = confirmation_in(shown)
         #: The same data as rows, without pandas.
-        self.timeline = Timeline((), own or self.metric)
+        self.timeline = Timeline(events, own or self.metric, self.sessions, self._later_rows)
         #: The exploits; ``lineage`` has them as tables.
         self.ancestry = Ancestry()
-        self._take(events, self.sessions[1:], later)
+        self._take_exploits(events)
 
-    def extend(
-        self,
-        events: Sequence[Event],
-        sessions: Sequence[Mapping[str, Any]] = (),
-        *,
-        driver: Driver | None = None,
-        later: Iterable[LaterSession] = (),
-    ) -> None:
-        """Go on with what the journal has gained, as if it had been there from the beginning.
+    def extend(self, events: Sequence[Event]) -> None:
+        """Go on with what the newest session has written since.
 
         Tables are made anew when they are asked for. What the sweep is ranked by stays.
 
         Args:
             events: The new events of the journal.
-            sessions: The first line of each session that has begun since.
-            driver: As for the sweep; it replaces what was known.
-            later: All sessions of later validations, those from before included.
         """
-        self.driver = driver
-        self.sessions += sessions
         for name, made in vars(type(self)).items():
             if isinstance(made, cached_property):
                 vars(self).pop(name, None)
-        self._take(events, sessions, later)
+        self.timeline.extend(events)
+        self._take_exploits(events)
 
-    def _take(
-        self,
-        events: Sequence[Event],
-        sessions: Sequence[Mapping[str, Any]],
-        later: Iterable[LaterSession],
-    ) -> None:
-        shown = in_force(later, began_of(self.sessions))
-        self._later_rows = rows_per_checkpoint(shown)
-        self._confirmed = confirmation_in(shown)
-        self.timeline.extend(events, sessions, scores_of(self._later_rows))
+    def _take_exploits(self, events: Sequence[Event]) -> None:
         for exploit in exploits_of(events, self._places):
             self.ancestry.add(exploit)
-        self._configs = configs_of(self.ancestry)
 
     # Tables ------------------------------------------------------------------------------------
 
@@ -232,9 +207,7 @@ class Sweep:
         - ``added``, ``ended``: when;
         - ``config/...``: its hyperparameters, those of its newest generation.
         """
-        return tables.trials(
-            self.timeline, self.config_of, self._places, metric=self.metric, mode=self.mode
-        )
+        return tables.trials(self.timeline, self.ranking(), self._places)
 
     @cached_property
     def reports(self) -> pd.DataFrame:
@@ -328,7 +301,7 @@ class Sweep:
 
     def ranking(self) -> list[Ranked]:
         """Return the trials ordered by their best validated score; those without one come last."""
-        return ranking_of(self.timeline, self.config_of, self.metric, self.mode)
+        return ranking_of(self.timeline, self.metric, self.mode)
 
     @property
     def has_seeds(self) -> bool:
@@ -390,22 +363,20 @@ class Sweep:
             tunekit.errors.ConfigError: As in :meth:`configurations`.
         """
         problems = Problems("Sweep.configurations")
-        goal = self._goal(None, None, scope, problems)
-        return self._configurations(*goal, scope, problems)
+        return self._configurations(*self._goal(None, None, scope, problems), scope, problems)
 
     def _configurations(
         self, metric: str, mode: str, scope: str, problems: Problems
     ) -> list[Configuration]:
         seed = checked_seed(self.seed_param, self.hyperparameters(), problems)
         problems.raise_any()
-        return configurations_of(self._repeats(metric, mode, scope), seed, mode)
-
-    def _repeats(self, metric: str, mode: str, scope: str) -> Iterator[Repeat]:
         goal = {"metric": metric, "mode": mode, "scope": scope}
-        return repeats_of(self.timeline, self.config_of, self._whole_trials(), **goal)
+        repeats = repeats_of(self.timeline, self._newest_session, **goal)
+        return configurations_of(repeats, seed, mode)
 
-    def _whole_trials(self) -> Callable[[TrialSummary], bool]:
-        return whole_trials(self.timeline, self.sessions[-1] if self.sessions else {})
+    @property
+    def _newest_session(self) -> Mapping[str, Any]:
+        return self.sessions[-1] if self.sessions else {}
 
     def hyperparameters(self) -> list[dict[str, Any]]:
         """Return each trial's hyperparameters by flat name, those of its newest generation."""
@@ -664,8 +635,7 @@ class Sweep:
             metric=metric,
             mode=mode,
             scope=scope,
-            config_of=self.config_of,
-            is_whole=self._whole_trials(),
+            whole=whole_trials(self.timeline, self._newest_session),
             space=self.space,
             configs=self.all_hyperparameters(),
             storage=storage,
@@ -702,11 +672,10 @@ class Sweep:
         Raises:
             tunekit.errors.ConfigError: If there is no such trial.
         """
-        story = self._trial(trial_id, "Sweep.config_of")
-        generation = story.generation if generation is None else generation
-        return self._configs.get((trial_id, generation), story.config)
+        self._check_trial(trial_id, "Sweep.config_of")
+        return self.timeline.config_of(trial_id, generation)
 
-    def _trial(self, trial_id: str, caller: str) -> TrialSummary:
+    def _check_trial(self, trial_id: str, caller: str) -> None:
         trials, problems = self.timeline.trials, Problems(caller)
         if trial_id not in trials:
             near = meant(trial_id, trials)
@@ -716,7 +685,6 @@ class Sweep:
                 "sweep.trials.trial_id."
             )
         problems.raise_any()
-        return trials[trial_id]
 
     def trial_errors(self) -> dict[str, str]:
         """Return what Tune recorded last of the failures of failed trials, by trial.
@@ -760,7 +728,7 @@ class Sweep:
             Traceback (most recent call last):
             tunekit.errors.ConfigError: Sweep.story: trial_id='a_10' is none of the sweep's. Did...
         """
-        self._trial(trial_id, "Sweep.story")
+        self._check_trial(trial_id, "Sweep.story")
         if self.filesystem is None:
             raise ConfigError("Sweep.story", ["the sweep is in no folder. Load it: tunekit.load."])
         record = record_of(folder_at(self.filesystem, self.path))
@@ -790,7 +758,7 @@ class Sweep:
         - ``later``: what was validated later (:meth:`validate`): for each name the ``function``,
           the names of the ``metrics``, and how many ``validations`` there are of each status;
         - ``best``: trial, generation, iteration, score, path and configuration of the best
-          checkpoint of all trials; None if there is none yet, or no metric to rank by;
+          checkpoint, as :meth:`best` names it; None if there is none yet, or no metric to rank by;
         - ``seed_param``: the hyperparameter that is the random seed, None if it is not known;
           ``configuration``: of the best configuration, the hyperparameters, how many ``seeds`` are
           part of its ``mean``, its ``std``, and its interval, ``low`` to ``high``; None likewise;
@@ -836,7 +804,7 @@ class Sweep:
         if self.metric is None or self.mode is None:
             return None
         try:
-            best = self.best(by="trial")
+            best = self.best()
         except MetricNotFoundError:
             return None
         return {
@@ -924,12 +892,9 @@ def load(
     assert folder is not None and filesystem is not None  # or it was raised
     source = None if storage_filesystem is not None else absolute(os.fspath(path))
     with _without_collector():
-        before = driver_of(filesystem, home, time.time())
-        record = record_of(folder)
+        # Before the journal: whoever lets go has recorded first how the sweep ended.
         driver = driver_of(filesystem, home, time.time())
-        if before is not None and driver is None:
-            # It has let go meanwhile, and recorded first how the sweep ended.
-            record = record_of(folder)
+        record = record_of(folder)
         sweep = Sweep(
             record.events,
             record.sessions,
@@ -966,8 +931,7 @@ def confirmed(sweep: Sweep, settings: Confirm, own: ValidationConfig | None = No
         )
     problems.raise_any()
     assert sweep.metric and sweep.mode  # or it was raised
-    seed = None if sweep.seed_as_started else sweep.seed_param
-    newest = _anew(sweep, seed)
+    newest = _anew(sweep)
     swept, by = _swept(newest), "trial"
     if newest.has_seeds:
         best = [one.best for one in newest.ranked_configurations()]
@@ -990,14 +954,13 @@ def confirmed(sweep: Sweep, settings: Confirm, own: ValidationConfig | None = No
         functions=[one.get("validation", {}).get("fn") for one in newest.sessions],
         own=own,
     )
-    return _anew(sweep, seed)
+    return _anew(sweep)
 
 
-def _anew(sweep: Sweep, seed: str | None = None) -> Sweep:
+def _anew(sweep: Sweep) -> Sweep:
     """Return the sweep read anew, ranked by the same metric."""
-    where: tuple[Any, ...] = (sweep.path, sweep.filesystem)
-    if sweep.source is not None:
-        where = (sweep.source,)
+    where = (sweep.path, sweep.filesystem) if sweep.source is None else (sweep.source,)
+    seed = sweep.seed_param if sweep.has_seeds else None
     return load(*where, metric=sweep.metric, mode=sweep.mode, seed_param=seed)
 
 
@@ -1016,7 +979,7 @@ def _swept(sweep: Sweep) -> Swept:
         ranked={one.trial_id: _places_of(sweep, one) for one in sweep.ranking()},
         names=own,
         run_of=sweep.timeline.run_of,
-        config_of=sweep.config_of,
+        config_of=sweep.timeline.config_of,
     )
 
 

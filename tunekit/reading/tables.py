@@ -5,15 +5,16 @@ What the columns mean is said where users find it: at the properties of :class:`
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from tunekit.core.metrics import flatten
-from tunekit.core.ranking import ConfigOf, best_and_last
+from tunekit.core.ranking import Ranked
 from tunekit.core.seeds import Configuration
-from tunekit.core.timeline import UNENDED, VALIDATION, Scored, Timeline
+from tunekit.core.timeline import UNENDED, VALIDATION, Timeline
 from tunekit.core.values import writable
 from tunekit.journal.places import Places
 
@@ -83,6 +84,7 @@ DECISIONS = (
     "late_iterations",
     "late_s",
 )
+_COUNTED = ("validated", "not_validated", "pending")
 _MOMENTS = ("added", "ended", "requested", "started", "ran_from", "time", "reported_at")
 _NUMBERS = ("best", "last", "waited_s", "ran_s", "lag_s", "score", "late_s", *MEANS)
 _WHOLE = (
@@ -113,66 +115,33 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataF
     return made
 
 
-def trials(
-    timeline: Timeline,
-    config_of: ConfigOf,
-    places: Places,
-    *,
-    metric: str | None,
-    mode: str | None,
-) -> pd.DataFrame:
+def trials(timeline: Timeline, ranked: Iterable[Ranked], places: Places) -> pd.DataFrame:
     """Return one row per trial, in the order in which they were added.
 
     Args:
         timeline: What became of the sweep.
-        config_of: Returns the hyperparameters of a trial in a generation.
+        ranked: The ranking of its trials.
         places: Where the sweep is.
-        metric: The validated metric to rank by, by flat name; None if there is none.
-        mode: ``"min"`` or ``"max"``; None if it is not known.
     """
-    counts: dict[str, dict[str, int]] = {}
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
     for row in timeline.validations:
-        own = counts.setdefault(row["trial_id"], {})
         kind = "pending" if row["status"] in UNENDED else "not_validated"
-        kind = "validated" if row["status"] == "validated" else kind
-        own[kind] = own.get(kind, 0) + 1
+        counts[row["trial_id"]]["validated" if row["status"] == "validated" else kind] += 1
+    known = {one.trial_id: one for one in ranked}
     rows = []
     for trial_id, story in timeline.trials.items():
-        best, last = best_and_last(timeline, trial_id, metric, mode)
-        known = counts.get(trial_id, {})
-        rows.append(
-            {
-                "trial_id": story.trial_id,
-                "folder": story.folder,
-                "status": story.status,
-                "stopped": story.stopped,
-                "failures": story.failures,
-                "iteration": story.iteration,
-                "generation": story.generation,
-                **_score_columns("best", best, metric, places),
-                **_score_columns("last", last, metric, places),
-                **{name: known.get(name, 0) for name in ("validated", "not_validated", "pending")},
-                "trained_s": story.trained_s,
-                "waited_s": story.waited_s,
-                "added": story.added,
-                "ended": story.ended,
-                **{f"config/{k}": v for k, v in flatten(config_of(trial_id, None)).items()},
-            }
-        )
+        one, row = known[trial_id], {**vars(story), **dict.fromkeys(_COUNTED, 0)}
+        scores = (("best", one.best, one.best_value), ("last", one.last, one.last_value))
+        for name, scored, value in scores:
+            if scored is not None:
+                row[name] = value
+                row[f"{name}_iteration"] = scored.iteration
+                row[f"{name}_generation"] = scored.generation
+                row[f"{name}_checkpoint"] = places.path(scored.checkpoint)
+        del row["config"], row["resources"]
+        config = flatten(timeline.config_of(trial_id))
+        rows.append({**row, **counts[trial_id], **{f"config/{k}": v for k, v in config.items()}})
     return table(rows, TRIALS)
-
-
-def _score_columns(
-    name: str, scored: Scored | None, metric: str | None, places: Places
-) -> dict[str, Any]:
-    if scored is None or metric is None:
-        return {}
-    return {
-        name: scored.value(metric),
-        f"{name}_iteration": scored.iteration,
-        f"{name}_generation": scored.generation,
-        f"{name}_checkpoint": places.path(scored.checkpoint),
-    }
 
 
 def reports(timeline: Timeline) -> pd.DataFrame:

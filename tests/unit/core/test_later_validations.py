@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tunekit.core.events import Reported, ValidationEnded, ValidationKey, ValidationRequested
-from tunekit.core.later_validations import LaterSession, in_force, name_problem, rows_of, scores_of
-from tunekit.core.timeline import LaterScore, Timeline
+from tunekit.core.events import Reported, ValidationEnded, ValidationRequested
+from tunekit.core.later_validations import LaterSession, in_force, name_problem, rows_of
+from tunekit.core.timeline import Timeline
 
 
 def reported(iteration, **metrics):
     return Reported(trial_id="a", report={"training_iteration": iteration, **metrics})
 
 
-def later(iteration, run=1, **metrics):
-    return LaterScore(ValidationKey("a", 0, iteration, run), {"new": metrics}, f"./a/c{iteration}")
+def later(iteration, run=1, trial="a", **metrics):
+    known = {"id": f"{trial}:0:{iteration}:{run}", "checkpoint": f"./{trial}/c{iteration}"}
+    return {"name": "new", "status": "validated", "metrics": metrics, **known}
 
 
 def rows(events, scores):
@@ -38,8 +39,8 @@ def test_a_checkpoint_that_the_sweep_has_not_validated_may_have_a_later_score():
     timeline = Timeline([reported(1), reported(2)], "accuracy", (), [later(2, f1=0.5)])
     [score] = timeline.scores("a")
     assert (score.iteration, score.value("new/f1"), score.checkpoint) == (2, 0.5, "./a/c2")
-    assert timeline.best_score("a", "new/f1", "max") == score
-    assert timeline.best_score("a", "accuracy", "max") is None
+    assert timeline.score("a", "new/f1", "max") == score
+    assert timeline.score("a", "accuracy", "max") is None
     assert timeline.validations == [] and timeline.own_names == []
 
 
@@ -56,8 +57,7 @@ def test_a_name_that_the_sweep_itself_produces_since_is_the_sweeps():
 
 
 def test_what_is_not_of_the_sweep_is_left_out():
-    score = LaterScore(ValidationKey("b", 0, 1, 1), {"new": {"f1": 0.5}}, "./b/c1")
-    timeline = Timeline([reported(1)], None, (), [score])
+    timeline = Timeline([reported(1)], None, (), [later(1, trial="b", f1=0.5)])
     assert timeline.names == [] and list(timeline.trials) == ["a"]
 
 
@@ -78,7 +78,6 @@ def test_of_several_outcomes_the_newest_score_is_shown_or_the_newest():
     ]
     found = {row["iteration"]: row for row in rows_of(sessions)}
     assert [found[i]["status"] for i in (1, 2, 3)] == ["validated", "validated", "timed_out"]
-    assert {score.key.iteration for score in scores_of(found.values())} == {1, 2}
 
 
 def test_a_newer_function_takes_a_name_over_once_it_has_a_score():

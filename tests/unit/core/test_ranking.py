@@ -11,15 +11,9 @@ from tunekit.core.ranking import (
     checked_goal,
     ranking_of,
     repeats_of,
-    stands_for,
     whole_trials,
 )
 from tunekit.core.seeds import Ending
-
-
-def config_of(trial_id, generation):
-    return {"lr": 0.1, "generation": generation}
-
 
 TWO = [added(), *validated(1, 1.0, 0.9), *validated(2, 2.0, 0.7)]
 
@@ -29,7 +23,7 @@ TWO = [added(), *validated(1, 1.0, 0.9), *validated(2, 2.0, 0.7)]
 )
 def test_the_scope_says_which_checkpoint_stands_for_a_trial(mode, scope, at):
     timeline = told(*TWO)
-    scored = stands_for(timeline, "a", "accuracy", mode, scope)
+    scored = timeline.score("a", "accuracy", mode if scope == "best" else None)
     assert scored is not None and scored.iteration == at
     assert best_scored(timeline, ["a"], "accuracy", mode, scope) == ("a", scored)
 
@@ -39,9 +33,9 @@ def test_the_scope_says_which_checkpoint_stands_for_a_trial(mode, scope, at):
     [("accuracy", "max", 1, 0.7), ("accuracy", None, None, 0.7), (None, "max", None, None)],
 )
 def test_without_a_metric_and_a_mode_no_trial_is_ranked(metric, mode, rank, last):
-    [one] = ranking_of(told(*TWO), config_of, metric, mode)
+    [one] = ranking_of(told(*TWO), metric, mode)
     assert (one.rank, one.last_value) == (rank, last)
-    assert one.hyperparameters == {"lr": 0.1, "generation": None if rank is None else 0}
+    assert one.hyperparameters == {"lr": 1}
 
 
 def test_all_that_is_wrong_with_a_goal_is_said():
@@ -67,10 +61,10 @@ def test_all_that_is_wrong_with_a_goal_is_said():
 def test_a_stopped_trial_is_whole_if_it_got_as_far_as_trials_get(scheduler, whole):
     stop = event("decided", 3.0, decision="STOP")
     timeline = told(*TWO, stop, event("completed", 3.0))
-    is_whole = whole_trials(timeline, {"scheduler": scheduler})
-    assert is_whole(timeline.trials["a"]) == bool(whole)
+    session = {"scheduler": scheduler}
+    assert whole_trials(timeline, session) == ({"a"} if whole else set())
     goal = {"metric": "accuracy", "mode": "max", "scope": "best"}
-    [repeat] = repeats_of(timeline, config_of, is_whole, **goal)
+    [repeat] = repeats_of(timeline, session, **goal)
     assert repeat.value == 0.9
     assert repeat.ending == (Ending.COMPLETE if whole else Ending.STOPPED)
 
@@ -78,7 +72,5 @@ def test_a_stopped_trial_is_whole_if_it_got_as_far_as_trials_get(scheduler, whol
 def test_a_trial_is_not_whole_where_another_one_got_further():
     further = {**reported(5, 4.0), "trial_id": "b"}
     timeline = told(*TWO, further)
-    is_whole = whole_trials(timeline, {})
-    assert [is_whole(timeline.trials[one]) for one in "ab"] == [False, True]
-    fifo = whole_trials(timeline, {"scheduler": {"type": "FIFOScheduler"}})
-    assert fifo(timeline.trials["a"])
+    assert whole_trials(timeline, {}) == {"b"}
+    assert whole_trials(timeline, {"scheduler": {"type": "FIFOScheduler"}}) == {"a", "b"}

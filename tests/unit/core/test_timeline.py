@@ -51,14 +51,14 @@ def validated(iteration: int, at: float, accuracy: float) -> list[dict[str, Any]
 @pytest.mark.parametrize(("mode", "scores", "at"), [("max", (1, 3, 3), 2), ("min", (2, 1, 1), 2)])
 def test_of_equally_good_checkpoints_the_first_is_the_best(mode, scores, at):
     lines = [line for n, score in enumerate(scores, 1) for line in validated(n, n, score)]
-    best = told(added(), *lines).best_score("a", "accuracy", mode)
+    best = told(added(), *lines).score("a", "accuracy", mode)
     assert best is not None and best.iteration == at
 
 
 def test_a_validation_that_was_not_a_number_is_no_score():
     chronicle = told(added(), *validated(1, 1, float("nan")), *validated(2, 2, 0.5))
-    assert chronicle.last_score("a", "accuracy").iteration == 2
-    assert chronicle.best_score("a", "accuracy", "min").iteration == 2
+    assert chronicle.score("a", "accuracy", None).iteration == 2
+    assert chronicle.score("a", "accuracy", "min").iteration == 2
 
 
 def test_the_score_of_an_older_run_is_not_what_the_scheduler_judged():
@@ -119,7 +119,7 @@ def test_validations_that_have_not_ended_last_until_now(lines, status, queued, r
     assert (spans(chronicle, "queued"), spans(chronicle, "validating")) == (queued, ran)
 
 
-def test_attempts_that_failed_are_shown_as_that():
+def test_a_validation_that_was_tried_again_is_queued_until_its_last_attempt():
     chronicle = told(
         added(),
         reported(1, 1.0),
@@ -130,11 +130,8 @@ def test_attempts_that_failed_are_shown_as_that():
         of_validation("began", 6.0, attempt=2),
         ended(1, 9.0, 0.5),
     )
-    assert [(s.begin, s.end, s.note) for s in chronicle.spans() if s.kind == "validating"] == [
-        (2.0, 5.0, "failed"),
-        (6.0, 9.0, "validated"),
-    ]
-    assert spans(chronicle, "queued") == [(1.0, 2.0), (5.0, 6.0)]
+    assert spans(chronicle, "queued") == [(1.0, 6.0)]
+    assert spans(chronicle, "validating") == [(6.0, 9.0)]
     assert chronicle.validations[0]["ran_from"] == 6.0
 
 
@@ -155,10 +152,10 @@ def test_what_ran_when_the_driver_was_killed_waits_again():
     assert crashed.validations[0]["status"] == "running"
     restored = Timeline(events[:6], "accuracy", sessions)
     assert restored.validations[0]["status"] == "waiting"
-    assert spans(restored, "validating") == [(2.0, 3.0)]
+    assert spans(restored, "validating") == []
     again = Timeline(events, "accuracy", sessions)
     assert again.validations[0]["status"] == "running"
-    assert spans(again, "queued") == [(1.0, 2.0), (3.0, 61.0)]
+    assert spans(again, "queued") == [(1.0, 61.0)]
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -48,12 +46,6 @@ _POWERS = 6
 _DECISIONS = {"went on": "#0072B2", "paused": "#E69F00", "stopped": "#D55E00"}
 # How high a chart is, and a row of one, in pixels: of many rows, each is lower.
 _HEIGHT, _ROW, _LOW_ROW, _MANY_ROWS = 320, 26, 20, 20
-# How numbers are written on a logarithmic axis.
-_POWER = (
-    "datum.value && (abs(datum.value) < 0.001 || abs(datum.value) >= 1e6)"
-    " ? format(datum.value, '~e') : format(datum.value, '~')"
-)
-
 _TEXT = {"labelFontSize": 12, "titleFontWeight": "normal"}
 _CONFIG = {
     "font": "system-ui, sans-serif",
@@ -95,6 +87,8 @@ def _rows_high(count: int) -> int:
 def _powers(values: Sequence[float]) -> list[float]:
     """Return the powers of ten that a logarithmic axis is marked with.
 
+    Left to itself, Vega makes room for many labels, hides most of them, and cuts the legend.
+
     Example:
         >>> _powers([1e-5, 3e-3, 2e-4, 7e-2])
         [1e-05, 0.0001, 0.001, 0.01]
@@ -116,8 +110,8 @@ def curves_chart(
 ) -> Spec:
     """Values of a metric by training iteration: a line for each trial, the five best in colour.
 
-    Estimated values have a bar for their interval, and the trials in colour a band. The axes have
-    the domains of the signals ``zoom_x`` and ``zoom_y``, unless these are null.
+    Estimated values have a bar for their interval. The axes have the domains of the signals
+    ``zoom_x`` and ``zoom_y``, unless these are null.
 
     Args:
         points: What :func:`~tunekit.board.page.figures.curves` returns.
@@ -149,8 +143,8 @@ def curves_chart(
         domainRaw=alt.ExprRef("zoom_y"),
     )
     x = _iterations("iteration:Q", domainRaw=alt.ExprRef("zoom_x"))
-    ticks = alt.Axis(values=_powers(values), labelExpr=_POWER) if log else alt.Axis()
-    y = alt.Y("value:Q", title=title, scale=scale, axis=ticks)
+    axis = alt.Axis(values=_powers(values), format="~e") if log else alt.Axis()
+    y = alt.Y("value:Q", title=title, scale=scale, axis=axis)
     base = alt.Chart(alt.NamedData("points")).encode(
         x=x,
         y=y,
@@ -173,21 +167,9 @@ def curves_chart(
     dots = dotted.mark_circle(size=38 if validated else 12, opacity=1, clip=True)
     layers = [lines, dots]
     if any("low" in point for point in points):
-        ends = {"y": alt.Y("low:Q", title=title, scale=scale), "y2": "high:Q"}
-        known = base.transform_filter("isValid(datum.low)")
-        bars = (known if few else known.transform_filter(best)).mark_rule(
-            strokeOpacity=0.45, strokeWidth=1.5, clip=True
-        )
-        # A value that is exact has an interval without a width.
-        band = (
-            base.transform_filter(best)
-            .transform_calculate(
-                low="isValid(datum.low) ? datum.low : datum.value",
-                high="isValid(datum.high) ? datum.high : datum.value",
-            )
-            .mark_area(opacity=0.16, clip=True)
-        )
-        layers = [band.encode(**ends), bars.encode(**ends), *layers]
+        known = dotted.transform_filter("isValid(datum.low)")
+        bars = known.mark_rule(strokeOpacity=0.45, strokeWidth=1.5, clip=True)
+        layers = [bars.encode(y=alt.Y("low:Q", title=title, scale=scale), y2="high:Q"), *layers]
     signals = [{"name": name, "value": None} for name in ("zoom_x", "zoom_y")]
     chart = _finished(alt.layer(*layers), points=rows)
     return {**chart, "params": signals, "usermeta": {"curves": metric}}
@@ -279,101 +261,49 @@ def decisions_chart(points: Sequence[Mapping[str, Any]], metric: str) -> Spec:
     return _finished(chart, points=points)
 
 
-def family_chart(
-    branches: Sequence[Mapping[str, Any]],
-    exploits: Sequence[Mapping[str, Any]],
-    names: Mapping[str, str],
-    line: set[tuple[str, int]],
+def exploits_chart(
+    exploits: Sequence[Mapping[str, Any]], names: Mapping[str, str], led: Collection[Any]
 ) -> Spec:
-    """A population: each trial's generations, and from whom a new one came.
+    """A population: at which iteration which trial went on with whose weights.
 
     Args:
-        branches: What :func:`~tunekit.board.page.figures.branches` returns.
         exploits: What :func:`~tunekit.board.page.figures.exploits` returns.
         names: What trials are called.
-        line: The generations that led to the best checkpoint.
+        led: The trials and generations that led to the best checkpoint.
     """
-    of = {True: "led to the best checkpoint", False: "did not"}
+    roles = {True: "led to the best checkpoint", False: "did not"}
     rows = [
-        {
-            **branch,
-            "trial": names[branch["trial"]],
-            "role": of[(branch["trial"], branch["generation"]) in line],
-        }
-        for branch in branches
-    ]
-    moves = [
         {
             **exploit,
             "trial": names[exploit["trial"]],
             "donor": names[exploit["donor"]],
-            "role": of[(exploit["trial"], exploit["generation"]) in line],
+            "role": roles[(exploit["trial"], exploit["generation"]) in led],
         }
         for exploit in exploits
     ]
-    _abreast(moves)
-    order = [names[trial] for trial in dict.fromkeys(branch["trial"] for branch in branches)]
-    colour = alt.Color(
-        "role:N",
-        title=None,
-        scale=alt.Scale(domain=list(of.values()), range=[_TOP[0], _OTHERS]),
-        legend=alt.Legend(columns=2),
+    order = list(names.values())
+    axis = alt.Axis(labelAngle=0, labelOverlap=True)
+    base = alt.Chart(alt.NamedData("exploits")).encode(
+        x=alt.X("iteration:O", title="training iteration", axis=axis),
+        xOffset=alt.XOffset("trial:N", sort=order),  # those of the same iteration side by side
+        y=alt.Y("trial:N", sort=order, title="trial", scale=alt.Scale(domain=order)),
+        color=alt.Color(
+            "role:N",
+            title=None,
+            scale=alt.Scale(domain=list(roles.values()), range=[_TOP[0], _OTHERS]),
+        ),
     )
-    y = alt.Y("trial:N", sort=order, title="trial")
-    lanes = (
-        alt.Chart(alt.NamedData("branches"))
-        .mark_bar(height=9, cornerRadius=3)
-        .encode(
-            x=_iterations("begin:Q"),
-            x2="end:Q",
-            y=y,
-            color=colour,
-            tooltip=["trial:N", "generation:Q", "begin:Q", "end:Q"],
-        )
+    lines = base.mark_rule(strokeWidth=1.6).encode(y=alt.Y("donor:N", sort=order), y2="trial:N")
+    dots = base.mark_circle(size=90, opacity=1).encode(
+        tooltip=[
+            "trial:N",
+            "generation:Q",
+            alt.Tooltip("donor:N", title="cloned from"),
+            "iteration:Q",
+            alt.Tooltip("score:Q", title="score of the donor", format=".5g"),
+        ],
     )
-    arrows = (
-        alt.Chart(alt.NamedData("exploits"))
-        .mark_rule(strokeWidth=1.6)
-        .encode(x=_iterations("at:Q"), y=alt.Y("donor:N", sort=order), y2="trial:N", color=colour)
-    )
-    heads = (
-        alt.Chart(alt.NamedData("exploits"))
-        .mark_circle(size=90, opacity=1, stroke="white", strokeWidth=1.5)
-        .encode(
-            x=_iterations("at:Q"),
-            y=y,
-            color=colour,
-            tooltip=[
-                "trial:N",
-                "generation:Q",
-                alt.Tooltip("donor:N", title="cloned from"),
-                "iteration:Q",
-                alt.Tooltip("score:Q", title="score of the donor", format=".5g"),
-            ],
-        )
-    )
-    chart = lanes + arrows + heads
-    return _finished(chart, _rows_high(len(order)), branches=rows, exploits=moves)
-
-
-def _abreast(moves: Sequence[dict[str, Any]]) -> None:
-    """Say where each exploit is drawn (``at``): those of the same iteration beside each other.
-
-    Example:
-        >>> moves = [{"iteration": 4}, {"iteration": 4}, {"iteration": 4}, {"iteration": 8}]
-        >>> _abreast(moves)
-        >>> [move["at"] for move in moves]
-        [3.92, 4.0, 4.08, 8.0]
-    """
-    iterations = sorted({move["iteration"] for move in moves})
-    gap = min((b - a for a, b in itertools.pairwise(iterations)), default=iterations[-1])
-    many = Counter(move["iteration"] for move in moves)
-    step = min(iterations[-1] / 100, gap / 2 / max(many.values()))
-    drawn: dict[int, int] = defaultdict(int)
-    for move in moves:
-        iteration = move["iteration"]
-        move["at"] = round(iteration + (drawn[iteration] - (many[iteration] - 1) / 2) * step, 4)
-        drawn[iteration] += 1
+    return _finished(lines + dots, _rows_high(len(order)), exploits=rows)
 
 
 # What a sweep has charts of ---------------------------------------------------------------------
@@ -483,8 +413,10 @@ def _decisions(found: Findings) -> Charts:
     sweep = found.sweep
     exploits = figures.exploits(sweep)
     if exploits:
-        line, branches = _line_of(sweep, found.verdict), figures.branches(sweep)
-        return {"family": family_chart(branches, exploits, found.names, line)}
+        best = None if found.verdict is None else found.verdict.best
+        line = [] if best is None else sweep.ancestry.line(best.trial_id, best.generation)
+        led = {(exploit.trial_id, exploit.generation) for exploit in line}
+        return {"exploits": exploits_chart(exploits, found.names, led)}
     rungs, decided = figures.rungs(sweep), figures.decided(sweep)
     judged = sweep.judged or found.metric
     if rungs:
@@ -492,22 +424,6 @@ def _decisions(found: Findings) -> Charts:
     if any(point["outcome"] != "went on" for point in decided):
         return {"decisions": decisions_chart(decided, judged)}
     return {}
-
-
-def _line_of(sweep: Sweep, verdict: figures.Verdict | None) -> set[tuple[str, int]]:
-    """The generations that led to the best checkpoint, with its own."""
-    if verdict is None or verdict.winner.best is None:
-        return set()
-    trial_id, generation = verdict.winner.trial_id, verdict.winner.best.generation
-    if verdict.confirmed is not None:
-        generation = verdict.confirmed.winner.generation
-    line = {(trial_id, generation)}
-    for exploit in sweep.ancestry.line(trial_id, generation):
-        line |= {
-            (exploit.trial_id, exploit.generation),
-            (exploit.donor_id, exploit.donor_generation),
-        }
-    return line
 
 
 #: What draws charts: each returns those that there is something to show in, by name.

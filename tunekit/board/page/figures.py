@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tunekit.core.confirmation import Confirmed
 from tunekit.core.metrics import flatten
 from tunekit.core.names import FILLED_IN
 from tunekit.core.ranking import Ranked
@@ -15,13 +14,14 @@ from tunekit.core.seeds import Comparison, Configuration, compare
 from tunekit.core.timeline import Span
 from tunekit.core.values import number
 from tunekit.core.words import configuration_names
-from tunekit.reading.later_scores import later_scores, names_in
+from tunekit.errors import MetricNotFoundError
+from tunekit.reading.best import BestCheckpoint
+from tunekit.reading.findings import later_scores, names_in
 from tunekit.reading.sweep import Sweep
 
 __all__ = [
     "OverSeeds",
     "Verdict",
-    "branches",
     "changed",
     "curves",
     "decided",
@@ -43,54 +43,36 @@ _OUTCOMES = {"STOP": "stopped", "PAUSE": "paused"}
 
 @dataclass(frozen=True)
 class Verdict:
-    """Which trial is best, and how sure that is.
+    """Which trial is best.
 
     Attributes:
-        winner: The best trial.
-        second: The next one, if there is one.
+        best: What :meth:`tunekit.Sweep.best` returns.
+        winner: Its trial.
+        second: The next trial. None without one, and where something else than the sweep's own
+            scores of single trials decides: a confirmation, or means over seeds.
         margin: By how much the winner is better.
-        moved: Between what its scores lay at its best checkpoint and the two before, or after it if
-            it is the first: from the least to the largest; None with fewer than two of them.
-        confirmed: How the winner was confirmed; None if it is the best by the sweep's own scores.
-            Then there is no ``second``, as confirmed values decide.
     """
 
+    best: BestCheckpoint
     winner: Ranked
     second: Ranked | None
     margin: float | None
-    moved: float | None
-    confirmed: Confirmed | None = None
-
-    @property
-    def close(self) -> bool:
-        """Return whether the winner's own scores differ by more than it is ahead."""
-        return self.margin is not None and self.moved is not None and self.margin < self.moved
 
 
 def verdict(sweep: Sweep, ranked: Sequence[Ranked]) -> Verdict | None:
     """The best trial; None if there is no score yet."""
-    scored = [one for one in ranked if one.best_value is not None]
-    if not scored or sweep.metric is None:
+    if sweep.metric is None or sweep.mode is None:
         return None
-    confirmed = sweep.confirmation
-    if confirmed is not None:
-        of = {one.trial_id: one for one in scored}
-        return Verdict(of[confirmed.winner.trial_id], None, None, None, confirmed)
-    winner, second = scored[0], scored[1] if len(scored) > 1 else None
-    assert winner.best is not None and winner.best_value is not None
-    margin = None
-    if second is not None and second.best_value is not None:
-        margin = _finite(abs(winner.best_value - second.best_value))
-    own = [
-        (scored.iteration, value)
-        for scored in sweep.timeline.scores(winner.trial_id)
-        if scored.generation == winner.best.generation
-        and (value := scored.value(sweep.metric)) is not None
-    ]
-    at = [iteration for iteration, _ in own].index(winner.best.iteration)
-    near = [value for _, value in own[max(0, at - 2) : max(at + 1, 3)]]
-    moved = _finite(max(near) - min(near)) if len(near) > 1 else None
-    return Verdict(winner, second, margin, moved)
+    try:
+        best = sweep.best()
+    except MetricNotFoundError:
+        return None
+    winner = next(one for one in ranked if one.trial_id == best.trial_id)
+    second = ranked[1] if len(ranked) > 1 and ranked[1].best_value is not None else None
+    if second is None or best.confirmation is not None or best.configuration is not None:
+        return Verdict(best, winner, None, None)
+    assert second.best_value is not None
+    return Verdict(best, winner, second, _finite(abs(best.score - second.best_value)))
 
 
 def _finite(value: float) -> float | None:
@@ -259,27 +241,6 @@ def rungs(sweep: Sweep) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def branches(sweep: Sweep) -> list[dict[str, Any]]:
-    """The family of a population: where each generation of a trial begins and ends."""
-    begun: dict[tuple[str, int], int] = {(trial_id, 0): 0 for trial_id in sweep.timeline.trials}
-    reached: dict[tuple[str, int], int] = {}
-    for exploit in sweep.ancestry:
-        begun[exploit.trial_id, exploit.generation] = exploit.iteration
-    for trial_id in sweep.timeline.trials:
-        for row in sweep.timeline.rows(trial_id):
-            place = (trial_id, row["generation"])
-            reached[place] = max(reached.get(place, 0), row["training_iteration"])
-    return [
-        {
-            "trial": trial_id,
-            "generation": generation,
-            "begin": iteration,
-            "end": reached.get((trial_id, generation), iteration),
-        }
-        for (trial_id, generation), iteration in begun.items()
-    ]
-
-
 def exploits(sweep: Sweep) -> list[dict[str, Any]]:
     """The exploits: from which trial to which, and at which iteration."""
     return [
@@ -295,15 +256,11 @@ def exploits(sweep: Sweep) -> list[dict[str, Any]]:
     ]
 
 
-def schedule(sweep: Sweep, winner: Ranked) -> list[dict[str, Any]]:
+def schedule(sweep: Sweep, best: BestCheckpoint) -> list[dict[str, Any]]:
     """The hyperparameters that the best checkpoint was trained with, as they changed."""
-    if winner.best is None:
-        return []
-    changes = sweep.ancestry.schedule(winner.trial_id, winner.best.generation)
-    rows = [{"from iteration": at, **flatten(config)} for at, config in changes]
-    return [
-        row for n, row in enumerate(rows) if n + 1 == len(rows) or _from(rows[n + 1]) > _from(row)
-    ]
+    changes = sweep.ancestry.schedule(best.trial_id, best.generation)
+    rows = {at: {"from iteration": at, **flatten(config)} for at, config in changes}
+    return list(rows.values())
 
 
 def changed(schedule: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -316,10 +273,6 @@ def changed(schedule: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     names = dict.fromkeys(name for row in schedule for name in row if name != "from iteration")
     return [name for name in names if len({repr(row.get(name)) for row in schedule}) > 1]
-
-
-def _from(row: Mapping[str, Any]) -> int:
-    return int(row["from iteration"])
 
 
 def later(sweep: Sweep) -> list[dict[str, Any]]:

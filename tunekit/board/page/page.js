@@ -4,7 +4,7 @@
 
 const root = document.documentElement;
 const byId = (id) => document.getElementById(id);
-const live = root.dataset.events !== undefined;
+const live = root.dataset.news !== undefined;
 function asking(path, values) {
   const address = new URL(path, location);
   for (const [name, value] of Object.entries(values)) address.searchParams.set(name, value);
@@ -396,18 +396,7 @@ function fit(name) {
 }
 function pin(trial) {
   pinned = trial;
-  const choice = byId("highlight");
-  if (choice) choice.value = trial;
   mark(trial);
-}
-
-function legendClicked(name, {clientX, clientY}) {
-  const label = [...byId(`chart-${name}`).querySelectorAll(".role-legend-label text")].find((text) => {
-    const box = text.getBoundingClientRect();
-    return clientX > box.left - 24 && clientX < box.right && clientY > box.top - 4 && clientY < box.bottom + 4;
-  });
-  const found = label && specs.get(name).datasets.points.find((one) => one.who === label.textContent);
-  if (found && found.who !== "others") pin(pinned === idOf(found) ? "" : idOf(found));
 }
 
 // Where the mouse is within the axes of a chart, in pixels; outside of them nothing.
@@ -439,19 +428,6 @@ const isZoomed = (name) => ["zoom_x", "zoom_y"].some((one) => signalsOf(name)[on
 function zoom(name, x, y) {
   window.zooming = signal(name, {zoom_x: x, zoom_y: y});
   for (const button of document.querySelectorAll(`[data-reset="${name}"]`)) button.disabled = !isZoomed(name);
-  if (name === "validated" && byId("spread")) {
-    if (!y) byId("spread").value = "1";
-    const points = specs.get(name).datasets.points, out = (value, of) => of && (value < Math.min(...of) || value > Math.max(...of));
-    const outside = points.filter((one) => out(one.value, y) || out(one.iteration, x)).length;
-    byId("outside").textContent = outside ? `${outside} of ${points.length} points are outside` : "";
-  }
-}
-function spread(share) {
-  const values = specs.get("validated").datasets.points.map((one) => one.value).sort((a, b) => a - b);
-  if (share >= 1) return zoom("validated", signalsOf("validated").zoom_x ?? null, null);
-  const max = byId("spread").dataset.mode === "max", at = Math.floor((values.length - 1) * (max ? 1 - share : share));
-  const [low, high] = max ? [values[at], values.at(-1)] : [values[0], values[at]], margin = (high - low || Math.abs(high) || 1) * 0.04;
-  return zoom("validated", signalsOf("validated").zoom_x ?? null, [low - margin, high + margin]);
 }
 
 let drag = null;
@@ -459,7 +435,6 @@ const chartAt = (event) => event.target.closest?.(".chart[data-curves]")?.id.rep
 document.addEventListener("pointerdown", (event) => {
   const name = chartAt(event);
   if (!name || event.button !== 0) return;
-  if (!within(name, event).inside) legendClicked(name, event);
   if (!within(name, event).inside || event.pointerType === "touch") return;
   drag = {name, from: within(name, event), box: document.createElement("div")};
   drag.box.className = "brush";
@@ -514,11 +489,6 @@ for (const [begins, ends] of [["pointerover", "pointerout"], ["focusin", "focuso
     if (rowAt(event) && !event.relatedTarget?.closest?.("#trials tr[data-trial], .chart[data-curves]")) mark(pinned);
   });
 }
-document.addEventListener("change", (event) => {
-  const {id, value} = event.target;
-  if (id === "highlight") pin(value);
-  else if (id === "spread") spread(Number(value));
-});
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || panel.open) return;
   for (const name of charts.keys()) if (isCurves(name) && isZoomed(name)) zoom(name, null, null);
@@ -564,6 +534,8 @@ function patch(part, html) {
 }
 
 function take(update) {
+  root.dataset.version = update.version;
+  if (!Object.keys(update.parts).length && !update.charts.length) return;
   const main = byId("main");
   for (const [id, html] of Object.entries(update.parts)) {
     let part = main.querySelector(`[data-part="${id}"]`);
@@ -580,7 +552,6 @@ function take(update) {
   order.forEach((part, n) => { if (main.children[n] !== part) main.insertBefore(part, main.children[n]); });
   fetchCharts(update.charts);
   if (panel.open) showTrial();
-  root.dataset.version = update.version;
 }
 // Fetches what has changed of the charts that have a place, and what was never fetched.
 async function fetchCharts(changed) {
@@ -598,19 +569,26 @@ async function fetchCharts(changed) {
   drawDue();
 }
 
-let source = null, retry;
-function listen() {
-  clearTimeout(retry);
-  source?.close();
-  source = new EventSource(asking(root.dataset.events, {since: root.dataset.version}));
-  source.addEventListener("open", () => tell("live"));
-  source.addEventListener("update", (event) => { take(JSON.parse(event.data)); tell("live"); });
-  source.addEventListener("trouble", (event) => tell(JSON.parse(event.data)));
-  source.addEventListener("error", () => {
+// Asks again and again for what is new; a page that nobody sees does not.
+let asked = false, next;
+async function follow() {
+  clearTimeout(next);
+  if (asked || document.hidden) return;
+  asked = true;
+  let wait = 500;
+  try {
+    const answer = await fetch(asking(root.dataset.news, {since: root.dataset.version}));
+    if (answer.ok) {
+      const news = await answer.json();
+      take(news);
+      tell(news.trouble || "live");
+      if (news.more) wait = 0;
+    } else tell(answer.status === 401 ? "The token has changed: open the address that is printed now." : "The server cannot say what is new; see its log.");
+  } catch {
     tell("The server does not answer; trying again.");
-    source.close();
-    retry = setTimeout(listen, 1000);
-  });
+  }
+  asked = false;
+  next = setTimeout(follow, wait);
 }
 function tell(text) {
   const place = byId("connection");
@@ -627,12 +605,6 @@ window.drawing = drawDue();
 if (opened()) showTrial();
 if (live) {
   fetchCharts([]);
-  // A page that nobody sees asks for nothing.
-  const visible = () => {
-    if (!document.hidden) return listen();
-    clearTimeout(retry);
-    source?.close();
-  };
-  document.addEventListener("visibilitychange", visible);
-  visible();
+  document.addEventListener("visibilitychange", follow);
+  follow();
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
@@ -38,7 +37,7 @@ from tunekit.core.words import (
 )
 from tunekit.extras import extra
 from tunekit.journal.storage import replace_file
-from tunekit.reading.failures import causes_of, failures_of
+from tunekit.reading.findings import causes_of, failures_of, newest_differs
 from tunekit.reading.sweep import Sweep
 from tunekit.version import VERSION
 
@@ -148,7 +147,7 @@ def contents(
     causes = causes_of(failures)
     charts = draw(found) if drawn is None else drawn
     columns = list(dict.fromkeys(name for one in ranked for name in one.hyperparameters))
-    schedule = [] if verdict is None else figures.schedule(sweep, verdict.winner)
+    schedule = [] if verdict is None else figures.schedule(sweep, verdict.best)
     return {
         "name": Path(sweep.path).name or "sweep",
         "summary": sweep.summary(),
@@ -188,7 +187,8 @@ def contents(
         "more_causes": max(0, len(causes) - _CAUSES),
         "sessions": sweep.sessions,
         "settings": sweep.sessions[-1] if sweep.sessions else {},
-        "best": sweep.best() if verdict is not None else None,
+        "best": None if verdict is None else verdict.best,
+        "otherwise": None if verdict is None else newest_differs(sweep, verdict.best),
         "loads": _loads(sweep),
         "finds": _finds(sweep),
         "resumes": None if sweep.source is None else f"tunekit resume {shlex.quote(sweep.source)}",
@@ -262,10 +262,10 @@ def shell(
         script: What draws charts, if the page is to need nothing else.
         panels: What is shown of trials in full, likewise, by trial.
         drawn: The charts, by name.
-        live: Of a page that a server keeps up to date: the ``nonce`` of its scripts, where the
-            ``events`` are that it listens to, the ``version`` that it has, where its ``chart`` and
-            ``trial`` are to be had, and the ``vega`` script, and where the page with all sweeps is
-            (``home``), if there is one.
+        live: Of a page that a server keeps up to date: the ``nonce`` of its scripts, where it asks
+            for ``news``, the ``version`` that it has, where its ``chart`` and ``trial`` are to be
+            had, and the ``vega`` script, and where the page with all sweeps is (``home``), if there
+            is one.
     """
     files = {kind: _file(f"page.{kind}") for kind in ("css", "js")}
     return (
@@ -304,7 +304,6 @@ def _environment() -> jinja2.Environment:
         seconds=_seconds,
         moment=_moment,
         json=in_script,
-        texts=_texts_in_script,
         raw=_raw,
         status=status_in_words,
         mean=mean_in_words,
@@ -316,7 +315,7 @@ def _environment() -> jinja2.Environment:
 
 def _loads(sweep: Sweep) -> str:
     """The Python that loads the sweep."""
-    seed = "" if sweep.seed_as_started else f", seed_param={sweep.seed_param!r}"
+    seed = f", seed_param={sweep.seed_param!r}" if sweep.has_seeds else ""
     if sweep.source is not None:
         return f"tunekit.load({sweep.source!r}{seed})"
     return f"tunekit.load({sweep.path!r}, storage_filesystem=filesystem{seed})"
@@ -324,7 +323,7 @@ def _loads(sweep: Sweep) -> str:
 
 def _finds(sweep: Sweep) -> str:
     """The Python that finds its best checkpoint, as the report has it."""
-    return ".best()" if sweep.as_judged else f".best({sweep.metric!r}, {sweep.mode!r})"
+    return f".best({sweep.metric!r}, {sweep.mode!r})"
 
 
 @lru_cache(maxsize=1)
@@ -335,26 +334,13 @@ def vega() -> str:
 
 
 def in_script(value: Any) -> str:
-    """Return JSON that may stand in a script of a page."""
-    text = json.dumps(plain(value), default=str, allow_nan=False)
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
-
-
-def _texts_in_script(texts: Mapping[str, str]) -> str:
-    """Return HTML by name as JSON that may stand in a script of a page, and is hardly longer.
+    """Return JSON that may stand in a script of a page: nothing in it looks like a tag.
 
     Example:
-        >>> _texts_in_script({"a": "<b>1</b>", "b": "<!--<script>"})
-        '{"a": "<b>1<\\\\/b>", "b": "\\\\u003c!--\\\\u003cscript>"}'
+        >>> print(in_script({"a": "</script>"}))
+        {"a": "\\u003c/script>"}
     """
-    found = []
-    for name, html in texts.items():
-        text = json.dumps(html).replace("</", "<\\/").replace("<!--", "\\u003c!--")
-        text = re.sub("<(?=script)", r"\\u003c", text, flags=re.IGNORECASE)
-        found.append(f"{in_script(name)}: {text}")
-    return f"{{{', '.join(found)}}}"
+    return json.dumps(plain(value), default=str, allow_nan=False).replace("<", "\\u003c")
 
 
 def _number(value: Any) -> str:

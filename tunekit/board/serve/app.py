@@ -1,25 +1,25 @@
-"""The server's addresses: pages, what changes on them, and what a page asks for."""
+"""The server's addresses, and who may ask for them."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator, Collection, Mapping
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlencode
 
-from tunekit.board.page.page import shell, vega
+from tunekit.board.page.page import section, shell, vega
 from tunekit.board.serve.catalogue import Catalogue, Place
-from tunekit.board.serve.guard import LOCAL, Guard
-from tunekit.board.serve.index import Index
 from tunekit.board.serve.live import LiveSweep
-from tunekit.board.serve.watch import Update, Watch
 from tunekit.extras import extra
 from tunekit.version import VERSION
 
 with extra("serve"):
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
+    from starlette.middleware import Middleware
+    from starlette.middleware.base import BaseHTTPMiddleware
     from starlette.middleware.gzip import GZipMiddleware
     from starlette.requests import Request
     from starlette.responses import (
@@ -27,28 +27,40 @@ with extra("serve"):
         PlainTextResponse,
         RedirectResponse,
         Response,
-        StreamingResponse,
     )
     from starlette.routing import Route
-    from starlette.types import Receive, Scope, Send
 
-__all__ = ["Application"]
+__all__ = ["HEADERS", "Application"]
 
-# So many sweeps are kept that nobody looks at.
-_KEPT = 8
+#: What each answer says: it stays in its page, its site, and out of caches.
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+# So many sweeps are followed at once: those that were asked for last.
+_KEPT = 16
 _VEGA = f"/assets/vega-{VERSION}.js"
 
 
-class Application:
+class Application(Starlette):
     """The server as an ASGI application.
+
+    A request has to bring the token, as a cookie or, once, in its address: others who are logged in
+    to this machine, or can reach it, may not read the sweeps' files. The cookie keeps other sites
+    out, too. A browser sends it to this server alone, also where a site's name is made to point to
+    this machine (DNS rebinding); and what another site's page asks for is refused.
 
     Args:
         catalogue: The sweeps that are served.
         options: The metric, mode and seed, as for :func:`tunekit.load`.
-        hosts: As for :class:`~tunekit.board.serve.guard.Guard`.
-        token: Likewise.
-        cookie: Likewise.
-        interval_s: How often a page that somebody looks at is brought up to date, in seconds.
+        token: What a browser has to bring.
+        cookie: The name of the cookie that it gets for that.
     """
 
     def __init__(
@@ -56,138 +68,125 @@ class Application:
         catalogue: Catalogue,
         options: Mapping[str, Any] | None = None,
         *,
-        hosts: Collection[str] | None = LOCAL,
-        token: str | None = None,
+        token: str,
         cookie: str = "tunekit",
-        interval_s: float = 0.5,
     ):
         self._catalogue, self._options = catalogue, dict(options or {})
-        self._interval_s = interval_s
-        self._index = Watch(Index(catalogue, self._options), interval_s=interval_s)
+        self._token, self._cookie = token, cookie
         self._places: dict[str, Place] = {}
-        self._followed: dict[str, Watch] = {}
+        self._followed = lru_cache(_KEPT)(self._follow)
         routes = [
             Route("/", self._home),
             Route("/all", self._all),
-            Route("/events", self._all_events),
             Route("/sweeps/{key}", self._sweep),
-            Route("/sweeps/{key}/events", self._events),
+            Route("/sweeps/{key}/news", self._news),
             Route("/sweeps/{key}/trial", self._trial),
             Route("/sweeps/{key}/chart", self._chart),
             Route(_VEGA, _vega),
         ]
-        app = GZipMiddleware(Starlette(routes=routes), minimum_size=2000, compresslevel=5)
-        self._guarded = Guard(app, hosts=hosts, token=token, cookie=cookie)
+        guard = Middleware(BaseHTTPMiddleware, dispatch=self._guarded)
+        packed = Middleware(GZipMiddleware, minimum_size=2000, compresslevel=5)
+        super().__init__(routes=routes, middleware=[guard, packed])
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        await self._guarded(scope, receive, send)
+    async def _guarded(
+        self, request: Request, answer: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
+        """Answer a request if it may be answered."""
+        response = self._refusal(request) or await answer(request)
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+        return response
 
-    def close(self) -> None:
-        """End the streams of events, which would last as long as their readers."""
-        for watch in [self._index, *self._followed.values()]:
-            watch.close()
+    def _refusal(self, request: Request) -> Response | None:
+        """Return what to say to a request that may not come in, or brings the token; or None."""
+        # A link from another site may be followed; what a page of such a site loads is refused.
+        follows = request.headers.get("sec-fetch-dest") == "document"
+        own = request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+        if not own and not follows:
+            return PlainTextResponse("Requests of other sites are refused.", status_code=403)
+        if _same(request.cookies.get(self._cookie, ""), self._token):
+            return None
+        if not _same(request.query_params.get("token", ""), self._token):
+            text = "This server asks for a token: open the address that tunekit serve has printed."
+            return PlainTextResponse(text, status_code=401)
+        rest = [(name, value) for name, value in request.query_params.items() if name != "token"]
+        # A path that begins with two slashes would lead to another site.
+        path = "/" + request.scope["path"].lstrip("/\\")
+        entry = RedirectResponse(f"{path}?{urlencode(rest)}" if rest else path, status_code=303)
+        entry.set_cookie(self._cookie, self._token, httponly=True, samesite="lax", path="/")
+        return entry
 
-    async def _home(self, request: Request) -> Response:
+    # Starlette calls what follows in threads: none of it is a coroutine.
+
+    def _home(self, request: Request) -> Response:
         """The list of sweeps; if there is but one, that."""
-        self._places = await asyncio.to_thread(self._catalogue.look)
+        self._places = self._catalogue.look()
         if len(self._places) == 1:
             return RedirectResponse(f"/sweeps/{next(iter(self._places))}", status_code=307)
-        return await self._all(request)
+        return self._all(request)
 
-    async def _all(self, request: Request) -> Response:
-        await self._index.first()
-        return _page("Sweeps", self._index, events="/events")
+    def _all(self, request: Request) -> Response:
+        goal = {name: self._options.get(name) for name in ("metric", "mode")}
+        rows = self._catalogue.outlines(**goal)
+        return _page("Sweeps", {"sweeps": section("index.html", "sweeps", rows=rows)})
 
-    async def _all_events(self, request: Request) -> Response:
-        return _events(request, self._index)
+    def _sweep(self, request: Request) -> Response:
+        live = self._live(request)
+        live.first()
+        own = f"/sweeps/{live.place.key}"
+        known = {name: f"{own}/{name}" for name in ("news", "trial", "chart")}
+        # The version first: what changes meanwhile is sent again.
+        known |= {"version": live.version, "home": "/all", "vega": _VEGA}
+        return _page(live.place.name, live.parts, **known)
 
-    async def _sweep(self, request: Request) -> Response:
-        watch = await self._watch(request)
-        await watch.first()
-        place = cast(LiveSweep, watch.watched).place
-        own = f"/sweeps/{place.key}"
-        more = {"trial": f"{own}/trial", "chart": f"{own}/chart", "vega": _VEGA}
-        return _page(place.name, watch, events=f"{own}/events", home="/all", **more)
+    def _news(self, request: Request) -> Response:
+        text = json.dumps(self._live(request).news(request.query_params.get("since", "")))
+        return Response(text, media_type="application/json")
 
-    async def _events(self, request: Request) -> Response:
-        return _events(request, await self._watch(request))
-
-    async def _trial(self, request: Request) -> Response:
-        watch = await self._watch(request)
-        await watch.first()
-        live = cast(LiveSweep, watch.watched)
-        text = await asyncio.to_thread(live.panel, request.query_params.get("id", ""))
+    def _trial(self, request: Request) -> Response:
+        live = self._live(request)
+        live.first()
+        text = live.panel(request.query_params.get("id", ""))
         if text is None:
             raise HTTPException(404, "The sweep has no such trial.")
         return HTMLResponse(text)
 
-    async def _chart(self, request: Request) -> Response:
-        charts = (await self._watch(request)).watched.view.charts
-        text = charts.get(request.query_params.get("id", ""))
+    def _chart(self, request: Request) -> Response:
+        text = self._live(request).charts.get(request.query_params.get("id", ""))
         if text is None:
             raise HTTPException(404, "There is no such chart.")
         return Response(text, media_type="application/json")
 
-    async def _watch(self, request: Request) -> Watch:
+    def _live(self, request: Request) -> LiveSweep:
         """Return what follows the sweep that the path names."""
         key = request.path_params["key"]
-        if key not in self._followed:
-            if key not in self._places:  # it may have begun since
-                self._places = await asyncio.to_thread(self._catalogue.look)
-            if key not in self._places:
-                raise HTTPException(404, "There is no such sweep here.")
-            _drop_idle(self._followed)
-            live = LiveSweep(self._places[key], self._options)
-            watch = Watch(live, interval_s=self._interval_s)
-            self._followed.setdefault(key, watch)  # it may have been asked twice
-        return self._followed[key]
+        if key not in self._places:  # it may have begun since
+            self._places = self._catalogue.look()
+        if key not in self._places:
+            raise HTTPException(404, "There is no such sweep here.")
+        return self._followed(key)
+
+    def _follow(self, key: str) -> LiveSweep:
+        return LiveSweep(self._places[key], self._options)
 
 
-def _drop_idle(followed: dict[str, Watch]) -> None:
-    """Drop what nobody has looked at for longest, so that there is room for another one."""
-    idle = [key for key, watch in followed.items() if not watch.readers]
-    for old in idle[: max(0, len(idle) - _KEPT + 1)]:
-        del followed[old]
+def _same(given: str, wanted: str) -> bool:
+    """Compare in a time that says nothing of where they differ."""
+    return secrets.compare_digest(given.encode(errors="replace"), wanted.encode())
 
 
-def _page(name: str, watch: Watch, **live: Any) -> Response:
+def _page(name: str, parts: Mapping[str, str], **live: str) -> Response:
     nonce = secrets.token_urlsafe(16)
-    view = watch.watched.view
-    known = {"home": None, "trial": None, "chart": None, "vega": None, **live, "nonce": nonce}
-    # The version first: what changes meanwhile is sent again.
-    known["version"] = view.version
-    text = shell(name, view.parts, live=known)
-    return HTMLResponse(text, headers=_policy(nonce))
-
-
-def _policy(nonce: str) -> dict[str, str]:
+    names = ("home", "news", "version", "trial", "chart", "vega")
+    text = shell(name, parts, live={**dict.fromkeys(names), **live, "nonce": nonce})
     policy = (
         f"default-src 'none'; script-src 'self' 'nonce-{nonce}'; style-src 'nonce-{nonce}'; "
         "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
         "frame-ancestors 'none'"
     )
-    return {"Content-Security-Policy": policy}
+    return HTMLResponse(text, headers={"Content-Security-Policy": policy})
 
 
-def _events(request: Request, watch: Watch) -> Response:
-    async def stream() -> AsyncIterator[str]:
-        async for update in watch.updates(request.query_params.get("since", "")):
-            yield _event(update)
-
-    return StreamingResponse(stream(), media_type="text/event-stream")
-
-
-def _event(update: Update | str | None) -> str:
-    """Return what is sent of server-sent events (https://html.spec.whatwg.org, section 9.2)."""
-    if update is None:
-        return ": nothing new\n\n"
-    if isinstance(update, str):
-        return f"event: trouble\ndata: {json.dumps(update or 'live')}\n\n"
-    return f"event: update\ndata: {json.dumps(vars(update))}\n\n"
-
-
-async def _vega(request: Request) -> Response:
-    text = await asyncio.to_thread(vega)
+def _vega(request: Request) -> Response:
     headers = {"Cache-Control": "private, max-age=86400"}
-    return PlainTextResponse(text, media_type="text/javascript", headers=headers)
+    return PlainTextResponse(vega(), media_type="text/javascript", headers=headers)

@@ -1,4 +1,4 @@
-"""Which sweeps are served: those at the given paths, and all below them."""
+"""Which sweeps are served: those at the given paths, and all below them; and what they do."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow.fs
 
@@ -13,8 +14,12 @@ from tunekit._ray.storage import absolute, storage_at
 from tunekit.board.page.trials import joined
 from tunekit.core.problems import Problems
 from tunekit.journal.experiments import no_sweep, sweeps_below
+from tunekit.reading.findings import outline
 
 __all__ = ["Catalogue", "Place"]
+
+# Of so many sweeps, the newest ones, it is said what they do.
+_MOST_READ = 100
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,7 @@ class Place:
         filesystem: The storage.
         path: The experiment's folder there.
         source: The path or URI that another process can load it by.
+        changed: When its journal was written last, in seconds since the epoch.
     """
 
     key: str
@@ -34,6 +40,7 @@ class Place:
     filesystem: pyarrow.fs.FileSystem
     path: str
     source: str
+    changed: float
 
 
 class Catalogue:
@@ -58,6 +65,7 @@ class Catalogue:
 
     def __init__(self, paths: Sequence[str]):
         problems = Problems("tunekit serve")
+        self._known: dict[str, dict[str, Any]] = {}
         self._roots: list[tuple[pyarrow.fs.FileSystem, str, str]] = []
         for given in paths:
             try:
@@ -84,10 +92,36 @@ class Catalogue:
         found: dict[str, Place] = {}
         for filesystem, home, given in self._roots:
             for sweep in sweeps_below(filesystem, home):
-                path = sweep.path
-                below = path[len(home) :].strip("/")
+                below = sweep.path[len(home) :].strip("/")
                 source = joined(given, below)
                 key = hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest()[:16]
                 name = below or posixpath.basename(home) or "sweep"
-                found.setdefault(key, Place(key, name, filesystem, path, source))
+                where = (filesystem, sweep.path, source)
+                found.setdefault(key, Place(key, name, *where, sweep.changed))
         return found
+
+    def outlines(self, **goal: str | None) -> list[dict[str, Any]]:
+        """Return the sweeps in short: those that run first, then the newest.
+
+        A sweep is read when its journal has changed, and while it is running.
+
+        Args:
+            goal: The metric and the mode, as for :func:`tunekit.load`.
+
+        Returns:
+            As of :func:`~tunekit.reading.findings.outline`, with the ``place``. Of the older ones,
+            if there are many, nothing else is known.
+
+        Raises:
+            OSError: As for :meth:`look`.
+        """
+        found: list[dict[str, Any]] = []
+        for place in sorted(self.look().values(), key=lambda place: -place.changed):
+            row = self._known.get(place.key, {})
+            if row.get("place") != place or row.get("state") == "running":
+                row = {"place": place}
+                if len(found) < _MOST_READ:
+                    row |= outline(place.path, place.filesystem, **goal)
+            found.append(row)
+        self._known = {row["place"].key: row for row in found if "state" in row}
+        return sorted(found, key=lambda row: row.get("state") != "running")

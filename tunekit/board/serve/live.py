@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Mapping
 from html import escape
@@ -10,24 +11,29 @@ from typing import Any
 from tunekit.board.page.charts import CHARTS, Findings
 from tunekit.board.page.page import contents, in_script, render_panels, sections_of
 from tunekit.board.serve.catalogue import Place
-from tunekit.board.serve.watch import Live
-from tunekit.clock import Clock
+from tunekit.clock import Clock, SystemClock
 from tunekit.core.pace import Pace
 from tunekit.errors import TunekitError
 from tunekit.reading.follower import Follower
 
 __all__ = ["LiveSweep"]
 
+# A journal is looked at no more often than that, in seconds, however many look at its page.
+_INTERVAL_S = 0.5
 # Of the time, so much may go into the page's text, and into each of its charts.
+_TEXT = "text"
 _TEXT_SHARE, _CHART_SHARE, _CHART_LEAST_S = 0.3, 0.03, 2.0
 
 
-class LiveSweep(Live):
+class LiveSweep:
     """A sweep that is being followed, and its page.
 
-    Each call of :meth:`step` does one piece of work, so that nothing waits for all charts. Work
-    takes no more than its share of the time, however large the sweep is; what has changed
-    meanwhile is shown with the next one.
+    The page is brought up to date whenever a browser asks for what is new. That does one piece of
+    work, so that nothing waits for all charts. Work takes no more than its share of the time,
+    however large the sweep is; what has changed meanwhile is shown with the next one.
+
+    Each part and each chart has the version of the page at which it changed last. A version also
+    names the server's run: a browser that comes from another run gets all parts.
 
     Args:
         place: Where the sweep is.
@@ -36,46 +42,87 @@ class LiveSweep(Live):
     """
 
     def __init__(self, place: Place, options: Mapping[str, Any], clock: Clock | None = None):
-        super().__init__(clock)
-        self.place = place
+        self.place, self._clock = place, clock or SystemClock()
+        #: Why it cannot be brought up to date at the moment; empty if it can.
+        self.trouble = ""
+        self._name, self._number = secrets.token_hex(8), 0
+        # By name, in order: the version at which it changed last, and its HTML, or JSON.
+        self._parts: dict[str, tuple[int, str]] = {}
+        self._charts: dict[str, tuple[int, str]] = {}
         self._follower = Follower(
-            place.filesystem, place.path, place.source, **options, clock=self.clock
+            place.filesystem, place.path, place.source, **options, clock=self._clock
         )
+        self._reads = Pace(1.0, _INTERVAL_S)
         self._drawn: dict[str, dict[str, Any]] = {}
-        # Whether the text is due; whether it was what the last step did.
-        self._text_due, self._told = False, False
-        self._due: dict[str, None] = {}
-        self._text_pace = Pace(_TEXT_SHARE)
-        self._paces = {name: Pace(_CHART_SHARE, _CHART_LEAST_S) for name in CHARTS}
+        # What is not as the sweep is, and when it may be done again.
+        self._stale: set[str] = set()
+        self._paces = {_TEXT: Pace(_TEXT_SHARE)}
+        self._paces |= {name: Pace(_CHART_SHARE, _CHART_LEAST_S) for name in CHARTS}
         self._working = threading.Lock()
 
-    def step(self) -> bool:
-        """Read what is new, and do what is due; return whether more is due at once."""
+    @property
+    def version(self) -> str:
+        """Return the version, as a browser gives it back."""
+        return f"{self._name}-{self._number}"
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """Return the parts as HTML, by name, in order."""
+        return {name: text for name, (_, text) in self._parts.items()}
+
+    @property
+    def charts(self) -> dict[str, str]:
+        """Return the charts as JSON, by name."""
+        return {name: text for name, (_, text) in self._charts.items()}
+
+    def first(self) -> None:
+        """Have something to show."""
         with self._working:
-            try:
+            if not self._parts:
+                self.step()
+
+    def news(self, version: str) -> dict[str, Any]:
+        """Do a piece of work; return what a browser that has a version lacks.
+
+        Returns:
+            The ``version`` that it then has; the names of all parts, in ``order``; the ``parts``
+            that have changed, as HTML; the names of the ``charts`` that have; the ``trouble``; and
+            whether ``more`` is to come at once.
+        """
+        with self._working:
+            more = self.step()
+            name, _, number = version.rpartition("-")
+            known = int(number) if name == self._name and number.isdecimal() else -1
+            return {
+                "version": self.version,
+                "order": list(self._parts),
+                "parts": {name: text for name, (at, text) in self._parts.items() if at > known},
+                "charts": [name for name, (at, _) in self._charts.items() if at > known],
+                "trouble": self.trouble,
+                "more": more,
+            }
+
+    def step(self) -> bool:
+        """Read what is new, and do what is due first; return whether anything was."""
+        began = self._clock.monotonic()
+        try:
+            if self._reads.due(began):
                 if self._follower.poll():
-                    self._text_due = True
-                    self._due = dict.fromkeys(CHARTS)
-                self.trouble = None
-            except (OSError, TunekitError) as error:
-                self.trouble = f"{type(error).__name__}: {error}"
-                if not self.view.parts:
-                    self.view.show({"summary": _trouble(self.place.name, self.trouble)})
-                return False
-            now = self.clock.monotonic()
-            due = (name for name in self._due if self._paces[name].due(now))
-            name = next(due, None)
-            # In turns, so that a sweep in which much happens has charts, too.
-            if self._text_due and self._text_pace.due(now) and (name is None or not self._told):
-                self._tell()
-                self._text_pace.took(now, self.clock.monotonic())
-            elif name is not None:
-                self._draw(name)
-                self._paces[name].took(now, self.clock.monotonic())
-            else:
-                self._told = False
-                return False
-            return True
+                    self._stale = {_TEXT, *CHARTS}
+                self._reads.took(began, self._clock.monotonic())
+                self.trouble = ""
+        except (OSError, TunekitError) as error:
+            self.trouble = f"{type(error).__name__}: {error}"
+            if not self._parts:
+                self._show({"summary": _trouble(self.place.name, self.trouble)})
+            return False
+        for name, pace in self._paces.items():
+            if name in self._stale and pace.due(began):
+                self._stale.discard(name)
+                self._tell() if name == _TEXT else self._draw(name)
+                pace.took(began, self._clock.monotonic())
+                return True
+        return False
 
     def panel(self, trial_id: str) -> str | None:
         """Return a trial in full, as HTML; None if there is no such trial."""
@@ -87,20 +134,29 @@ class LiveSweep(Live):
             return render_panels(found, sweep.trial_errors(), [trial_id])[trial_id]
 
     def _tell(self) -> None:
-        self._text_due, self._told = False, True
         sweep = self._follower.sweep
         drawn = {name: spec for one in CHARTS for name, spec in self._drawn.get(one, {}).items()}
-        told = contents(sweep, Findings.of(sweep), drawn)
-        self.view.show(sections_of(told))
+        self._show(sections_of(contents(sweep, Findings.of(sweep), drawn)))
 
     def _draw(self, name: str) -> None:
-        self._told = False
-        del self._due[name]
         drawn = CHARTS[name](Findings.of(self._follower.sweep))
         if list(drawn) != list(self._drawn.get(name, {})):
-            self._text_due = True  # which has a place for each chart
+            self._stale.add(_TEXT)  # which has a place for each chart
         self._drawn[name] = drawn
-        self.view.draw({one: in_script(spec) for one, spec in drawn.items()})
+        specs = {one: in_script(spec) for one, spec in drawn.items()}
+        self._charts |= self._marked(specs, self._charts)
+
+    def _show(self, parts: Mapping[str, str]) -> None:
+        """Show these parts, in this order, and no others."""
+        self._parts = self._marked(parts, self._parts)
+
+    def _marked(
+        self, texts: Mapping[str, str], known: Mapping[str, tuple[int, str]]
+    ) -> dict[str, tuple[int, str]]:
+        """Return texts with the version at which they changed last."""
+        self._number += 1
+        before = {name: one for name, one in known.items() if texts.get(name) == one[1]}
+        return {name: before.get(name, (self._number, text)) for name, text in texts.items()}
 
 
 def _trouble(name: str, text: str) -> str:

@@ -8,27 +8,25 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tunekit.board.page.page import vega
 from tunekit.board.serve.app import Application
 from tunekit.board.serve.catalogue import Catalogue
-from tunekit.board.serve.guard import LOCAL
 from tunekit.core.problems import Problems
 from tunekit.extras import extra
 
 with extra("serve"):
     import uvicorn
 
-__all__ = ["PORT", "TOKEN", "Server", "lower_priority", "serve"]
+__all__ = ["PORT", "TOKEN", "listen", "lower_priority", "serve"]
 
-#: The port, unless another one is asked for; if it is taken, one of the next.
+#: The port, unless another one is asked for; if it is taken, any that is free.
 PORT = 7007
 
 #: The environment variable with a token that stays the same after a restart.
 TOKEN = "TUNEKIT_SERVE_TOKEN"
 
-_PORTS, _LEAST_TOKEN = 100, 16
+_LEAST_TOKEN = 16
 
 # How far its work stands back where a sweep on the same machine needs the processors (nice(2)).
 _NICE = 5
@@ -49,7 +47,7 @@ def serve(
     Args:
         paths: Local paths, or URIs: sweeps' folders, or such with sweeps below them.
         host: The address to listen on. Whoever can reach it has to bring the token.
-        port: Where to listen; by default :data:`PORT`, or one of the next if it is taken.
+        port: Where to listen; by default :data:`PORT`, or any free one if it is taken.
         metric: As for :func:`tunekit.load`.
         mode: Likewise.
         seed_param: Likewise.
@@ -77,7 +75,6 @@ def serve(
     app = Application(
         catalogue,
         {"metric": metric, "mode": mode, "seed_param": seed_param},
-        hosts=None if anywhere else {*LOCAL, host},
         token=token,
         cookie=f"tunekit-{number}",  # cookies are of a host, whatever the port
     )
@@ -92,22 +89,18 @@ def serve(
         ws="none",
         timeout_graceful_shutdown=1,
     )
+    lower_priority()
     # What draws charts takes seconds to put together: before anybody asks for it.
-    threading.Thread(target=_prepare, name="tunekit-vega", daemon=True).start()
+    threading.Thread(target=vega, name="tunekit-vega", daemon=True).start()
     shown = socket.gethostname() if anywhere else host
     shown = f"[{shown}]" if ":" in shown else shown
     ready(f"http://{shown}:{number}/?token={token}")
     try:
-        Server(config).run(sockets=[listener])
+        uvicorn.Server(config).run(sockets=[listener])
     except KeyboardInterrupt:  # how one leaves
         pass
     finally:
         listener.close()
-
-
-def _prepare() -> None:
-    lower_priority()
-    vega()
 
 
 def lower_priority() -> None:
@@ -116,33 +109,18 @@ def lower_priority() -> None:
         os.nice(_NICE)
 
 
-class Server(uvicorn.Server):
-    """A server that stands back behind the sweep, and lets its readers go when it ends."""
-
-    def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """See ``uvicorn.Server``."""
-        lower_priority()
-        super().run(sockets)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """See ``uvicorn.Server``."""
-        app: Any = self.config.app
-        app.close()
-        await super().shutdown(sockets)
-
-
 def listen(host: str, port: int | None, problems: Problems) -> socket.socket | None:
     """Return a socket that listens; None if there is none, and why goes to problems."""
     last: OSError | None = None
-    for number in [port] if port is not None else range(PORT, PORT + _PORTS):
+    for number in [port] if port is not None else [PORT, 0]:
         try:
             family = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0][0]
             return socket.create_server((host, number), family=family, backlog=128)
         except OSError as error:
             last = error
-    where = f"port={port}" if port is not None else f"the ports {PORT} to {PORT + _PORTS - 1}"
+    which = "any port" if port is None else f"port={port}"
     problems.add(
-        f"host={host!r} and {where} cannot be listened on: {last}. Pass another --port, or an "
+        f"host={host!r} and {which} cannot be listened on: {last}. Pass another --port, or an "
         "address of this machine."
     )
     return None
