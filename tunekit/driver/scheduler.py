@@ -19,7 +19,6 @@ from tunekit.driver.callback import ValidationCallback
 from tunekit.errors import WiringError
 from tunekit.journal.places import Places
 from tunekit.scheduling.base import BaseScheduler
-from tunekit.scheduling.certainty import Certainty
 from tunekit.scheduling.next_trial import NextTrial
 from tunekit.scheduling.restore import SchedulerRestore
 from tunekit.scheduling.scheduling import Scheduling
@@ -114,7 +113,6 @@ class ValidatedScheduler(TrialScheduler):
                 self._state,
                 base,
                 NextTrial(base, controller, deliver=deliver, emit=emit, time=validation.time),
-                Certainty(self._state, controller),
                 SchedulerRestore(
                     base,
                     controller,

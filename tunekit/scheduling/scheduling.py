@@ -8,11 +8,10 @@ from typing import Any
 
 from ray.tune.experiment import Trial
 
-from tunekit._ray.decisions import mode_of
+from tunekit._ray.decisions import decides_alike, mode_of
 from tunekit.core.confidence import Interval
 from tunekit.core.validation import Request
 from tunekit.scheduling.base import BaseScheduler, objectives_of
-from tunekit.scheduling.certainty import Certainty
 from tunekit.scheduling.next_trial import NextTrial
 from tunekit.scheduling.restore import SchedulerRestore
 from tunekit.scheduling.state import SchedulerState
@@ -28,14 +27,12 @@ class Scheduling:
         state: What is saved of it: the user's scheduler, and what it knows of trials.
         base: Gives it results and ends of trials.
         next_trial: Lets it choose.
-        certainty: Asks it what it would decide.
         restore: Repeats what happened before the sweep was interrupted.
     """
 
     state: SchedulerState
     base: BaseScheduler
     next_trial: NextTrial
-    certainty: Certainty
     restore: SchedulerRestore
 
     @property
@@ -61,9 +58,9 @@ class Scheduling:
         return stand_in is not None and self.state.usage.past_last(stand_in)
 
     def decides_alike(self, request: Request, metric: str, interval: Interval) -> bool:
-        """Return whether it decides the same wherever in an interval a score is."""
+        """Return whether it decides the same wherever in an interval a score is; if unknown, no."""
         at = self.state.usage.serves(request)
         stand_in = self.state.stand_ins.by_id.get(request.trial_id)
         if at is None or stand_in is None or metric not in self.objectives:
             return True
-        return self.certainty.decides_alike(stand_in, at, request.report, metric, interval)
+        return decides_alike(self.state.base, stand_in, at, interval)
