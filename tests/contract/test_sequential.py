@@ -185,6 +185,13 @@ def test_without_a_decision_to_make_what_may_be_the_best_is_evaluated_in_full(tm
     assert min(n for _, n in scores) < SIZES[-1]
 
 
+def test_what_may_be_the_best_is_not_evaluated_in_full_if_that_is_not_wanted(tmp_path):
+    settings = {"sequential": Sequential(best_in_full=False)}
+    few = sweep(tmp_path, FIFOScheduler(), validate=exact, on_pending="wait", settings=settings)
+    least = next(n for n in SIZES if n >= Sequential().min_examples)
+    assert set(examples(few)) == {least}
+
+
 def test_an_attempt_that_yields_nonsense_fails_once_and_is_not_tried_again(tmp_path):
     def validate(attempt):
         yield {"accuracy": Estimate(0.5, 100, bounds=(0, 1))}
@@ -318,7 +325,7 @@ def test_a_killed_validation_goes_on_from_what_was_written_down(tmp_path):
     [last] = [m for t in made.trials for _, m in made.validation.history.scores(t.trial_id)]
     assert last["accuracy_n"] == 10_000
     written = [
-        event.estimates["accuracy"]["n"]
+        event.estimates["accuracy"].n
         for event in events_in(tmp_path / "sweep")
         if isinstance(event, ValidationEstimated)
     ]

@@ -36,7 +36,7 @@ from tunekit.core.later_validations import (
 )
 from tunekit.core.names import meant
 from tunekit.core.problems import Problems, shown
-from tunekit.core.sequential import Sequential, resumable
+from tunekit.core.sequential import Sequential
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.evaluation.session import Plan, Session, read_sessions
 from tunekit.journal.confined import is_inside, link_out_of
@@ -422,11 +422,7 @@ def _scores(sessions: Iterable[LaterSession]) -> dict[str, Metrics]:
 
 def _estimates(events: Iterable[Event]) -> dict[str, Mapping[str, Estimate]]:
     """Return the newest estimates that validations have yielded, by their names."""
-    return {
-        event.id: resumable(event.estimates)
-        for event in events
-        if isinstance(event, ValidationEstimated)
-    }
+    return {event.id: event.estimates for event in events if isinstance(event, ValidationEstimated)}
 
 
 def _own(swept: Swept) -> ValidationConfig:
