@@ -207,7 +207,7 @@ class PromotionASHA(JudgingScheduler):
         """Return which scores of a trial it will use, as its books now stand."""
         return self._books.rule(trial.trial_id)
 
-    def decides_alike(self, trial: Trial, at: float, interval: Interval) -> bool | None:
+    def decides_alike(self, trial: Trial, at: float, interval: Interval) -> bool:
         """Return whether it would promote a trial, or not, wherever in an interval its score is."""
         return self._books.decides_alike(trial.trial_id, at, interval)
 

@@ -393,7 +393,7 @@ def test_what_a_killed_confirmation_has_yielded_is_not_evaluated_again(home, mon
         known: dict[str, int] = {}
         for event in read_sessions(LocalFolder(home))[0].events:
             if isinstance(event, ValidationEstimated):
-                known[event.id] = event.estimates["accuracy"]["n"]
+                known[event.id] = event.estimates["accuracy"].n
         EXAMPLES.clear()
         assert tunekit.load(home).confirmation is None
         found = tunekit.load(home).confirm(in_batches, top=4).confirmation
@@ -505,7 +505,7 @@ def test_it_goes_on_from_where_the_sweep_itself_has_stopped(tmp_path, monkeypatc
         tmp_path, FIFOScheduler(), trials=3, validate=validate, validation_s=lambda attempt: 1.0
     )
     known = {
-        event.id: event.estimates["accuracy"]["n"]
+        event.id: event.estimates["accuracy"].n
         for event in events_in(ran.home)
         if isinstance(event, ValidationEstimated)
     }

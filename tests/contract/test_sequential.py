@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
+from ray.tune.result import DONE
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
-import tunekit.scheduling.base as scheduler_module
 from tests.contract.test_kills import killed_often
 from tests.kills import run_killed
 from tests.schedulers import CASES, seed_all
 from tests.seeds import seeds
 from tests.sweeps import Endless, quality, sweep
 from tunekit import Estimate, Sequential, load
+from tunekit._ray.stand_ins import StandIn, StandInController
 from tunekit.board.page import write_page
 from tunekit.board.page.figures import curves
 from tunekit.core.confidence import Interval
 from tunekit.core.events import ValidationEstimated
+from tunekit.core.metrics import flatten
 from tunekit.core.validation import Attempt
 from tunekit.journal.lines import events_in
+from tunekit.journal.places import Places
+from tunekit.scheduling.base import BaseScheduler
+from tunekit.scheduling.stand_ins import StandIns
+from tunekit.scheduling.state import dump
+from tunekit.scheduling.state import load as load_state
 from tunekit.testing import check_journal
 
 pytestmark = pytest.mark.sampled(2)
@@ -88,50 +97,61 @@ def test_fewer_examples_are_evaluated(tmp_path, name):
     assert min(used) >= Sequential().min_examples
 
 
-class Checked:
-    """Compares what a scheduler's rule says of an interval with what copies of it decide."""
+def decided_by_a_copy(scheduling: BaseScheduler, trial_id: str, result: dict[str, Any]) -> Any:
+    """Return what a copy of a sweep's scheduler does with a result."""
+    known, copies = scheduling.stand_ins.by_id, StandIns()
 
-    def __init__(self, certainty: Any):
-        self.certainty, self.rule = certainty, certainty.decides_alike
-        self.said: list[bool] = []
-        self.missed: list[tuple[str, Interval]] = []
+    def copied(name: str) -> StandIn:
+        if name not in copies.by_id:
+            change = copy.copy(known[name].change)
+            copies.of(known[name].real).load({**known[name].state(), "change": change})
+        return copies.by_id[name]
 
-    def decides_alike(
-        self, stand_in: Any, at: float, report: Any, metric: str, interval: Interval
-    ) -> bool:
-        alike = self.rule(stand_in, at, report, metric, interval)
-        middle = (interval.low + interval.high) / 2
-        draws = [random.Random(len(self.said)).uniform(*interval) for _ in range(2)]
-        decided = [
-            self.certainty.decided(stand_in.trial_id, {**report, metric: score})
-            for score in (*interval, middle, *draws)
-        ]
-        assert decided[0] is not None, "the scheduler was copied"
-        self.said.append(alike)
-        if alike and any(one != decided[0] for one in decided):
-            self.missed.append((stand_in.trial_id, interval))
-        return alike
+    saved = dump({"base": scheduling.scheduler}, Places())
+    base = load_state(saved, Places(), stand_in=copied, filesystem=None)["base"]
+    stopped: list[str] = []
+    view = StandInController(
+        scheduling._controller.wrapped(),
+        lambda trial: copied(trial.trial_id),
+        stopped=lambda stand_in: stopped.append(stand_in.trial_id),
+        idle=lambda: False,
+    )
+    chance = random.getstate(), np.random.get_state()
+    random.seed(0)
+    np.random.seed(0)
+    decision = base.on_trial_result(view, copied(trial_id), {**flatten(result), DONE: False})
+    random.setstate(chance[0])
+    np.random.set_state(chance[1])
+    changed = {
+        name: (stand_in.phase, stand_in.change.restored_from is not None)
+        for name, stand_in in copies.by_id.items()
+    }
+    return decision, sorted(stopped), changed
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("pb2")])
 def test_copies_of_the_scheduler_decide_alike_wherever_its_rule_says_so(
     tmp_path, monkeypatch, name
 ):
-    checked: list[Checked] = []
-    made = scheduler_module.Certainty
+    rule, said = BaseScheduler.decides_alike, []
 
-    def make(*args: Any) -> Any:
-        certainty = made(*args)
-        checked.append(Checked(certainty))
-        certainty.decides_alike = checked[0].decides_alike
-        return certainty
+    def checked(scheduling: Any, request: Any, metric: str, interval: Interval) -> bool:
+        alike = rule(scheduling, request, metric, interval)
+        draws = [random.Random(len(said)).uniform(*interval) for _ in range(2)]
+        scores = (*interval, (interval.low + interval.high) / 2, *draws)
+        if request.serves is not None:
+            first, *others = (
+                decided_by_a_copy(scheduling, request.trial_id, {**request.report, metric: score})
+                for score in scores
+            )
+            said.append(alike)
+            assert not alike or all(one == first for one in others), (request.id, interval)
+        return alike
 
-    monkeypatch.setattr(scheduler_module, "Certainty", make)
+    monkeypatch.setattr(BaseScheduler, "decides_alike", checked)
     ran(tmp_path, name, exact)
-    [checks] = checked
-    assert not checks.missed
     if name not in ("fifo", "pbt-replay"):
-        assert any(checks.said)
+        assert any(said)
 
 
 class Picky(ASHAScheduler):
@@ -142,27 +162,16 @@ class Picky(ASHAScheduler):
         return TrialScheduler.STOP if low else TrialScheduler.CONTINUE
 
 
-def test_a_scheduler_that_is_not_known_is_asked_as_a_copy(tmp_path):
-    def run(validate):
-        base = Picky(max_t=9, grace_period=1)
-        return sweep(
-            tmp_path / validate.__name__,
-            base,
-            on_pending="wait",
-            validate=validate,
-            validation_s=lambda attempt: 0.0,
-            slots=1,
-        )
-
-    full, few = run(in_full), run(exact)
-    assert seen(few) == seen(full)
+def test_a_scheduler_that_is_not_known_gets_full_validations(tmp_path):
+    few = sweep(
+        tmp_path,
+        Picky(max_t=9, grace_period=1),
+        on_pending="wait",
+        validate=exact,
+        validation_s=lambda attempt: 0.0,
+    )
     assert "STOP" in {decision for *_, decision in seen(few)}
-    by_step: dict[int, list[int]] = {}
-    for trial in few.trials:
-        for (_, step), metrics in few.validation.history.scores(trial.trial_id):
-            by_step.setdefault(step, []).append(metrics["accuracy_n"])
-    # At the others it decides alike, and only what may be the best so far goes on.
-    assert sum(by_step[3]) / len(by_step[3]) > 1_000
+    assert set(examples(few)) == {SIZES[-1]}
 
 
 def test_without_a_decision_to_make_what_may_be_the_best_is_evaluated_in_full(tmp_path):
@@ -174,6 +183,13 @@ def test_without_a_decision_to_make_what_may_be_the_best_is_evaluated_in_full(tm
     ]
     assert max(scores)[1] == SIZES[-1]
     assert min(n for _, n in scores) < SIZES[-1]
+
+
+def test_what_may_be_the_best_is_not_evaluated_in_full_if_that_is_not_wanted(tmp_path):
+    settings = {"sequential": Sequential(best_in_full=False)}
+    few = sweep(tmp_path, FIFOScheduler(), validate=exact, on_pending="wait", settings=settings)
+    least = next(n for n in SIZES if n >= Sequential().min_examples)
+    assert set(examples(few)) == {least}
 
 
 def test_an_attempt_that_yields_nonsense_fails_once_and_is_not_tried_again(tmp_path):
@@ -309,7 +325,7 @@ def test_a_killed_validation_goes_on_from_what_was_written_down(tmp_path):
     [last] = [m for t in made.trials for _, m in made.validation.history.scores(t.trial_id)]
     assert last["accuracy_n"] == 10_000
     written = [
-        event.estimates["accuracy"]["n"]
+        event.estimates["accuracy"].n
         for event in events_in(tmp_path / "sweep")
         if isinstance(event, ValidationEstimated)
     ]

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.ray
 def estimated(home: Path) -> dict[str, int]:
     """How many examples the confirmation has evaluated of each candidate, as it is recorded."""
     return {
-        event.id: event.estimates["accuracy"]["n"]
+        event.id: event.estimates["accuracy"].n
         for session in read_sessions(LocalFolder(home))
         for event in session.events
         if isinstance(event, ValidationEstimated)

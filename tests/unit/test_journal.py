@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.journals import read
+from tunekit.core.estimates import Estimate
 from tunekit.core.events import (
     AttemptStarted,
     CheckpointSaved,
@@ -282,7 +283,7 @@ def test_an_unknown_field_is_ignored_and_a_missing_one_has_its_default(tmp_path)
 
 def example(kind: type, field: str) -> Any:
     """A value for a field of an event."""
-    estimates = {"accuracy": {"mean": 0.5, "n": 100, "bounds": [0.0, 1.0]}}
+    estimates = {"accuracy": Estimate(0.5, n=100, bounds=(0, 1)), "loss": Estimate(3, 7, 0.1)}
     typed = {
         "trial_ids": ["a", "b"],
         "estimates": estimates,

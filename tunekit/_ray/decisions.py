@@ -298,11 +298,11 @@ def its(thing: Any, name: str) -> Any:
 
 def decides_alike(
     base: TrialScheduler, trial: Trial, at: float, interval: confidence.Interval
-) -> bool | None:
+) -> bool:
     """Return whether a scheduler decides the same wherever in an interval a trial's score is.
 
-    It is asked of the scheduler's books as they stand. The scores that they have of other trials
-    are taken for what they are.
+    This is read from the scheduler's internal state. The scores that it has of other trials are
+    taken for what they are.
 
     Args:
         base: The scheduler.
@@ -312,7 +312,7 @@ def decides_alike(
         interval: Where its score is.
 
     Returns:
-        None if the scheduler is not exactly one that is known.
+        False, too, if the scheduler is not exactly one that is known.
 
     Raises:
         tunekit.errors.UnsupportedRayError: If the scheduler of this Ray keeps other books.
@@ -329,7 +329,7 @@ def decides_alike(
     mode = getattr(decides, "_mode", None)
     better = interval if mode == "max" else confidence.Interval(-interval.high, -interval.low)
     if isinstance(decides, JudgingScheduler):
-        return decides.decides_alike(trial, at, better) if decides.knows_its_rule else None
+        return decides.knows_its_rule and decides.decides_alike(trial, at, better)
     if kind is AsyncHyperBandScheduler:
         return _asha_alike(decides, trial, at, better)
     if kind is HyperBandScheduler:
@@ -338,7 +338,7 @@ def decides_alike(
         return _pbt_alike(decides, trial, better)
     if kind is MedianStoppingRule:
         return _median_alike(decides, trial, at, interval)
-    return None
+    return False
 
 
 def _asha_alike(base: Any, trial: Trial, at: float, interval: confidence.Interval) -> bool:
@@ -446,15 +446,15 @@ class JudgingScheduler(TrialScheduler):
         """Return which scores of a trial it will use, as its books stand."""
         raise NotImplementedError
 
-    def decides_alike(self, trial: Trial, at: float, interval: confidence.Interval) -> bool | None:
-        """Return whether it decides the same wherever in an interval a score is; None: unknown.
+    def decides_alike(self, trial: Trial, at: float, interval: confidence.Interval) -> bool:
+        """Return whether it decides the same wherever in an interval a score is; False: unknown.
 
         Args:
             trial: The trial.
             at: What the score serves, as :meth:`rule` says.
             interval: Where the score is; larger is better.
         """
-        return None
+        return False
 
     def rungs(self) -> list[int]:
         """Return the iterations at which it compares trials, if these are the same for all."""

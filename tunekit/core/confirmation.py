@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,7 +52,6 @@ __all__ = [
     "confirmation_in",
     "confirmation_that_counts",
     "confirmed_by",
-    "exact",
     "interval_over_rounds",
     "is_outdated",
     "rows_per_checkpoint",
@@ -99,27 +98,6 @@ def interval_over_rounds(
         return (mean, mean) if n >= _EQUAL_ENOUGH else None
     half = student.quantile(n - 1, 1 - (1 - confidence) / (max_rounds - 1)) * error
     return mean - half, mean + half
-
-
-def exact(metrics: Mapping[str, Any], names: Collection[str], prefix: str = "") -> dict[str, Any]:
-    """Return metrics of which some were estimated from every example there is.
-
-    Args:
-        metrics: The metrics, with numbers for their estimates.
-        names: The flat names of those that were estimated.
-        prefix: Where in the metrics these are.
-
-    Example:
-        >>> exact({"accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.9}, ["accuracy"])
-        {'accuracy': 0.8, 'accuracy_low': 0.8, 'accuracy_high': 0.8}
-    """
-    found = dict(metrics)
-    for key, value in metrics.items():
-        if isinstance(value, Mapping):
-            found[key] = exact(value, names, f"{prefix}{key}/")
-        elif f"{prefix}{key}" in names:
-            found[f"{key}_low"] = found[f"{key}_high"] = value
-    return found
 
 
 # Who is the best --------------------------------------------------------------------------------

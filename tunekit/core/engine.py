@@ -59,7 +59,6 @@ from tunekit.core.events import (
 from tunekit.core.history import GENERATION, ITERATION, History
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten, hide, merge
-from tunekit.core.sequential import resumable
 from tunekit.core.stages import StageSelection
 from tunekit.core.validation import Outcome, Request, Selection, Status
 from tunekit.core.values import number
@@ -460,7 +459,7 @@ class Engine:
 
     def _estimate(self, event: ValidationEstimated) -> None:
         request = self.unfinished[event.id]
-        self.unfinished[event.id] = replace(request, known=resumable(event.estimates))
+        self.unfinished[event.id] = replace(request, known=event.estimates)
 
     def _end(self, event: ValidationEnded) -> None:
         request = self.unfinished.pop(event.id, None)

@@ -44,7 +44,6 @@ import msgspec
 
 from tunekit.core.estimates import Estimate
 from tunekit.core.lineage import Exploit
-from tunekit.core.sequential import recordable
 from tunekit.core.validation import Attempt, Outcome, Request, Status
 
 __all__ = [
@@ -384,11 +383,11 @@ class ValidationEstimated(OfValidation, frozen=True, kw_only=True, tag="estimate
 
     Attributes:
         attempt: The attempt, counted from 1.
-        estimates: The fields of each :class:`tunekit.Estimate`, by the flat name of its metric.
+        estimates: What is known of metrics so far, by their flat names.
     """
 
     attempt: _Count
-    estimates: Mapping[str, Mapping[str, Any]] = {}
+    estimates: Mapping[str, Estimate] = {}
 
     @classmethod
     def of(
@@ -396,8 +395,7 @@ class ValidationEstimated(OfValidation, frozen=True, kw_only=True, tag="estimate
     ) -> ValidationEstimated:
         """Make the event of estimates that an attempt has yielded."""
         request, number = attempt_id.rsplit("#", 1)
-        known = recordable(estimates)
-        return cls(time=time, id=request, attempt=int(number), estimates=known)
+        return cls(time=time, id=request, attempt=int(number), estimates=estimates)
 
 
 class ValidationEnded(OfValidation, frozen=True, kw_only=True, tag="ended"):

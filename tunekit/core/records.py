@@ -19,12 +19,10 @@ from tunekit.core.events import (
     OfValidation,
     Reported,
     ValidationEnded,
-    ValidationEstimated,
     ValidationKey,
     ValidationRequested,
 )
 from tunekit.core.history import GENERATION, ITERATION
-from tunekit.core.sequential import resumable
 from tunekit.core.validation import Status
 from tunekit.core.values import NESTED, is_too_deep
 
@@ -167,8 +165,6 @@ def check(event: Event) -> None:
             _key_of(event.id)
             if isinstance(event, ValidationEnded) and event.status not in _STATUSES:
                 raise ValueError(f"its status {event.status!r} is unknown")
-            if isinstance(event, ValidationEstimated):
-                _check_estimates(event.estimates)
 
 
 def _check_report(report: Mapping[Any, Any]) -> None:
@@ -178,13 +174,6 @@ def _check_report(report: Mapping[Any, Any]) -> None:
             raise ValueError(f"its report has no {name} that is a whole number")
     if "config" in report:
         raise ValueError("its report has hyperparameters")
-
-
-def _check_estimates(estimates: Mapping[str, Any]) -> None:
-    try:
-        resumable(estimates)
-    except Exception as error:  # whatever is wrong with one of them
-        raise ValueError(f"its estimates are none: {error}") from error
 
 
 @lru_cache(maxsize=4096)  # a validation has some six lines, close to one another

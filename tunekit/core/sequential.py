@@ -1,9 +1,9 @@
-"""When a validation knows enough: its score would be judged alike wherever its interval has it."""
+"""Stop a validation once no value in its confidence interval would change a decision."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tunekit.core.confidence import ConfidenceSequence, Interval
@@ -17,11 +17,8 @@ __all__ = [
     "Sequential",
     "alike_by_rank",
     "alike_by_value",
-    "comes_out_alike",
     "estimates_in",
     "gathered",
-    "recordable",
-    "resumable",
     "spread",
 ]
 
@@ -161,30 +158,6 @@ class Judging:
         return self.mode if name in self.objectives or set(self.required) == {name} else None
 
 
-def comes_out_alike(
-    *,
-    best_in_full: bool,
-    may_be_best: Callable[[], bool],
-    others: Iterable[Callable[[], bool]],
-) -> bool:
-    """Return whether a score makes no difference, wherever in its interval it is.
-
-    Args:
-        best_in_full: Whether what may be the best score so far is evaluated in full.
-        may_be_best: Returns whether this one may be.
-        others: Each returns whether something else that comes of the score is the same everywhere
-            in the interval; the costliest to ask comes last, and is asked only if it matters.
-
-    Example:
-        >>> asked = {"may_be_best": lambda: True, "others": [lambda: True]}
-        >>> [comes_out_alike(best_in_full=in_full, **asked) for in_full in (True, False)]
-        [False, True]
-    """
-    if best_in_full and may_be_best():
-        return False
-    return all(alike() for alike in others)
-
-
 def estimates_in(metrics: Mapping[str, Any]) -> dict[str, Estimate]:
     """Return the estimates in what a validation yielded, by the flat names of their metrics.
 
@@ -307,34 +280,3 @@ def gathered(
         else:
             found[key] = value
     return {key: value for key, value in found.items() if key not in beside}
-
-
-def recordable(estimates: Mapping[str, Estimate]) -> dict[str, dict[str, Any]]:
-    """Return estimates as a journal has them; :func:`resumable` reads them back.
-
-    Example:
-        >>> recordable({"accuracy": Estimate(0.8, 100, bounds=(0, 1))})
-        {'accuracy': {'mean': 0.8, 'n': 100, 'bounds': (0.0, 1.0)}}
-    """
-    return {
-        name: {field: value for field, value in asdict(one).items() if value is not None}
-        for name, one in estimates.items()
-    }
-
-
-def resumable(estimates: Mapping[str, Mapping[str, Any]]) -> dict[str, Estimate]:
-    """Return the estimates that a journal has, by the flat names of their metrics.
-
-    Example:
-        >>> resumable({"accuracy": {"mean": 0.8, "n": 100, "bounds": [0, 1]}})
-        {'accuracy': Estimate(mean=0.8, n=100, variance=None, bounds=(0.0, 1.0))}
-    """
-    return {
-        name: Estimate(
-            one["mean"],
-            one["n"],
-            one.get("variance"),
-            None if one.get("bounds") is None else (one["bounds"][0], one["bounds"][1]),
-        )
-        for name, one in estimates.items()
-    }

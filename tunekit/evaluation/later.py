@@ -21,7 +21,7 @@ from tunekit.config import ValidationConfig
 from tunekit.confirm import Confirm
 from tunekit.core.calls import is_generator, name_of, signature_of, still_lacks, takes_seed
 from tunekit.core.confidence import Interval
-from tunekit.core.confirmation import CONFIRMED, Race, exact
+from tunekit.core.confirmation import CONFIRMED, Race
 from tunekit.core.estimates import Estimate
 from tunekit.core.events import Event, ValidationEstimated, ValidationKey
 from tunekit.core.failures import place_of
@@ -36,7 +36,7 @@ from tunekit.core.later_validations import (
 )
 from tunekit.core.names import meant
 from tunekit.core.problems import Problems, shown
-from tunekit.core.sequential import Sequential, resumable
+from tunekit.core.sequential import Sequential, gathered, spread
 from tunekit.core.validation import Outcome, Request, Status
 from tunekit.evaluation.session import Plan, Session, read_sessions
 from tunekit.journal.confined import is_inside, link_out_of
@@ -247,7 +247,9 @@ class _Confirmation(Plan):
             )
             outcome = replace(outcome, status=Status.FAILED, metrics={}, reason=reason)
         elif outcome.validated and not self._in_rounds and request.id not in self._stopped:
-            outcome = replace(outcome, metrics=exact(metrics, request.known))
+            # The mean over every example there is.
+            exact = {name: Interval(one.mean, one.mean) for name, one in request.known.items()}
+            outcome = replace(outcome, metrics=spread(gathered(metrics, request.known), exact))
         self.race.take(request.id, outcome.status.value, outcome.metrics)
         return outcome
 
@@ -422,11 +424,7 @@ def _scores(sessions: Iterable[LaterSession]) -> dict[str, Metrics]:
 
 def _estimates(events: Iterable[Event]) -> dict[str, Mapping[str, Estimate]]:
     """Return the newest estimates that validations have yielded, by their names."""
-    return {
-        event.id: resumable(event.estimates)
-        for event in events
-        if isinstance(event, ValidationEstimated)
-    }
+    return {event.id: event.estimates for event in events if isinstance(event, ValidationEstimated)}
 
 
 def _own(swept: Swept) -> ValidationConfig:

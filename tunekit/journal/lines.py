@@ -38,6 +38,7 @@ from tunekit.core.events import (
     Event,
     Exploited,
     TrialAdded,
+    ValidationEstimated,
     event_of,
 )
 from tunekit.core.lineage import Exploit
@@ -167,6 +168,8 @@ def _line_of(event: Event, number: int) -> tuple[dict[str, Any], dict[str, Any]]
     line = {"n": number, "event": kind, "time": known.pop("time"), **known}
     if line.get("report") is not None:
         line["report"] = {name: v for name, v in line["report"].items() if name != "config"}
+    if isinstance(event, ValidationEstimated):
+        return {**line, "estimates": msgspec.to_builtins(event.estimates)}, {}
     if isinstance(event, TrialAdded):  # Tune's own record has the very values
         return line, {"config": admitted(line.pop("config"))}
     if isinstance(event, CheckpointSaved):

@@ -23,7 +23,14 @@ from ray.tune.schedulers import (
 )
 
 from tunekit._ray.controller import Controller
-from tunekit._ray.decisions import innermost, is_synchronous, mode_of, rule_for, time_attr_of
+from tunekit._ray.decisions import (
+    decides_alike,
+    innermost,
+    is_synchronous,
+    mode_of,
+    rule_for,
+    time_attr_of,
+)
 from tunekit._ray.stand_ins import Change, StandIn, StandInController, Version
 from tunekit.core.confidence import Interval
 from tunekit.core.decisions import DecisionRule
@@ -38,7 +45,6 @@ from tunekit.core.validation import Request
 from tunekit.journal.recorded import resolve_opaque
 from tunekit.results.leases import CheckpointLeases
 from tunekit.schedulers import PromotionASHA
-from tunekit.scheduling.certainty import Certainty
 from tunekit.scheduling.state import SchedulerState
 from tunekit.validating.validator import Validator
 
@@ -100,7 +106,6 @@ class BaseScheduler:
         self.stand_ins = state.stand_ins
         self._controller, self._engine, self._validator = controller, engine, validator
         self._leases, self._emit = leases, emit
-        self._certainty = Certainty(state, controller)
         #: The sweep as the scheduler sees it.
         self.view = StandInController(
             controller.wrapped(), self.stand_ins.of, stopped=self.stopped, idle=self._idle
@@ -152,13 +157,11 @@ class BaseScheduler:
         return not self._engine.record(trial_id).used and not self.decides_again(trial_id)
 
     def decides_alike(self, request: Request, metric: str, interval: Interval) -> bool:
-        """Return whether it decides the same wherever in an interval a score is."""
+        """Return whether it decides the same wherever in an interval a score is; if unknown, no."""
         if request.serves is None or metric not in self.objectives:
             return True
         stand_in = self.stand_ins.by_id[request.trial_id]
-        return self._certainty.decides_alike(
-            stand_in, request.serves, request.report, metric, interval
-        )
+        return decides_alike(self.scheduler, stand_in, request.serves, interval)
 
     def _rule(self, trial_id: str) -> DecisionRule:
         return rule_for(self.scheduler, self.stand_ins.by_id[trial_id])

@@ -20,7 +20,7 @@ from tunekit.core.pending import (
     waits_for_each,
 )
 from tunekit.core.reconcile import Actual, Desired
-from tunekit.core.sequential import Judging, comes_out_alike
+from tunekit.core.sequential import Judging
 from tunekit.core.starts import Starts
 from tunekit.core.validation import Request
 from tunekit.scheduling.base import BaseScheduler
@@ -126,13 +126,10 @@ class Waiting(Around):
         scheduling, better = self._scheduling, self.judging().better(name)
         if scheduling is None:
             return False
-        return comes_out_alike(
-            best_in_full=self.best_in_full,
-            may_be_best=lambda: self._state.may_be_best(name, better, interval),
-            others=[
-                lambda: self._stopping.alike(request.trial_id, name, interval),
-                lambda: scheduling.decides_alike(request, name, interval),
-            ],
+        if self.best_in_full and self._state.may_be_best(name, better, interval):
+            return False
+        return self._stopping.alike(request.trial_id, name, interval) and scheduling.decides_alike(
+            request, name, interval
         )
 
     # Who waits ---------------------------------------------------------------------------------

@@ -22,10 +22,12 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 import pyarrow.fs
 
 from tunekit._ray.storage import storage_at
-from tunekit.core.sequential import gathered, recordable, resumable
+from tunekit.core.estimates import Estimate
+from tunekit.core.sequential import gathered
 from tunekit.core.validation import Outcome
 from tunekit.core.values import admitted, as_json
 from tunekit.journal.storage import Folder, folder_at
@@ -177,7 +179,8 @@ class ValidationCache:
         """
         try:
             entry = json.loads(self.opened().read(_name(key)))
-            return gathered(entry["metrics"], resumable(entry.get("estimates") or {}))
+            known = msgspec.convert(entry.get("estimates", {}), dict[str, Estimate])
+            return gathered(entry["metrics"], known)
         except FileNotFoundError:
             return None
         except Exception as error:  # of whatever somebody has written there
@@ -194,7 +197,7 @@ class ValidationCache:
         """
         entry = {"tunekit": VERSION, "function": function, "metrics": admitted(outcome.metrics)}
         if outcome.request.known:
-            entry["estimates"] = recordable(outcome.request.known)
+            entry["estimates"] = msgspec.to_builtins(outcome.request.known)
         try:
             self.opened().put(_name(key), f"{json.dumps(entry)}\n".encode())
         except (OSError, ValueError) as error:

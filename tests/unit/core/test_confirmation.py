@@ -17,7 +17,6 @@ from tunekit.core.confidence import ConfidenceSequence, Interval
 from tunekit.core.confirmation import (
     Race,
     confirmed_by,
-    exact,
     interval_over_rounds,
     rows_per_checkpoint,
 )
@@ -193,14 +192,6 @@ def test_all_are_stopped_once_the_winner_is_certain():
     assert not found.enough(key("a"), Interval(0.8, 0.9))
     assert found.enough(key("b"), Interval(0.1, 0.7))
     assert found.enough(key("a"), Interval(0.8, 0.9)), "the winner, too"
-
-
-def test_only_what_was_estimated_becomes_exact():
-    nested = {"eval": {"f1": 0.5, "f1_low": 0.1}, "loss": 2.0}
-    assert exact(nested, ["eval/f1"]) == {
-        "eval": {"f1": 0.5, "f1_low": 0.5, "f1_high": 0.5},
-        "loss": 2.0,
-    }
 
 
 # In rounds --------------------------------------------------------------------------------------

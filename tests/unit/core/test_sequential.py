@@ -22,10 +22,7 @@ from tunekit.core.sequential import (
     Judging,
     alike_by_rank,
     alike_by_value,
-    comes_out_alike,
     gathered,
-    recordable,
-    resumable,
     spread,
 )
 from tunekit.errors import ConfigError
@@ -168,9 +165,7 @@ def test_a_score_is_gathered_again_from_what_it_was_spread_into(metrics):
     evidence.take(metrics)
     known = {name: one.newest for name, one in evidence.sequences.items()}
     intervals = {name: one.interval for name, one in evidence.sequences.items()}
-    recorded = resumable(recordable(known))
-    assert recorded == known
-    assert gathered(spread(metrics, intervals), recorded) == metrics
+    assert gathered(spread(metrics, intervals), known) == metrics
 
 
 @pytest.mark.parametrize(
@@ -185,25 +180,3 @@ def test_a_score_is_gathered_again_from_what_it_was_spread_into(metrics):
 )
 def test_which_values_are_better_is_known_of_what_the_scheduler_judges_by(judging, name, better):
     assert judging.better(name) == better
-
-
-@pytest.mark.parametrize("in_full", [True, False])
-@pytest.mark.parametrize("best", [True, False])
-@pytest.mark.parametrize("stops", [True, False])
-@pytest.mark.parametrize("decides", [True, False])
-def test_all_has_to_come_out_alike(in_full, best, stops, decides):
-    """Whatever may be the best is evaluated in full, if that is wanted."""
-    asked: list[str] = []
-
-    def answers(what: str, answer: bool) -> bool:
-        asked.append(what)
-        return answer
-
-    enough = comes_out_alike(
-        best_in_full=in_full,
-        may_be_best=lambda: answers("best", best),
-        others=[lambda: answers("stops", stops), lambda: answers("decides", decides)],
-    )
-    assert enough == (not (in_full and best) and stops and decides)
-    assert ("best" in asked) == in_full
-    assert "decides" not in asked or stops, "the scheduler, which may have to be copied, comes last"
