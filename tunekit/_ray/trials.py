@@ -13,7 +13,7 @@ import logging
 import os
 import posixpath
 import uuid
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 from ray import train, tune
@@ -236,8 +236,8 @@ class _DistributedTrial(tune.Trainable):
         return self._workers is not None and self._workers.alive
 
     def beside(
-        self, call: Callable[[], Any], *, alone: bool, is_cancelled: Callable[[], bool]
-    ) -> Generator[Any, None, Any]:
+        self, call: Callable[[], Generator[Any, None, Any]], *, alone: bool
+    ) -> Iterator[Any]:
         """Run something in the workers while they stand still, as :class:`TrialWorkerGroup` says.
 
         If they do not survive it, others take their place when the trial goes on, and begin at its
@@ -247,7 +247,7 @@ class _DistributedTrial(tune.Trainable):
         if workers is None or not workers.alive:
             raise WorkersLost("its trial has no workers")
         try:
-            return (yield from workers.beside(call, alone=alone, is_cancelled=is_cancelled))
+            yield from workers.beside(call, alone=alone)
         finally:
             self._begin_again_without_workers()
 
@@ -290,6 +290,7 @@ class _DistributedTrial(tune.Trainable):
             )
             self._group_of = trainer
             workers.assign(*assignment)
+            workers.start()
         return workers
 
     def _trainer(self) -> DataParallelTrainer:
