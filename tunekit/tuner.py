@@ -62,13 +62,11 @@ from tunekit.core.seeds import check_seed
 from tunekit.core.words import confirmation_in_words
 from tunekit.distributed import (
     TrainerFactory,
-    WorkerReuseConfig,
+    check_reuse,
     check_saving,
     check_scheduler,
     check_trainer,
-    check_workers,
     is_tunes,
-    keeps_warm,
     run_config_of,
     settle,
     trials_of,
@@ -143,9 +141,8 @@ class Tuner(tune.Tuner):
     Each of them is a run of the trainer, whose workers call ``ray.train.report`` and
     ``ray.train.get_checkpoint`` as usual. The workers live in the trial's placement group, so a
     trial starts only where all of it fits, and they take over one trial after another
-    (:class:`~tunekit.distributed.WorkerReuseConfig`). If no ``run_config`` is given here, the
-    sweep uses the trainer's own. The same goes for ``validation_config``; a plain one on the
-    trainer validates what reports ask for.
+    (``reuse_workers``). If no ``run_config`` is given here, the sweep uses the trainer's own. The
+    same goes for ``validation_config``; a plain one on the trainer validates what reports ask for.
 
     Args:
         trainable: A function, a ``ray.tune.Trainable`` class, the name that one was registered
@@ -165,7 +162,14 @@ class Tuner(tune.Tuner):
             to what the trainable and ``CheckpointConfig`` ask for. If nothing else asks a class
             that can save, or a function that registers how to, it is asked where ``when``
             validates. Not for trainers, whose workers themselves decide when to save.
-        worker_config: How the workers of distributed trials are kept.
+        reuse_workers: Whether the workers of a trainer's trial that has paused or ended take over
+            the next one, or the trial's own next weights, in the same processes and process group:
+            seconds instead of a start of all processes. The training loop begins again with the new
+            configuration and checkpoint; the environment, the working directory, the random
+            generators, torch's settings and unused CUDA memory are reset, and what else the loop
+            has changed in its process is not. Pass False if the loop leaves something behind.
+            Workers are started again in any case for another ``ScalingConfig``, for trainers with
+            ``datasets`` or ``RunConfig(callbacks=)``, and for backends other than torch's.
         confirm: How :meth:`fit` confirms the winner when the sweep has ended; None does not. With a
             plain ``ray.tune.Tuner``, call :meth:`tunekit.Sweep.confirm`.
         seed_param: The flat name of the hyperparameter that is the random seed, such as ``"seed"``
@@ -205,7 +209,7 @@ class Tuner(tune.Tuner):
         run_config: tune.RunConfig | None = None,
         validation_config: ValidationConfig | None = None,
         checkpoint_policy: CheckpointPolicy | None = None,
-        worker_config: WorkerReuseConfig | None = None,
+        reuse_workers: bool = True,
         confirm: Confirm | None = None,
         seed_param: str | None = None,
         **internal: Any,
@@ -221,7 +225,7 @@ class Tuner(tune.Tuner):
             check_scheduler(getattr(tune_config, "scheduler", None), problems)
         else:
             _check_trainable(trainable, problems)
-        check_workers(worker_config, distributed, problems)
+        check_reuse(reuse_workers, distributed, problems)
         _check_tune_config(tune_config, problems)
         _check_run_config(run_config, problems)
         if validation_config is not None:
@@ -250,8 +254,8 @@ class Tuner(tune.Tuner):
         imported_from = import_path(trainable)
         tune_config = copy.copy(tune_config) or tune.TuneConfig()
         if distributed:
-            trainable = trials_of(trainable, worker_config, validation_config)
-            tune_config.reuse_actors = tune_config.reuse_actors or keeps_warm(trainable)
+            trainable = trials_of(trainable, reuse_workers, validation_config)
+            tune_config.reuse_actors = tune_config.reuse_actors or reuse_workers
         trainable = checkpointable_class(trainable)
         if validation_config is not None and not distributed:
             tune_config.reuse_actors = tune_config.reuse_actors or _hands_over(
@@ -301,7 +305,7 @@ class Tuner(tune.Tuner):
         restart_errored: bool = False,
         param_space: dict[str, Any] | None = None,
         storage_filesystem: pyarrow.fs.FileSystem | None = None,
-        worker_config: WorkerReuseConfig | None = None,
+        reuse_workers: bool = True,
         validation_config: ValidationConfig | None = None,
         confirm: Confirm | None = None,
         **internal: Any,
@@ -322,7 +326,7 @@ class Tuner(tune.Tuner):
             param_space: The search space again, if it has references to objects of the former Ray
                 cluster: the same names, with new references.
             storage_filesystem: The filesystem of ``path``, if it is one of your own.
-            worker_config: As for :class:`Tuner`.
+            reuse_workers: As for :class:`Tuner`.
             validation_config: How to validate from now on, if that differs from how the sweep was
                 started: with a function that was fixed, for example, or more memory for it. Its
                 ``when`` and ``on_pending`` must be the sweep's, and ``stages`` have those of the
@@ -357,7 +361,7 @@ class Tuner(tune.Tuner):
             check_trainer(trainable, None, problems)
         else:
             _check_trainable(trainable, problems)
-        check_workers(worker_config, distributed, problems)
+        check_reuse(reuse_workers, distributed, problems)
         folder = _folder_of(path, storage_filesystem, problems)
         absent = folder is not None and not (TUNER_FILE in folder.names("") or folder.names(SERIES))
         if absent:
@@ -398,7 +402,7 @@ class Tuner(tune.Tuner):
                 raise AssertionError  # it was raised
             imported_from = import_path(trainable)
             if distributed:
-                trainable = trials_of(trainable, worker_config, None)
+                trainable = trials_of(trainable, reuse_workers, None)
             record, state = found
             if state is not None:
                 state.put_back(folder, record.events)
