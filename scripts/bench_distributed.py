@@ -113,13 +113,12 @@ def events(results, kind):
     return [event for event in events_in(results.experiment_path) if isinstance(event, kind)]
 
 
-def fit(folder, trainable, *, callbacks=(), workers=None, stop=None, **settings):
+def fit(folder, trainable, *, callbacks=(), stop=None, **settings):
     return tunekit.Tuner(
         trainable,
         run_config=tune.RunConfig(
             name="bench", storage_path=folder, verbose=0, callbacks=list(callbacks), stop=stop
         ),
-        worker_config=workers,
         **settings,
     ).fit()
 
@@ -209,7 +208,6 @@ def exploits():
     print(f"{'':22}{'cold':>8}{'warm':>8}{'ratio':>8}")
     rows = {"pause and resume": [], "exploit": [], "next trial": []}
     for warm in (False, True):
-        workers = tunekit.distributed.WorkerReuseConfig(keep_warm=warm)
         config = tunekit.ValidationConfig(
             fn=lambda checkpoint: {"score": random.random()},
             evaluators=1,
@@ -222,7 +220,7 @@ def exploits():
                 folder,
                 trainer(2, length=10),
                 callbacks=[clock],
-                workers=workers,
+                reuse_workers=warm,
                 validation_config=config,
                 tune_config=tune.TuneConfig(scheduler=Pauses()),
             )
@@ -235,7 +233,7 @@ def exploits():
                 folder,
                 trainer(2, length=12),
                 callbacks=[clock],
-                workers=workers,
+                reuse_workers=warm,
                 validation_config=config,
                 param_space={"train_loop_config": {"lr": tune.uniform(0, 1)}},
                 tune_config=tune.TuneConfig(
@@ -257,7 +255,7 @@ def exploits():
                 folder,
                 trainer(2, length=2),
                 callbacks=[clock],
-                workers=workers,
+                reuse_workers=warm,
                 tune_config=tune.TuneConfig(num_samples=4, max_concurrent_trials=1),
             )
             firsts = {}
@@ -281,7 +279,7 @@ def sweep(trials):
             fit(
                 folder,
                 trainer(2, length=2),
-                workers=tunekit.distributed.WorkerReuseConfig(keep_warm=warm),
+                reuse_workers=warm,
                 tune_config=tune.TuneConfig(num_samples=trials, max_concurrent_trials=1),
             )
             took.append(time.time() - began)

@@ -74,6 +74,8 @@ def leave_room(settings: Settings, validation: ValidationCallback) -> None:
         what = f"validation of stage {name!r}"
         say_what_is_too_much(what, per_stage, cluster, advice, problems)
     problems.raise_any()
+    if not is_distributed(settings.trainable):
+        validation.validator.without_workers()
     if bundles is None or per_trial is None:
         return
     scheduler, swaps = base_of(config.scheduler), bool(config.reuse_actors)

@@ -14,61 +14,11 @@ from tunekit.core.problems import Problems
 from tunekit.training import VALIDATION_KEY
 from tunekit.validating.trainer import TrainerValidation
 
-__all__ = ["TrainerFactory", "TrainerValidation", "WorkerReuseConfig"]
+__all__ = ["TrainerFactory", "TrainerValidation"]
 
 
 # What the search space of a trainer may have.
 _SPACE = ("train_loop_config", "scaling_config", "datasets", "resume_from_checkpoint")
-
-
-class WorkerReuseConfig:
-    """How the workers of distributed trials are kept, and how far they may run ahead.
-
-    Args:
-        keep_warm: Let the workers of a trial that has paused or ended take over the next one, or
-            the trial's own next weights, in the same processes and process group: seconds instead
-            of a start of all processes. The training loop begins anew with the new configuration
-            and checkpoint; the environment, the working directory, the random generators, torch's
-            settings and unused CUDA memory are reset, and what else the loop has changed in its
-            process is not. Switch it off if the loop leaves something behind. Workers start anew
-            in any case for another ``ScalingConfig``, for trainers with ``datasets`` or
-            ``RunConfig(callbacks=)``, and for backends other than torch's.
-        reports_ahead: From how many reports workers may return before Tune has decided what
-            becomes of the trial; with ``on_pending="wait"`` from none, whatever this says, and from
-            none with a checkpoint that they may be asked to validate. 0 lets each report wait for
-            Tune, about as long as a report takes to it.
-        takeover_timeout_s: After how many seconds workers that have not come to a report, to take
-            over, are ended, and others started.
-
-    Raises:
-        tunekit.errors.ConfigError: If an argument is wrong; the message lists all that are.
-
-    Example:
-        >>> WorkerReuseConfig(keep_warm=False)
-        WorkerReuseConfig(keep_warm=False, reports_ahead=1, takeover_timeout_s=60.0)
-    """
-
-    def __init__(
-        self,
-        *,
-        keep_warm: bool = True,
-        reports_ahead: int = 1,
-        takeover_timeout_s: float = 60.0,
-    ):
-        problems = Problems("WorkerReuseConfig")
-        problems.instance("keep_warm", keep_warm, bool, "Pass True or False.")
-        problems.integer("reports_ahead", reports_ahead, least=0)
-        problems.seconds("takeover_timeout_s", takeover_timeout_s)
-        problems.raise_any()
-        self.keep_warm = keep_warm
-        self.reports_ahead = reports_ahead
-        self.takeover_timeout_s = takeover_timeout_s
-
-    def __repr__(self) -> str:
-        return (
-            f"WorkerReuseConfig(keep_warm={self.keep_warm}, reports_ahead={self.reports_ahead}, "
-            f"takeover_timeout_s={self.takeover_timeout_s})"
-        )
 
 
 class TrainerFactory:
@@ -188,14 +138,13 @@ def is_tunes(value: Any, kind: type) -> bool:
     return isinstance(value, kind) or issubclass(kind, type(value))
 
 
-def check_workers(workers: Any, distributed: bool, problems: Problems) -> None:
-    """Add what is wrong with a ``worker_config``."""
-    fix = "Pass tunekit.distributed.WorkerReuseConfig(...)."
-    given = problems.optional("worker_config", workers, WorkerReuseConfig, fix)
-    if given is not None and not distributed:
+def check_reuse(reuse_workers: Any, distributed: bool, problems: Problems) -> None:
+    """Add what is wrong with ``reuse_workers``."""
+    known = problems.instance("reuse_workers", reuse_workers, bool, "Pass True or False.")
+    if known and not (reuse_workers or distributed):
         problems.add(
-            f"worker_config={workers!r} is for the trials of trainers, and trainable is none. "
-            "Leave it out, or pass a TorchTrainer."
+            "reuse_workers=False is for the trials of trainers, and trainable is none. Leave it "
+            "out, or pass a TorchTrainer."
         )
 
 
@@ -227,20 +176,14 @@ def run_config_of(source: Any) -> tune.RunConfig | None:
     )
 
 
-def trials_of(
-    source: Any, workers: WorkerReuseConfig | None, validation: train.ValidationConfig | None
-) -> Any:
+def trials_of(source: Any, reuse_workers: bool, validation: train.ValidationConfig | None) -> Any:
     """The trainable whose trials are runs of a trainer."""
     check_trainers()
     from tunekit._ray.trials import distributed_class  # half of a second, with Ray Train's part
 
-    workers = workers or WorkerReuseConfig()
     trainable = distributed_class(
         source.make if isinstance(source, TrainerFactory) else source,
-        keep_warm=workers.keep_warm,
-        ahead=workers.reports_ahead,
-        takeover_timeout_s=workers.takeover_timeout_s,
-        validates=False,
+        reuse_workers=reuse_workers,
         wish_key=VALIDATION_KEY,
     )
     if validation is not None:
@@ -253,8 +196,3 @@ def settle(trainable: Any, validation: train.ValidationConfig) -> None:
     trainable.validates = True
     if getattr(validation, "on_pending", "auto") == "wait":
         trainable.ahead = 0
-
-
-def keeps_warm(trainable: Any) -> bool:
-    """Return whether workers of a trainer's trials may go over from one to the next."""
-    return bool(trainable.keep_warm)

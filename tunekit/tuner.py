@@ -59,13 +59,10 @@ from tunekit.core.seeds import check_seed
 from tunekit.core.words import confirmation_in_words
 from tunekit.distributed import (
     TrainerFactory,
-    WorkerReuseConfig,
     check_saving,
     check_scheduler,
     check_trainer,
-    check_workers,
     is_tunes,
-    keeps_warm,
     run_config_of,
     settle,
     trials_of,
@@ -139,9 +136,8 @@ class Tuner(tune.Tuner):
     Each of them is a run of the trainer, whose workers call ``ray.train.report`` and
     ``ray.train.get_checkpoint`` as usual. The workers live in the trial's placement group, so a
     trial starts only where all of it fits, and they take over one trial after another
-    (:class:`~tunekit.distributed.WorkerReuseConfig`). If no ``run_config`` is given here, the
-    sweep uses the trainer's own. The same goes for ``validation_config``; a plain one on the
-    trainer validates what reports ask for.
+    (``reuse_workers``). If no ``run_config`` is given here, the sweep uses the trainer's own. The
+    same goes for ``validation_config``; a plain one on the trainer validates what reports ask for.
 
     Args:
         trainable: A function, a ``ray.tune.Trainable`` class, the name that one was registered
@@ -161,7 +157,14 @@ class Tuner(tune.Tuner):
             to what the trainable and ``CheckpointConfig`` ask for. If nothing else asks a class
             that can save, or a function that registers how to, it is asked where ``when``
             validates. Not for trainers, whose workers themselves decide when to save.
-        worker_config: How the workers of distributed trials are kept.
+        reuse_workers: Whether the workers of a trainer's trial that has paused or ended take over
+            the next one, or the trial's own next weights, in the same processes and process group:
+            seconds instead of a start of all processes. The training loop begins again with the new
+            configuration and checkpoint; the environment, the working directory, the random
+            generators, torch's settings and unused CUDA memory are reset, and what else the loop
+            has changed in its process is not. Pass False if the loop leaves something behind.
+            Workers are started again in any case for another ``ScalingConfig``, for trainers with
+            ``datasets`` or ``RunConfig(callbacks=)``, and for backends other than torch's.
         confirm: How :meth:`fit` confirms the winner when the sweep has ended; None does not. With a
             plain ``ray.tune.Tuner``, call :meth:`tunekit.Sweep.confirm`.
         seed_param: The flat name of the hyperparameter that is the random seed, such as ``"seed"``
@@ -201,14 +204,14 @@ class Tuner(tune.Tuner):
         run_config: tune.RunConfig | None = None,
         validation_config: ValidationConfig | None = None,
         checkpoint_policy: CheckpointPolicy | None = None,
-        worker_config: WorkerReuseConfig | None = None,
+        reuse_workers: bool = True,
         confirm: Confirm | None = None,
         seed_param: str | None = None,
         **internal: Any,
     ):
         problems = Problems("Tuner")
         param_space = space_of(param_space)
-        distributed = _check_trainable(trainable, worker_config, problems, space=param_space)
+        distributed = _check_trainable(trainable, reuse_workers, problems, space=param_space)
         if distributed:
             validation_config = validation_config or validation_config_of(trainable)
             run_config = run_config or run_config_of(trainable)
@@ -236,8 +239,8 @@ class Tuner(tune.Tuner):
 
         imported_from = import_path(trainable)
         if distributed:
-            trainable = trials_of(trainable, worker_config, config)
-            tune_config.reuse_actors = tune_config.reuse_actors or keeps_warm(trainable)
+            trainable = trials_of(trainable, reuse_workers, config)
+            tune_config.reuse_actors = tune_config.reuse_actors or reuse_workers
         trainable = checkpointable_class(trainable)
         if config is not None and not distributed:
             hands_over = _hands_over(trainable, config, base)
@@ -283,7 +286,7 @@ class Tuner(tune.Tuner):
         restart_errored: bool = False,
         param_space: dict[str, Any] | None = None,
         storage_filesystem: pyarrow.fs.FileSystem | None = None,
-        worker_config: WorkerReuseConfig | None = None,
+        reuse_workers: bool = True,
         validation_config: ValidationConfig | None = None,
         **internal: Any,
     ) -> Tuner:
@@ -303,7 +306,7 @@ class Tuner(tune.Tuner):
             param_space: The search space again, if it has references to objects of the former Ray
                 cluster: the same names, with new references.
             storage_filesystem: The filesystem of ``path``, if it is one of your own.
-            worker_config: As for :class:`Tuner`.
+            reuse_workers: As for :class:`Tuner`.
             validation_config: How to validate from now on, if that differs from how the sweep was
                 started: with a function that was fixed, for example, or more memory for it. Its
                 ``when`` and ``on_pending`` must be the sweep's, and ``stages`` have those of the
@@ -332,7 +335,7 @@ class Tuner(tune.Tuner):
             tunekit.errors.SweepNotFoundError: Tuner.restore: path='/no/such/folder' has no tuner...
         """
         problems = Problems("Tuner.restore")
-        distributed = _check_trainable(trainable, worker_config, problems)
+        distributed = _check_trainable(trainable, reuse_workers, problems)
         param_space = space_of(param_space)
         fix = "Pass a dict, or nothing."
         problems.optional("param_space", param_space, dict, fix)
@@ -359,7 +362,7 @@ class Tuner(tune.Tuner):
                 raise problems.error(SweepNotFoundError)
             imported_from = import_path(trainable)
             if distributed:
-                trainable = trials_of(trainable, worker_config, None)
+                trainable = trials_of(trainable, reuse_workers, None)
             record, state = found
             if state is not None:
                 state.put_back(folder, record.events)
@@ -665,7 +668,7 @@ def _folder_of(path: Any, filesystem: Any, problems: Problems) -> Folder | None:
 
 def _check_trainable(
     trainable: Any,
-    worker_config: Any,
+    reuse_workers: Any,
     problems: Problems,
     *,
     space: dict[str, Any] | None = None,
@@ -684,7 +687,7 @@ def _check_trainable(
                 "function of one argument, the configuration, or a ray.tune.Trainable class."
             ),
         )
-    check_workers(worker_config, distributed, problems)
+    check_reuse(reuse_workers, distributed, problems)
     return distributed
 
 

@@ -132,7 +132,7 @@ def test_workers_that_are_not_kept_warm_start_anew(ray_cluster, tmp_path):
         trainer(tmp_path, length=2),
         tmp_path,
         tune_config=tune.TuneConfig(num_samples=2, max_concurrent_trials=1),
-        worker_config=tunekit.distributed.WorkerReuseConfig(keep_warm=False),
+        reuse_workers=False,
     )
     assert len({r.metrics["worker_pid"] for r in results}) == 2
 
@@ -210,19 +210,12 @@ class Slow(tune.Callback):
             self.decided_at = time.time()
 
 
-@pytest.mark.parametrize("ahead", [0, 2])
-def test_workers_run_no_further_ahead_than_they_may(ray_cluster, tmp_path, ahead):
+def test_workers_run_no_further_ahead_than_one_report(ray_cluster, tmp_path):
     slow = Slow()
-    results, _ = fit(
-        trainer(tmp_path, length=6),
-        tmp_path,
-        callbacks=[slow],
-        validation_config=None,
-        worker_config=tunekit.distributed.WorkerReuseConfig(reports_ahead=ahead),
-    )
+    source = trainer(tmp_path, length=6)
+    results, _ = fit(source, tmp_path, callbacks=[slow], validation_config=None)
     reported = results[0].metrics_dataframe["at"]
-    before = (reported < slow.decided_at).sum()
-    assert before == 1 + ahead
+    assert (reported < slow.decided_at).sum() == 2
 
 
 def test_held_workers_wait_in_the_report(ray_cluster, tmp_path):

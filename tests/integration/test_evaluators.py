@@ -16,10 +16,9 @@ from tests.integration.runs import counting, fit
 from tests.journals import read
 from tunekit._ray.cluster import has_died
 from tunekit.core.validation import Attempt, Outcome, Request, Status
-from tunekit.core.values import admitted
 from tunekit.validating.cache import ValidationCache
 from tunekit.validating.executor import RayExecutor, executor_of
-from tunekit.validating.process import Estimated, Failed, Returned, opened
+from tunekit.validating.process import Estimated, Failed, Returned
 
 pytestmark = pytest.mark.ray
 
@@ -125,68 +124,6 @@ def test_one_that_ends_an_attempt_goes_on_with_the_next_in_its_process(ray_clust
         executor.start(second)
         ended = until(Returned)
         assert (ended.attempt_id, ended.value["pid"]) == (second.id, before)
-    finally:
-        executor.close()
-
-
-def in_shares(config, resume):
-    """Yields as often as is said for each rank, and writes down how often that was."""
-    import torch
-
-    rank, known = train.get_context().get_world_rank(), resume.get("accuracy")
-    begun = n = known.n if known else 0
-    try:
-        for n in range(begun + 1, config["batches"][rank] + 1):
-            if config["together"]:
-                torch.distributed.all_reduce(torch.ones(1))
-            yield {"accuracy": tunekit.Estimate(0.5, n=n, bounds=(0, 1))} if rank == 0 else None
-    finally:
-        here = {"pid": os.getpid(), "begun": begun, "n": n}
-        Path(config["marks"], f"{config['checkpoint']}-{rank}").write_text(json.dumps(here))
-
-
-def test_all_workers_leave_a_loop_at_the_same_yield_and_go_on_with_the_next(ray_cluster, tmp_path):
-    validate = tunekit.distributed.TrainerValidation(in_shares, train.ScalingConfig(num_workers=2))
-    executor = RayExecutor(validate, {"num_cpus": 0}, evaluators=1)
-
-    def attempt(name, batches, together=True, **known):
-        kwargs = {"batches": batches, "marks": str(tmp_path), "together": together}
-        return Attempt(Request(name, 1, checkpoint=name, kwargs=kwargs, known=known), 1)
-
-    def until(kind):
-        ends = time.monotonic() + 60
-        while time.monotonic() < ends:
-            for event in executor.poll():
-                if isinstance(event, kind):
-                    return event
-            time.sleep(0.01)
-        raise AssertionError(f"nothing of {kind}")
-
-    def examples(event):
-        return admitted(event.value, opened)["accuracy"].n
-
-    def left(name):
-        return [json.loads((tmp_path / f"{name}-{rank}").read_text()) for rank in (0, 1)]
-
-    try:
-        endless = attempt("endless", [10**9, 10**9])
-        executor.start(endless)
-        assert examples(until(Estimated)) == 1
-        executor.stop(endless)
-        known = tunekit.Estimate(0.5, n=3, bounds=(0, 1))
-        executor.start(attempt("resumed", [5, 5], accuracy=known))
-        assert examples(until(Returned)) == 5
-        first, resumed = left("endless"), left("resumed")
-        assert first[0]["n"] == first[1]["n"], "at the same yield"
-        assert [one["begun"] for one in resumed] == [3, 3]
-        assert [one["pid"] for one in resumed] == [one["pid"] for one in first]
-
-        executor.start(attempt("uneven", [3, 2], together=False))
-        failed = until(Failed)
-        assert failed.reason.startswith(
-            "raised ConfigError: TrainerValidation: the loop of rank 1 has ended after 2 yields, "
-            "and that of rank 0 has yielded 3 times. All workers must yield equally often"
-        )
     finally:
         executor.close()
 

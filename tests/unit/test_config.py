@@ -7,7 +7,6 @@ from ray import train
 
 import tunekit
 from tunekit import ValidationConfig
-from tunekit.core.calls import is_generator, takes_resume
 from tunekit.errors import ConfigError
 
 
@@ -122,15 +121,12 @@ def test_a_plain_config_gets_the_defaults():
     assert ValidationConfig.of(config) is config
 
 
-def test_a_loop_of_workers_may_yield_and_resume():
-    def loop(config, resume):
+def test_a_loop_of_workers_that_yields_is_refused():
+    def loop(config):
         yield {"accuracy": 0.5}
 
-    workers = train.ScalingConfig(num_workers=1)
-    validate = tunekit.distributed.TrainerValidation(loop, workers)
-    assert is_generator(validate) and takes_resume(validate)
-    returns = tunekit.distributed.TrainerValidation(lambda config: {}, workers)
-    assert not is_generator(returns) and not takes_resume(returns)
+    with pytest.raises(ConfigError, match=r"loop yields.*Return the score"):
+        tunekit.distributed.TrainerValidation(loop, train.ScalingConfig(num_workers=1))
 
 
 def test_a_cache_is_a_folder_or_a_uri(tmp_path, monkeypatch):

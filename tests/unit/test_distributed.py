@@ -40,7 +40,7 @@ def test_all_mistakes_about_a_trainer_are_in_one_message(tmp_path):
                 checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=2)
             ),
             checkpoint_policy=tunekit.EveryIterations(2),
-            worker_config=3,
+            reuse_workers=3,
         )
     text = str(caught.value)
     assert len(caught.value.problems) == 7
@@ -51,19 +51,14 @@ def test_all_mistakes_about_a_trainer_are_in_one_message(tmp_path):
         "ResourceChangingScheduler changes the resources",
         "checkpoint_policy=EveryIterations(2) cannot make",
         "CheckpointConfig(checkpoint_frequency=2) cannot make",
-        "worker_config=3",
+        "reuse_workers=3",
     ):
         assert part in text
 
 
 def test_mistakes_about_workers():
-    with pytest.raises(tunekit.errors.ConfigError) as caught:
-        tunekit.distributed.WorkerReuseConfig(
-            keep_warm="yes", reports_ahead=-1, takeover_timeout_s=0
-        )
-    assert len(caught.value.problems) == 3
     with pytest.raises(tunekit.errors.ConfigError, match="is for the trials of trainers"):
-        tunekit.Tuner(loop, worker_config=tunekit.distributed.WorkerReuseConfig())
+        tunekit.Tuner(loop, reuse_workers=False)
     with pytest.raises(tunekit.errors.ConfigError, match="make=3"):
         tunekit.distributed.TrainerFactory(3)
 
@@ -113,15 +108,13 @@ def test_workers_wait_as_the_sweep_does(tmp_path, on_pending, ahead):
     config = tunekit.ValidationConfig(fn=validate, on_pending=on_pending)
     settings = make(trainer(), tmp_path, validation_config=config)
     assert settings.trainable.ahead == ahead
-    assert settings.trainable.keep_warm and settings.tune_config.reuse_actors
+    assert settings.trainable.reuse_workers and settings.tune_config.reuse_actors
     assert settings.trainable.validates
 
 
 def test_a_switch_keeps_nothing_warm(tmp_path):
-    settings = make(
-        trainer(), tmp_path, worker_config=tunekit.distributed.WorkerReuseConfig(keep_warm=False)
-    )
-    assert not settings.trainable.keep_warm and not settings.tune_config.reuse_actors
+    settings = make(trainer(), tmp_path, reuse_workers=False)
+    assert not settings.trainable.reuse_workers and not settings.tune_config.reuse_actors
     assert not settings.trainable.validates
 
 

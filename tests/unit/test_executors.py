@@ -72,6 +72,17 @@ def test_in_which_trials_validations_fit(fn, place, fits):
     assert nowhere.fits_in(place) is (fn is validate and place == [CPU])
 
 
+def test_one_worker_s_validation_does_not_fit_in_a_trial_without_workers():
+    """It would start workers in there, for which there is no room."""
+    executor = executor_of(ValidationConfig(fn=by_workers(1)))
+    assert executor.fits_in([CPU])
+    executor.without_workers()
+    assert not executor.fits_in([CPU])
+    function = executor_of(ValidationConfig(fn=validate))
+    function.without_workers()
+    assert function.fits_in([CPU])
+
+
 @pytest.fixture
 def started(monkeypatch) -> Any:
     """Where attempts are started, each with the stream of what comes from it; and who is killed."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import ray
 
 from tunekit.core.values import Raised, described
 from tunekit.pickles import travels
 
-__all__ = ["LoopError", "ends_the_process", "in_worker", "legible_error", "raised_in"]
+__all__ = ["LoopError", "ends_the_process", "in_worker", "legible_error"]
 
 
 def in_worker() -> bool:
@@ -76,12 +74,3 @@ def legible_error(error: BaseException) -> BaseException:
         Odd: no such class
     """
     return error if travels(error) else LoopError.of(error)
-
-
-def raised_in(error: Any) -> Raised | None:
-    """Return what a worker's loop has raised that led to an error of Ray Train's, if one has."""
-    failures = getattr(error, "worker_failures", None) or {}
-    for _, failure in sorted(failures.items()):
-        if isinstance(failure, LoopError):
-            return failure.tunekit_raised
-    return None

@@ -13,7 +13,7 @@ import logging
 import os
 import posixpath
 import uuid
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 from ray import train, tune
@@ -53,24 +53,21 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
+# After how many seconds workers that have not come to a report, to take over, are ended.
+_TAKEOVER_S = 60.0
+
 
 def distributed_class(
     source: DataParallelTrainer | Callable[[dict[str, Any]], DataParallelTrainer],
     *,
-    keep_warm: bool,
-    ahead: int,
-    takeover_timeout_s: float,
-    validates: bool,
+    reuse_workers: bool,
     wish_key: str,
 ) -> type[_DistributedTrial]:
     """Return the trainable whose trials are runs of a trainer.
 
     Args:
         source: The trainer, or a function that makes one of a configuration.
-        keep_warm: Whether workers may go over from one trial to the next.
-        ahead: From how many reports workers may return before it is decided what becomes of them.
-        takeover_timeout_s: How long going over may take.
-        validates: Whether the sweep validates checkpoints.
+        reuse_workers: Whether workers may go over from one trial to the next.
         wish_key: Under which key of a result to pass on what a report said about validation.
     """
     name = (
@@ -80,10 +77,7 @@ def distributed_class(
     )
     settings = {
         "source": staticmethod(source) if callable(source) else source,
-        "keep_warm": keep_warm,
-        "ahead": ahead,
-        "takeover_timeout_s": takeover_timeout_s,
-        "validates": validates,
+        "reuse_workers": reuse_workers,
         "wish_key": wish_key,
     }
     return type(name, (_DistributedTrial,), {"_name": name, **settings})
@@ -145,12 +139,12 @@ class _DistributedTrial(tune.Trainable):
     """A trial that is a run of a trainer."""
 
     source: Any
-    keep_warm: bool
-    ahead: int
-    takeover_timeout_s: float
-    validates: bool
-    stands = False
+    reuse_workers: bool
     wish_key: str
+    #: From how many reports workers may return before it is decided what becomes of the trial.
+    ahead = 1
+    #: Whether the sweep validates checkpoints, and whether workers wait in the reports with one.
+    validates = stands = False
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
@@ -236,8 +230,8 @@ class _DistributedTrial(tune.Trainable):
         return self._workers is not None and self._workers.alive
 
     def beside(
-        self, call: Callable[[], Any], *, alone: bool, is_cancelled: Callable[[], bool]
-    ) -> Generator[Any, None, Any]:
+        self, call: Callable[[], Generator[Any, None, Any]], *, alone: bool
+    ) -> Iterator[Any]:
         """Run something in the workers while they stand still, as :class:`TrialWorkerGroup` says.
 
         If they do not survive it, others take their place when the trial goes on, and begin at its
@@ -247,7 +241,7 @@ class _DistributedTrial(tune.Trainable):
         if workers is None or not workers.alive:
             raise WorkersLost("its trial has no workers")
         try:
-            return (yield from workers.beside(call, alone=alone, is_cancelled=is_cancelled))
+            yield from workers.beside(call, alone=alone)
         finally:
             self._begin_again_without_workers()
 
@@ -275,7 +269,7 @@ class _DistributedTrial(tune.Trainable):
         taken_over = False
         if workers is not None and workers.alive and self._can_take_over(trainer):
             workers.assign(*assignment)
-            taken_over = isinstance(workers.next_event(self.takeover_timeout_s), Begun)
+            taken_over = isinstance(workers.next_event(_TAKEOVER_S), Begun)
             if not taken_over:
                 logger.warning(
                     "The workers cannot take trial %s over: others are started.", self.trial_id
@@ -290,6 +284,7 @@ class _DistributedTrial(tune.Trainable):
             )
             self._group_of = trainer
             workers.assign(*assignment)
+            workers.start()
         return workers
 
     def _trainer(self) -> DataParallelTrainer:
@@ -317,7 +312,7 @@ class _DistributedTrial(tune.Trainable):
         differ."""
         former = self._group_of
         return (
-            self.keep_warm
+            self.reuse_workers
             and former is not None
             and not (trainer.datasets or former.datasets)
             and not (trainer.run_config.callbacks or former.run_config.callbacks)

@@ -3,7 +3,8 @@
 The train function that Ray Train starts in each worker is :func:`serve`: it runs the user's
 training loop on one assignment after another, in the same processes and the same process group.
 It gets them through the worker's own actor, which is free while the loop runs in a thread. While
-that thread waits in a report, it can be given a :class:`SideTask`, such as a validation.
+that thread waits in a report, the actor can do something else, such as a validation
+(:func:`side_task`).
 
 Ray's seam for that is ``TrainFnUtils`` (``ray/train/v2/_internal/execution/train_fn_utils.py``):
 "this class can be patched if new user APIs behaviors is wanted".
@@ -18,7 +19,7 @@ import random
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -39,31 +40,23 @@ from ray.train.v2._internal.execution.worker_group.poll import WorkerStatus
 from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
 from ray.train.v2._internal.util import construct_train_func
 
-from tunekit._ray.raised import LoopError, legible_error
+from tunekit._ray.raised import legible_error
 from tunekit.core.assignments import Verdict, WorkerInbox
-from tunekit.core.yields import YieldGate
 from tunekit.gpu_memory import release_unused
 
 __all__ = [
     "TAG",
     "Assignment",
-    "SideTask",
     "TrialWorker",
-    "add",
     "allow",
     "assign",
-    "goes_on",
-    "hold",
-    "leave",
     "serve",
+    "side_task",
 ]
 
 #: The key of a report's metrics under which it says which assignment it belongs to, the how-many-th
 #: of that it is, and whether the loop has asked for its checkpoint.
 TAG = "tunekit_assignment"
-
-# How long a question after a side task waits for its end: not long enough to be missed.
-_LOOK_S = 0.04
 
 # What says in a worker's environment that it is one of several; libraries go by that, too.
 _OF_RANKS = (
@@ -95,22 +88,6 @@ class Assignment:
     token: str
 
 
-@dataclass(frozen=True)
-class SideTask:
-    """What workers do while they stand still, in a report or between two assignments.
-
-    Attributes:
-        number: Counts the side tasks and assignments of one worker group.
-        call: What to do. It returns something that can be pickled, raises :class:`LoopError`, and
-            leaves its process as it was.
-        alone: Whether rank 0 does it alone, and is not to find a process group.
-    """
-
-    number: int
-    call: Callable[[], Any]
-    alone: bool
-
-
 class _Leave(BaseException):
     """Leaves the user's training loop: there is another assignment."""
 
@@ -122,26 +99,15 @@ class _Post:
         self._changed = threading.Condition()
         self._inbox = WorkerInbox()
         self._assignments: deque[Assignment] = deque()
-        #: The newest assignment whose loop has returned, or was left, and what it returned.
-        self.finished = 0
-        self.value: Any = None
-        #: The newest assignment that was begun.
-        self.begun = 0
-        #: That of the newest assignment, and what its loop has yielded that nobody knows of yet.
-        self._gate = YieldGate(0)
-        self._yielded: list[Any] = []
-        #: What is to be done before the thread goes on, and what came of the newest of that.
-        self._tasks: deque[SideTask] = deque()
-        self._doing = False
-        self._outcome: tuple[int, Any] | None = None
-        #: What sets up the thread of a side task.
-        self.thread_context: Callable[[], Any] = contextlib.nullcontext
+        #: What the thread waits for; None while it runs.
+        self._until: Callable[[], object] | None = None
+        #: The newest assignment that was begun, and whether its loop has returned or was left.
+        self.stage = (0, False)
 
     def assign(self, assignment: Assignment, upto: int) -> None:
         with self._changed:
             self._assignments.append(assignment)
             self._inbox.assigned(assignment.number, upto)
-            self._gate, self._yielded = YieldGate(assignment.number), []
             self._changed.notify_all()
 
     def allow(self, number: int, upto: int) -> None:
@@ -149,47 +115,19 @@ class _Post:
             self._inbox.allowed(number, upto)
             self._changed.notify_all()
 
-    def hold(self, number: int) -> None:
-        with self._changed:
-            if self._gate.progress.assignment == number:
-                self._gate.hold()
-
-    def leave(self, number: int, after: int) -> None:
-        with self._changed:
-            if self._gate.progress.assignment == number:
-                self._gate.leave(after)
-                self._changed.notify_all()
-
-    def add(self, task: SideTask) -> None:
-        with self._changed:
-            self._tasks.append(task)
-            self._gate, self._yielded = YieldGate(task.number), []
-            self._changed.notify_all()
-
     def _stand(self, until: Callable[[], object]) -> None:
-        """Wait, with the lock; do side tasks meanwhile, without it."""
-        while True:
-            self._changed.wait_for(lambda: self._tasks or until())
-            if not self._tasks:
-                return
-            task = self._tasks.popleft()
-            self._doing = True
-            self._changed.release()
-            try:
-                outcome = _outcome_of(task, self.thread_context)
-            finally:
-                self._changed.acquire()
-            self._doing, self._outcome = False, (task.number, outcome)
-            if self._gate.progress.assignment == task.number:
-                self._gate.ends()
-            self._changed.notify_all()
+        """Wait, with the lock."""
+        self._until = until
+        self._changed.notify_all()
+        self._changed.wait_for(until)
+        self._until = None
 
     def take(self) -> Assignment:
         """Wait for the next assignment: all workers begin each, and so stay together."""
         with self._changed:
             self._stand(lambda: self._assignments)
             assignment = self._assignments.popleft()
-            self.begun = assignment.number
+            self.stage = assignment.number, False
             return assignment
 
     def reported(self, number: int, report: int) -> None:
@@ -203,78 +141,62 @@ class _Post:
             if self._inbox.verdict(number, report) is Verdict.LEAVE:
                 raise _Leave
 
-    def yielded(self, known: Sequence[Any]) -> bool:
-        """Return whether the loop goes on after a yield, once that is known.
+    def ended(self, number: int) -> None:
+        """Note that the loop has returned, or was left."""
+        self.stage = number, True
 
-        Args:
-            known: What this worker has to say of the estimates: one of them, or none.
-        """
+    def gone(self) -> None:
+        """Note that the thread has ended."""
         with self._changed:
-            if not self.begun:  # a trainer of Ray's own runs the loop
-                return True
-            gate = self._gate
-            gate.yields()
-            self._yielded.extend(known)
+            self._until = bool  # which is never true: it stands for good
             self._changed.notify_all()
-            self._changed.wait_for(lambda: gate.verdict() is not Verdict.WAIT)
-            return gate.verdict() is Verdict.GO_ON
 
-    def ended(self, number: int, value: Any) -> None:
-        """Note that the loop has returned a value, or was left."""
-        with self._changed:
-            self.value, self.finished = value, number
-            if self._gate.progress.assignment == number:
-                self._gate.ends()
+    def until_it_stands(self) -> None:
+        """Wait until the training loop stands still.
 
-    def look(self) -> None:
-        """Wait for a moment for what comes of a side task, if there is one."""
-        with self._changed:
-            if self._tasks or self._doing:
-                self._changed.wait_for(
-                    lambda: self._yielded or not (self._tasks or self._doing), _LOOK_S
-                )
-
-    def say_into(self, status: WorkerStatus, finished: int) -> None:
-        """Put into a status of this worker what is known here.
-
-        Args:
-            status: Ray's.
-            finished: The assignment whose loop has ended, and all of whose reports were taken.
+        It does not go on before this worker's actor is free: that is who would let it.
         """
         with self._changed:
-            status.finished, status.begun = finished, self.begun
-            status.value = self.value if finished else None
-            status.progress, status.yielded = self._gate.progress, self._yielded
-            status.outcome = self._outcome
-            self._yielded = []
+            self._changed.wait_for(lambda: self._until is not None and not self._until())
 
 
-def _outcome_of(task: SideTask, thread_context: Callable[[], Any]) -> Any:
-    """Return what a side task returns, or the :class:`LoopError` that it raises.
+_post = _Post()
 
-    It has a thread of its own. What the training loop has set for its own thread only, such as the
-    gradient mode, a precision or a library's communicator, does not hold there.
+
+def assign(assignment: Assignment, upto: int) -> None:
+    """Give this worker an assignment; called on the worker by the trial."""
+    _post.assign(assignment, upto)
+
+
+def allow(number: int, upto: int) -> None:
+    """Let this worker return from its reports up to that one; called on it by the trial."""
+    _post.allow(number, upto)
+
+
+def side_task(
+    worker: Any, call: Callable[[], Generator[Any, None, Any]], alone: bool, thread_context: Any
+) -> Iterator[Any]:
+    """Run a generator while the training loop of this worker stands still; yield what it yields,
+    and then, when the process is as it was, what it returns.
+
+    It runs in the thread of the worker's actor. What the training loop has set for its own thread
+    only, such as the gradient mode, a precision or a library's communicator, does not hold there.
+
+    Args:
+        worker: This worker.
+        call: Returns the generator, which leaves its process as it was.
+        alone: Whether this worker does it alone, and is not to find a process group.
+        thread_context: What Ray's backend sets up a thread with.
     """
-    found: list[Any] = []
-
-    def run() -> None:
-        try:
-            with thread_context(), _as_if_alone() if task.alone else contextlib.nullcontext():
-                found.append(task.call())
-        except LoopError as error:  # without what it refers to, which may hold memory
-            found.append(LoopError(*error.args))
-        except BaseException as error:  # nothing else would say so
-            found.append(LoopError.of(error))
-
+    _post.until_it_stands()
     utils = get_train_fn_utils()
     set_train_fn_utils(_SideUtils())
     try:
-        thread = threading.Thread(target=run, name="tunekit-side-task", daemon=True)
-        thread.start()
-        thread.join()
+        with thread_context(), _as_if_alone() if alone else contextlib.nullcontext():
+            returned = yield from call()
     finally:
         set_train_fn_utils(utils)
-    return found[0]
+    yield returned
 
 
 @contextlib.contextmanager
@@ -309,57 +231,16 @@ def _groups_of(dist: Any) -> tuple[int, int]:
     return len(getattr(world, "pg_names", ())), getattr(world, "group_count", 0)
 
 
-_post = _Post()
-
-
-def assign(assignment: Assignment, upto: int) -> None:
-    """Give this worker an assignment; called on the worker by the trial."""
-    _post.assign(assignment, upto)
-
-
-def add(task: SideTask) -> None:
-    """Give this worker a side task; called on the worker by the trial."""
-    _post.add(task)
-
-
-def allow(number: int, upto: int) -> None:
-    """Let this worker return from its reports up to that one; called on it by the trial."""
-    _post.allow(number, upto)
-
-
-def hold(number: int) -> None:
-    """Let this worker go past no more yields than it has; called on it by the evaluator."""
-    _post.hold(number)
-
-
-def leave(number: int, after: int) -> None:
-    """Let this worker leave its loop after that yield; called on it by the evaluator."""
-    _post.leave(number, after)
-
-
-def goes_on(known: Sequence[Any]) -> bool:
-    """Return whether the loop in this worker goes on after a yield; may wait until that is known.
-
-    Args:
-        known: What to tell of the estimates: one of them, or none.
-    """
-    return _post.yielded(known)
-
-
 class TrialWorker(RayTrainWorker):
-    """A Ray Train worker that also says when its loop has returned, and what."""
+    """A Ray Train worker that also says how far it has come with its assignments."""
 
     def poll_status(self) -> WorkerStatus:
-        """Return what Ray's says, and ``finished``: the assignment whose loop has returned
-        ``value``; what was ``yielded`` since the last call, and the ``progress`` of that; the
-        ``outcome`` of the newest side task that has ended, with its number."""
-        _post.look()
-        finished = _post.finished  # before the queue is looked at: its reports come first
+        """Return what Ray's says, and the ``stage``: which assignment was begun last, and whether
+        its loop has ended and all of its reports were taken."""
+        number, ended = _post.stage  # before the queue is looked at: its reports come first
         status = super().poll_status()
         empty = get_train_context().execution_context.result_queue.empty()
-        if status.training_report is not None or not empty:
-            finished = 0
-        _post.say_into(status, finished)
+        status.stage = number, ended and empty and status.training_report is None
         return status
 
 
@@ -409,39 +290,43 @@ class _SideUtils(DistributedTrainFnUtils):
         return None
 
 
-def serve(train_loop: Callable[..., Any], loop_context: Any, thread_context: Any) -> None:
+def serve(train_loop: Callable[..., Any], loop_context: Any) -> None:
     """Run the user's training loop on one assignment after another; never returns.
 
     Args:
         train_loop: ``train_loop_per_worker``.
         loop_context: What Ray's backend wraps it in: a function that returns a context manager.
-        thread_context: Likewise, for the threads of side tasks.
     """
     fresh = _Surroundings()
-    _post.thread_context = thread_context
-    while True:
-        release_unused()  # the next assignment may be long in coming
-        assignment = _post.take()
-        if assignment.number > 1:
-            gc.collect()
-            fresh.restore()
-        context = get_train_context()
-        _begin(context, assignment)
-        set_train_fn_utils(_Utils(assignment))
-        loop = construct_train_func(
-            train_loop,
-            config=assignment.run_context.train_loop_config,
-            train_func_context=loop_context,
-        )
-        value = None
-        try:
-            with contextlib.suppress(_Leave):
-                value = loop()
-        except Exception as error:  # of the user's
-            raise legible_error(error)  # noqa: B904
-        del loop
-        _flush(context)
-        _post.ended(assignment.number, value)
+    try:
+        while True:
+            release_unused()  # the next assignment may be long in coming
+            assignment = _post.take()
+            if assignment.number > 1:
+                gc.collect()
+                fresh.restore()
+            _train(train_loop, loop_context, assignment)
+            _post.ended(assignment.number)
+    finally:
+        _post.gone()
+
+
+def _train(train_loop: Callable[..., Any], loop_context: Any, assignment: Assignment) -> None:
+    """Run the user's training loop on an assignment, until it returns or is left."""
+    context = get_train_context()
+    _begin(context, assignment)
+    set_train_fn_utils(_Utils(assignment))
+    loop = construct_train_func(
+        train_loop,
+        config=assignment.run_context.train_loop_config,
+        train_func_context=loop_context,
+    )
+    try:
+        with contextlib.suppress(_Leave):
+            loop()
+    except Exception as error:  # of the user's
+        raise legible_error(error)  # noqa: B904
+    _flush(context)
 
 
 def _flush(context: TrainContext) -> None:

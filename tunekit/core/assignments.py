@@ -10,10 +10,10 @@ all leave at the same report, the first that they may not return from.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from enum import Enum
 
-__all__ = ["AssignmentLog", "Verdict", "WorkerInbox", "abandoned", "may_return"]
+__all__ = ["Verdict", "WorkerInbox", "abandoned", "may_return"]
 
 
 def may_return(decided: int, ahead: int, clear: int | None = None) -> int:
@@ -60,17 +60,13 @@ class WorkerInbox:
     """
 
     def __init__(self) -> None:
-        self._newest = 0
+        #: The number of the newest assignment; 0 if there was none.
+        self.newest = 0
         self._upto: dict[int, int] = {}
-
-    @property
-    def newest(self) -> int:
-        """The number of the newest assignment; 0 if there was none."""
-        return self._newest
 
     def assigned(self, number: int, upto: int) -> None:
         """There is a new assignment, in which a worker may return from ``upto`` reports."""
-        self._newest = number
+        self.newest = number
         self._upto[number] = upto
 
     def allowed(self, number: int, upto: int) -> None:
@@ -78,34 +74,14 @@ class WorkerInbox:
 
         What comes after the next assignment is too late: some worker may have left already.
         """
-        if number == self._newest:
+        if number == self.newest:
             self._upto[number] = max(self._upto[number], upto)
 
     def verdict(self, number: int, report: int) -> Verdict:
         """Say what a worker does that has made its ``report``-th report of an assignment."""
         if report <= self._upto.get(number, 0):
             return Verdict.GO_ON
-        return Verdict.WAIT if number == self._newest else Verdict.LEAVE
-
-
-class AssignmentLog:
-    """Which assignment all workers have come to; each says so now and then, and not all at once.
-
-    Example:
-        >>> log = AssignmentLog()
-        >>> log.heard([1, 0]), log.heard([0, 1])  # the first was not heard the second time
-        (0, 1)
-    """
-
-    def __init__(self) -> None:
-        self._newest: list[int] = []
-
-    def heard(self, numbers: Iterable[int]) -> int:
-        """Take what each worker says, 0 for nothing; return what all have said by now."""
-        said = list(numbers)
-        known = self._newest if len(self._newest) == len(said) else [0] * len(said)
-        self._newest = [max(pair) for pair in zip(known, said, strict=True)]
-        return min(self._newest, default=0)
+        return Verdict.WAIT if number == self.newest else Verdict.LEAVE
 
 
 def abandoned(there: Collection[str], token: str, taken: Collection[str]) -> list[str]:

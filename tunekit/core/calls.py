@@ -148,9 +148,6 @@ def takes_seed(fn: Callable[..., Any], kwargs: Collection[str] = ()) -> bool:
 def is_generator(fn: Callable[..., Any]) -> bool:
     """Return whether a validation function yields what it knows so far, as far as can be seen.
 
-    One that cannot be seen through, such as a :class:`tunekit.distributed.TrainerValidation`, says
-    so with an attribute of this name.
-
     Example:
         >>> def validate(checkpoint):
         ...     yield {}
@@ -159,11 +156,7 @@ def is_generator(fn: Callable[..., Any]) -> bool:
         >>> is_generator(lambda checkpoint: validate(checkpoint))
         False
     """
-    called, call = _called(fn)
-    said = getattr(called, "is_generator", None)
-    if isinstance(said, bool):
-        return said
-    return any(map(inspect.isgeneratorfunction, (called, call)))
+    return any(map(inspect.isgeneratorfunction, _called(fn)))
 
 
 def kind_of(fn: Callable[..., Any]) -> str | None:

@@ -93,6 +93,9 @@ class Executor:
         """
         return False
 
+    def without_workers(self) -> None:
+        """Trials have no workers: what workers run does not run in the place of a trial."""
+
     def start(self, attempt: Attempt, *, lender: Trial | None = None) -> None:
         """Start an attempt; whatever goes wrong with it comes out of :meth:`poll`.
 
@@ -287,6 +290,11 @@ class RayExecutor(Executor):
             return False
         need = self._bundles or self._own
         return fits_in(need, place, in_process=self.in_trials)
+
+    def without_workers(self) -> None:
+        """See :class:`Executor`."""
+        if self._bundles:
+            self.in_trials = False
 
     # What runs ---------------------------------------------------------------------------------
 

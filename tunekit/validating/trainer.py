@@ -1,47 +1,44 @@
-"""Validation that is itself distributed: by the workers of a trainer."""
+"""Validation in the workers of a trainer: in those of a trial that stands still, or in others."""
 
 from __future__ import annotations
 
-import inspect
 import re
 import tempfile
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray import train
-from ray.train import TrainingFailedError
 
 from tunekit._ray.compat import check_trainers
-from tunekit._ray.raised import LoopError, raised_in
-from tunekit.core.calls import ValidationFunction, is_generator, takes_resume
+from tunekit._ray.raised import LoopError
+from tunekit.core.calls import ValidationFunction, is_generator
 from tunekit.core.problems import Problems
-from tunekit.core.values import admitted
+from tunekit.core.values import Raised, admitted
 from tunekit.extras import extra
 from tunekit.validating.context import ValidationContext, telling, told_now
 from tunekit.validating.process import (
     Began,
+    Estimated,
     Event,
     Failed,
-    is_cancelled,
+    Returned,
     looked_up,
     opened,
+    outcome_of,
     plain,
     produced,
 )
 from tunekit.validating.undisturbed import undisturbed
 
 if TYPE_CHECKING:
-    from tunekit._ray.worker_group import ValidationWorkerGroup
+    from tunekit._ray.worker_group import TrialWorkerGroup
     from tunekit.validating.cache import Lookup
 
 __all__ = ["TrainerValidation", "in_workers"]
 
-# Where the configuration of a worker has what get_validation_context() answers.
-_TOLD = "tunekit_validation_context"
 _FOLDER = "tunekit-validation-"
 
 
@@ -49,25 +46,19 @@ class TrainerValidation:
     """A validation function that runs a loop in the workers of a ``TorchTrainer``.
 
     Every worker runs ``loop(config)`` with ``config["checkpoint"]`` and the validation's keyword
-    arguments; what rank 0 returns is the score, a dict of numbers. If the loop is a generator, what
-    rank 0 yields are the estimates (:class:`tunekit.Estimate`), and what the others yield does not
-    matter; but all ranks must yield equally often, because all leave the loop at the same yield
-    once the estimates are enough. The workers' resources (:attr:`bundles`) come on top of the
-    validation's own (``ray_remote_kwargs``), and trials leave room for them. Ray Train's run is
-    named after the first validation that it did: trial and iteration.
+    arguments; what rank 0 returns is the score, a dict of numbers. The workers' resources
+    (:attr:`bundles`) come on top of the validation's own (``ray_remote_kwargs``), and trials leave
+    room for them.
 
     In a sweep, the workers of a trial that stands still run it, in the trial's process group, if
     there are as many of them, each has the resources, and no ``trainer_options`` are given.
     Elsewhere, workers live on from one validation to the next, in resources of their own
     (``ValidationConfig(evaluators=n)`` says how many groups of them there may be). Either way, a
-    validation costs no start of processes. The loop must not leave anything behind in its process
-    that the next validation would notice. Called by itself, it starts a trainer each time, and
-    returns what rank 0 has returned, or yielded last.
+    validation costs no start of processes. Called by itself, it starts a trainer each time.
 
     Args:
-        loop: ``loop(config) -> dict``, as ``train_loop_per_worker``; it reports nothing. It may be
-            a generator. With a second parameter, ``resume``, it gets what an earlier attempt has
-            yielded, by the flat names of the metrics; an empty dict if there was none.
+        loop: ``loop(config) -> dict``, as ``train_loop_per_worker``; it reports nothing, and yields
+            nothing.
         scaling_config: The workers: a ``ray.train.ScalingConfig``.
         **trainer_options: More arguments of ``TorchTrainer``, such as ``datasets``.
 
@@ -92,7 +83,14 @@ class TrainerValidation:
         **trainer_options: Any,
     ):
         problems = Problems("TrainerValidation")
-        problems.function("loop", loop, "Pass `def loop(config) -> dict`.")
+        if problems.function("loop", loop, "Pass `def loop(config) -> dict`.") and is_generator(
+            loop
+        ):
+            problems.add(
+                "loop yields, and workers that exchange data cannot leave a loop in the middle. "
+                "Return the score; or pass a function of a checkpoint that yields as "
+                "ValidationConfig(fn=...): it runs in one process."
+            )
         problems.instance(
             "scaling_config",
             scaling_config,
@@ -108,13 +106,11 @@ class TrainerValidation:
             )
         problems.raise_any()
         check_trainers()
-        self._loop = _InWorker(loop)
-        #: What tunekit takes for the signature of a call, and whether that yields.
-        self.__signature__ = _signature(loop)
-        self.is_generator = is_generator(loop)
+        self._loop = loop
         self._scaling_config, self._options = scaling_config, trainer_options
         self._first_bundle: int | None = None
-        self._workers: ValidationWorkerGroup | None = None
+        self._loop_ref: Any = None
+        self._workers: TrialWorkerGroup | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     @property
@@ -139,121 +135,43 @@ class TrainerValidation:
         """Validate a checkpoint.
 
         Raises:
-            ray.train.TrainingFailedError: If the loop raises, or a worker dies.
-            tunekit.errors.ConfigError: If the ranks yield unequally often.
+            ray.train.TrainingFailedError: If the workers cannot be started.
             tunekit.errors.MissingExtraError: If torch is not installed.
         """
-        config = {**kwargs, "checkpoint": checkpoint, _TOLD: told_now()}
-        if self._first_bundle is not None:
-            return self._in_workers_that_live_on(config, self._first_bundle)
-        with _as_the_loop_raised(), tempfile.TemporaryDirectory(prefix=_FOLDER) as folder:
-            return admitted(self._trainer(folder, config).fit().return_value, opened)
+        config = {**kwargs, "checkpoint": checkpoint}
+        if self._first_bundle is None:
+            with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder:
+                trainer = self._trainer(folder, train_loop_config=config)
+                return trainer.fit().return_value
+        if self._workers is None or not self._workers.alive:
+            from tunekit._ray.worker_group import TrialWorkerGroup
 
-    def _in_workers_that_live_on(
-        self, config: dict[str, Any], first_bundle: int
-    ) -> Generator[Any, None, Any]:
-        """Yield what rank 0 yields; closed early, all ranks leave the loop."""
-        from tunekit._ray.worker_group import ValidationWorkerGroup
+            self._folder = tempfile.TemporaryDirectory(prefix=_FOLDER)
+            trainer = self._trainer(self._folder.name)
+            self._workers = TrialWorkerGroup(trainer, first_bundle=self._first_bundle)
+            self._workers.start()
+        if self._loop_ref is None:
+            self._loop_ref = ray.put(self._loop)
+        call = partial(_on_each_rank, partial(_kept, self._loop_ref), config, told_now())
+        found = _of_all(self._workers.beside(call, alone=False))
+        if isinstance(found, Raised):
+            raise LoopError(found.kind, found.message, found.trace)
+        return admitted(found, opened)
 
-        with _as_the_loop_raised():
-            if self._workers is None or not self._workers.alive:
-                self._folder = tempfile.TemporaryDirectory(prefix=_FOLDER)
-                trainer = self._trainer(self._folder.name, config)
-                self._workers = ValidationWorkerGroup(trainer, first_bundle)
-            with closing(self._workers.run(config, is_cancelled)) as steps:
-                while True:
-                    try:
-                        known = next(steps)
-                    except StopIteration as end:
-                        return admitted(end.value, opened)
-                    yield admitted(known, opened)
-
-    def _trainer(self, folder: str, config: dict[str, Any]) -> Any:
+    def _trainer(self, folder: str, **settings: Any) -> Any:
         with extra("torch"):
             from ray.train.torch import TorchTrainer
 
         named = ray.get_runtime_context().get_task_name() if ray.is_initialized() else None
         return TorchTrainer(
             self._loop,
-            train_loop_config=config,
             scaling_config=self._scaling_config,
             run_config=train.RunConfig(
                 name=re.sub(r"[^\w.-]+", "-", named or "validate"), storage_path=folder
             ),
+            **settings,
             **self._options,
         )
-
-
-@contextmanager
-def _as_the_loop_raised() -> Iterator[None]:
-    """Let an error of Ray Train's say what the user's loop has raised, if that led to it."""
-    try:
-        yield
-    except TrainingFailedError as error:
-        raised = raised_in(error)
-        if raised is not None:
-            error.tunekit_raised = raised
-        raise
-
-
-def _signature(loop: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature by which a checkpoint is validated.
-
-    Example:
-        >>> print(_signature(lambda config, resume: {}), _signature(lambda config: {}))
-        (checkpoint, *, resume={}, **kwargs) (checkpoint, **kwargs)
-    """
-    parameters = [inspect.Parameter("checkpoint", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-    if takes_resume(loop):
-        known = inspect.Parameter("resume", inspect.Parameter.KEYWORD_ONLY, default={})
-        parameters.append(known)
-    parameters.append(inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD))
-    return inspect.Signature(parameters)
-
-
-class _InWorker:
-    """Runs the user's loop in a worker.
-
-    The loop is told whose checkpoint it has, and any process can read what it yields, returns or
-    raises.
-    """
-
-    def __init__(self, loop: ValidationFunction):
-        self._loop = loop
-        self._takes_config = bool(inspect.signature(loop).parameters)
-        self._resumes = takes_resume(loop)
-
-    def __call__(self, config: dict[str, Any]) -> Any:
-        own = dict(config)
-        told: ValidationContext | None = own.pop(_TOLD)
-        named = {"resume": own.pop("resume", {})} if self._resumes else {}
-        try:
-            with telling(told):
-                found = self._loop(own, **named) if self._takes_config else self._loop()
-                return _last_of(found) if isinstance(found, Generator) else plain(found)
-        except Exception as error:  # all that a loop can raise
-            raise LoopError.of(error) from None
-
-
-def _last_of(estimates: Generator[Any, None, Any]) -> Any:
-    """Run a generator as far as all ranks do; return what it returned, or yielded last."""
-    from tunekit._ray.workers import goes_on
-
-    is_first = train.get_context().get_world_rank() == 0
-    newest: Any = None
-    with closing(estimates):
-        while True:
-            try:
-                yielded = next(estimates)
-            except StopIteration as end:
-                return newest if end.value is None else plain(end.value)
-            if is_first:
-                newest = plain(yielded)
-            if not goes_on([newest] if is_first else []):
-                return newest
-
-
-# In the workers of a trial ---------------------------------------------------------------------
 
 
 def in_workers(
@@ -276,31 +194,76 @@ def in_workers(
     """
     from tunekit._ray.worker_group import WorkersLost
 
-    yield Began(attempt_id)
-    call = partial(_in_worker, fn_ref, {**kwargs, "checkpoint": checkpoint, _TOLD: told})
-
     def run() -> Iterator[Event]:
-        steps = partial(trial.beside, call, alone=alone, is_cancelled=is_cancelled)
-        return produced(attempt_id, steps)
+        if alone:
+            call = partial(_on_rank_0, attempt_id, fn_ref, checkpoint, kwargs, told)
+            yield from (event for _, event in trial.beside(call, alone=True) if event is not None)
+            return
+        config = {**kwargs, "checkpoint": checkpoint}
+        on_each = partial(_on_each_rank, partial(_loop_of, fn_ref), config, told)
+        found = _of_all(trial.beside(on_each, alone=False))
+        if isinstance(found, Raised):
+            yield Failed(attempt_id, found.reason, found.trace, found.kind)
+        else:
+            yield Returned(attempt_id, found)
 
-    for event in looked_up(attempt_id, lookup, checkpoint, told, run):
-        if isinstance(event, Failed) and not trial.has_workers:
-            reason = event.reason.removeprefix(f"raised {WorkersLost.__name__}: ")
-            event = replace(event, reason=reason, lost=True)
-        yield event
+    yield Began(attempt_id)
+    try:
+        for event in looked_up(attempt_id, lookup, checkpoint, told, run):
+            if isinstance(event, Failed) and not trial.has_workers:
+                event = replace(event, lost=True)
+            yield event
+    except WorkersLost as error:
+        yield Failed(attempt_id, str(error), lost=True)
 
 
-def _in_worker(fn_ref: list[Any], config: dict[str, Any]) -> Any:
-    """Validate in one of a trial's workers."""
-    with undisturbed():
-        fn = ray.get(fn_ref[0])
-        run = fn.in_worker if isinstance(fn, TrainerValidation) else _InWorker(partial(_called, fn))
-        try:
-            return run(config)
-        except LoopError as error:  # which refers to all that the function had in memory
-            raised = LoopError(*error.args)
-    raise raised
+def _of_all(found: Iterator[tuple[int, Any]]) -> Any:
+    """Return what rank 0 has returned, or what another one has raised."""
+    by_rank = dict(found)
+    raised = (one for one in by_rank.values() if isinstance(one, Raised))
+    return next(raised, by_rank.get(0))
 
 
-def _called(fn: Callable[..., Any], config: dict[str, Any]) -> Any:
-    return fn(config.pop("checkpoint"), **config)
+# In a worker -----------------------------------------------------------------------------------
+
+
+def _on_rank_0(
+    attempt_id: str,
+    fn_ref: list[Any],
+    checkpoint: Any,
+    kwargs: dict[str, Any],
+    told: ValidationContext,
+) -> Generator[Event, None, Event | None]:
+    """Validate in this worker alone; return the last event, if there is one."""
+    with undisturbed(), telling(told):
+        for event in produced(attempt_id, lambda: ray.get(fn_ref[0])(checkpoint, **kwargs)):
+            if not isinstance(event, Estimated):
+                return event
+            yield event
+    return None
+
+
+def _on_each_rank(
+    loop: Callable[[], Callable[..., Any]], config: dict[str, Any], told: ValidationContext | None
+) -> Generator[None, None, Any]:
+    """Validate in this worker, which is one of several; return the score, or what was raised.
+
+    Args:
+        loop: Returns the loop.
+        config: What it is called with.
+        told: Whose checkpoint it is.
+    """
+    yield from ()
+    with undisturbed(), telling(told):
+        return outcome_of(lambda: plain(loop()(config)))
+
+
+def _loop_of(fn_ref: list[Any]) -> Callable[..., Any]:
+    loop: Callable[..., Any] = ray.get(fn_ref[0]).in_worker
+    return loop
+
+
+@lru_cache(maxsize=1)
+def _kept(loop_ref: Any) -> Any:
+    """Return a loop that this process keeps, with whatever the loop keeps."""
+    return ray.get(loop_ref)

@@ -209,6 +209,10 @@ class Validator:
         """Note how long a trial has taken to save."""
         self._pool.durations.saves.append(seconds)
 
+    def without_workers(self) -> None:
+        """See :class:`~tunekit.validating.executor.Executor`."""
+        self._executor.without_workers()
+
     def fits_in(self, place: Sequence[Mapping[str, float]]) -> bool:
         """Return whether a validation could run in the place of these processes."""
         return self._executor.fits_in(place)
