@@ -59,6 +59,7 @@ from tunekit.core.seeds import check_seed
 from tunekit.core.words import confirmation_in_words
 from tunekit.distributed import (
     TrainerFactory,
+    check_reuse,
     check_saving,
     check_scheduler,
     check_trainer,
