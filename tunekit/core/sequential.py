@@ -29,9 +29,10 @@ class Sequential:
 
     Such a function is a generator that yields what it knows so far, a dict with a
     :class:`~tunekit.Estimate` for each metric that it has not finished. After each of them, tunekit
-    asks what the scheduler would decide at both ends of the metric's confidence interval, and ends
-    the validation as soon as that is the same. The interval holds at all times at once, so looking
-    after every batch is allowed.
+    asks whether any score in the metric's confidence interval would change what the scheduler
+    decides, and ends the validation once none would. The interval holds at all times at once, so
+    looking after every batch is allowed. This is known of Tune's schedulers and of tunekit's own;
+    with any other, a subclass of one too, checkpoints are evaluated in full.
 
     Args:
         confidence: The probability that the true mean was within the interval all the time.
