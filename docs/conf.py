@@ -10,9 +10,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 
-from pygments.lexers.special import TextLexer
-from sphinx.highlighting import lexers
-
 from tunekit.version import VERSION
 
 project = "tunekit"
@@ -36,7 +33,7 @@ copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 copybutton_selector = ":is(.highlight-python, .highlight-console, .highlight-default) pre"
 
-# Headings can be linked to as on a page of a repository: storage.md#object-stores.
+# Headings can be linked to as on a page of a repository: restoring.md#a-time-budget.
 myst_heading_anchors = 3
 
 # The order of the members of a class is that of its source: what is asked first comes first.
@@ -80,13 +77,9 @@ def _list_pages(app, docname, source):
 
     In the README itself, a toctree would be text where a repository shows it.
     """
-    if docname in ("decisions/README", "frameworks/README"):
+    if docname == "decisions/README":
         pages = dict.fromkeys(re.findall(r"\]\(([\w-]+)\.md\)", source[0]))
         source[0] += "\n".join(["", "```{toctree}", ":hidden:", "", *pages, "```", ""])
-
-
-# GitHub draws these blocks; here their text is shown, above a table of the same.
-lexers["mermaid"] = TextLexer()
 
 
 def setup(app):

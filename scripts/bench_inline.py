@@ -30,7 +30,7 @@ from pathlib import Path
 import examples
 import harness
 
-PYTORCH = examples.PAGES / "pytorch"
+PYTORCH = examples.FOLDER / "pytorch"
 ASHA = "scheduler=ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)"
 PBT = (
     "scheduler=tune.schedulers.PopulationBasedTraining("

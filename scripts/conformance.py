@@ -8,7 +8,7 @@ A Tuner without a ``validation_config`` is meant to be Ray's in every respect. R
 tests, so they are laid beside the installed package, in a folder of links, and run there twice:
 with Ray's Tuner and with tunekit's (``conformance_plugin.py``). What ends differently is run once
 more, both ways, since some of these tests depend on time. Exits with 1 if a difference is left that
-is not in ``KNOWN``; ``--write`` puts the table into docs/conformance.md.
+is not in ``KNOWN``; ``--write`` puts the sums and the differences into docs/versions.md.
 
 Needs what Ray's tests need: pytest, boto3, moto[server] and ray[rllib].
 """
@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs/conformance.md"
+PAGE = ROOT / "docs/versions.md"
 REPOSITORY = "https://github.com/ray-project/ray"
 TESTS = ("tune/tests", "air/tests", "train/tests", "tests")
 BOTH = ("stock", "tunekit")
@@ -267,7 +267,7 @@ def main() -> int:
         type=Path,
         help="a folder for outcomes and output; files that it has are not run again",
     )
-    parser.add_argument("--write", action="store_true", help=f"the table into {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help=f"the sums into {PAGE.name}")
     arguments = parser.parse_args()
     asked = "import ray; print(ray.__version__, ray.__path__[0])"
     version, package = subprocess.run(
@@ -294,11 +294,13 @@ def main() -> int:
         lines, unknown = differences(results)
         at = f", Ray's tests at {revision(tree)}" if revision(tree) else ""
         left = [f"`{file}`" for file in FILES if file not in files]
-        told = [f"Ray {version}{at}:", "", *table(results), "", *(lines or ["No differences."])]
-        told += ["", f"Not run: {', '.join(left)}."] if left else []
-    print("\n".join(told))
+        rows = table(results)
+        about, lines = [f"Ray {version}{at}:", ""], ["", *(lines or ["No differences."])]
+        lines += ["", f"Not run: {', '.join(left)}."] if left else []
+    print("\n".join([*about, *rows, *lines]))
     if arguments.write:
-        PAGE.write_text(written(PAGE.read_text(), told))
+        sums = [*rows[:2], rows[-1]]
+        PAGE.write_text(written(PAGE.read_text(), [*about, *sums, *lines]))
     if not all(one.count("tunekit", "passed") for one in results):
         print("Of some files no test has passed, which says nothing: see their output (--keep).")
     return 1 if unknown or not any(one.count("tunekit", "passed") for one in results) else 0

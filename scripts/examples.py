@@ -1,9 +1,9 @@
-"""The examples of docs/frameworks: runs them, and writes into each page what tunekit changes.
+"""The examples of docs/frameworks: runs them, and writes into docs/migrating.md what changes.
 
     scripts/examples                      # each, inline and with tunekit, from the wheel
     scripts/examples xgboost lightgbm     # these
     python scripts/examples.py xgboost    # with this Python; left out if it lacks a package
-    python scripts/examples.py --write    # the pages: each program, with the lines that change
+    python scripts/examples.py --write    # the page: the lines that change, example by example
 
 An example is a folder with two programs: ``inline.py``, which validates in its training loop under
 stock Ray Tune, and ``with_tunekit.py``. Both end with a table of their trials, the best one first.
@@ -20,30 +20,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ROOT / "docs/frameworks"
-INDEX = PAGES / "README.md"
+FOLDER = ROOT / "docs/frameworks"
+PAGE = ROOT / "docs/migrating.md"
 COMMAND = "python scripts/examples.py --write"
-#: What is between these two lines of a page is written by this program.
-BEGIN, END = "<!-- written by scripts/examples.py -->", "<!-- until here -->"
 LIMIT_S = 300
-
-
-@dataclass(frozen=True)
-class Change:
-    """How many lines one program has that the other one lacks; empty lines do not count."""
-
-    added: int
-    removed: int
-    kept: int
-
-    def __str__(self) -> str:
-        return f"{self.added} lines are added, {self.removed} are removed, and {self.kept} stay."
 
 
 @dataclass(frozen=True)
@@ -55,22 +40,13 @@ class Example:
     @property
     def programs(self) -> tuple[Path, Path]:
         """The one that validates inline, and the one that uses tunekit."""
-        return PAGES / self.name / "inline.py", PAGES / self.name / "with_tunekit.py"
+        return FOLDER / self.name / "inline.py", FOLDER / self.name / "with_tunekit.py"
 
-    @property
-    def page(self) -> Path:
-        return PAGES / f"{self.name}.md"
-
-    def diff(self) -> str:
-        """Return the whole program, with the lines that change marked."""
+    def diff(self) -> list[str]:
+        """Return the lines that change, each with its neighbours; ``...`` stands for the rest."""
         inline, with_tunekit = (path.read_text().splitlines() for path in self.programs)
-        marked = difflib.unified_diff(inline, with_tunekit, n=len(inline), lineterm="")
-        return "\n".join(line.rstrip() for line in list(marked)[3:])
-
-    def change(self) -> Change:
-        lines = [line for line in self.diff().splitlines() if line[1:].strip()]
-        added, removed = (sum(line[0] == sign for line in lines) for sign in "+-")
-        return Change(added, removed, len(lines) - added - removed)
+        marked = list(difflib.unified_diff(inline, with_tunekit, n=1, lineterm=""))[2:]
+        return ["..." if line.startswith("@@") else line.rstrip() for line in marked][1:]
 
     def lacks(self) -> list[str]:
         """Return the packages that the programs import and this Python has not."""
@@ -85,10 +61,17 @@ class Example:
 
     def text(self) -> str:
         """Return what the page shows of the programs."""
-        return f"{self.change()}\n\n```diff\n{self.diff()}\n```"
+        diff = self.diff()
+        added, removed = (
+            sum(line[0] == sign for line in diff if line[1:].strip()) for sign in "+-"
+        )
+        inline, with_tunekit = (f"frameworks/{self.name}/{path.name}" for path in self.programs)
+        links = f"[before]({inline}), [after]({with_tunekit})"
+        count = f"{added} lines added, {removed} removed ({links}):"
+        return "\n".join([count, "", "```diff", *diff, "```"])
 
 
-# In the order of the index.
+# In the order of the page.
 EXAMPLES = [
     Example("pytorch"),
     Example("trainable_class"),
@@ -101,31 +84,21 @@ EXAMPLES = [
 ]
 
 
-def index() -> str:
-    """Return the table of the index: what changes, by example."""
-    rows = ["| | lines added | removed | unchanged |", "|---|---|---|---|"]
-    for example in EXAMPLES:
-        title = example.page.read_text().splitlines()[0].removeprefix("# ")
-        change = example.change()
-        cells = f"[{title}]({example.page.name})", change.added, change.removed, change.kept
-        rows.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(rows)
-
-
-def written(page: str, text: str) -> str:
-    """Return a page with a text in its place."""
-    pattern = re.compile(f"(?<={re.escape(BEGIN)}\n).*?(?={re.escape(END)})", re.S)
+def written(page: str, name: str, text: str) -> str:
+    """Return a page with the text of an example in its place."""
+    begin, end = f"<!-- begin: {name} -->\n", f"<!-- end: {name} -->"
+    pattern = re.compile(f"(?<={re.escape(begin)}).*?(?={re.escape(end)})", re.S)
     found, count = pattern.subn(lambda _: f"\n{text}\n\n", page)
     if count != 1:
-        raise ValueError(f"A page has {count} places to write to; it needs one: {BEGIN} ... {END}")
+        raise ValueError(f"The page has {count} places for {name}; it needs one: {begin}...{end}")
     return found
 
 
-def pages() -> Iterator[tuple[Path, str]]:
-    """Yield each page, and what it should be."""
+def rewritten(page: str) -> str:
+    """Return the page with what is so of all examples now."""
     for example in EXAMPLES:
-        yield example.page, written(example.page.read_text(), example.text())
-    yield INDEX, written(INDEX.read_text(), index())
+        page = written(page, example.name, example.text())
+    return page
 
 
 def ranking(printed: str) -> str:
@@ -223,14 +196,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="the examples; by default, all")
     parser.add_argument("--wheel", action="store_true", help="in an empty environment")
-    parser.add_argument("--write", action="store_true", help="write the pages, and run nothing")
+    parser.add_argument("--write", action="store_true", help="write the page, and run nothing")
     asked = parser.parse_args()
     unknown = set(asked.names) - {example.name for example in EXAMPLES}
     if unknown:
         parser.error(f"no such example: {', '.join(sorted(unknown))}")
     if asked.write:
-        for page, text in pages():
-            page.write_text(text)
+        PAGE.write_text(rewritten(PAGE.read_text()))
         return 0
     if asked.wheel:
         return in_wheel(asked.names)

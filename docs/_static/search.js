@@ -3,8 +3,8 @@
 
 // What a page explains comes before what it records.
 const LESS = [
-  [/^(decisions\/|conformance$|changelog$)/, 0.4],
-  [/^(how-it-works|extending|glossary|index|guide\/README)$/, 0.6],
+  [/^(decisions\/|changelog$)/, 0.4],
+  [/^(how-it-works|contributing|index)$/, 0.6],
   [/^reference$/, 0.8],
 ];
 

@@ -1,8 +1,7 @@
-"""The README's example, the quickstart's commands and the notebooks run as printed."""
+"""The programs of the README and the docs, and the notebooks, run as printed."""
 
 from __future__ import annotations
 
-import doctest
 import os
 import re
 import subprocess
@@ -47,30 +46,52 @@ def test_the_example_of_the_readme_prints_what_the_readme_shows(tmp_path, monkey
     assert shown.strip() in done.stdout
     written = [line for line in code.splitlines() if line.strip() and not line.startswith("import")]
     assert len(written) <= 25
-    # The quickstart looks at the sweep that is left.
-    monkeypatch.setenv("HOME", str(tmp_path))
-    steps = re.findall(
-        r"```console\n\$ tunekit ([^\n]*)\n```\n\n```text\n(.*?)```",
-        (ROOT / "docs/quickstart.md").read_text(),
-        re.S,
+
+
+def code_of(page: str) -> str:
+    """Return the blocks of Python of a page, as one program."""
+    return "\n\n".join(re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S))
+
+
+def run_as_a_program(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run a program as a user does, and return what it prints."""
+    monkeypatch.setenv("HOME", str(folder))
+    program = folder / "program.py"
+    program.write_text(code)
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=environ,
+        cwd=folder,
     )
-    assert [command for command, _ in steps] == ["status", "best"]
-    for command, shown in steps:
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.ray
+def test_the_quickstart_runs_and_its_commands_show_the_sweep(tmp_path, monkeypatch):
+    printed = run_as_a_program(code_of("docs/quickstart.md"), tmp_path, monkeypatch)
+    accuracy = float(re.search(r"accuracy (\d\.\d+) with", printed).group(1))
+    assert accuracy > 0.8
+    page = (ROOT / "docs/quickstart.md").read_text()
+    commands_shown = re.findall(r"^\$ tunekit (.*)$", page, re.M)
+    assert commands_shown == ["status", "best", "report --open"]
+    for command in ("status", "best", "report"):
         said = CliRunner().invoke(commands.tunekit, command.split())
         assert said.exit_code == 0, said.output
-        assert alike(shown, said.stdout.replace(str(tmp_path), "/home/you")), said.stdout
 
 
-def alike(shown: str, said: str) -> bool:
-    """Whether a command says what a document shows, but for the times of the run and its names."""
-
-    def plain(text: str) -> str:
-        text = re.sub(r"\d{4}-\d\d-\d\d[_ ]\d\d[-:]\d\d[-:]\d\d", "WHEN", text)
-        text = re.sub(r"(?<![0-9a-f])[0-9a-f]{5}_(\d{5})", r"ID_\1", text)
-        return re.sub(r"last heard of .* ago", "last heard of a while ago", text)
-
-    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    return doctest.OutputChecker().check_output(plain(shown), plain(said), flags)
+@pytest.mark.ray
+@pytest.mark.at_night
+def test_the_program_with_a_trainer_stops_trials_and_keeps_checkpoints(tmp_path, monkeypatch):
+    code = code_of("docs/torchtrainer.md")
+    code += "\nprint(sorted(r.metrics['training_iteration'] for r in tuner.get_results()))"
+    printed = run_as_a_program(code, tmp_path, monkeypatch)
+    assert "Checkpoint(" in printed
+    assert re.search(r"\[.*9\]", printed)
 
 
 #: Fewer and shorter trials tell as well whether the cells still run; at night they are as printed.

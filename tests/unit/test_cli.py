@@ -619,7 +619,7 @@ def test_help_teaches_each_command():
 
 
 def test_the_guide_knows_all_commands_and_exit_codes():
-    page = (Path(__file__).parents[2] / "docs/guide/command-line.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/guide/watching.md").read_text()
     told = set(re.findall(r"^\| `tunekit (\w+)", page, re.M))
     assert told == set(commands.tunekit.commands)
     assert re.findall(r"^\| (\d) \|", page, re.M) == ["0", "1", "2", "3"]

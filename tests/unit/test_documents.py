@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import doctest
+import functools
 import importlib
 import inspect
 import io
 import json
-import pkgutil
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -35,14 +36,8 @@ from tunekit.evaluation import session as sessions
 from tunekit.validating.executor import arguments
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("[!_]*.md")])
-GUIDE = sorted((ROOT / "docs/guide").glob("*.md"))
-DOCUMENTS += GUIDE
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("[!_]*.md")])
 DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
-DOCUMENTS += DECISIONS
-# Their programs are run as they are: tests/integration/test_examples.py, scripts/clusters.py.
-ABOUT = sorted([*ROOT.glob("docs/frameworks/*.md"), *ROOT.glob("docs/clusters/*.md")])
-DOCUMENTS += ABOUT
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 REFERENCE = ROOT / "docs/reference.rst"
 PUBLIC = [tunekit, *(getattr(tunekit, name) for name in sorted(tunekit._SUBMODULES))]
@@ -152,13 +147,13 @@ def test_links_of_notebooks_lead_somewhere(path):
 
 def test_broken_links_are_found():
     text = (
-        "[a](guide/saving.md#when-to-save) [b](guide/saving.md#no-such) [c](#no-such) "
+        "[a](guide/restoring.md#a-time-budget) [b](guide/restoring.md#no-such) [c](#no-such) "
         "[d](no-such.md) [e]() "
         "[f](https://ray.io/x) [g](http:/ray.io) [h](../scripts/demo) [i](../../etc) "
         "[j](#how-it-works)"
     )
     assert broken_links(text, ROOT / "docs/how-it-works.md") == [
-        "guide/saving.md#no-such",
+        "guide/restoring.md#no-such",
         "#no-such",
         "no-such.md",
         "http:/ray.io",
@@ -168,45 +163,76 @@ def test_broken_links_are_found():
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
 def test_files_that_are_named_are_there(path):
-    for name in re.findall(
-        r"`((?:scripts|tests|tunekit|docs|notebooks)/[\w./-]*)", path.read_text()
-    ):
+    text = path.read_text()
+    for name in re.findall(r"`((?:scripts|tests|tunekit|docs|notebooks)/[\w./-]*)", text):
         assert (ROOT / name).exists() or name.startswith("docs/_build"), name
+    for name in re.findall(r"`((?:core|_ray|results|scheduling)/\w+\.py)`", text):
+        assert (ROOT / "tunekit" / name).exists(), name
 
 
-def test_the_path_of_a_score_leads_through_files_that_are_there():
-    text = (ROOT / "docs/how-it-works.md").read_text()
-    rows = [line.split("|")[2:4] for line in text.splitlines() if re.match(r"\|.*\.py`", line)]
-    assert len(rows) > 10
-    for rules, edges in rows:
-        for folder, files in (("tunekit/core", rules), ("tunekit", edges)):
-            for name in re.findall(r"`([\w/]+\.py)`", files):
-                assert (ROOT / folder / name).exists(), f"{folder}/{name}"
+def test_the_documents_stay_short():
+    """What is added takes the place of something: 20,000 words, the reference not counted."""
+    words = {path.relative_to(ROOT): len(path.read_text().split()) for path in DOCUMENTS}
+    assert sum(words.values()) <= 20_000, sorted(words.items(), key=lambda page: -page[1])
 
 
-# The glossary and the decisions --------------------------------------------------------------
+# Errors --------------------------------------------------------------------------------------
+
+RAY = Path(ray.__file__).parent
+RAISE = [
+    *sorted((ROOT / "tunekit").rglob("*.py")),
+    *sorted((RAY / "train/v2").rglob("*.py")),
+    *sorted((RAY / "tune/execution").glob("*.py")),
+    *(RAY / name for name in ("tune/experiment/experiment.py", "train/base_trainer.py")),
+]
 
 
-def glossary() -> list[tuple[str, str, str]]:
-    """Return ``(term, meaning, where it is in the code)`` for each term."""
-    text = (ROOT / "docs/glossary.md").read_text()
-    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
-    cells = [tuple(cell.strip() for cell in row) for row in rows]
-    return [row for row in cells if row[0] != "term" and not row[0].startswith("---")]
+@functools.cache
+def texts() -> str:
+    """Every text in the code that raises, one a line; what is filled in is left out."""
+    found = []
+    for path in RAISE:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+            elif isinstance(node, ast.JoinedStr):
+                found.append(
+                    "".join(
+                        getattr(part, "value", "")
+                        for part in node.values
+                        if isinstance(part, ast.Constant)
+                    )
+                )
+    return "\n".join(found)
 
 
-def test_a_term_has_one_meaning():
-    terms = [term for term, _, _ in glossary()]
-    assert len(terms) > 40
-    assert sorted(terms) == sorted(set(terms))
+def errors_of(name: str) -> list[str]:
+    text = (ROOT / "docs" / name).read_text()
+    return [error.strip() for error in re.findall(r"^### `+(.*?)`+$", text, re.M)]
 
 
-@pytest.mark.parametrize(("term", "_", "where"), glossary(), ids=lambda text: text[:20])
-def test_what_the_glossary_names_is_there(term, _, where):
-    names = re.findall(r"`([\w.]+)`", where)
-    assert names
-    for name in names:
-        pkgutil.resolve_name(name)
+@pytest.mark.parametrize("name", ["troubleshooting.md", "torchtrainer.md"])
+def test_errors_that_are_explained_can_be_raised(name):
+    assert len(errors_of(name)) >= 4
+    assert [error for error in errors_of(name) if error not in texts()] == []
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda trainer: tune.Tuner(trainer(lambda config: None)), 0),
+        (lambda trainer: trainer(lambda config: None, resume_from_checkpoint=object()), 2),
+        (lambda trainer: ray.train.RunConfig(callbacks=[tune.Callback()]), 3),
+    ],
+)
+def test_a_trainer_in_rays_tuner_raises_what_its_page_says(call, error):
+    from ray.train.torch import TorchTrainer
+
+    with pytest.raises(Exception, match=re.escape(errors_of("torchtrainer.md")[error])):
+        call(TorchTrainer)
+
+
+# The decisions -------------------------------------------------------------------------------
 
 
 def test_decisions_are_numbered_listed_and_alike():
@@ -244,8 +270,7 @@ class Block:
 
 def blocks(path: Path) -> list[Block]:
     text, found, section, last = path.read_text(), [], "", 0
-    headings = "#" if path in GUIDE else "#+"  # of a page of the guide, all are of one section
-    for part in re.finditer(rf"^{headings} ([^\n]*)$|^```(\w*)\n(.*?)^```$", text, re.M | re.S):
+    for part in re.finditer(r"^##? ([^\n]*)$|^```(\w*)\n(.*?)^```$", text, re.M | re.S):
         heading, language, inside = part.groups()
         if heading is not None:
             section = heading
@@ -258,9 +283,8 @@ def blocks(path: Path) -> list[Block]:
     return found
 
 
-# The README's is run as it stands, on a Ray: tests/integration/test_documents.py. The quickstart's
-# are its parts.
-ELSEWHERE = {ROOT / "README.md", ROOT / "docs/quickstart.md"}
+# These are run as they stand, on a Ray: tests/integration/test_documents.py.
+ELSEWHERE = {ROOT / name for name in ("README.md", "docs/quickstart.md", "docs/torchtrainer.md")}
 BLOCKS = [block for path in DOCUMENTS if path not in ELSEWHERE for block in blocks(path)]
 
 
@@ -374,12 +398,17 @@ def given_loggers(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch
     names.update(MLflowLoggerCallback=Tracker)
     yield
     [tracker] = names["run_config"].callbacks
+    callbacks = (tunekit.loggers.ValidatedLoggerCallback(tracker),)
+    sweep(folder, FIFOScheduler(), trials=1, more_callbacks=callbacks, validate=nearly_one)
+    assert [row["accuracy"] for row in tracker.rows if "accuracy" in row] == [0.995] * 9
+
+
+def given_alerts(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     alerts: list[Any] = []
     yield
     names["print"] = lambda *said: alerts.append(said)
-    callbacks = (names["Alerts"](), tunekit.loggers.ValidatedLoggerCallback(tracker))
+    callbacks = (names["Alerts"](),)
     sweep(folder, FIFOScheduler(), trials=1, more_callbacks=callbacks, validate=nearly_one)
-    assert [row["accuracy"] for row in tracker.rows if "accuracy" in row] == [0.995] * 9
     assert [said[2] for said in alerts] == list(range(1, 10))
 
 
@@ -417,25 +446,33 @@ def given_pbt(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) ->
     assert len(names["lineage"].ancestors(names["trial_id"])) >= 1
 
 
-def given_distributed(
-    names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    names["train_loop"] = lambda config: None
-    names["trainer"] = names["TorchTrainer"](names["train_loop"])
-    yield
-
-
-def given_evaluators(
+def given_evaluator(
     names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch
 ) -> Iterator[None]:
     names.update(load_digits=lambda: ([1], [2]), accuracy_of=lambda *args: 0.5)
+    yield
+    assert names["Evaluator"]()(None) == {"accuracy": 0.5}
+
+
+def given_workers(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     names["right_and_all"] = lambda folder: torch.tensor([1.0, 2.0])
     patch.setattr(torch.distributed, "all_reduce", lambda counts: None)
     yield
-    assert names["Evaluator"]()(None) == {"accuracy": 0.5}
-    yield
     checkpoint = tune.Checkpoint.from_directory(folder)
     assert names["validation_loop"]({"checkpoint": checkpoint}) == {"accuracy": 0.5}
+
+
+def given_split(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    yield
+    (_, training), (_, validation) = names["split"]()
+    assert len(training) == 800 and torch.equal(validation, names["split"]()[1][1])
+
+
+def given_donor(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    yield
+    model = torch.nn.Linear(1, 1)
+    donors = torch.optim.SGD(model.parameters(), 0.5, momentum=0.9).state_dict()
+    assert names["resumed"]({"lr": 0.1}, model, donors).param_groups[0]["lr"] == 0.1
 
 
 def given_digits(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -546,22 +583,26 @@ Given = Callable[[dict[str, Any], Path, pytest.MonkeyPatch], Iterator[None]]
 # What the examples of a section take for granted besides: a generator, which goes on after each
 # of them, to look what came of it.
 GIVEN: dict[str, Given] = {
-    "Saving checkpoints": given_saving,
-    "Population based training": given_pbt,
-    "Distributed trials": given_distributed,
-    "Evaluators, and validation that is distributed itself": given_evaluators,
-    "Reading a sweep: `tunekit.load`": given_digits,
-    "TensorBoard, other loggers, and callbacks of your own": given_loggers,
-    "What if: a sweep in virtual time": given_digits,
-    "Comparing sweeps": given_two,
-    "In Optuna": given_digits,
-    "Repeated seeds": given_seeds,
-    "The report": given_digits,
-    "Confirming the winner": given_confirmed,
-    "Validating a sweep later": given_later,
+    "Saving": given_saving,
     "When a validation fails": given_digits,
+    "Load once": given_evaluator,
+    "In several workers": given_workers,
+    "Population based training": given_pbt,
+    "The report": given_digits,
+    "TensorBoard and other loggers": given_loggers,
+    "A callback for each score": given_alerts,
+    "`tunekit.load`": given_digits,
+    "The best checkpoint": given_digits,
+    "In Optuna": given_digits,
+    "Compare sweeps": given_two,
+    "What another setting would have led to": given_digits,
+    "Confirm the winner": given_confirmed,
+    "Score the checkpoints with another function": given_later,
+    "Repeat with several seeds": given_seeds,
     "When the driver dies": given_digits,
     "Where results are kept": given_storage,
+    "The same rows for every trial": given_split,
+    "The hyperparameters that the trial says": given_donor,
 }
 
 

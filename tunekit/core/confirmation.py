@@ -25,7 +25,7 @@ same examples, then to begin again is no remedy: a function that reads its examp
 sees again what the candidates were lucky with. A confidence sequence is not deceived by being
 looked at, but it is by being chosen among many for its luck. What helps is that *all* that could
 have been chosen have sequences that hold together (``chosen_from``), with the same share of the
-probability for each. Then it may also go on from where the sweep has stopped. See decision 023.
+probability for each. Then it may also go on from where the sweep has stopped. See decision 007.
 """
 
 from __future__ import annotations
