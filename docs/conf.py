@@ -58,7 +58,7 @@ nitpick_ignore_regex = [
         r"py:class",
         r"tunekit\.(_ray\.local\.SteppedClock|journal\.storage\.Folder|journal\.lock\.Driver)",
     ),
-    (r"py:class", r"tunekit\.core\.later_validations\.LaterSession"),
+    (r"py:class", r"tunekit\.core\.(events\._Kind|later_validations\.LaterSession)"),
     (r"py:class", r"tunekit\.lab\.replay\.(Score|Decision)"),
 ]
 
