@@ -113,7 +113,7 @@ def checkpointable(trainable: Any) -> Any:
         'train'
     """
     problems = Problems("tunekit.checkpointable")
-    _check_trainable(trainable, None, problems)
+    _check_trainable(trainable, True, problems)
     problems.raise_any()
     return checkpointable_class(trainable)
 
