@@ -46,7 +46,7 @@ def test_a_sweep_in_an_object_store_is_found_and_followed(s3, tmp_path):
     assert again.settle(60)
     stepped(live, clock)
     assert "<code>c</code>" in str(live.panel("c")) and live.trouble == ""
-    [row] = catalogue.outlines()
+    [row] = catalogue.outlines(metric="accuracy", mode="max")
     assert row["place"].name == "digits" and row["best"]["score"] == 0.95
     for one in (folder, again):
         one.close()

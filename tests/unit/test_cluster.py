@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import ray
 from ray import train, tune
@@ -142,7 +144,7 @@ def test_on_one_gpu_trials_and_validations_take_turns_until_there_is_more(monkey
     )
     validation, settings = tuner.validation, settings_of(tuner)
     now = [0.0]
-    monkeypatch.setattr(validation, "now", lambda: now[0])
+    monkeypatch.setattr(validation, "clock", SimpleNamespace(monotonic=lambda: now[0]))
     assert not validation.waiting.one_at_a_time()
     leave_room(settings, validation)
     assert validation.waiting.one_at_a_time()
