@@ -155,6 +155,8 @@ def test_a_score_is_on_the_page_after_one_step(journal, home):
     live.first()
     version = live.version
     assert "Best: trial <b>b</b>" in live.parts["summary"]
+    drawn = live.news(version)
+    assert drawn["charts"] and not drawn["parts"], "what a browser has is not sent again"
     while live.step():
         pass
     score(journal, "a", 2, 0.9)

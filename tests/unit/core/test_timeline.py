@@ -204,3 +204,15 @@ def test_the_end_of_a_session_is_not_the_end_if_another_begins():
     assert told(finished).end == "finished"
     assert told(event("closed", 1.0, finished=False)).end == "interrupted"
     assert told(finished, reported(1, 2.0)).end is None
+
+
+def test_each_generation_has_the_hyperparameters_that_it_was_trained_with():
+    """Those before the first exploit may not be those that the trial was added with."""
+    donor = {"donor_id": "b", "donor_generation": 0, "iteration": 2, "checkpoint": "./b/c2"}
+    configs = {"old_config": {"lr": 2}, "donor_config": {"lr": 5}, "config": {"lr": 6}}
+    chronicle = told(
+        added(),
+        reported(2, 1.0),
+        event("exploited", 2.0, generation=1, reached=2, **donor, **configs),
+    )
+    assert [chronicle.config_of("a", n)["lr"] for n in (0, 1, None)] == [2, 6, 6]
