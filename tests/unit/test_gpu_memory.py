@@ -131,7 +131,7 @@ def test_a_worker_gives_it_back_before_it_waits_for_an_assignment(cuda, monkeypa
     monkeypatch.setattr(workers, "_Surroundings", lambda: None)
     monkeypatch.setattr(workers._post, "take", take)
     with pytest.raises(Ends):
-        workers.serve(lambda: None, None, None)
+        workers.serve(lambda: None, None)
 
 
 def test_the_actor_of_a_function_gives_it_back_between_two_trials(cuda, monkeypatch):
