@@ -9,9 +9,11 @@ What a function's code names also says whether anybody has to ask it for checkpo
 
 from __future__ import annotations
 
+import dis
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
+from itertools import pairwise
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -91,8 +93,9 @@ def begins_anew(trial: str, iteration: int, *, get_checkpoint: str = "tune.get_c
 
 # What its code names ----------------------------------------------------------------------------
 
-# Keywords and keys by which a function reports a checkpoint, or asks to be saved.
-_ASKS = frozenset({"checkpoint", "validation", "should_checkpoint", "tunekit_validation"})
+# Keywords of calls, and any names, by which a function reports a checkpoint, or asks to be saved.
+_ASKING_KEYWORDS = frozenset({"checkpoint", "validation"})
+_ASKING_NAMES = frozenset({"should_checkpoint", "tunekit_validation"})
 # Whose own code says nothing about the user's.
 _FRAMEWORKS = frozenset({"ray", "tunekit"})
 # Of how many functions the code is looked at, at most.
@@ -118,8 +121,11 @@ def saves_only_when_asked(function: Any) -> bool:
         >>> saves_only_when_asked(train), saves_only_when_asked(asks)
         (True, False)
     """
-    names = {name for code in _codes(function) for name in _names(code)}
-    return "checkpoint_with" in names and names.isdisjoint(_ASKS)
+    codes = list(_codes(function))
+    names = {name for code in codes for name in _names(code)}
+    keywords = {name for code in codes for name in _keywords(code)}
+    asks = not (names.isdisjoint(_ASKING_NAMES) and keywords.isdisjoint(_ASKING_KEYWORDS))
+    return "checkpoint_with" in names and not asks
 
 
 def asks_itself(cls: type) -> bool:
@@ -145,6 +151,16 @@ def _names(code: CodeType) -> Iterator[str]:
             yield constant
         elif isinstance(constant, tuple):  # keywords of calls
             yield from (name for name in constant if isinstance(name, str))
+
+
+def _keywords(code: CodeType) -> Iterator[str]:
+    """The keywords of a piece of code's calls: a key of a dict, or a text, may be anything."""
+    steps = list(dis.get_instructions(code))
+    for step, after in pairwise(steps):
+        if step.opname == "KW_NAMES":  # Python 3.11 and 3.12
+            yield from code.co_consts[step.arg or 0]
+        elif after.opname in ("CALL_FUNCTION_KW", "CALL_KW"):
+            yield from step.argval
 
 
 def _codes(function: Any) -> Iterator[CodeType]:

@@ -101,6 +101,18 @@ def test_what_a_functions_code_shows(function, expected):
     assert saves_only_when_asked(function) is expected
 
 
+def test_parts_of_the_data_may_have_any_names():
+    def rows(part):
+        return {"train": [1], "validation": [2]}[part], "checkpoint"
+
+    def train(config):
+        tunekit.checkpoint_with(lambda folder: None)
+        for _ in rows("validation"):
+            tune.report({"loss": 1.0})
+
+    assert saves_only_when_asked(train)
+
+
 def test_helpers_in_other_modules_are_looked_at(monkeypatch):
     helpers = types.ModuleType("helpers_of_a_user")
     exec("import tunekit\ndef ask():\n    tunekit.report({}, validation=True)", vars(helpers))
